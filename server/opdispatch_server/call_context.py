@@ -1,4 +1,4 @@
-"""What a call carries beside its message: its time, how deep it is nested, and in what.
+"""The context of a call: its deadline, how deep it is nested, and in which call.
 
 A kernel may call operators whose kernels are in other interpreters, through the daemon. Such a
 call inherits the time that is left, counts one level deeper, and names the run of the kernel
@@ -72,7 +72,7 @@ class CallContext:
 
     @classmethod
     def of(cls, context: grpc.aio.ServicerContext[Any, Any]) -> CallContext:
-        """What the caller of a method said."""
+        """Read the context that the caller of a method sent."""
         seconds: float | None = context.time_remaining()
         text = dict(context.invocation_metadata() or ()).get(CONTEXT_KEY, "")
         found = _FORMAT.fullmatch(text) if isinstance(text, str) else None
@@ -87,7 +87,7 @@ class CallContext:
     def of_request(
         cls, request: execution_pb2.CallRequest, tensors: CallTensors | None = None
     ) -> CallContext:
-        """What the caller said in the message itself, on a local lane."""
+        """Read the context from the message itself, on a local lane."""
         deadline = deadline_of(request)
         if not request.HasField("path"):
             return cls(deadline, tensors=tensors)

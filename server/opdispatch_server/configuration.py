@@ -1,4 +1,4 @@
-"""What a daemon is told when it starts."""
+"""The configuration of a daemon."""
 
 from __future__ import annotations
 

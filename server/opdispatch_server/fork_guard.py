@@ -1,4 +1,4 @@
-"""What a library that forks must not take along: the session, its sockets, the lifeline.
+"""Protection of the session, its sockets and the lifeline from libraries that fork.
 
 A fork has a copy of everything but the threads. Left alone, it would keep the connections of a
 dead interpreter open, answer its signals, and, once the kernel that forked returns, live on
@@ -49,7 +49,7 @@ class ForkGuard:
         self._descriptors.add(descriptor)
 
     def own_listener(self, address: str) -> None:
-        """What listens at this address is private, and the connections that it takes."""
+        """Keep the listener at this address from children, and the connections that it takes."""
         parsed = parse_address(address)
         if isinstance(parsed, UnixAddress):
             self._here |= _names_of(parsed)

@@ -1,4 +1,4 @@
-"""What follows when an interpreter comes, goes, is busy, or can run kernels no more."""
+"""The consequences of an interpreter's coming, going, being busy, or being unfit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands for a kernel in the daemon's dispatcher."""
+"""The stand-in for a kernel in the daemon's dispatcher."""
 
 from __future__ import annotations
 

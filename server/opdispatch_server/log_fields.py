@@ -36,7 +36,7 @@ TRACEBACK: Final = "traceback"
 
 
 class Event(enum.StrEnum):
-    """What has happened: stable, for programs, where the message is for people."""
+    """The kind of event: stable, for programs, where the message is for people."""
 
     LIBRARY_LOADED = "library_loaded"
     LIBRARY_REPLACED = "library_replaced"
@@ -80,7 +80,7 @@ class Event(enum.StrEnum):
 
 
 IDENTITY: ContextVar[str] = ContextVar("opdispatch_identity", default="")
-"""Who has asked for what this task does; empty for what the daemon does by itself."""
+"""The identity on whose behalf this task runs; empty for the daemon's own work."""
 
 
 def asked_by() -> str:

@@ -34,12 +34,12 @@ FLOODS: Final = frozenset(
         Event.VALUE_BY_HOST,
     }
 )
-"""What callers can bring about as often as they like."""
+"""The events that callers can cause as often as they like."""
 
 
 @dataclass(slots=True)
 class Repetition:
-    """What is known of records that are alike. See Note [Records that are alike]."""
+    """The state of a group of records that are alike. See Note [Records that are alike]."""
 
     pause: float = FIRST_PAUSE / 2
     next_at: float = float("-inf")

@@ -32,7 +32,7 @@ Waiter = asyncio.Future[Message | None]
 
 
 class Awaited(NamedTuple):
-    """What is waited for: a definition, or with a key, a kernel of the operator for that key."""
+    """The goal of a wait: a definition, or with a key, a kernel of the operator for that key."""
 
     operator: OperatorName
     key: DispatchKey | None = None
@@ -184,7 +184,7 @@ class RegistrationWaits:
         return op.has_kernel_for_dispatch_key(awaited.key)
 
     def _describe(self, awaited: Awaited) -> Message:
-        """What is there. In a thread of its own, since it takes the dispatcher's mutex."""
+        """Describe what is registered. In a thread, since it takes the dispatcher's mutex."""
         if awaited.key is None:
             return self._view.summarize(awaited.operator)
         return self._view.active_kernel(awaited.operator, awaited.key)

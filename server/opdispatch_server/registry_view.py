@@ -118,7 +118,7 @@ class RegistryView:
         raise OperatorNotFoundError(f"{name} has no {key} kernel", operator=str(name))
 
     def explain_waiting(self, operator: OperatorName, key: DispatchKey | None) -> tuple[str, str]:
-        """Who is expected to register what somebody waits for, and what else is known of it."""
+        """Return which loads may register what a client waits for, and what else is known of it."""
         name = str(operator)
         loading = [
             f"library {session.importing} (being imported by {session.name})"
@@ -167,7 +167,7 @@ class RegistryView:
         )
 
     def check_queues(self) -> list[str]:
-        """What does not hold of queues and remote values, in words. In the event loop only."""
+        """Return the violated invariants of queues and values, in words. In the event loop only."""
         return self._admission.check_invariants() + self._values.check_invariants()
 
     def check_invariants(self) -> pb.CheckInvariantsReply:
@@ -266,7 +266,7 @@ class RegistryView:
         return message
 
     def _add_record(self, message: pb.Interpreter) -> None:
-        """What the supervisor knows of one that the daemon runs itself."""
+        """Return the supervisor's state of one that the daemon runs itself."""
         lines = self._supervisor.last_lines(message.name)[-LINES_SHOWN:]
         message.last_lines.extend(line[:LINE_SHOWN] for line in lines)
         if record := self._supervisor.record_of(message.name):
@@ -275,7 +275,7 @@ class RegistryView:
 
 
 def find_violations(version: LibraryVersion) -> list[str]:
-    """What does not hold of one version, in words."""
+    """Return the violated invariants of one version, in words."""
     wrong = []
     live = sum(handle.live for handle in version.handles)
     expected = len(version.registrations) if version.is_active else 0

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def shielded(work: asyncio.Future[T]) -> asyncio.Future[T]:
-    """What ``asyncio.shield`` is, but that nobody is told of an error for which nobody waits.
+    """Shield as ``asyncio.shield`` does, but do not report an error that is not awaited.
 
     Since Python 3.14 that one logs it as a mistake; here it is none, since the waiting end with
     their callers' deadlines.

@@ -14,7 +14,7 @@ from opdispatch_wire.printable import printable_line, printable_message
 
 
 class StateAction(enum.StrEnum):
-    """What to do."""
+    """The action to take."""
 
     EXPORT = "export"
     IMPORT = "import"

@@ -1,4 +1,4 @@
-"""Who is to blame when an interpreter dies, hangs or falls ill, and what follows from that.
+"""Blame: who it is when an interpreter dies, hangs or falls ill, and what follows from that.
 
 flight_record     what an interpreter is running, in memory that outlives its process
 fitness           whether the interpreter's own process is still sound

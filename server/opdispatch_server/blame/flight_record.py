@@ -1,4 +1,4 @@
-"""What an interpreter is running, in memory that it shares with the daemon and that outlives it.
+"""The record of what an interpreter runs, in memory that the daemon shares and that outlives it.
 
 Note [Flight record]
     Clients call interpreters directly, so the daemon does not know what one was running when it
@@ -47,7 +47,7 @@ UNLOAD = "unload"
 
 
 class Subject(NamedTuple):
-    """What can run, and so be to blame: a kernel of a library, its import or its unload."""
+    """Code that can run, and so be to blame: a kernel of a library, its import or its unload."""
 
     kind: str
     library: str
@@ -80,7 +80,7 @@ class Landing(NamedTuple):
 
 
 def call_key(lane: int, number: int) -> int:
-    """What stands for one call: its id on a client's lane, or on the daemon's, which is lane 0."""
+    """Return the key of a call, by its id on a client's lane, or on the daemon's, which is 0."""
     return (lane & 0xFFFFFFFF) << 32 | number & 0xFFFFFFFF
 
 
@@ -209,7 +209,7 @@ class FlightRecord:
         return None
 
     def running(self) -> list[Flight]:
-        """What runs now, or did when the process ended, in order of its beginning."""
+        """Return the flights of now, or of when the process ended, in order of their beginning."""
         words = self._words
         found = []
         for slot in range(0, SPARE_SLOT, SLOT_WORDS):

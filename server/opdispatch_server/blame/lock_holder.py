@@ -30,7 +30,7 @@ _SWITCHES = re.compile(r"^voluntary_ctxt_switches:\s+(\d+)$", re.MULTILINE)
 
 
 class ThreadTimes(NamedTuple):
-    """What the system has counted for a thread: seconds of CPU, and how often it went to sleep."""
+    """The counters of a thread: seconds of CPU, and voluntary context switches."""
 
     cpu: float
     sleeps: int

@@ -1,4 +1,4 @@
-"""Who has brought interpreters down: deaths in, culprits and suspects out. No I/O, no clock.
+"""The search for culprits: deaths in, culprits and suspects out. No I/O, no clock.
 
 Note [Blame]
     A death has a culprit: something that was running. What was not running is never blamed, and
@@ -58,7 +58,7 @@ class Cause(enum.Enum):
 
 
 class Death(NamedTuple):
-    """What is known of one end."""
+    """The evidence of one end."""
 
     cause: Cause
     running: Sequence[Subject] = ()
@@ -66,11 +66,11 @@ class Death(NamedTuple):
     named: Subject | None = None
     """The one of which it is known that it was it."""
     recent: Sequence[Subject] = ()
-    """What had just ended; looked at only where nothing was running."""
+    """Subjects that had just ended; looked at only where nothing was running."""
 
 
 class Verdict(NamedTuple):
-    """Who is to blame for one end."""
+    """The judgement of one end."""
 
     cause: Cause
     culprit: Subject | None = None
@@ -97,7 +97,7 @@ class Verdict(NamedTuple):
         return self.culprit is not None and self.cause is not Cause.KILLED
 
     def describe(self) -> str:
-        """Who it was, in words; "" if nobody was."""
+        """Return the culprit or the suspects, in words; "" if there are none."""
         if self.culprit is not None:
             doubt = "probably " if self.cause is Cause.KILLED else ""
             return f"{doubt}because of {self.culprit}"
@@ -111,7 +111,7 @@ NOBODY = Verdict(Cause.ORDERLY)
 
 @dataclass(slots=True)
 class LibraryRecord:
-    """What is held against one library."""
+    """The charges against one library."""
 
     strikes: float = 0.0
     counted_at: float = 0.0
@@ -131,7 +131,7 @@ class _Count:
 
 @dataclass
 class Suspicion:
-    """What every death so far has told. ``now`` is a time in seconds, of any clock that grows."""
+    """The evidence of every death so far. ``now`` is a time in seconds, of any clock that grows."""
 
     _libraries: dict[str, LibraryRecord] = field(default_factory=dict)
     _counts: dict[Subject, _Count] = field(default_factory=dict)
@@ -183,7 +183,7 @@ class Suspicion:
         return min(ends, default=None)
 
     def record_of(self, library: str) -> LibraryRecord | None:
-        """What is held against a library; to be read only."""
+        """Return the charges against a library; to be read only."""
         return self._libraries.get(library)
 
     def forget(self, library: str) -> None:

@@ -30,7 +30,7 @@ class Admission:
         return self._gates.get(session)
 
     def check_invariants(self) -> list[str]:
-        """What does not hold, in words."""
+        """Return the violated invariants, in words."""
         return [line for gate in list(self._gates.values()) for line in gate.check_invariants()]
 
     def _close(self, session: InterpreterSession) -> None:

@@ -35,7 +35,7 @@ class ByteBudget:
             when_in()
 
     def leave(self, when_in: Callable[[], None]) -> None:
-        """Whoever waits with ``when_in`` waits no more."""
+        """Release all that wait in ``when_in``."""
         self._waiting = deque(entry for entry in self._waiting if entry[1] != when_in)
         self.give_back(0)
 

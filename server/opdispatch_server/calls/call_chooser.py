@@ -145,7 +145,7 @@ def _devices_of(op: OperatorHandle, stack: Sequence[Any]) -> frozenset[str]:
 
 
 def _shape_of(request: execution_pb2.CallRequest) -> Hashable | None:
-    """What requests have in common for which the choice is the same; None for unusual ones."""
+    """Return the key under which a choice is kept; None for an unusual request."""
     if request.HasField("local_keys") or request.HasField("redispatch_keys") or request.modes:
         return None
     if len(request.args) > _MOST_ARGUMENTS or len(request.kwargs) > _MOST_ARGUMENTS:

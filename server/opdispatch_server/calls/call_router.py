@@ -52,7 +52,7 @@ NESTED_CALLS_PER_INTERPRETER = 1024
 
 @dataclass(slots=True)
 class _Progress:
-    """What has become of one call so far."""
+    """The state of one call."""
 
     parent: RunningKernel | None
     # Whether it may wait for a library that has no interpreter.

@@ -1,4 +1,4 @@
-"""Who may run in one interpreter now, who waits for it, and who is sent away.
+"""Admission to one interpreter: which calls run, which wait, and which are refused.
 
 Note [Calls that are sent ahead]
     Between the end of one call and the start of the next lies a round trip to the daemon. Of
@@ -43,14 +43,14 @@ NEWEST_SHARE = 0.125
 
 
 class QueueLimits(NamedTuple):
-    """What may wait for one interpreter."""
+    """The limits of an interpreter's queue."""
 
     calls: int
     bytes: int
 
 
 class SlotKind(enum.Enum):
-    """What a slot is for. See Note [Calls of several libraries]."""
+    """The purpose of a slot. See Note [Calls of several libraries]."""
 
     ONLY = "only"  # a call of one library
     FIRST = "first"  # the first of several
@@ -96,7 +96,7 @@ class _Waiter:
 
 
 class _Lane:
-    """What runs and waits of one version of one library."""
+    """The calls of one library version that run or wait."""
 
     __slots__ = ("ahead", "further", "limit", "load_id", "running", "seconds", "shared", "waiting")
 
@@ -238,7 +238,7 @@ class InterpreterGate:
                 self._dismiss(lane, waiter, explain(waiter.operator))
 
     def check_invariants(self) -> list[str]:
-        """What does not hold, in words."""
+        """Return the violated invariants, in words."""
         lanes = self._lanes.values()
         idle = [
             lane
@@ -378,7 +378,7 @@ class InterpreterGate:
             self._dismiss(longest, newest, self._full(newest))
 
     def _find_room(self, lane: _Lane, waiter: _Waiter) -> list[tuple[_Lane, _Waiter]]:
-        """Who has to go; nobody goes for one that will be refused all the same."""
+        """Return the calls to evict; none if the new one would be refused all the same."""
         calls, size = self.calls_queued, self.bytes_queued + waiter.size
         if calls < self._limits.calls and size <= self._limits.bytes:
             return []

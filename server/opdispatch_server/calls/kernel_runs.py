@@ -35,11 +35,11 @@ from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 
 RUN_BYTES = 16
-"""Whoever knows the number of a run may make calls in its name, which wait for nobody."""
+"""The number of a run authorizes calls in its name, which do not queue."""
 
 
 class HeldSlot(Protocol):
-    """What a run gives back when it ends: a Slot, or several."""
+    """The slots that a run gives back when it ends: one, or several."""
 
     is_ahead: bool
     began: float
@@ -336,7 +336,7 @@ class KernelRuns:
     async def explain_lost(
         self, call: execution_pb2.LostCall, operator: str
     ) -> KernelTimeoutError | InterpreterDiedError:
-        """What has become of a direct call that never had a reply; waits until that is known."""
+        """Return the outcome of a direct call that never had a reply; wait until it is known."""
         session = self._sessions.find_number(call.session)
         doing = f"running {operator}"
         if session is not None and not session.busy:

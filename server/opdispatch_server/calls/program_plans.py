@@ -1,4 +1,4 @@
-"""What the daemon makes of a program before it sends it to an interpreter."""
+"""The form in which the daemon sends a program to an interpreter."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class ProgramRouter:
     async def _look_at_inputs(
         self, request: execution_pb2.CallRequest, remote: RemotePart
     ) -> Sequence[Any]:
-        """What the inputs are, as far as that is to be known here. Raises as ``remote.find``."""
+        """Return the inputs, as far as they are known here. Raises as ``remote.find``."""
         if len(request.args) > _AT_ONCE_INPUTS or request.ByteSize() > _AT_ONCE_BYTES:
             inputs, _ = await asyncio.to_thread(undecoded_arguments, request, remote.find)
         else:

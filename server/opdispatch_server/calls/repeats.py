@@ -19,7 +19,7 @@ DEATHS_OF_OTHERS = 10
 
 @dataclass(slots=True)
 class Repeats:
-    """What has become of the runs of one call so far."""
+    """The runs of one call so far."""
 
     deaths: int = 0
     was_suspect: bool = False

@@ -27,7 +27,7 @@ BOOTSTRAP = Path(__file__).with_name("environment_bootstrap.py")
 
 
 def interpreter_requirements() -> list[Requirement]:
-    """What an interpreter requires: opdispatch without its extras and its command line."""
+    """Return an interpreter's requirements: opdispatch without its extras and its command line."""
     from packaging.requirements import Requirement
 
     requirements = [Requirement(text) for text in distribution("opdispatch").requires or ()]

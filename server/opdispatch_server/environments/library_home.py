@@ -1,4 +1,4 @@
-"""What a library needs of its interpreters: packages, a Python, having them to itself.
+"""A library's demands on its interpreters: packages, a Python, having them to itself.
 
 ``packaging`` is a tenth of a daemon's imports, and is for libraries that say what they need.
 """
@@ -64,7 +64,7 @@ class LibraryHome:
 
     @classmethod
     def from_json(cls, value: object) -> LibraryHome:
-        """What ``to_json`` gave. Raises ValueError if it is something else."""
+        """Read the text of ``to_json``. Raises ValueError if it is something else."""
         match value:
             case {
                 "requirements": list(requirements),

@@ -1,4 +1,4 @@
-"""What the daemon has seen of deaths, and what it tells calls, placement and people about it.
+"""The daemon's view of deaths, for calls, placement and people.
 
 Drives the policy of ``suspicion`` and ``circuit`` (see Note [Blame]): it gathers what is known of
 an end, has it judged once, says so in the log, and has others look again where that changes what
@@ -68,7 +68,7 @@ class Blame:
     # -- deaths ---------------------------------------------------------------------------------
 
     def judge(self, session: InterpreterSession) -> Verdict:
-        """Who has brought down an interpreter that has ended; judged once, when first asked."""
+        """Judge who has brought down an interpreter that has ended; once, when first asked."""
         if session.verdict is None:
             session.verdict = NOBODY  # also of one that fails below
             session.verdict = self._judge(session)
@@ -77,7 +77,7 @@ class Blame:
         return session.verdict
 
     def judge_unfit(self, session: InterpreterSession) -> Verdict:
-        """Who has made an interpreter unfit, which is about to be replaced because of that."""
+        """Judge who has made an interpreter unfit, which is about to be replaced."""
         since = session.sound_at - CHECK_TAKES
         running = self._running(session)
         recent = self._recent(session, since)
@@ -208,7 +208,7 @@ class Blame:
     # -- people ---------------------------------------------------------------------------------
 
     def trouble_of(self, library: str, operators: Iterable[str]) -> str:
-        """What a library has done lately and what follows, in words; "" if nothing."""
+        """Return a library's recent deaths and what follows from them, in words; "" if none."""
         now = time.monotonic()
         parts = []
         record = self._suspicion.record_of(library)

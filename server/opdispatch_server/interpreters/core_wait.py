@@ -9,7 +9,7 @@ PROC = Path("/proc")
 
 
 class _Times(NamedTuple):
-    """What the system has counted for a thread, in nanoseconds (``proc_pid_schedstat(5)``)."""
+    """The counters of a thread, in nanoseconds (``proc_pid_schedstat(5)``)."""
 
     run: int
     waited: int

@@ -120,7 +120,7 @@ class InterpreterSession:
         self.cut_off: list[Subject] = []
         """The daemon's calls that have had no reply."""
         self.verdict: Verdict | None = None
-        """Who has brought it down; None until it was judged."""
+        """The verdict on its end; None until it was judged."""
         self._how: ProcessEnd | None = None
         self._ended_by_itself = False
         self._process_ended = asyncio.Event()

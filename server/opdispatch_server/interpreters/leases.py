@@ -88,7 +88,7 @@ class Lease:
 
 
 class Lessee(Protocol):
-    """Whoever holds a lease; None for one that sends no heartbeats."""
+    """The holder of a lease; the lease is None for one that sends no heartbeats."""
 
     @property
     def lease(self) -> Lease | None:

@@ -1,4 +1,4 @@
-"""What the daemon knows of its libraries: the versions of each name, and what has become of
+"""The catalog of libraries: the versions of each name, and what has become of
 operators that are gone. It decides nothing.
 """
 
@@ -145,7 +145,7 @@ class LibraryCatalog:
         return None
 
     def explain_absence(self, operator: str) -> str:
-        """What has become of an operator that is not there any more; "" if nobody knows."""
+        """Return why an operator is not there any more; "" if that is not known."""
         return self._gone.get(operator, "")
 
     def remember_gone(self, operators: Iterable[str], what: str) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of libraries, in the log: one function an event, each with who asked for it."""
+"""Log records of changes to libraries: one function an event, each with the caller's identity."""
 
 from __future__ import annotations
 

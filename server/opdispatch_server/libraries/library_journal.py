@@ -20,7 +20,7 @@ LOG = logging.getLogger("opdispatch.journal")
 
 
 class LibraryJournal:
-    """What the registry tells the journal, under the line of the name. See journal.py.
+    """The registry's side of the journal, used under the line of the name. See journal.py.
 
     Each change is a context: recorded on entering, undone if its body raises. Entering raises
     JournalError, and then nothing has changed. Those that publish something are entered in the
@@ -131,7 +131,7 @@ class LibraryJournal:
 
 
 def _record_version(version: LibraryVersion) -> VersionRecord:
-    """What it takes to have this version again."""
+    """Return the record from which this version can be loaded again."""
     options: dict[str, Any] = {
         "interpreters_wanted": version.interpreters_wanted,
         "device": version.device,

@@ -24,7 +24,7 @@ from opdispatch_wire.errors import DeadlineExceededError
 
 @dataclass(frozen=True, slots=True)
 class LoadOrder:
-    """What is to be loaded, and where."""
+    """An order to load a library: its source and its place."""
 
     name: str
     source: LibrarySource

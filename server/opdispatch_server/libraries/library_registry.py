@@ -48,7 +48,7 @@ DIRECT_CALLS_WAIT = 0.1
 
 
 class LibraryRegistry:
-    """What can be done with libraries.
+    """Every operation on libraries.
 
     Changes of one name are done one after the other (``LibraryCatalog.line``), those of different
     names at the same time: an import may take as long as it likes, and holds up nobody else. An
@@ -84,7 +84,7 @@ class LibraryRegistry:
         self._load_timeout = load_timeout
         self._interpreter_wait = interpreter_wait
         self.catalog = LibraryCatalog()
-        """What is known of them: for anybody to look at."""
+        """The catalog, to be read by anyone."""
         self._journal = LibraryJournal(journal, self.catalog)
         self.devices = DeviceHolders(self.catalog.newest)
         self.placement = Placement(
@@ -142,7 +142,7 @@ class LibraryRegistry:
     # -- looking --------------------------------------------------------------------------------
 
     async def find_disagreements(self) -> list[str]:
-        """What interpreters have registered otherwise than the daemon, in words."""
+        """Return how the registrations of interpreters differ from the daemon's, in words."""
         return await self._transaction.find_disagreements(self.catalog.all_versions)
 
     def blame_changed(self) -> None:

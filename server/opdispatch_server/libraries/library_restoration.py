@@ -1,4 +1,4 @@
-"""What a daemon has acknowledged before, brought back at its start.
+"""The restoration of libraries from the journal when the daemon starts.
 
 Note [The order of restoration]
     For one slot, the kernel that was published last wins, and overloads of one name are tried in

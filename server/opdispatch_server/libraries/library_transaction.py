@@ -57,7 +57,7 @@ Recording = Callable[[], AbstractAsyncContextManager[None]]
 
 
 class LibraryTransaction:
-    """What the registry does with interpreters, one version at a time.
+    """The steps that the registry takes with interpreters, one version at a time.
 
     ``publication`` is held whenever the daemon's dispatcher and the state of versions change,
     so that the two always agree. ``_order`` is held, outside of it, from the check of a batch to
@@ -255,7 +255,7 @@ class LibraryTransaction:
     async def find_disagreements(
         self, versions: Callable[[], Iterable[LibraryVersion]]
     ) -> list[str]:
-        """What interpreters have otherwise than the daemon, in words, once they are up to date."""
+        """Return how interpreters differ from the daemon, in words, once they are up to date."""
         async with self._order:  # whatever follows from the last publication has been posted
             active = {each.load_id: each for each in versions() if each.is_active}
             reports = self._followers.ask_for_reports()

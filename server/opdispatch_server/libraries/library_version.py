@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LibrarySource:
-    """What to import: an upload, kept in the library store, or a module by its dotted name."""
+    """The source of an import: an upload, kept in the library store, or a module's dotted name."""
 
     # The file's name for an upload, else the module's dotted name.
     label: str
@@ -34,7 +34,7 @@ class LibrarySource:
 
 
 class VersionState(enum.Enum):
-    """What a version is doing."""
+    """The state of a version."""
 
     LOADING = "loading"  # not published yet
     ACTIVE = "active"  # calls that start now use it

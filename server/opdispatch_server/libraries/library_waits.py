@@ -1,4 +1,4 @@
-"""What a library waits for, in words: for listings, and for who has asked for more of it."""
+"""Reasons for which a library waits, in words: for listings, and for callers of ``scale``."""
 
 from __future__ import annotations
 

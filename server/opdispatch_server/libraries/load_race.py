@@ -81,7 +81,7 @@ class LoadRace:
         return self.version.is_active
 
     def describe_imports(self) -> str:
-        """Who is importing it, and for how long, in words."""
+        """Return which interpreter is importing it, and for how long, in words."""
         now = time.monotonic()
         return " and ".join(
             f"interpreter {session.name} (pid {session.pid}), which has been importing it for "
@@ -91,7 +91,7 @@ class LoadRace:
 
 
 class LoadWait:
-    """What one load is waiting for at the moment, for the error when its time is up."""
+    """The current wait of one load, for the error when its time is up."""
 
     def __init__(self, what: str) -> None:
         self._describe: Callable[[], str] = lambda: what

@@ -1,4 +1,4 @@
-"""What a client asks to be loaded, checked before anything is done about it."""
+"""Requests to load a library, checked before anything is changed."""
 
 from __future__ import annotations
 

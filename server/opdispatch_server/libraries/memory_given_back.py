@@ -70,7 +70,7 @@ async def _measure(sessions: Iterable[InterpreterSession]) -> dict[InterpreterSe
 
 
 async def _trim(sessions: Iterable[InterpreterSession]) -> None:
-    """What nothing uses any more must not count, before or after."""
+    """Free what nothing uses any more: it must not count, before or after."""
 
     async def trim(session: InterpreterSession) -> None:
         message = interpreter_pb2.DaemonMessage(trim=interpreter_pb2.TrimMemory())

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ReplicaState(enum.Enum):
-    """What a replica is doing."""
+    """The state of a replica."""
 
     JOINING = "joining"  # its interpreter has been told to publish it, and has not answered
     SERVING = "serving"  # calls that start now may go there

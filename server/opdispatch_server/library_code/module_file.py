@@ -43,6 +43,6 @@ def find_module_file(name: str, elsewhere: Sequence[str] | None = None) -> Path 
 
 
 def _find_by_hooks(name: str) -> ModuleSpec | None:
-    """What the import hooks of this process say about a module that is in no package."""
+    """Find a top-level module with the import hooks of this process."""
     specs = (hook.find_spec(name, None) for hook in sys.meta_path if hasattr(hook, "find_spec"))
     return next(filter(None, specs), None)

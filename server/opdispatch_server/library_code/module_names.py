@@ -54,7 +54,7 @@ class ModuleSource(Protocol):
 
 
 class SharedModule(ModuleType):
-    """What ``sys.modules`` has under a name that several libraries use; see the note above."""
+    """The entry of ``sys.modules`` for a name that several libraries use; see the note above."""
 
     def __init__(self, name: str) -> None:
         object.__setattr__(self, "_shared_name", name)

@@ -30,7 +30,7 @@ def is_in_use(path: Path) -> bool:
 
 
 class PartialFile:
-    """What has come so far of a file, on disk; what comes later is appended.
+    """The part of a file that has come so far, on disk; what comes later is appended.
 
     One process has it at a time. Belongs to one thread at a time. All methods may raise OSError.
     """

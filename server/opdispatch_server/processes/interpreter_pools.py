@@ -277,5 +277,5 @@ def _nobody(line: str) -> None:
 
 
 def _name_part(library: str) -> str:
-    """What the name of an interpreter, which is more limited, can have of a library's."""
+    """Return the part of a library's name that an interpreter's name can have."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", library)[:NAME_PART_LENGTH]

@@ -144,7 +144,7 @@ class WorkerEnd(NamedTuple):
 
 @dataclass(slots=True)
 class WorkerRecord:
-    """What is known of one name, over all the processes that had it."""
+    """The state of one name, over all the processes that had it."""
 
     restarts: int = 0
     # Deaths in a row that each came before the process had been ready for a while.
@@ -261,7 +261,7 @@ class Supervisor:
         return worker.pid if worker else None
 
     def record_of(self, name: str) -> WorkerRecord | None:
-        """What is known of one of ``names``; to be read only."""
+        """Return the state of one of ``names``; to be read only."""
         return self._records.get(name)
 
     def quarantined(self) -> list[str]:
@@ -275,7 +275,7 @@ class Supervisor:
         return record.quarantine
 
     async def unless_quarantined(self, awaited: Awaitable[T]) -> tuple[T | None, str]:
-        """What is awaited; or, if one of ``names`` is not started again before that, a sentence
+        """Return what is awaited; or, if one of ``names`` is not started again before, a sentence
         that says so.
         """
         result = asyncio.ensure_future(awaited)

@@ -15,7 +15,7 @@ from opdispatch_server.serving.run_folder import RunFolder
 
 
 class WorkerCommands(NamedTuple):
-    """What all of them have in common.
+    """The options that all of them have in common.
 
     ``daemon`` is the address that they call, ``packages`` the file that says what those of an
     environment of their own import from the daemon's.

@@ -1,4 +1,4 @@
-"""What a supervised interpreter prints and logs: the last lines are kept, a flood is held back."""
+"""The output of a supervised interpreter: the last lines are kept, a flood is held back."""
 
 from __future__ import annotations
 

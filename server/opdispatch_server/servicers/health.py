@@ -33,7 +33,7 @@ _STATUS = health_pb2.HealthCheckResponse
 
 
 class HealthBoard(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the package has no types
-    """Who is told: whoever checks or watches. Belongs to the event loop.
+    """The services' states, and those that check or watch them. Belongs to the event loop.
 
     Noting something waits for nobody: each watcher has a queue of its own, so that one which
     does not read holds up neither the daemon nor other watchers, and misses no short outage.

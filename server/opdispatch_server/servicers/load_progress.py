@@ -15,7 +15,7 @@ STEPS_QUEUED = 1000
 async def in_steps(
     work: Callable[[Callable[[str], None]], Awaitable[T]],
 ) -> AsyncGenerator[str | T, None]:
-    """What ``work`` reports, as it does so, and then what it returns; raises what it raises.
+    """Yield what ``work`` reports, as it does so, and then what it returns; raise what it raises.
 
     Closing the generator cancels the work.
     """

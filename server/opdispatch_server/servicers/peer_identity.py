@@ -1,4 +1,4 @@
-"""Who asks: for listings and logs, never to decide whether somebody may."""
+"""The identity of a caller: for listings and logs, never for authorization."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class DaemonFacts(NamedTuple):
-    """What a daemon tells of itself."""
+    """The facts that a daemon reports of itself."""
 
     version: str
     max_message_bytes: int
@@ -74,7 +74,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def GetServerInfo(  # noqa: N802
         self, request: pb.GetServerInfoRequest, context: Context
     ) -> pb.GetServerInfoReply:
-        """Who is there."""
+        """Return the daemon's version and limits."""
         if request.protocol_version < PROTOCOL_VERSION:
             error = WireError(
                 f"$.protocol_version is {request.protocol_version}; this daemon speaks "
@@ -280,7 +280,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         return reply
 
     async def _to_the_end(self, context: Context, change: Coroutine[Any, Any, T]) -> T:
-        """What is under way is not broken off because nobody waits for it any more."""
+        """Finish a change that is under way though its caller does not wait any more."""
         IDENTITY.set(identity_of(context))
         task = asyncio.create_task(change)
         self._changes.add(task)

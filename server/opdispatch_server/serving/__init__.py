@@ -1,4 +1,4 @@
-"""What the daemon and interpreters answer with: sockets, streams, statuses.
+"""The serving side of the daemon and of interpreters: sockets, streams, statuses.
 
 listeners, run_folder              addresses, locks, sockets
 grpc_services, status_answers,

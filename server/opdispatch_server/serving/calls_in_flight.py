@@ -34,7 +34,7 @@ _LEAST_BYTES = 1024
 
 
 class CallRunner(Protocol):
-    """Who has calls run: the daemon's router, or an interpreter itself."""
+    """The runner of calls: the daemon's router, or an interpreter itself."""
 
     def begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply

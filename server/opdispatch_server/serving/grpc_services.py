@@ -35,12 +35,12 @@ Parse = Callable[[bytes], Any]
 
 
 class Malformed(NamedTuple):
-    """What a servicer gets in the place of a message that does not parse."""
+    """The stand-in for a message that does not parse."""
 
     reason: str
 
     def error(self) -> WireError:
-        """What its sender is told."""
+        """The error for its sender."""
         return WireError(f"$ is not the message that this method takes: {self.reason}")
 
 

@@ -1,4 +1,4 @@
-"""What survives a daemon: its state folder, and the journal in it.
+"""The state that survives a daemon: its folder, and the journal in it.
 
 state_folder    whose folder it is at the moment, and where in it everything lies
 journal         every change of the registry, on disk before it can be seen

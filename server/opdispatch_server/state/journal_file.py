@@ -179,7 +179,7 @@ class JournalFile:
             )
 
     def events(self) -> list[tuple[int, str, str, str]]:
-        """What has happened, oldest first: number, time, what, and to whom."""
+        """Return the events, oldest first: number, time, kind and subject."""
         return list(self._database.execute("SELECT * FROM event ORDER BY number"))
 
     def copy_to(self, folder: Path) -> None:
@@ -248,7 +248,7 @@ class JournalFile:
 
 @contextmanager
 def _damage_explained(folder: Path) -> Iterator[None]:
-    """Whatever goes wrong with a journal becomes a JournalError that says what to do."""
+    """Turn the errors of SQLite and of the file system into a JournalError with a hint."""
     try:
         yield
     except JournalError:

@@ -1,4 +1,4 @@
-"""What the journal says of a library: enough to have it again, as values and as text.
+"""The journal's record of a library: enough to load it again, as values and as text.
 
 A record is JSON. What is read is checked as if a stranger had written it: a journal that does
 not say what it should is damaged, and must not be guessed at.

@@ -1,4 +1,4 @@
-"""What the journals of a state folder name: nobody may remove what these libraries need."""
+"""The libraries that the journals of a state folder name: what they need must stay."""
 
 from __future__ import annotations
 

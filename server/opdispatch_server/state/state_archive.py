@@ -49,7 +49,7 @@ _CHUNK = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class StateSummary:
-    """What an archive holds. ``replaced`` is where an import has put the journal before it."""
+    """The contents of an archive. ``replaced`` is where an import has put the journal before it."""
 
     libraries: int
     contents: int

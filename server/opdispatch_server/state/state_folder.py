@@ -105,7 +105,7 @@ class StateFolder:
             self._lock = -1
 
     def _remove_drafts(self) -> None:
-        """What processes have left that died before they gave it a name."""
+        """Return the temporary files of processes that died before they renamed them."""
         for pattern in ("*.draft-*", f"{libraries_in(self.path).name}/{DRAFT_PREFIX}*"):
             for path in self.path.glob(pattern):
                 shutil.rmtree(path, ignore_errors=True)

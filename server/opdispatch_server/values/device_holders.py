@@ -19,7 +19,7 @@ def takes_device(kind: SchemaType) -> bool:
 
 
 class DeviceHolders:
-    """What interpreters say of themselves, and what their libraries bring along.
+    """The devices that interpreters report, and those that their libraries bring along.
 
     Of the devices of a library's backend only the type is known here. Belongs to the event loop.
     """

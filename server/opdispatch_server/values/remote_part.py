@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class RemotePart:
-    """What is remote of one call. Belongs to the event loop."""
+    """The remote values of one call. Belongs to the event loop."""
 
     __slots__ = ("_holder", "_keep", "_messages", "_preferred", "_table", "values")
 
@@ -137,7 +137,7 @@ class RemotePart:
 
 
 class Keeping:
-    """What one run of a call keeps: taken when the interpreter's reply comes, then noted."""
+    """The values that one run keeps: taken when the interpreter's reply comes, then noted."""
 
     def __init__(
         self,

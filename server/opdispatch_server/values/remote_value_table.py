@@ -40,7 +40,7 @@ MAX_HOLDERS = 10_000
 
 
 class ValueLimits(NamedTuple):
-    """What one client may keep."""
+    """The limits of the values that one client keeps."""
 
     values: int
     bytes: int
@@ -90,7 +90,7 @@ class HeldValue:
 
     @property
     def key(self) -> bytes:
-        """What its home keeps it under."""
+        """The id under which its home keeps it."""
         return store_key(self.number, self.place)
 
     @property
@@ -274,7 +274,7 @@ class RemoteValueTable:
         _tell(home, value.holder, (store_key(value.number, place),))
 
     def check_invariants(self) -> list[str]:
-        """What does not hold, in words."""
+        """Return the violated invariants, in words."""
         violations = []
         for holder in list(self._holders.values()):
             values = list(holder.values.values())
@@ -359,7 +359,7 @@ def check_alive(value: HeldValue, at: str) -> None:
 
 
 def kept_in(reply: execution_pb2.CallReply) -> Iterator[values_pb2.RemoteTensor]:
-    """What an interpreter says that it has kept."""
+    """An interpreter's report of a value that it has kept."""
     for value in reply.returns:
         for remote, _ in remote_tensors_in(value, "$.returns"):
             yield remote

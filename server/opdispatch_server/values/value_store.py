@@ -262,7 +262,7 @@ class KeptResults:
         self._count = 0
 
     def take(self, results: list[Any], place: int, at: str = "$.returns") -> Any:
-        """What is to be sent for one result: a KeptValue for a tensor, in lists as well.
+        """Return the message for one result: a KeptValue for a tensor, in lists as well.
 
         Takes it off the list. A tensor that the kernel, the caller or another value may know,
         too, is copied: nobody else must be able to write to it. Raises WireError, which begins
@@ -313,7 +313,7 @@ class KeptValue:
 
 
 def _read_only(value: Any) -> Any:
-    """What a kernel that must not write gets; of a tensor, one with the same history."""
+    """Return a read-only argument for a kernel; of a tensor, one with the same history."""
     if isinstance(value, Tensor):
         return with_history_of(value, _read_only(value.array))
     if isinstance(value, np.ndarray):

@@ -22,10 +22,10 @@ class CallRules(Protocol):
         """The daemon's number for the interpreter, which tells its callers where they are."""
 
     def new_lane(self) -> int:
-        """What the next connection on which calls come is called."""
+        """Return the name of the next connection."""
 
     def admit(self, lane: int, request: execution_pb2.CallRequest) -> CallContext:
-        """What a call may do; ``end`` follows. Raises OpdispatchError if it may not run."""
+        """Admit a call; ``end`` follows. Raises OpdispatchError if it may not run."""
 
     def begin(self, context: CallContext) -> None:
         """The kernel of a call begins to run, in this thread."""
@@ -48,7 +48,7 @@ class DaemonCalls:
         return next(self._lanes)
 
     def admit(self, lane: int, request: execution_pb2.CallRequest) -> CallContext:
-        """What the daemon says."""
+        """Return the context of a call, from its request."""
         return CallContext.of_request(request)
 
     def begin(self, context: CallContext) -> None:

@@ -31,7 +31,7 @@ _BYTES_OF_ONE = 8
 
 
 class StepError(Exception):
-    """What was raised is the cause; ``number`` is the step's."""
+    """Make the error of a step, ``number``; the exception that was raised is its cause."""
 
     def __init__(self, number: int, operator: str) -> None:
         super().__init__(number, operator)
@@ -100,7 +100,7 @@ class CompiledProgram:
 
     @property
     def outputs(self) -> Sequence[remote_pb2.Output]:
-        """What it hands out, in the order of ``run``."""
+        """The outputs, in the order of ``run``."""
         return self._kept.outputs
 
     def run(self, inputs: Sequence[Any], recorder: FlightRecorder, key: int = 0) -> list[Any]:
@@ -271,7 +271,7 @@ def _item_of(value: Any, items: tuple[int, ...], at: str) -> Any:
 
 
 def _find(dispatcher: Dispatcher, name: str) -> Callable[..., Any]:
-    """What calls the operator of that name. Raises OperatorNotFoundError."""
+    """Return the operator of that name, to be called. Raises OperatorNotFoundError."""
     parsed = parse_operator_name(name)
     if parsed.overload_name:
         return dispatcher.get_schema(parsed)

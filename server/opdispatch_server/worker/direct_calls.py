@@ -112,7 +112,7 @@ class DirectCalls:
         return next(self._lanes)
 
     def admit(self, lane: int, request: execution_pb2.CallRequest) -> CallContext:
-        """What a call may do; ``end`` follows.
+        """Admit a call; ``end`` follows.
 
         Raises RefusedError if the daemon is to be asked, and WireError.
         """

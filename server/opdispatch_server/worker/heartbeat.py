@@ -1,4 +1,4 @@
-"""What an interpreter says again and again: that it lives, and what it has done."""
+"""The message that an interpreter sends again and again: that it lives, and its counters."""
 
 from __future__ import annotations
 

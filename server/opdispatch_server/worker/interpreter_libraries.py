@@ -46,7 +46,7 @@ HIGHEST_CONCURRENCY = 2**31 - 1  # what fits into the batch; threads run out lon
 
 
 class InterpreterLibraries:
-    """What is loaded here, and what is mirrored from elsewhere, by load id.
+    """Libraries that are loaded here, and mirrors of others', by load id.
 
     Instructions come from one thread. ``get`` may be called from any.
     """
@@ -66,7 +66,7 @@ class InterpreterLibraries:
         self._staged: LoadedLibrary | None = None
         self._collections = FullCollections()
         self.unloaded = UnloadedCode()
-        """What of libraries that have gone is still in use."""
+        """Code of libraries that have gone which is still in use."""
         NAMES.reserve_loaded()
 
     def get(self, load_id: int) -> LoadedLibrary:
@@ -298,7 +298,7 @@ class InterpreterLibraries:
 
 
 def read_max_concurrency(module: ModuleType, stage: pb.Stage) -> int:
-    """What a library's ``max_concurrency`` says; 1 if it says nothing. Raises LibraryLoadError."""
+    """Return a library's ``max_concurrency``; 1 if it has none. Raises LibraryLoadError."""
     value = getattr(module, "max_concurrency", 1)
     if type(value) is int and value >= 1:
         return min(value, HIGHEST_CONCURRENCY)
@@ -311,7 +311,7 @@ def read_max_concurrency(module: ModuleType, stage: pb.Stage) -> int:
 
 
 def _load_error(error: BaseException, stage: pb.Stage, imported: LibraryImport) -> OpdispatchError:
-    """What the client gets: the error with the traceback, and the line that is to blame."""
+    """Return the error for the client, with the traceback and the line that is to blame."""
     if isinstance(error, LibraryLoadError):
         return error
     line = find_user_line(error, imported.owns)

@@ -63,7 +63,7 @@ class FailedCall:
 
 @dataclass(slots=True)
 class _Alike(Repetition):
-    """What is known of errors that are alike; the last of those that were left out."""
+    """A group of errors that are alike; the last of those that were left out."""
 
     last: FailedCall | None = None
 

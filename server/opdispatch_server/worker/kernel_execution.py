@@ -410,7 +410,7 @@ class _GradModeOf:
 def _local_state_of(
     request: execution_pb2.CallRequest, trace: CallTrace | None, profile: KernelProfile | None
 ) -> LocalState:
-    """What is switched on for a kernel: what its caller had, and nothing of this thread's."""
+    """Return the local state that a kernel runs in: its caller's, and nothing of this thread's."""
     if trace is None and profile is None and not request.HasField("local_keys"):
         return DEFAULT_STATE
     included, excluded = local_keys_of(request)

@@ -44,7 +44,7 @@ class LaneCall:
 
     @property
     def operator(self) -> str:
-        """What is called."""
+        """The kernel that is called."""
         return self.request.operator
 
     def start(self, turns: LibraryTurns[LaneCall]) -> None:

@@ -23,15 +23,15 @@ class Job(Protocol):
 
     @property
     def source(self) -> Hashable:
-        """Who sent it."""
+        """The sender."""
 
     @property
     def operator(self) -> str:
-        """What it calls."""
+        """The kernel."""
 
     @property
     def size(self) -> int:
-        """What it occupies while it waits, in bytes."""
+        """The memory that it occupies while it waits, in bytes."""
 
     def start(self, turns: LibraryTurns[Any]) -> None:
         """``LibraryTurns.end`` has given it back in a thread that does not run calls: it begins

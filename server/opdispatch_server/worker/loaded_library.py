@@ -224,7 +224,7 @@ def gone_error(load_id: int) -> RefusedError:
 
 
 def _unique_parts_of(registration: Registration) -> Collection[Hashable]:
-    """What no two registrations in force have in common; nothing for kernels, which pile up."""
+    """Return the parts that must be unique in force; none for kernels, which pile up."""
     match registration.kind:
         case "library":
             return (registration.namespace,)

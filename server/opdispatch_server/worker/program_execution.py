@@ -1,4 +1,4 @@
-"""What an interpreter does with programs, and with values that it keeps."""
+"""The execution of programs in an interpreter, and of requests for values that it keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel has raised, as the error of its call."""
+"""Exceptions of kernels, as the errors of their calls."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def _wake(rest: _Rest, turn: int) -> None:
 
 
 def hand_over_turn() -> None:
-    """What a thread does before it waits for another process: others may read meanwhile."""
+    """Give up the turn before this thread waits for another process, so that others may read."""
     current: tuple[ReadingTurn, int] | None = getattr(_CURRENT, "turn", None)
     if current is not None:
         turn, number = current
