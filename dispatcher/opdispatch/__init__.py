@@ -31,8 +31,8 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     layout_creation                             the tensor
     basic_conversion, argument_conversion,
     infer_schema, read_only_arguments           Python's values and functions in its terms
-    named_results, signature, boxing,
-    kernel_function                             arguments, stacks and kernels
+    generated_source, named_results, signature,
+    boxing, kernel_function                             arguments, stacks and kernels
     registration, registration_listener,
     dispatch_table                              what is registered, and which kernel wins
     attribute_stores,

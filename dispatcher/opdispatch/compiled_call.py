@@ -23,14 +23,13 @@ Note [Compiled for one schema]
 
 from __future__ import annotations
 
-import linecache
 import os
-import weakref
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from opdispatch.call_source import CallSource
 from opdispatch.function_schema import FunctionSchema
+from opdispatch.generated_source import keep_lines, run_source
 from opdispatch.operator_handle import OperatorHandle
 
 COMPILE = os.environ.get("OPDISPATCH_COMPILE", "1") != "0"
@@ -64,7 +63,7 @@ def packet_class_for(
         if not (is_only_overload or source.is_sure):
             return base
         write = source.packet if is_only_overload else source.packet_of_several
-        cls = _subclass(base, f"<opdispatch packet {shape}>", source, [write("__call__")])
+        cls = _subclass(base, f"packet {shape}", source, [write("__call__")])
         _packet_classes[base, shape] = cls
     return cls
 
@@ -84,7 +83,7 @@ def handle_class_for(schema: FunctionSchema | None) -> type[OperatorHandle]:
             source.link("_link"),
             source.boxed(),
         ]
-        cls = _subclass(OperatorHandle, f"<opdispatch call {shape}>", source, functions)
+        cls = _subclass(OperatorHandle, f"call {shape}", source, functions)
         _classes[shape] = cls
     return cls
 
@@ -93,13 +92,10 @@ def _shape_of(schema: FunctionSchema) -> str:
     return str(schema).removeprefix(str(schema.name))
 
 
-def _subclass(base: type[P], filename: str, source: CallSource, functions: list[str]) -> type[P]:
+def _subclass(base: type[P], title: str, source: CallSource, functions: list[str]) -> type[P]:
     """``base`` with the methods of that source."""
-    text = "\n".join(functions)
-    # Tracebacks can then show the generated lines.
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     members: dict[str, Any] = {}
-    exec(compile(text, filename, "exec"), source.globals, members)
+    filename = run_source(title, "\n".join(functions), source.globals, members)
     cls = type(base.__name__, (base,), {"__slots__": (), **members})
-    weakref.finalize(cls, linecache.cache.pop, filename, None)
+    keep_lines(filename, cls)
     return cls

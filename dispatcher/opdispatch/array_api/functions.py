@@ -12,6 +12,7 @@ from typing import Any
 
 from opdispatch.array_api.operators import OPERATORS
 from opdispatch.function_schema import NO_DEFAULT, Argument, FunctionSchema
+from opdispatch.generated_source import compile_function
 from opdispatch.schema_type import SCALAR, OptionalType
 from opdispatch.tensor import Tensor, new_tensor
 from opdispatch.tracing_state import note_reading
@@ -100,8 +101,7 @@ def _make_function(name: str, overloads: Sequence[FunctionSchema], module: str) 
         lines = [f"    return {call}"]
         parameters = _parameters(name, first.arguments)
     text = "\n".join([f"def {name}({parameters}):", *lines])
-    exec(compile(text, f"<opdispatch.array_api.{name}>", "exec"), scope)
-    function: Function = scope[name]
+    function: Function = compile_function(f"array_api.{name}", text, scope, name)
     function.__name__ = function.__qualname__ = name.removeprefix("linalg_").removeprefix("fft_")
     function.__module__ = module
     function.__doc__ = _documentation(name, overloads)

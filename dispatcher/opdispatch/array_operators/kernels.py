@@ -42,6 +42,7 @@ from opdispatch.array_operators.numpy_calls import CHECKS, NumpyCall
 from opdispatch.array_operators.sizes import is_of_no_array
 from opdispatch.errors import ArgumentError, OpdispatchError
 from opdispatch.function_schema import NO_DEFAULT, Argument
+from opdispatch.generated_source import compile_function
 from opdispatch.tensor import Tensor
 
 # The commonest dtypes are told by their identity, which takes less than to ask for their kinds.
@@ -130,8 +131,8 @@ def make_kernel(
         "unusual": unusual,
         **{f"default_{each.name}": each.default for each in arguments if each.has_default},
     }
-    exec(compile("\n".join(lines), f"<kernel of array::{function.operator}>", "exec"), namespace)
-    kernel: Kernel = namespace["kernel"]
+    title = f"kernel of array::{function.operator}"
+    kernel: Kernel = compile_function(title, "\n".join(lines), namespace, "kernel")
     kernel.__name__ = kernel.__qualname__ = function.operator
     return kernel
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from opdispatch.function_schema import FunctionSchema
+from opdispatch.generated_source import compile_function
 from opdispatch.kernel_function import FindKeys, KernelFunction
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.tensor import Tensor
@@ -76,9 +77,9 @@ class LayerText(ABC):
 
         @functools.cache
         def compiled() -> Callable[[Any], Any]:
-            names = _SCOPE | scope
-            exec(compile(self.text(), f"<{title}>", "exec"), names)
-            make: Callable[[Any], Any] = names["_make"]
+            make: Callable[[Any], Any] = compile_function(
+                title, self.text(), _SCOPE | scope, "_make"
+            )
             return make
 
         def make(below: Any) -> Any:

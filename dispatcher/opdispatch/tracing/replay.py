@@ -19,6 +19,7 @@ import keyword
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from opdispatch.generated_source import compile_function
 from opdispatch.tracing.node import Node, Source, Value, values_in
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ def compile_replay(graph: Graph) -> Replay:
         "given": source.given,
         **{f"c{number}": each.tensor for number, each in enumerate(graph.constants)},
     }
-    exec(compile(text, f"<opdispatch.graph {graph.name}>", "exec"), scope)
-    replay: Replay = scope["replay"]
+    replay: Replay = compile_function(f"graph {graph.name}", text, scope, "replay")
     return replay
 
 
