@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 
-from tests.linearizability import UNKNOWN
+from opdispatch_stress.linearizability import UNKNOWN
 
 NOT_FOUND = "not found"
 

@@ -6,6 +6,7 @@ race.py             the race: who takes part, from start to end
 racers.py           those who load, call and wait
 disruptions.py      kills, and which failures they excuse
 race_log.py         what each of them saw
+linearizability.py  whether operations can have happened one after the other; pure
 history.py          whether one registry can have shown them all that; pure
 leaks.py            what must not be left when it is over
 report.py           the numbers; pure

@@ -1,12 +1,13 @@
-"""Whether one registry can have shown what many threads saw. Pure.
+"""Whether one registry can have shown what many threads saw. No I/O.
 
 Each library is a register: a load writes the version's stamp into it, an unload writes
 "absent", a call reads it. A read must return what some write left there at some moment of the
 read. Writes and reads take time, so a write may have taken effect at any moment between its
 start and its end.
 
-    Guaranteed  every violation that is found is one: no order of the events explains it.
-    Not found   violations that need more than two writes and two reads to be seen.
+Every violation that is found is one: no order of the events explains it. Those that two writes and
+two reads show are found first, each with its reason; where there are none, an order of all events
+is searched for.
 """
 
 from __future__ import annotations
@@ -14,8 +15,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from typing import Any
+
+from opdispatch_stress.linearizability import (
+    UNKNOWN,
+    Operation,
+    UnexplainedError,
+    check_linearizable,
+)
 
 ABSENT = None
 """What a register holds while its library is not loaded."""
@@ -24,6 +33,9 @@ PRESENT = -1
 """What a read shows that tells only that some version is active; no stamp is negative."""
 
 Stamp = int | None
+
+# The search for an order is given up after so many steps, a second or two for each library.
+_MOST_STEPS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +73,36 @@ def find_violations(writes: Iterable[Write], reads: Iterable[Read]) -> list[str]
         violation
         for library in sorted(reads_of)
         for violation in _Register(writes_of[library], reads_of[library]).find_violations()
+        or _find_missing_order(writes_of[library], reads_of[library])
     ]
+
+
+def _find_missing_order(writes: list[Write], reads: list[Read]) -> list[str]:
+    """The events of one library, in words, unless they can have happened one after the other."""
+    history = [*map(_as_operation, writes), *map(_as_operation, reads)]
+    try:
+        check_linearizable(history, ABSENT, _register_step, looks={"read"}, most=_MOST_STEPS)
+    except UnexplainedError as error:
+        return [str(error)]
+    return []
+
+
+def _as_operation(event: Write | Read) -> Operation:
+    started, finished = event.started, event.finished
+    if isinstance(event, Read):
+        return Operation(event.library, "read", None, event.value, started, event.finished)
+    if finished is None:
+        return Operation(event.library, "write", event.value, UNKNOWN, started, math.inf)
+    kind = "write" if event.certain else "perhaps write"
+    return Operation(event.library, kind, event.value, None, started, finished)
+
+
+def _register_step(state: Hashable, kind: str, argument: Any, response: Any) -> Iterable[Hashable]:
+    """The model for ``check_linearizable``: a register."""
+    if kind == "read":
+        shown = state is not ABSENT if response == PRESENT else state == response
+        return [state] if shown else []
+    return [argument] if kind == "write" else [state, argument]
 
 
 class _Register:

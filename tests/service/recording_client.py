@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 import opdispatch_client as oc
+from opdispatch_stress.linearizability import UNKNOWN, Operation
 from tests.library_model import NOT_FOUND
-from tests.linearizability import UNKNOWN, Operation
 from tests.service.libraries import constant
 
 X = np.zeros(1)

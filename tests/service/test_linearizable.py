@@ -16,8 +16,8 @@ from random import Random
 import pytest
 
 import opdispatch_client as oc
+from opdispatch_stress.linearizability import Operation, UnexplainedError, check_linearizable
 from tests.library_model import LibraryState, library_step, library_step_with_deaths
-from tests.linearizability import Operation, UnexplainedError, check_linearizable
 from tests.service.conftest import StartDaemon
 from tests.service.recording_client import RecordingClient
 from tests.service.running_daemon import Background, RunningDaemon, wait_for

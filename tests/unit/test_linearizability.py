@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.linearizability import UNKNOWN, Operation, UnexplainedError, check_linearizable
+from opdispatch_stress.linearizability import (
+    UNKNOWN,
+    Operation,
+    UnexplainedError,
+    check_linearizable,
+)
 
 
 def register(state, kind, argument, response):
@@ -29,9 +34,9 @@ def history(*operations, name="x"):
     return [Operation(name, *operation) for operation in operations]
 
 
-def is_linearizable(operations):
+def is_linearizable(operations, looks=()):
     try:
-        check_linearizable(operations, 0, register)
+        check_linearizable(operations, 0, register, looks=looks)
     except UnexplainedError:
         return False
     return True
@@ -142,9 +147,17 @@ def operations(draw):
     return Operation("x", kind, argument, response, invoked, returned)
 
 
+@pytest.mark.parametrize("looks", [(), {"read"}])
 @given(st.lists(operations(), max_size=6))
-def test_it_agrees_with_brute_force(found):
-    assert is_linearizable(found) == has_order(found)
+def test_it_agrees_with_brute_force(looks, found):
+    assert is_linearizable(found, looks) == has_order(found)
+
+
+def test_a_search_that_is_given_up_accuses_nothing():
+    wrong = history(*PLANTED["readers who disagree on the order"])
+    check_linearizable(wrong, 0, register, most=2)
+    with pytest.raises(UnexplainedError):
+        check_linearizable(wrong, 0, register, most=1000)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -167,6 +180,7 @@ def test_a_true_register_is_never_accused(seed):
             done.append(Operation("x", kind, argument, UNKNOWN, times[0], math.inf))
     random.shuffle(done)
     check_linearizable(done, 0, register)
+    check_linearizable(done, 0, register, looks={"read"})
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -59,6 +59,14 @@ PLANTED = {
     "there though unloaded": ([(1, 0, 1), (ABSENT, 2, 3)], [(1, 4, 5)]),
     "before it was loaded": ([(1, 6, 7)], [(1, 2, 3)]),
     "old again after new was seen": ([(1, 0, 1), (2, 2, 20)], [(2, 5, 6), (1, 7, 8)]),
+    "readers who disagree on the order of three": (
+        [(1, 0, 1), (2, 2, 20), (3, 2, 20)],
+        [(2, 5, 6), (3, 7, 8), (2, 9, 10)],
+    ),
+    "a load that may have failed, used too late": (
+        [(1, 0, 20), (2, 0, 20, False)],
+        [(1, 5, 6), (2, 7, 8), (1, 9, 10)],
+    ),
     "gone after an unclear load was used": ([(1, 0, None)], [(1, 4, 5), (ABSENT, 6, 7)]),
 }
 
