@@ -28,7 +28,7 @@ def digest_sources() -> str:
 
 
 def generate(output: Path = OUTPUT) -> None:
-    """Writes every generated module, and the digest of what it was generated from."""
+    """Write every generated module, and the digest of what it was generated from."""
     from grpc_tools import protoc  # only in the environment of `make protos`
 
     output.mkdir(parents=True, exist_ok=True)

@@ -70,17 +70,17 @@ class CallAttempt:
         """When the caller waits no more, by ``time.monotonic``; None: never."""
 
     def encode(self, shared: CallerLaneMemory | None) -> None:
-        """Makes the request, for a lane that shares this memory. Raises WireError."""
+        """Make the request, for a lane that shares this memory. Raises WireError."""
         self.memory = shared.new_call() if shared is not None else None
         self.request = self.call.encode(self.memory)
         self._is_encoded = True
 
     def ask_for_route(self) -> None:
-        """Has the request, when it is made, ask the daemon where such calls go."""
+        """Have the request, when it is made, ask the daemon where such calls go."""
         self._wants_route = True
 
     def relay(self, way: RelayedWay, relayed: RelayedCalls) -> None:
-        """Has the request, when it is made, ask the daemon to relay it, and for a newer route."""
+        """Have the request, when it is made, ask the daemon to relay it, and for a newer route."""
         self._wants_route = True
         self.route_epoch = way.route.epoch
         self.relayed = relayed.begin(way.target.session)
@@ -92,7 +92,7 @@ class CallAttempt:
         self.call.close()
 
     def prepare(self, inline_bytes: int | None) -> None:
-        """Makes the request for a lane that shares no memory, if it was not made. Raises WireError.
+        """Make the request for a lane that shares no memory, if it was not made. Raises WireError.
 
         Tensors with more bytes than ``inline_bytes`` go beside it; None: all go inline.
         """
@@ -139,7 +139,7 @@ class CallAttempt:
         return seconds
 
     def leave(self, way: DirectWay[InterpreterLane], routes: Routes, why: Exception) -> None:
-        """Has the request ask the daemon, which says where such calls go from now on.
+        """Have the request ask the daemon, which says where such calls go from now on.
 
         The interpreter has refused the call, its lane has ended, or the request is too long for
         that, because there was no room in shared memory: that is ``why``.

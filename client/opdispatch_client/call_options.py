@@ -29,7 +29,7 @@ class CallOptions:
         timeout: Any = None,
         on_progress: Any = None,
     ) -> CallOptions:
-        """Raises ArgumentError, which names the argument, for what cannot be."""
+        """Raise ArgumentError, which names the argument, for what cannot be."""
         return cls(
             retry=None if retry is None else check_flag(retry, "retry"),
             remote=check_flag(remote, "remote"),

@@ -58,7 +58,7 @@ class ConnectionBase:
     def _upload_over(
         self, channel: grpc.Channel, load: Load, on_upload: OnUpload | None
     ) -> LibraryUpload:
-        """Raises DaemonUnavailableError after ``close``, or in a child of the session's process."""
+        """Raise DaemonUnavailableError after ``close``, or in a child of the session's process."""
         self._check_open()
         return LibraryUpload(
             channel,

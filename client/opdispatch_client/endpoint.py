@@ -125,7 +125,7 @@ class Endpoint:
         return self.process == os.getpid()
 
     def check_process(self) -> None:
-        """Raises DaemonUnavailableError in a child. See Note [Sessions in forked children]."""
+        """Raise DaemonUnavailableError in a child. See Note [Sessions in forked children]."""
         if not self.is_of_this_process:
             raise self.closed_error()
 

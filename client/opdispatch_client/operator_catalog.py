@@ -31,7 +31,7 @@ class Ask(Protocol):
     """Sends a request to the daemon and waits for the reply."""
 
     def __call__(self, rpc: Rpc[T], *, timeout: float) -> T:
-        """Raises an OpdispatchError, also if there is no reply within `timeout` seconds."""
+        """Raise an OpdispatchError, also if there is no reply within `timeout` seconds."""
 
 
 class OperatorCatalog:

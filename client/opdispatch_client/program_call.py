@@ -88,7 +88,7 @@ class ProgramCall:
 def put(
     array: Any, keep: remote_pb2.Keep, make: DecodeRemote, deadline: float | None = None
 ) -> ProgramCall:
-    """Puts an array into an interpreter: a list of one remote tensor. Raises WireError."""
+    """Put an array into an interpreter: a list of one remote tensor. Raises WireError."""
     if not is_tensor(array):
         raise WireError(f"$ is no array, but {type(array).__name__}")
     return ProgramCall(_PUT, "the array", [array], make, keep=keep, deadline=deadline)

@@ -52,7 +52,7 @@ class Placeholder:
         self._items = items
 
     def write_to(self, message: values_pb2.Reference) -> None:
-        """Says what it is."""
+        """Say what it is."""
         if self._source == "step":
             message.step = self._number
         else:
@@ -78,7 +78,7 @@ class Placeholder:
         raise ArgumentError(f"{self!r} is neither true nor false before the program has run")
 
     def to(self, device: str) -> NoReturn:
-        """Raises ArgumentError: of the devices where the program will run, nobody knows yet."""
+        """Raise ArgumentError: of the devices where the program will run, nobody knows yet."""
         raise ArgumentError(
             f"{self!r} cannot be moved to {device!r} within a program",
             hint="move what is there with RemoteTensor.to() before, and let the program return the "
@@ -115,7 +115,7 @@ class Recording:
         self._modes = modes_of_task()
 
     def call(self, operator: str, /, *args: Any, **kwargs: Any) -> Placeholder:
-        """Records a call. Raises ArgumentError, and WireError for what cannot be sent."""
+        """Record a call. Raises ArgumentError, and WireError for what cannot be sent."""
         if self.is_over:
             raise ArgumentError(
                 f"{operator} was called with a placeholder of a program that has been sent already"
@@ -167,7 +167,7 @@ class Recording:
         return Placeholder(self, "input", len(self.inputs) - 1)
 
     def add_output(self, value: Any, *, remote: bool) -> None:
-        """Asks for a value. Raises ArgumentError unless it is of this program."""
+        """Ask for a value. Raises ArgumentError unless it is of this program."""
         if is_remote_or_tensor(value):
             value = self._argument(value)
         if not isinstance(value, Placeholder) or value.recording is not self:
@@ -243,7 +243,7 @@ class RecordedProgram(Recording):
         self._results: list[Any] | None = None
 
     def output(self, *values: Any, remote: bool = False) -> None:
-        """Asks for values: as arrays, or, with `remote`, as remote tensors.
+        """Ask for values: as arrays, or, with `remote`, as remote tensors.
 
         They are in ``result``, in the order in which they were asked for.
         """

@@ -32,7 +32,7 @@ class Caller(Protocol[Result]):
     """The ``call`` method of a session."""
 
     def __call__(self, operator: str, /, *args: Any, **kwargs: Any) -> Result:
-        """Calls the operator of that name."""
+        """Call the operator of that name."""
 
 
 class WithOptions(Protocol[Result]):

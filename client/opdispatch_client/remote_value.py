@@ -104,7 +104,7 @@ class RemoteValue:
         return kind == here and (kind == "cpu" or number in (None, place))
 
     def close(self) -> None:
-        """Lets go of the value. Idempotent; using it afterwards raises RemoteValueGoneError."""
+        """Let go of the value. Idempotent; using it afterwards raises RemoteValueGoneError."""
         self._finalizer()
 
     def __opdispatch_fill_value__(self, message: values_pb2.Value, at: str) -> None:

@@ -109,7 +109,7 @@ def check_flag(value: Any, name: str) -> bool:
 
 
 def check_callable(value: Any, name: str) -> Any:
-    """Returns ``value``. Raises ArgumentError for what is neither None nor can be called."""
+    """Return ``value``. Raises ArgumentError for what is neither None nor can be called."""
     if value is None or callable(value):
         return value
     raise ArgumentError(f"{name} is {reprlib.repr(value)}; expected a function, or None")

@@ -94,7 +94,7 @@ def load(
     isolated: bool = False,
     max_message_bytes: int,
 ) -> Load:
-    """Reads the source. Raises LibraryLoadError if there is nothing to read."""
+    """Read the source. Raises LibraryLoadError if there is nothing to read."""
     request, content = load_source(
         path_or_module,
         name=name,

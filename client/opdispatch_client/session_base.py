@@ -84,7 +84,7 @@ class SessionBase:
         return self._memory.empty(shape, dtype)
 
     def __reduce__(self) -> NoReturn:
-        """Raises TypeError."""
+        """Raise TypeError."""
         raise TypeError(
             f"a {type(self).__name__} can be neither pickled nor copied: it is the connection of "
             "this process; another one opens its own, with connect()"

@@ -46,7 +46,7 @@ class Lease:
         """Why the values are gone; empty while they are not."""
 
     def new_keep(self, on: str | None = None, device: str | None = None) -> remote_pb2.Keep:
-        """Asks for the results of one call to be kept, in an interpreter or on a device.
+        """Ask for the results of one call to be kept, in an interpreter or on a device.
 
         Raises ArgumentError for what is no text, and WireError for text that cannot be sent.
         """

@@ -112,7 +112,7 @@ class ArgumentSource:
             self.globals[self._converter] = converter_of(self.kind)
 
     def set_value(self, reads_bits: bool) -> list[str]:
-        """Sets its value to what was given, converted, or to the default."""
+        """Set its value to what was given, converted, or to the default."""
         name, value, argument = self.name, self.value, self.argument
         convert = self._convert(reads_bits)
         if argument.kwarg_only and name != argument.name:
@@ -134,7 +134,7 @@ class ArgumentSource:
         return f"({self.name} is _M or {test})" if is_usual else ""
 
     def take(self) -> list[str]:
-        """Sets its value to what was given, or to the default, where that ``is_sure``."""
+        """Set its value to what was given, or to the default, where that ``is_sure``."""
         if self.value == self.name:
             return []
         has_default = self.argument.has_default
@@ -142,7 +142,7 @@ class ArgumentSource:
         return [f"{self.value} = {unless}{self.name}"]
 
     def set_bits(self) -> list[str]:
-        """Sets ``_b`` to its key bits: of the first argument that has any."""
+        """Set ``_b`` to its key bits: of the first argument that has any."""
         if self.kind is TENSOR:
             return [f"_b = {_BITS.format(self.value)}"]
         if isinstance(self.kind, ListType) and self.kind.element is TENSOR:
@@ -155,7 +155,7 @@ class ArgumentSource:
         return ["_b = 0", *self.add_bits()]
 
     def add_bits(self) -> list[str]:
-        """Adds its key bits to ``_b``."""
+        """Add its key bits to ``_b``."""
         name, kind = self.value, self.kind
         # Mostly the tensors of a call have the same bits, and a union makes a new int.
         add = [f"_c = {_BITS.format(name)}", "if _c is not _b: _b |= _c"]
@@ -169,13 +169,13 @@ class ArgumentSource:
         return [f"_b |= _bits_of_all({name})"]
 
     def add_bits_of_generator(self) -> list[str]:
-        """Adds the key bits of a generator, if it is one."""
+        """Add the key bits of a generator, if it is one."""
         if not is_generator(self.kind):
             return []
         return [f"if {self.value} is not None: _b |= _bits_of_generator({self.value})"]
 
     def look_at_type(self) -> list[str]:
-        """Raises KeyError if a tensor is none; where no key bits are read."""
+        """Raise KeyError if a tensor is none; where no key bits are read."""
         if not _is_one_tensor(self.kind):
             return []
         unless = "" if self.kind is TENSOR else f"{self.value} is not None and "
@@ -191,7 +191,7 @@ class ArgumentSource:
         return self.name
 
     def _convert(self, reads_bits: bool) -> list[str]:
-        """Converts its value.
+        """Convert its value.
 
         What is in a list of tensors needs no look where the bits of each are read.
         """

@@ -61,7 +61,7 @@ POLICIES: dict[str, dict[str, Policy]] = {
 
 
 def register_autocast_kernels(library: Library) -> None:
-    """Registers all of them with the library that has the operators, in one publication."""
+    """Register all of them with the library that has the operators, in one publication."""
     with library.dispatcher.transaction():
         for device_type, policies in POLICIES.items():
             key = autocast_key(device_type)

@@ -164,7 +164,7 @@ _STRIDED: dict[str, Callable[..., Any]] = {
 
 
 def register_functionalization(library: Library) -> None:
-    """Registers all of them with the library that has the operators, in one publication."""
+    """Register all of them with the library that has the operators, in one publication."""
     functions = {function.operator: function for function in FUNCTIONS}
     with library.dispatcher.transaction():
         for name in (*VIEWS, *MATH_BIT_VIEWS):

@@ -11,7 +11,7 @@ AttributeStore = tuple[object, str, Any]
 
 
 def store_at_once(stores: Sequence[AttributeStore]) -> None:
-    """Stores them all: a thread that has seen one of them finds the others so, too.
+    """Store them all: a thread that has seen one of them finds the others so, too.
 
     They are one step of C code, in which CPython does not change threads. Nothing is finalized in
     it either, which might run Python: what there was before is let go afterwards.

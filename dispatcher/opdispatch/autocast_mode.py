@@ -116,7 +116,7 @@ def is_autocast_cache_enabled() -> bool:
 
 
 def clear_autocast_cache() -> None:
-    """Forgets what this task's outermost block has cast so far."""
+    """Forget what this task's outermost block has cast so far."""
     cache = AUTOCAST_STATE.get().cache
     if cache is not None:
         cache.clear()

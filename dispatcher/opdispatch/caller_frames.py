@@ -32,7 +32,7 @@ def caller_lines(most: int) -> tuple[str, ...]:
 
 
 def warn_caller(text: str, category: type[Warning]) -> None:
-    """Warns at the nearest line of a caller outside of this distribution."""
+    """Warn at the nearest line of a caller outside of this distribution."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and is_between(frame):
         level, frame = level + 1, frame.f_back

@@ -66,7 +66,7 @@ def custom_op(
     schema: str | None = None,
     tags: str | Sequence[str] | None = (),
 ) -> Any:
-    """Defines the operator ``name``, such as ``"image::sobel"``, with ``fn`` as its kernel.
+    """Define the operator ``name``, such as ``"image::sobel"``, with ``fn`` as its kernel.
 
     Without ``fn`` it is a decorator. Its schema is that of ``infer_schema``, or ``schema``, such as
     ``"(Tensor x, float by) -> Tensor"``; ``mutates_args`` names the arguments that it writes to.
@@ -139,7 +139,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
             before._library.close()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Calls the operator, through the dispatcher."""
+        """Call the operator, through the dispatcher."""
         result: R = self._find_op()(*args, **kwargs)
         return result
 
@@ -167,7 +167,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
     def register_kernel(
         self, device_types: str | Sequence[str] | None, fn: Callable[..., Any] | None = None, /
     ) -> Any:
-        """Registers a kernel for types of devices; None is every type that has none of its own.
+        """Register a kernel for types of devices; None is every type that has none of its own.
 
         Without ``fn`` it is a decorator. It covers one that is there. What it returns must not
         share memory with an argument, unless the schema says so: that is a ReturnError. A call
@@ -228,7 +228,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
         *,
         setup_context: Callable[..., Any] | None = None,
     ) -> None:
-        """Registers its derivative: see ``register_autograd``."""
+        """Register its derivative: see ``register_autograd``."""
         self._library.register_autograd(self._name, backward, setup_context=setup_context)
 
     @typing.overload
@@ -256,13 +256,13 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
     @typing.overload
     def register_vmap(self, func: Callable[..., Any], /) -> RegistrationHandle: ...
     def register_vmap(self, func: Callable[..., Any] | None = None, /) -> Any:
-        """Registers its batching rule, also as a decorator: see ``register_vmap``."""
+        """Register its batching rule, also as a decorator: see ``register_vmap``."""
         if func is None:
             return register_vmap(self._name, lib=self._library)
         return register_vmap(self._name, func, lib=self._library)
 
     def register_autocast(self, device_type: str, cast_inputs: Any, /) -> None:
-        """Has autocast cast its tensors: see ``register_autocast``."""
+        """Have autocast cast its tensors: see ``register_autocast``."""
         register_autocast(self._name, device_type, cast_inputs, lib=self._library)
 
     @typing.overload
@@ -274,7 +274,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
     def register_torch_dispatch(
         self, torch_dispatch_class: type, fn: Callable[..., Any] | None = None, /
     ) -> Any:
-        """Has modes or tensors of a class handle it otherwise, also as a decorator.
+        """Have modes or tensors of a class handle it otherwise, also as a decorator.
 
         See ``register_torch_dispatch``. A function that was registered before is replaced.
         """
@@ -310,7 +310,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
             self._set_enabled(device_type, not before)
 
     def close(self) -> None:
-        """Undoes the definition, and all that was registered for it here. Idempotent."""
+        """Undo the definition, and all that was registered for it here. Idempotent."""
         with self._library.dispatcher.transaction():
             if DEFINITIONS.get(self._name) is self:
                 del DEFINITIONS[self._name]

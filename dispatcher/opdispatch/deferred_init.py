@@ -75,7 +75,7 @@ def materialize_tensor(tensor: Any, device: str | None = None) -> Any:
 
 
 def materialize_module(module: T, device: str | None = None) -> T:
-    """Puts the tensors that recorded ones would have been in their places, in an object.
+    """Put the tensors that recorded ones would have been in their places, in an object.
 
     In its attributes, in lists, dicts and tuples, and in the attributes of objects there, of any
     class but those of Python itself. Returns the object. Raises as ``materialize_tensor`` does.

@@ -209,7 +209,7 @@ class DispatchKeySet:
 
 
 def _lay_out_table() -> tuple[tuple[tuple[int, int], ...], tuple[DispatchKey, ...]]:
-    """Gives every runtime key a slot: one a functionality, or one for each backend.
+    """Give every runtime key a slot: one a functionality, or one for each backend.
 
     Returns, for each functionality counted from 1 (0 is Undefined), the offset of its first
     slot and the mask of the bits that choose among its slots; and the key of each slot.

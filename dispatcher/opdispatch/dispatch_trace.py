@@ -11,7 +11,7 @@ from opdispatch.trace_line import TraceLine, TraceSink, print_line
 
 @contextmanager
 def capture_dispatch_trace() -> Iterator[list[TraceLine]]:
-    """Collects the kernels that calls in the ``with`` block visit, in order of entry."""
+    """Collect the kernels that calls in the ``with`` block visit, in order of entry."""
     lines: list[TraceLine] = []
     with LocalStateGuard(trace=TraceSink(lines.append)):
         yield lines
@@ -19,6 +19,6 @@ def capture_dispatch_trace() -> Iterator[list[TraceLine]]:
 
 @contextmanager
 def show_dispatch_trace() -> Iterator[None]:
-    """Prints the kernels that calls in the ``with`` block visit to stderr."""
+    """Print the kernels that calls in the ``with`` block visit to stderr."""
     with LocalStateGuard(trace=TraceSink(print_line)):
         yield

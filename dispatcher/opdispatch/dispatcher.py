@@ -82,7 +82,7 @@ class Dispatcher:
         return self._registry.mutex
 
     def register_library(self, namespace: str, *, site: str = "") -> RegistrationHandle:
-        """Takes ``namespace`` for a library of kind DEF.
+        """Take ``namespace`` for a library of kind DEF.
 
         Raises DuplicateDefinitionError if another one has it.
         """
@@ -97,7 +97,7 @@ class Dispatcher:
         alias_analysis: str = "FROM_SCHEMA",
         debug: str = "",
     ) -> RegistrationHandle:
-        """Defines an operator. Dumps show ``debug``, and without it ``site``.
+        """Define an operator. Dumps show ``debug``, and without it ``site``.
 
         Raises DuplicateDefinitionError if it is defined already, SchemaMismatchError if it has
         a kernel of another signature.
@@ -122,7 +122,7 @@ class Dispatcher:
         site: str = "",
         debug: str = "",
     ) -> RegistrationHandle:
-        """Gives the operator ``name``, defined or not, a kernel for ``key``.
+        """Give the operator ``name``, defined or not, a kernel for ``key``.
 
         None and Undefined mean CompositeImplicitAutograd, as in PyTorch. The kernel covers an
         older one for the same key until it is undone. Raises SchemaMismatchError if it has
@@ -136,7 +136,7 @@ class Dispatcher:
     def register_fallback(
         self, key: DispatchKey, kernel: KernelFunction, *, site: str = "", debug: str = ""
     ) -> RegistrationHandle:
-        """Gives every operator a kernel for ``key``, where it has none of its own.
+        """Give every operator a kernel for ``key``, where it has none of its own.
 
         An alias key stands for each of its runtime keys. Raises DispatchKeyError for Undefined,
         DuplicateDefinitionError if one of the keys has a fallback already.
@@ -146,7 +146,7 @@ class Dispatcher:
         )
 
     def register(self, registration: Registration) -> RegistrationHandle:
-        """Applies a registration; the same one may be applied again after it was undone.
+        """Apply a registration; the same one may be applied again after it was undone.
 
         Raises RegistrationError, and changes nothing, if it cannot be.
         """
@@ -161,7 +161,7 @@ class Dispatcher:
         return handle
 
     def undo(self, *handles: RegistrationHandle) -> None:
-        """Undoes registrations, each once, in that order and in one publication.
+        """Undo registrations, each once, in that order and in one publication.
 
         ``RegistrationHandle.close`` calls it, and so finalizers may, at any moment.
         """
@@ -334,7 +334,7 @@ class Dispatcher:
     def wait_for_def(
         self, name: OperatorName | str, timeout: float = 2.0, *, awaited_from: str = ""
     ) -> OperatorHandle:
-        """Waits until the operator is defined, for at most ``timeout`` seconds.
+        """Wait until the operator is defined, for at most ``timeout`` seconds.
 
         Raises WaitTimeoutError, which says that ``awaited_from`` was expected to define it.
         The default is PyTorch's (``Dispatcher::waitForDef``).
@@ -352,7 +352,7 @@ class Dispatcher:
         *,
         awaited_from: str = "",
     ) -> None:
-        """Waits until the operator has a kernel for ``key``, for at most ``timeout`` seconds.
+        """Wait until the operator has a kernel for ``key``, for at most ``timeout`` seconds.
 
         Raises WaitTimeoutError, which says that ``awaited_from`` was expected to register it.
         """
@@ -374,7 +374,7 @@ class Dispatcher:
         wait_until(self._registry.changed, reached, timeout, what, awaited_from)
 
     def add_registration_listener(self, listener: RegistrationListener) -> None:
-        """Tells ``listener`` of every operator defined now, and of all changes from now on."""
+        """Tell ``listener`` of every operator defined now, and of all changes from now on."""
         with self._registry.mutex:
             for name, entry in self._registry.entries.items():
                 if entry.definitions:
@@ -382,7 +382,7 @@ class Dispatcher:
             self._listeners = (*self._listeners, listener)
 
     def remove_registration_listener(self, listener: RegistrationListener) -> None:
-        """Tells ``listener`` nothing any more."""
+        """Tell ``listener`` nothing any more."""
         with self._registry.mutex:
             self._listeners = tuple(other for other in self._listeners if other is not listener)
 

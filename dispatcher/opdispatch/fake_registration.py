@@ -38,7 +38,7 @@ def register_fake(
     lib: Library | None = None,
     allow_override: bool = True,
 ) -> Any:
-    """Registers the kernel of an operator for tensors without elements: fake ones, and on meta.
+    """Register the kernel of an operator for tensors without elements: fake ones, and on meta.
 
     ``@register_fake("image::sobel")``, or with ``func``, no decorator. The function takes the
     operator's arguments, tensors on ``meta`` among them, and returns what the operator would, as

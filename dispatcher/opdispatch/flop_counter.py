@@ -22,7 +22,7 @@ _formulas: dict[str, FlopFormula] = dict(ARRAY_FLOPS)
 
 
 def register_flop_formula(targets: str | Sequence[str]) -> Callable[[_F], _F]:
-    """Decorates a formula for the operators of these names, ``"image::blur"``, in any overload.
+    """Decorate a formula for the operators of these names, ``"image::blur"``, in any overload.
 
     It is called with the arguments that are given, with its shape in the place of each tensor, and
     with ``out_shape=``, and returns a number. A later one replaces an earlier one.

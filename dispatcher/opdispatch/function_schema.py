@@ -71,7 +71,7 @@ class OperatorName:
 
     @staticmethod
     def parse(text: str) -> OperatorName:
-        """Reads ``ns::name`` or ``ns::name.overload``. Raises SchemaError."""
+        """Read ``ns::name`` or ``ns::name.overload``. Raises SchemaError."""
         from opdispatch.schema_parser import parse_operator_name  # it imports this file
 
         return parse_operator_name(text)

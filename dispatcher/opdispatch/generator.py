@@ -90,7 +90,7 @@ class Generator:
             self._state = GeneratorState(seed, offset)
 
     def manual_seed(self, seed: int) -> Generator:
-        """Begins the sequence of a seed; returns the generator.
+        """Begin the sequence of a seed; return the generator.
 
         A negative one stands for that many below 2**64. Raises ArgumentError for one that has more
         than 64 bits.
@@ -113,7 +113,7 @@ class Generator:
         return self._state.offset
 
     def set_offset(self, offset: int) -> None:
-        """Goes to another place of the sequence. Raises ArgumentError for what is no place."""
+        """Go to another place of the sequence. Raises ArgumentError for what is no place."""
         self.state = (self._state.seed, offset)
 
     def get_state(self) -> np.ndarray[Any, Any]:
@@ -121,7 +121,7 @@ class Generator:
         return np.frombuffer(np.array(self._state, "<u8").tobytes(), np.uint8).copy()
 
     def set_state(self, new_state: Any) -> None:
-        """Takes over what ``get_state`` has given. Raises ArgumentError for anything else."""
+        """Take over what ``get_state`` has given. Raises ArgumentError for anything else."""
         given = np.asarray(new_state)
         if given.dtype != np.uint8 or given.shape != (16,):
             raise ArgumentError(
@@ -146,7 +146,7 @@ class Generator:
         return state
 
     def advance(self, before: GeneratorState, after: GeneratorState) -> None:
-        """Takes over what a call elsewhere has left, which began with ``before``.
+        """Take over what a call elsewhere has left, which began with ``before``.
 
         Raises ArgumentError if the generator has gone on since: others have the same numbers.
         """

@@ -203,7 +203,7 @@ class KernelFunction:
         return boxed_from_unboxed(self.unboxed(op, keys), op.call_signature)
 
     def call_boxed(self, op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-        """Replaces the arguments on ``stack``, in schema order, by the returns."""
+        """Replace the arguments on ``stack``, in schema order, by the returns."""
         self.boxed(op, keys)(stack)
 
     def __repr__(self) -> str:

@@ -43,7 +43,7 @@ class LeftRight(Generic[T]):
         self._writer = threading.Lock()
 
     def read(self, look: Callable[[T], R]) -> R:
-        """Returns ``look(value)``. ``look`` must not keep or change the value."""
+        """Return ``look(value)``. ``look`` must not keep or change the value."""
         marks, me = self._readers[self._side], threading.get_ident()
         marks.append(me)
         try:
@@ -58,7 +58,7 @@ class LeftRight(Generic[T]):
         return any(me in tuple(readers) for readers in self._readers)
 
     def write(self, change: Callable[[T], R], stores: Sequence[AttributeStore] = ()) -> R:
-        """Applies ``change`` to both copies, one after the other; returns the second result.
+        """Apply ``change`` to both copies, one after the other; return the second result.
 
         ``stores`` are stored at the very instant at which readers see the change.
         If ``change`` raises on the first copy, that copy is made anew from the second by
@@ -83,7 +83,7 @@ class LeftRight(Generic[T]):
             raise
 
     def _drain(self, side: int) -> None:
-        """Waits until no other thread marks ``side``. Readers are quick: it yields, and looks."""
+        """Wait until no other thread marks ``side``. Readers are quick: it yields, and looks."""
         readers = self._readers[side]
         while readers and any(reader != threading.get_ident() for reader in tuple(readers)):
             time.sleep(0)

@@ -99,7 +99,7 @@ class Library:
     def define(
         self, schema: str, alias_analysis: str = "", *, tags: str | Sequence[str] = ()
     ) -> str:
-        """Defines the operator of a schema such as ``"sobel(Tensor x) -> Tensor"``.
+        """Define the operator of a schema such as ``"sobel(Tensor x) -> Tensor"``.
 
         Returns its name, ``"sobel"`` or ``"sobel.overload"``. Raises SchemaError if the schema does
         not parse or contradicts a tag, DuplicateDefinitionError if the operator is defined already.
@@ -139,7 +139,7 @@ class Library:
         with_keyset: bool = False,
         allow_override: bool = True,
     ) -> RegistrationHandle:
-        """Registers a kernel of an operator for a dispatch key.
+        """Register a kernel of an operator for a dispatch key.
 
         ``op_name`` is a name in the library's namespace, or an operator. ``fn`` takes the
         operator's arguments, or is ``fallthrough_kernel``, or a KernelFunction; with
@@ -163,7 +163,7 @@ class Library:
         *,
         with_keyset: bool = False,
     ) -> RegistrationHandle:
-        """Registers a kernel for a dispatch key of every operator that has none of its own.
+        """Register a kernel for a dispatch key of every operator that has none of its own.
 
         ``fn(op, *args, **kwargs)`` is given the operator, and before it, with ``with_keyset``, the
         call's key set; or it is a KernelFunction. Only for a library of the namespace "_".
@@ -191,7 +191,7 @@ class Library:
         *,
         setup_context: Callable[..., Any] | None = None,
     ) -> RegistrationHandle:
-        """Registers the derivative of an operator: see ``opdispatch.register_autograd``."""
+        """Register the derivative of an operator: see ``opdispatch.register_autograd``."""
         name = self._qualify(op_name)
         schema = self.dispatcher.get_schema(name).schema
         kernel = make_registered_kernel(schema, backward, setup_context)
@@ -214,7 +214,7 @@ class Library:
     def register_torch_dispatch(
         self, op_name: str | OperatorHandle, torch_dispatch_class: type, func: Callable[..., Any]
     ) -> RegistrationHandle:
-        """Registers what a mode does with an operator: ``opdispatch.register_torch_dispatch``."""
+        """Register what a mode does with an operator: ``opdispatch.register_torch_dispatch``."""
         self._check_open()
         check_rule(torch_dispatch_class, func)
         registration = Registration(
@@ -267,7 +267,7 @@ class Library:
         return tuple(self._handles)
 
     def close(self) -> None:
-        """Undoes everything the library has registered, in one publication. Idempotent.
+        """Undo everything the library has registered, in one publication. Idempotent.
 
         Then the functions that it was given by ``on_unload`` are called.
 
@@ -363,7 +363,7 @@ def define(
     lib: Library | None = None,
     tags: str | Sequence[str] = (),
 ) -> Any:
-    """Defines an operator: ``define("image::sobel", "(Tensor x) -> Tensor")``.
+    """Define an operator: ``define("image::sobel", "(Tensor x) -> Tensor")``.
 
     It is undone with ``lib``; without one, it stays. ``@define(lib, schema, alias_analysis="")``
     is a decorator, which also registers the function as the kernel for the library's key, or
@@ -416,7 +416,7 @@ def impl(
     *,
     lib: Library | None = None,
 ) -> Any:
-    """Registers a kernel: ``@impl("image::sobel", "cpu")``, or with ``func``, no decorator.
+    """Register a kernel: ``@impl("image::sobel", "cpu")``, or with ``func``, no decorator.
 
     ``types`` are device types such as "cuda", "default" for every one of them, or dispatch keys.
     It is undone with ``lib``; without one, it stays. ``@impl(lib, "sobel", "CPU")`` is a

@@ -28,7 +28,7 @@ def kernel_of(fn: Callable[..., Any] | KernelFunction, *, with_keyset: bool) -> 
 
 
 def check_rule(torch_dispatch_class: object, func: object) -> None:
-    """Raises KernelTypeError unless modes or tensors of the class are asked, and it is callable."""
+    """Raise KernelTypeError unless modes or tensors of the class are asked, and it is callable."""
     if not isinstance(torch_dispatch_class, type) or not handles_operators(torch_dispatch_class):
         raise KernelTypeError(
             f"a rule is for a class of modes or of tensors that has a __torch_dispatch__, and "

@@ -42,7 +42,7 @@ class NameTable:
         return table
 
     def update(self, changes: Iterable[NameChange]) -> None:
-        """Applies changes."""
+        """Apply changes."""
         for name, entry, number in changes:
             if entry is None:
                 self.entries.pop(name, None)

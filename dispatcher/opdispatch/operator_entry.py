@@ -105,12 +105,12 @@ class OperatorEntry:
         return OperatorState(definition, signature, kernels, fallbacks)
 
     def prune(self) -> None:
-        """Forgets the keys that have no kernels any more (I2)."""
+        """Forget the keys that have no kernels any more (I2)."""
         for key in [key for key, handles in self.kernels.items() if not handles]:
             del self.kernels[key]
 
     def begin(self, state: OperatorState) -> None:
-        """Shows ``state``, in an entry that nobody calls yet."""
+        """Show ``state``, in an entry that nobody calls yet."""
         for _, name, value in self.stores_of(state):
             setattr(self, name, value)
 
@@ -143,7 +143,7 @@ class OperatorEntry:
         )
 
     def forget_handle(self) -> None:
-        """Leaves the handle of a dead entry to those who hold it.
+        """Leave the handle of a dead entry to those who hold it.
 
         Each of the two would keep the other until the garbage collector comes.
         """

@@ -165,7 +165,7 @@ class OperatorHandle(OpOverloadNames):
     # -- calls --------------------------------------------------------------------------------
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls the kernel for the keys of the arguments.
+        """Call the kernel for the keys of the arguments.
 
         Raises ArgumentError, NoKernelError, AmbiguousKernelError, ReturnError,
         OperatorNotFoundError, and what the kernel raises.
@@ -173,7 +173,7 @@ class OperatorHandle(OpOverloadNames):
         return self.interpret_call(args, kwargs)
 
     def redispatch(self, keys: DispatchKeySet, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls the kernel for exactly ``keys``, whatever keys the arguments have."""
+        """Call the kernel for exactly ``keys``, whatever keys the arguments have."""
         return self.interpret_redispatch(keys, args, kwargs)
 
     def redispatch_converted(self, keys: DispatchKeySet, /, *args: Any, **kwargs: Any) -> Any:
@@ -240,7 +240,7 @@ class OperatorHandle(OpOverloadNames):
         return handle._run(function, signature, stack, kernel, "redispatch", local)
 
     def call_boxed(self, stack: list[Any]) -> None:
-        """Replaces the arguments on ``stack``, as ``bind`` gives them, by the returns."""
+        """Replace the arguments on ``stack``, as ``bind`` gives them, by the returns."""
         handle, state = self._follow()
         bits = handle._bits(state, stack)
         handle._call_kernel_boxed(state, handle._lookup(state, bits), bits, stack, "callBoxed")
@@ -271,7 +271,7 @@ class OperatorHandle(OpOverloadNames):
         handle._call_kernel_boxed(state, kernel, bits, stack, "callBoxed")
 
     def set_report_error_callback(self, callback: Callable[[str], None] | None) -> None:
-        """Calls ``callback(key)`` whenever a call finds no kernel, before NoKernelError is raised.
+        """Call ``callback(key)`` whenever a call finds no kernel, before NoKernelError is raised.
 
         What the callback raises is raised instead. It is not asked about Meta tensors, nor about
         an ambiguous kernel, as in PyTorch. Mirrors ``_dispatch_set_report_error_callback``.

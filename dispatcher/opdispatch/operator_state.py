@@ -200,7 +200,7 @@ class OperatorState:
     def remember(
         self, memo: dict[int, Callable[..., Any]], bits: int, call: Callable[..., Any]
     ) -> None:
-        """Keeps the function for ``bits`` in one of the memos, if there is room."""
+        """Keep the function for ``bits`` in one of the memos, if there is room."""
         if len(memo) < MEMO_LIMIT:
             memo[bits] = call
 

@@ -44,7 +44,7 @@ class OpOverloadPacket:
         self._kept: set[str] = set()  # the overloads that are attributes
 
     def __call__(self, x: Any = MISSING, y: Any = MISSING, /, *others: Any, **kwargs: Any) -> Any:
-        """Calls the overload that takes the arguments. Raises as ``OperatorHandle`` does."""
+        """Call the overload that takes the arguments. Raises as ``OperatorHandle`` does."""
         if not kwargs:  # as most calls of packets with several overloads
             if y is MISSING:
                 if (call := self._by_types.get((type(x),))) is not None:
@@ -122,7 +122,7 @@ class OpOverloadPacket:
         return call_or_resolve
 
     def _forget(self) -> None:
-        """Looks its overloads up again at the next call."""
+        """Look its overloads up again at the next call."""
         self._single = self._only = None
         self._by_types = {}
         while self._kept:
@@ -248,7 +248,7 @@ class OpNamespace:
         return kept
 
     def _forget(self, name: str) -> None:
-        """Looks the packet of that name up again when it is next asked for."""
+        """Look the packet of that name up again when it is next asked for."""
         self.__dict__.pop(name, None)
         if (packets := self._packets.get(name)) is not None:
             for packet in packets:

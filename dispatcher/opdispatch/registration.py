@@ -84,7 +84,7 @@ class RegistrationHandle:
         self.skipped = False
 
     def close(self) -> None:
-        """Undoes the registration; what it had covered is in force again."""
+        """Undo the registration; what it had covered is in force again."""
         dispatcher = self._dispatcher()
         if dispatcher is not None:
             dispatcher.undo(self)

@@ -32,7 +32,7 @@ class RegistrationListener(Protocol):
 
 
 def tell(event: Callable[[OperatorName], None], name: OperatorName) -> None:
-    """Tells a listener. One that raises must not stop a publication half-way."""
+    """Tell a listener. One that raises must not stop a publication half-way."""
     try:
         event(name)
     except Exception:

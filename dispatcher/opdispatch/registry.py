@@ -79,7 +79,7 @@ class Registry:
         return self._owner == threading.get_ident()
 
     def begin(self) -> ChangeLog:
-        """Enters a transaction, or one within it."""
+        """Enter a transaction, or one within it."""
         self.mutex.acquire()
         self._depth += 1
         if self._log is None:
@@ -88,7 +88,7 @@ class Registry:
         return self._log
 
     def end(self) -> None:
-        """Leaves a transaction; the outermost one publishes."""
+        """Leave a transaction; the outermost one publishes."""
         try:
             while self._depth == 1 and self.log.has_changes:
                 log, self._log = self.log, ChangeLog()
@@ -130,7 +130,7 @@ class Registry:
         self._undo_deferred()
 
     def remove(self, handle: RegistrationHandle) -> None:
-        """Undoes a registration that is live."""
+        """Undo a registration that is live."""
         if self._busy:
             self._deferred.append(handle)
             return
@@ -153,7 +153,7 @@ class Registry:
     # he lets go of it.
 
     def undo(self, handles: Sequence[RegistrationHandle]) -> None:
-        """Undoes what is live of these, in one publication."""
+        """Undo what is live of these, in one publication."""
         if self.names.is_being_read:
             self._deferred.extend(handles)
             self._undo_put_off()
@@ -312,7 +312,7 @@ class Registry:
         return Fallbacks({key: h[0].registration for key, h in self.fallbacks.items() if h})
 
     def _publish(self, log: ChangeLog) -> None:
-        """Shows the changes of the outermost transaction to all threads, at one instant."""
+        """Show the changes of the outermost transaction to all threads, at one instant."""
         stores: list[AttributeStore] = [(self, "epoch", self.epoch + 1)]
         fallbacks = self.published_fallbacks
         if log.namespaces_changed:
@@ -348,7 +348,7 @@ class Registry:
     def _prepare(
         self, touched: Sequence[OperatorEntry], fallbacks: Fallbacks, stores: list[AttributeStore]
     ) -> tuple[list[NameChange], list[OperatorEntry]]:
-        """Adds to ``stores`` what callers are to see of the entries that were touched.
+        """Add to ``stores`` what callers are to see of the entries that were touched.
 
         Returns the changes of the names, and the entries that die.
         """

@@ -75,7 +75,7 @@ class SafeKernelFunction:
         return self._op
 
     def call_boxed(self, keys: DispatchKeySet, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls the kernel with the operator's arguments, for a call with these keys.
+        """Call the kernel with the operator's arguments, for a call with these keys.
 
         Arguments and results are converted as in calls of the operator. Raises NoKernelError if the
         kernel is not registered any more, OperatorNotFoundError if the operator is not defined any

@@ -145,7 +145,7 @@ def constant_of(name: str, real_type: SchemaType) -> int:
 
 @lru_cache(maxsize=256)
 def check_device(text: str) -> str:
-    """Returns the text if it names a device, such as ``cpu`` or ``cuda:1``."""
+    """Return the text if it names a device, such as ``cpu`` or ``cuda:1``."""
     match = _DEVICE.fullmatch(text)
     if match is None or match.group(1) not in DEVICE_TYPES:
         raise ValueError("a device such as 'cpu', 'cuda' or 'cuda:1'")
@@ -153,7 +153,7 @@ def check_device(text: str) -> str:
 
 
 def check_list(values: list[object], plain_element: SchemaType) -> None:
-    """Raises ValueError unless a list of these may be a default of lists of that type."""
+    """Raise ValueError unless a list of these may be a default of lists of that type."""
     expected = _PYTHON_TYPE.get(plain_element)
     if expected is None:
         raise ValueError(f"no default: a list of {plain_element} can only have None")

@@ -142,7 +142,7 @@ class Lexer:
         return self.tokens[self.place]
 
     def fail(self, expected: str, place: int | None = None) -> NoReturn:
-        """Says that the next token, or the one at ``place``, is not what was expected."""
+        """Say that the next token, or the one at ``place``, is not what was expected."""
         raise UnexpectedTokenError(self.place if place is None else place, expected)
 
     def accept(self, token: str) -> bool:
@@ -153,13 +153,13 @@ class Lexer:
         return True
 
     def expect(self, token: str, expected: str = "") -> None:
-        """Takes the next token, which must be that one."""
+        """Take the next token, which must be that one."""
         if self.tokens[self.place] != token:
             raise UnexpectedTokenError(self.place, expected or describe(token))
         self.place += 1
 
     def take_identifier(self, expected: str) -> str:
-        """Takes the next token, which must be a name."""
+        """Take the next token, which must be a name."""
         token = self.tokens[self.place]
         if not is_identifier(token):
             reserved = f" ({token!r} is a reserved word)" if token in KEYWORDS else ""
@@ -168,7 +168,7 @@ class Lexer:
         return token
 
     def take_as(self, read: Callable[[A], R], value: A) -> R:
-        """Takes the next token and returns ``read(value)``; a ValueError says it does not fit."""
+        """Take the next token and return ``read(value)``; a ValueError says it does not fit."""
         try:
             result = read(value)
         except ValueError as error:

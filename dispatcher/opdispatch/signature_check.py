@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_signatures(entry: OperatorEntry | None, registration: Registration) -> None:
-    """Compares a definition or kernel with what ``entry`` has. The caller holds the mutex.
+    """Compare a definition or kernel with what ``entry`` has. The caller holds the mutex.
 
     Raises SchemaMismatchError, which names both places. Its text does not depend on which of a
     definition and a kernel came first.

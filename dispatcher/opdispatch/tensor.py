@@ -121,7 +121,7 @@ class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorO
     """
 
     def __init_subclass__(cls, *, is_below: bool = False, **options: Any) -> None:
-        """Gives tensors of a class of yours the key Python: see ``functionalities/python.py``.
+        """Give tensors of a class of yours the key Python: see ``functionalities/python.py``.
 
         ``is_below`` is for classes whose tensors kernels get as they are.
         """

@@ -51,7 +51,7 @@ class TensorExchange:
             """Where its elements are."""
 
         def _require_dense(self, what: str) -> None:
-            """Raises ArgumentError for another layout."""
+            """Raise ArgumentError for another layout."""
 
         def detach(self) -> Tensor:
             """The same elements, without a history."""
@@ -148,7 +148,7 @@ class TensorExchange:
 
 
 def refuse_recorded(tensor: TensorExchange) -> None:
-    """Raises BufferError for a tensor that DLPack cannot give with its history, as PyTorch does.
+    """Raise BufferError for a tensor that DLPack cannot give with its history, as PyTorch does.
 
     What a transform follows says so by itself.
     """

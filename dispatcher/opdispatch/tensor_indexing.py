@@ -51,7 +51,7 @@ def getitem(x: Any, index: Any) -> Any:
 
 
 def setitem(x: Any, index: Any, value: Any) -> None:
-    """Writes there. Raises IndexError, and ValueError if it cannot be written to."""
+    """Write there. Raises IndexError, and ValueError if it cannot be written to."""
     entries = _entries_of(index, x.shape)
     if type(value) in _SCALARS:
         _operators().set_scalar(x, *entries, value)

@@ -54,7 +54,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def keep_private() -> None:
-    """Has operators of tensors go through a dispatcher of their own, before one is used.
+    """Have operators of tensors go through a dispatcher of their own, before one is used.
 
     See Note [Operators of its own].
     """

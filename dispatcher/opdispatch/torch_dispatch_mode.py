@@ -120,7 +120,7 @@ class TorchDispatchMode:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Returns what the call of ``func`` is to return; to be defined by each class of modes.
+        """Return what the call of ``func`` is to return; to be defined by each class of modes.
 
         ``types`` are the classes among the arguments that handle operators themselves. Trailing
         arguments that have their default are left out. Below the key Python, gradients are

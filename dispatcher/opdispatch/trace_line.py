@@ -44,7 +44,7 @@ class TraceSink(NamedTuple):
 
 
 def print_line(line: TraceLine) -> None:
-    """Prints ``line`` to stderr, as PyTorch's ``TORCH_SHOW_DISPATCH_TRACE`` does."""
+    """Print ``line`` to stderr, as PyTorch's ``TORCH_SHOW_DISPATCH_TRACE`` does."""
     print(line, file=sys.stderr)
 
 

@@ -72,7 +72,7 @@ def keys_of_traces() -> DispatchKeySet:
 
 @contextmanager
 def tracing(recorder: Recorder) -> Iterator[None]:
-    """Tells the recorder of calls in the block."""
+    """Tell the recorder of calls in the block."""
     included, excluded = local_dispatch_key_set()
     if not recorder.pre_dispatch:
         included |= _TRACER
@@ -86,7 +86,7 @@ def tracing(recorder: Recorder) -> Iterator[None]:
 
 @contextmanager
 def without(recorder: Recorder) -> Iterator[None]:
-    """Tells the recorder nothing in the block; other traces of the task go on."""
+    """Tell the recorder nothing in the block; other traces of the task go on."""
     token = _TRACES.set(tuple(each for each in _TRACES.get() if each is not recorder))
     try:
         yield
@@ -156,7 +156,7 @@ def is_tracing() -> bool:
 
 
 def note_reading(value: Any, what: str) -> None:
-    """Warns if ``value`` is a tensor of a graph, since Python is about to see what is in it.
+    """Warn if ``value`` is a tensor of a graph, since Python is about to see what is in it.
 
     ``what`` says how: ``"bool() of a tensor"``.
     """
@@ -168,5 +168,5 @@ def note_reading(value: Any, what: str) -> None:
 
 
 def warn_of_trace(text: str) -> None:
-    """Warns with a TracerWarning at the nearest line of a caller outside of this distribution."""
+    """Warn with a TracerWarning at the nearest line of a caller outside of this distribution."""
     warn_caller(text, TracerWarning)

@@ -41,20 +41,20 @@ class ChangeLog:
         return bool(self.changes or self.touched or self.fallbacks_changed)
 
     def insert(self, handles: list[RegistrationHandle], handle: RegistrationHandle) -> None:
-        """Puts ``handle`` first."""
+        """Put ``handle`` first."""
         handles.insert(0, handle)
         handle.live = True
         self.changes.append(_Change(handles, 0, handle, inserted=True))
 
     def remove(self, handles: list[RegistrationHandle], handle: RegistrationHandle) -> None:
-        """Takes ``handle`` out."""
+        """Take ``handle`` out."""
         place = handles.index(handle)
         del handles[place]
         handle.live = False
         self.changes.append(_Change(handles, place, handle, inserted=False))
 
     def undo_to(self, length: int) -> None:
-        """Undoes every change but the first ``length``, the last one first."""
+        """Undo every change but the first ``length``, the last one first."""
         while len(self.changes) > length:
             handles, place, handle, inserted = self.changes.pop()
             if inserted:
@@ -88,7 +88,7 @@ class Transaction:
         return [handle.registration for handle in inserted if handle.live]
 
     def rollback(self) -> None:
-        """Undoes everything that happened in the block so far."""
+        """Undo everything that happened in the block so far."""
         if self._log is not None:
             self._log.undo_to(self._start)
 

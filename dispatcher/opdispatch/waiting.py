@@ -15,7 +15,7 @@ def wait_until(
     what: str,
     awaited_from: str,
 ) -> None:
-    """Waits until ``reached()`` is true, for at most ``timeout`` seconds.
+    """Wait until ``reached()`` is true, for at most ``timeout`` seconds.
 
     ``changed`` must be notified whenever ``reached`` may have become true. Raises
     WaitTimeoutError, which names ``what`` was awaited, from whom, and for how long.

@@ -90,7 +90,7 @@ class TcpAddress(NamedTuple):
 
 
 def parse_address(address: str) -> UnixAddress | TcpAddress:
-    """Takes an address apart. Raises AddressFormError if it has none of the accepted forms."""
+    """Take an address apart. Raises AddressFormError if it has none of the accepted forms."""
     scheme, colon, rest = address.partition(":")
     if colon and scheme == "unix":
         return _parse_unix(rest, address)
@@ -121,7 +121,7 @@ def default_address() -> str:
 
 
 def check_socket_folder(folder: Path) -> None:
-    """Raises UnsafeAddressFormError for the default folder if others can put a socket there.
+    """Raise UnsafeAddressFormError for the default folder if others can put a socket there.
 
     For the daemon, once the folder exists: it may have become another user's after
     ``default_address`` has looked.
@@ -131,7 +131,7 @@ def check_socket_folder(folder: Path) -> None:
 
 
 def check_private_folder(folder: Path) -> None:
-    """Raises UnsafeAddressFormError if others can put a socket into ``folder``.
+    """Raise UnsafeAddressFormError if others can put a socket into ``folder``.
 
     A folder that does not exist is fine: nobody can answer from there.
     """

@@ -50,7 +50,7 @@ class UnsafeAddressError(AddressError):
 
 
 def parse_address(address: str) -> UnixAddress | TcpAddress:
-    """Takes an address apart. Raises AddressError if it has none of the accepted forms."""
+    """Take an address apart. Raises AddressError if it has none of the accepted forms."""
     with _errors_of_ours():
         return address_forms.parse_address(address)
 
@@ -77,7 +77,7 @@ def default_address() -> str:
 
 
 def check_private_folder(folder: Path) -> None:
-    """Raises UnsafeAddressError if others can put a socket into ``folder``.
+    """Raise UnsafeAddressError if others can put a socket into ``folder``.
 
     A folder that does not exist is fine: nobody can answer from there.
     """
@@ -92,7 +92,7 @@ def check_socket_folder(folder: Path) -> None:
 
 
 def check_socket_owner(address: str) -> None:
-    """Raises UnsafeAddressError if another user's process listens there: see ``socket_owner``."""
+    """Raise UnsafeAddressError if another user's process listens there: see ``socket_owner``."""
     with _errors_of_ours():
         socket_owner.check_socket_owner(address)
 

@@ -34,7 +34,7 @@ class CalleeTensors:
     def place(
         self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
     ) -> bool:
-        """Keeps a copy of a large result: the kernel may have kept it and write to it later."""
+        """Keep a copy of a large result: the kernel may have kept it and write to it later."""
         if array.nbytes <= BESIDE_BYTES:
             return False
         message.chunked.number, message.chunked.length = len(self.results), array.nbytes

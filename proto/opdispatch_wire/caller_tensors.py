@@ -102,7 +102,7 @@ class CallerTensors(CallTensors):
         self._sent = self._received = self._to_receive = 0
 
     def move_inline(self, request: execution_pb2.CallRequest) -> None:
-        """Puts the arguments into the request itself."""
+        """Put the arguments into the request itself."""
         pieces = attach(request.SerializeToString(), CALL_REQUEST, self.arguments)
         request.ParseFromString(b"".join(pieces.parts))
 

@@ -99,7 +99,7 @@ def serialize_message(message: Message, limit: int, what: str) -> bytes:
 
 
 def check_size(size: int, limit: int, what: str, hint: str = RAISE_LIMIT_HINT) -> None:
-    """Raises MessageTooLargeError if ``size`` is over the limit; ``hint`` says how to raise it."""
+    """Raise MessageTooLargeError if ``size`` is over the limit; ``hint`` says how to raise it."""
     if size > limit:
         raise MessageTooLargeError(
             f"{what} has {size} bytes, and the limit is {limit} bytes",

@@ -82,17 +82,17 @@ class MessagePieces:
         return self._size
 
     def add(self, part: Payload) -> None:
-        """Adds a piece."""
+        """Add a piece."""
         self.parts.append(part)
         self._size += len(part)
 
     def extend(self, pieces: MessagePieces) -> None:
-        """Adds all pieces of another one."""
+        """Add all pieces of another one."""
         self.parts += pieces.parts
         self._size += len(pieces)
 
     def add_field(self, number: int, contents: MessagePieces) -> None:
-        """Adds a field."""
+        """Add a field."""
         self.add(field_tag(number, LENGTH_DELIMITED) + varint(len(contents)))
         self.extend(contents)
 

@@ -24,7 +24,7 @@ from opdispatch_wire.v1 import execution_pb2, values_pb2
 
 
 def generator_to_proto(message: values_pb2.GeneratorState, generator: Generator) -> None:
-    """Fills an empty message."""
+    """Fill an empty message."""
     message.device = generator.device
     message.seed, message.offset = generator.state
     if generator.key_bits != Generator(generator.device).key_bits:
@@ -48,7 +48,7 @@ def add_generator_uses(
     reply: execution_pb2.CallReply,
     sent: Iterable[tuple[Any, values_pb2.Value, values_pb2.ArgumentRef]],
 ) -> None:
-    """Says what is left of the generators among the arguments: each with what came for it."""
+    """Say what is left of the generators among the arguments: each with what came for it."""
     for value, message, reference in sent:
         if type(value) is Generator and message.WhichOneof("kind") == "generator":
             if value.state == _state_of(message.generator):
@@ -60,7 +60,7 @@ def add_generator_uses(
 def take_generator_uses(
     reply: execution_pb2.CallReply, find: Callable[[values_pb2.ArgumentRef, str], Any]
 ) -> None:
-    """Has the caller's generators go on; ``find`` gives an argument.
+    """Have the caller's generators go on; ``find`` gives an argument.
 
     Raises ArgumentError for one that was used meanwhile, and WireError.
     """

@@ -49,7 +49,7 @@ def fill_layout(
     at: str,
     memory: TensorMemory | None = None,
 ) -> None:
-    """Encodes a tensor of that layout into an empty message that is in place already.
+    """Encode a tensor of that layout into an empty message that is in place already.
 
     Raises WireError, which starts with the place ``at``.
     """
@@ -73,7 +73,7 @@ def fill_layout(
 
 
 def refuse_misfits(value: Any, *, at: str) -> None:
-    """Raises WireError for a tensor whose parts do not fit together, or cannot be sent.
+    """Raise WireError for a tensor whose parts do not fit together, or cannot be sent.
 
     Of a dense one, there are none.
     """
@@ -150,7 +150,7 @@ class WireLayoutTensor:
     def __init__(
         self, message: values_pb2.Value, name: str, parts: Sequence[Any], at: str = "$"
     ) -> None:
-        """Raises WireError if the parts do not fit together."""
+        """Raise WireError if the parts do not fit together."""
         self.layout, sent = LAYOUTS[name], getattr(message, name)
         for part in parts:
             if isinstance(part, WireTensor) and not part.is_plain:

@@ -45,7 +45,7 @@ _STAY_HERE = DispatchKeySet.of(
 
 
 def add_modes(request: execution_pb2.CallRequest) -> None:
-    """Says what the current task has switched on and off, unless that is the default."""
+    """Say what the current task has switched on and off, unless that is the default."""
     if not is_grad_enabled():
         request.no_grad = True
     if local_dispatch_key_set_is_default():  # so autocast is off
@@ -81,7 +81,7 @@ def local_keys_of(request: execution_pb2.CallRequest) -> tuple[DispatchKeySet, D
 
 
 def check_modes(request: execution_pb2.CallRequest) -> None:
-    """Raises UnknownModeError if the caller has something switched on that is not known here."""
+    """Raise UnknownModeError if the caller has something switched on that is not known here."""
     for mode in request.modes:
         if mode.name not in _KNOWN:
             raise UnknownModeError(

@@ -38,7 +38,7 @@ def add_mutations(
     value: Any,
     memory: CalleeTensorMemory | None,
 ) -> None:
-    """Adds the contents of an argument, or of each item of it, that was written to.
+    """Add the contents of an argument, or of each item of it, that was written to.
 
     Raises WireError if they cannot be sent.
     """
@@ -55,7 +55,7 @@ def add_mutations(
 
 
 def check_can_be_written(value: Any, at: str) -> None:
-    """Raises WireError for an argument, or an item of one, that is not laid out densely."""
+    """Raise WireError for an argument, or an item of one, that is not laid out densely."""
     if isinstance(value, list | tuple):
         for i, item in enumerate(value):
             check_can_be_written(item, f"{at}[{i}]")
@@ -140,7 +140,7 @@ def prepare_write(
 def check_writes(
     mutations: Sequence[execution_pb2.Mutation], writes: Sequence[tuple[Any, Any]]
 ) -> None:
-    """Raises ArgumentError if two arrays that share memory have new contents, each its own.
+    """Raise ArgumentError if two arrays that share memory have new contents, each its own.
 
     ``writes`` are what ``prepare_write`` has given for these. To write both would undo one.
     """

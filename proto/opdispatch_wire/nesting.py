@@ -52,7 +52,7 @@ def too_many_values() -> str:
 
 
 def check_depth(at: str, depth: int, error: type[OpdispatchError] = ArgumentError) -> None:
-    """Raises ``error`` for a list or dict at the place ``at`` that lies in ``depth`` others.
+    """Raise ``error`` for a list or dict at the place ``at`` that lies in ``depth`` others.
 
     ArgumentError for what is to be sent, WireError for what has arrived.
     """
@@ -65,7 +65,7 @@ def check_depth(at: str, depth: int, error: type[OpdispatchError] = ArgumentErro
 
 
 def check_nesting(value: Any, at: str, count: ValueCount | None = None, depth: int = 0) -> None:
-    """Raises ArgumentError for a value to be sent whose lists and dicts nest too deep.
+    """Raise ArgumentError for a value to be sent whose lists and dicts nest too deep.
 
     Where there is a ``count``, also for one with too many values. For those that walk through
     values before these are encoded.

@@ -53,7 +53,7 @@ def fill_packed(
     memory: TensorMemory | None,
     take_bytes: Callable[[int], None],
 ) -> bool:
-    """Packs a list of numbers into an empty message; False if it is not to be packed.
+    """Pack a list of numbers into an empty message; False if it is not to be packed.
 
     ``take_bytes`` is told how many bytes it will have, before these are made.
     """

@@ -46,7 +46,7 @@ class CallSpan:
         return cls(observer.begin_range(f"rpc {name}", "rpc"))
 
     def ask(self, request: execution_pb2.CallRequest) -> None:
-        """Has the request ask for what all profiles of the task want to know."""
+        """Have the request ask for what all profiles of the task want to know."""
         recorders = [place.recorder for place in _all_places(self._place)]
         asked = request.profile
         asked.record_shapes = any(recorder.record_shapes for recorder in recorders)
@@ -124,7 +124,7 @@ def _write_event(event: profile_pb2.ProfiledEvent, span: Span) -> None:
 
 
 def absorb_profile(place: Place, message: profile_pb2.Profile) -> None:
-    """Takes the events of a reply over, as what happened within ``place``, which has ended.
+    """Take the events of a reply over, as what happened within ``place``, which has ended.
 
     As many as there is room for. What refers to an event or a process that is not there, refers to
     ``place``: a profile is nothing to fail for.

@@ -44,7 +44,7 @@ class ProgramOutline(NamedTuple):
     """The first texts among its arguments that could be names of devices."""
 
     def check_inputs(self, count: int) -> None:
-        """Raises WireError if ``count`` inputs are fewer than it refers to."""
+        """Raise WireError if ``count`` inputs are fewer than it refers to."""
         if count < self.inputs:
             raise WireError(
                 f"{self.last_input} refers to input {self.inputs - 1}, and the program was given "
@@ -60,7 +60,7 @@ class CheckedProgram(NamedTuple):
 
 
 def checked_program(data: bytes) -> CheckedProgram:
-    """Parses and checks a program. Raises WireError.
+    """Parse and check a program. Raises WireError.
 
     One of too many steps is refused after a glance at their number.
     """
@@ -107,7 +107,7 @@ class _ReferenceCheck:
         self.devices: set[str] = set()
 
     def value(self, value: values_pb2.Value, before: int, at: str, depth: int = 0) -> None:
-        """Checks what is in an argument of step ``before``."""
+        """Check what is in an argument of step ``before``."""
         kind = value.WhichOneof("kind")
         if kind == "reference":
             self.reference(value.reference, before, at)
@@ -125,7 +125,7 @@ class _ReferenceCheck:
                 self.value(entry.value, before, f"{at}.entries[{i}].value", depth + 1)
 
     def reference(self, reference: values_pb2.Reference, before: int, at: str) -> None:
-        """Raises WireError unless it refers to an input, or to a step ``before`` that one."""
+        """Raise WireError unless it refers to an input, or to a step ``before`` that one."""
         source = reference.WhichOneof("source")
         if source is None:
             raise WireError(f"{at} refers to nothing; expected an input or a step")
@@ -141,7 +141,7 @@ class _ReferenceCheck:
 
 
 def _check_count(data: bytes) -> None:
-    """Counts the steps without parsing them; who parses says what else may be wrong.
+    """Count the steps without parsing them; who parses says what else may be wrong.
 
     Not for long, whatever else there is: nobody else is served meanwhile.
     """

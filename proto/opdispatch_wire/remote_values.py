@@ -75,7 +75,7 @@ class RemoteFacts:
         return replace(facts, layout=layout.name, part_bytes=layout.nbytes(array))
 
     def write_to(self, message: values_pb2.RemoteTensor | values_pb2.Tensor, *, at: str) -> None:
-        """Says them. Raises WireError for a dtype that has no name on the wire."""
+        """Say them. Raises WireError for a dtype that has no name on the wire."""
         message.dtype = dtype_to_name(self.dtype, at=at)
         message.shape.extend(-1 if extent is None else extent for extent in self.shape)
         message.device = self.device

@@ -31,7 +31,7 @@ def is_trusted(user: int) -> bool:
 
 
 def check_socket_owner(address: str) -> None:
-    """Raises UnsafeAddressFormError if another user's process listens at a unix socket.
+    """Raise UnsafeAddressFormError if another user's process listens at a unix socket.
 
     gRPC does not ask, and a socket in a folder that others can write to could be anybody's. Of a
     TCP port, and of a socket at which nothing listens, nothing is said. Does not wait.

@@ -165,7 +165,7 @@ def _milliseconds(seconds: str) -> int | None:
 
 
 def error_from_status(status: status_pb2.Status) -> OpdispatchError:
-    """Rebuilds the error, of the same class and with the same facts.
+    """Rebuild the error, of the same class and with the same facts.
 
     A status without a reason of ours gives a plain OpdispatchError. ``facts["status"]`` then
     has the name of its code. What Python prints of the error when it is not caught, its message
@@ -270,7 +270,7 @@ def end_with(
     status: status_pb2.Status,
     code: grpc.StatusCode,
 ) -> None:
-    """Has the call end with that status as soon as its method returns, whatever it returns.
+    """Have the call end with that status as soon as its method returns, whatever it returns.
 
     ``context.abort`` would do so by an exception that the context keeps: its traceback keeps the
     context, the request and all else of the call until the garbage collector comes.
@@ -351,7 +351,7 @@ def _cut_message(text: str) -> str:
 
 
 def _fill_metadata(info: error_details_pb2.ErrorInfo, facts: dict[str, str]) -> None:
-    """Takes as many facts, in their order, as there is room for."""
+    """Take as many facts, in their order, as there is room for."""
     room = _MAX_FACTS_BYTES
     for name, fact in facts.items():
         text = _cut(protobuf_text(fact), _MAX_FACT_BYTES)

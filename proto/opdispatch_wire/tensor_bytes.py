@@ -21,7 +21,7 @@ _LEAST_ALIGNMENT = 16
 
 
 def check_tensor_size(array: Array) -> None:
-    """Raises MessageTooLargeError for a tensor that no message takes."""
+    """Raise MessageTooLargeError for a tensor that no message takes."""
     check_size(array.nbytes, MAX_MESSAGE_BYTES_HIGHEST, "a tensor", "send it in parts")
 
 

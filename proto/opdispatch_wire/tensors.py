@@ -66,7 +66,7 @@ class TensorMemory(Protocol):
     def place(
         self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
     ) -> bool:
-        """Puts the elements there, as ``dtype``, and into ``message`` where.
+        """Put the elements there, as ``dtype``, and into ``message`` where.
 
         ``value`` is what ``array`` was got from. False if they are to be sent inline.
         """
@@ -112,7 +112,7 @@ class WireTensor:
     __slots__ = ("device", "dtype", "key_bits", "message", "requires_grad", "shape")
 
     def __init__(self, message: values_pb2.Tensor, *, at: str = "$") -> None:
-        """Raises WireError if ``message`` is malformed."""
+        """Raise WireError if ``message`` is malformed."""
         checked = _check(message, at=at)
         self.message = message
         self.dtype = checked.dtype
@@ -151,7 +151,7 @@ def is_tensor(value: object) -> bool:
 
 
 def tensor_to_proto(value: Any, *, at: str = "$") -> values_pb2.Tensor:
-    """Encodes an array. Raises WireError, which starts with the place ``at``."""
+    """Encode an array. Raises WireError, which starts with the place ``at``."""
     message = values_pb2.Tensor()
     fill_tensor(message, value, at=at)
     return message
@@ -193,7 +193,7 @@ def tensor_from_proto(
     writable: bool = False,
     memory: TensorMemory | None = None,
 ) -> Array | Tensor:
-    """Decodes a tensor, into an array of the backend that its device has here.
+    """Decode a tensor, into an array of the backend that its device has here.
 
     A NumPy array is a read-only view of the bytes received, unless ``writable``; of those in
     ``memory``, also then. Raises WireError, which starts with the place ``at``, if the message is
@@ -217,7 +217,7 @@ def tensor_from_proto(
 
 
 def check_tensor(message: values_pb2.Tensor, *, at: str = "$") -> None:
-    """Raises WireError, which starts with the place ``at``, if the message is malformed."""
+    """Raise WireError, which starts with the place ``at``, if the message is malformed."""
     _check(message, at=at)
 
 
@@ -302,13 +302,13 @@ def _has_odd_bools(data: bytes | Array) -> bool:
 
 
 def check_differentiable(dtype: np.dtype[Any], *, at: str) -> None:
-    """Raises WireError, which starts with ``at``, unless elements can require gradients."""
+    """Raise WireError, which starts with ``at``, unless elements can require gradients."""
     if dtype.kind not in DIFFERENTIABLE_KINDS:
         raise WireError(f"{at}.requires_grad is set of a tensor of {dtype}, which has no gradients")
 
 
 def check_wire_device(device: str, *, at: str) -> None:
-    """Raises WireError, which starts with ``at``, unless tensors can be on ``device``."""
+    """Raise WireError, which starts with ``at``, unless tensors can be on ``device``."""
     if device in _CPU_DEVICES:
         return
     try:
@@ -341,7 +341,7 @@ def _default_key_bits(message: values_pb2.Tensor) -> int:
 
 
 def refuse_masked(array: Any, *, at: str) -> None:
-    """Raises WireError for an array of NumPy's with a mask, which no other process is told of."""
+    """Raise WireError for an array of NumPy's with a mask, which no other process is told of."""
     # NumPy imports it when it is first asked for, which needs a descriptor: there is no such array
     # before that.
     masked = sys.modules.get("numpy.ma")

@@ -92,7 +92,7 @@ CountValues = Callable[[int], None]
 
 
 def value_to_proto(value: Any, *, at: str = "$") -> values_pb2.Value:
-    """Encodes one value.
+    """Encode one value.
 
     Raises WireError if it has no representation on the wire, and ArgumentError if it nests more
     than ``MAX_NESTING`` deep, or has more than ``MAX_VALUES`` values in its lists and dicts.
@@ -126,7 +126,7 @@ def value_from_proto(
     memory: TensorMemory | None = None,
     remote: DecodeRemote | None = None,
 ) -> Any:
-    """Decodes one value. Raises WireError if it is malformed.
+    """Decode one value. Raises WireError if it is malformed.
 
     Arrays are read-only views of the bytes received, unless ``writable``; without ``memory``, no
     tensor may lie in shared memory, and without ``remote``, none may be remote.
@@ -143,7 +143,7 @@ def value_from_proto(
 
 
 def step_value_from_proto(message: values_pb2.Value, *, at: str, reference: DecodeReference) -> Any:
-    """Decodes an argument of a program's step, which has no tensors. Raises WireError."""
+    """Decode an argument of a program's step, which has no tensors. Raises WireError."""
     return _decode(message, at, 0, _Decoders(_refuse_tensor, _refuse_tensor, reference))
 
 
@@ -369,7 +369,7 @@ def _check_integer(value: int, at: str) -> int:
 
 
 def check_text(value: str, at: str) -> str:
-    """Returns ``value``.
+    """Return ``value``.
 
     Raises ArgumentError if it is no text, and WireError if it has no representation in UTF-8.
     """

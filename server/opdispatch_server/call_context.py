@@ -98,7 +98,7 @@ class CallContext:
         )
 
     def write_to(self, request: execution_pb2.CallRequest) -> None:
-        """Says it in the message, for a local lane."""
+        """Say it in the message, for a local lane."""
         timeout = self.timeout
         if timeout is None:
             request.ClearField("timeout")

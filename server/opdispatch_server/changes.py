@@ -21,5 +21,5 @@ class Changes:
         changed.set()
 
     async def wait(self) -> None:
-        """Waits for the next change."""
+        """Wait for the next change."""
         await self._next.wait()

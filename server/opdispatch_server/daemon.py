@@ -258,7 +258,7 @@ class Daemon:
         self._serve_on(self._public, registry)
 
     async def run(self, on_ready: Callable[[Sequence[str]], None]) -> None:
-        """Serves until a signal says stop; ``on_ready`` is told the addresses.
+        """Serve until a signal says stop; ``on_ready`` is told the addresses.
 
         Raises StartError, AddressError, AddressInUseError, JournalError, or what a library that
         is named in the configuration raises.

@@ -41,7 +41,7 @@ class FaultPoint(enum.Enum):
 
 
 def fault_point(point: FaultPoint) -> None:
-    """Ends the process here, if it has been asked for."""
+    """End the process here, if it has been asked for."""
     if _ARMED is not None and _ARMED[0] is point and _is_due(_ARMED[1]):
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -67,7 +67,7 @@ class ForkGuard:
                 self._there.add(name[:2])
 
     def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Calls a function that runs code of users: a child that returns from it ends there."""
+        """Call a function that runs code of users: a child that returns from it ends there."""
         try:
             return function(*args, **kwargs)
         finally:

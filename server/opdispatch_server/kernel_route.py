@@ -24,7 +24,7 @@ class KernelRoute:
         self.__doc__ = documentation
 
     def __call__(self, op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-        """Raises InternalError."""
+        """Raise InternalError."""
         raise InternalError(f"the daemon was about to run the kernel of {op.name} itself")
 
     @classmethod

@@ -50,7 +50,7 @@ class OperatorRegistry:
             self._owners[registration] = version
 
     def disown(self, version: LibraryVersion) -> None:
-        """Forgets the registrations of ``version``: once they are published no more."""
+        """Forget the registrations of ``version``: once they are published no more."""
         for registration in version.registrations:
             self._owners.pop(registration, None)
         handles, version.handles = version.handles, []

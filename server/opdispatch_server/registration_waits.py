@@ -103,7 +103,7 @@ class RegistrationWaits:
         return reply
 
     def stop(self) -> None:
-        """Sends everybody away, those who come from now on, too."""
+        """Send everybody away, those who come from now on, too."""
         self._stopping = True
         for waiters in self._waiters.values():
             for waiter in waiters:

@@ -171,7 +171,7 @@ class RegistryView:
         return self._admission.check_invariants() + self._values.check_invariants()
 
     def check_invariants(self) -> pb.CheckInvariantsReply:
-        """Recomputes and compares; the dispatcher first, then libraries against it."""
+        """Recompute and compare; the dispatcher first, then libraries against it."""
         violations = self._dispatcher.check_invariants()
         for version in self._catalog.all_versions():
             violations += find_violations(version)

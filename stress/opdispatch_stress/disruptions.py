@@ -104,7 +104,7 @@ class Killer:
         }
 
     def run(self, stop: threading.Event) -> None:
-        """Kills until `stop`; what it did is in the disruptions."""
+        """Kill until `stop`; what it did is in the disruptions."""
         due = {kill: perf_counter() + seconds for kill, seconds in self._every.items()}
         with connect(self._daemon.address) as session:
             while True:

@@ -54,7 +54,7 @@ class PrivateDaemon:
         return self._process.pid
 
     def wait_until_ready(self) -> None:
-        """Raises DaemonUnavailableError if it does not start; that has what it said last."""
+        """Raise DaemonUnavailableError if it does not start; that has what it said last."""
         assert self._process.stdout is not None  # a pipe, by construction
         output = b""
         deadline = time.monotonic() + _START_SECONDS
@@ -71,7 +71,7 @@ class PrivateDaemon:
         self.tcp_address = output.decode().split()[-1]
 
     def restart(self) -> None:
-        """Kills the daemon as a crash would, and starts it again on the same state."""
+        """Kill the daemon as a crash would, and start it again on the same state."""
         self._process.kill()
         self._process.wait()
         self._close_output()
@@ -141,7 +141,7 @@ def _count_segments(pid: int) -> int:
 
 @contextmanager
 def private_daemon(*, workers: int) -> Iterator[PrivateDaemon]:
-    """Runs a daemon with that many interpreters. Raises as ``wait_until_ready`` does."""
+    """Run a daemon with that many interpreters. Raises as ``wait_until_ready`` does."""
     with tempfile.TemporaryDirectory(prefix="opdispatch-stress-") as folder:
         daemon = PrivateDaemon(Path(folder), workers)
         try:

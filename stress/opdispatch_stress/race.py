@@ -62,7 +62,7 @@ class Race:
         self._end = 0.0
 
     def run(self, on_tick: Callable[[float], None]) -> RaceLog:
-        """Races for the given time; `on_tick` learns now and then how many seconds are over.
+        """Race for the given time; `on_tick` learns now and then how many seconds are over.
 
         Raises what a thread could not deal with, once all have stopped.
         """

@@ -25,7 +25,7 @@ class RaceLog:
     wrong_answers: list[str] = field(default_factory=list)
 
     def add(self, other: RaceLog) -> None:
-        """Takes over all that the other one has."""
+        """Take over all that the other one has."""
         self.writes += other.writes
         self.reads += other.reads
         self.call_seconds += other.call_seconds
@@ -36,7 +36,7 @@ class RaceLog:
         self.wrong_answers += other.wrong_answers
 
     def add_error(self, what: str, error: OpdispatchError, *, excused: bool = False) -> None:
-        """Notes a request that failed; `excused` if that could not be helped."""
+        """Note a request that failed; `excused` if that could not be helped."""
         if excused:
             self.excused[f"{what}: {type(error).__name__}"] += 1
         else:

@@ -80,7 +80,7 @@ class Loader:
         self._latest: dict[str, tuple[int, str, int]] = {}  # stamp, text, version
 
     def act(self, name: str) -> None:
-        """Does one thing with the library."""
+        """Do one thing with the library."""
         actions = (
             self._load_new,
             self._load_same,
@@ -179,7 +179,7 @@ class Loader:
     def _failed(
         self, what: str, error: OpdispatchError, name: str, started: float, values: list[Stamp]
     ) -> None:
-        """Notes a change that failed, and what may be active since, if it took effect."""
+        """Note a change that failed, and what may be active since, if it took effect."""
         finished = perf_counter()
         excused = self._disruptions.excuses(error)
         self.log.add_error(what, error, excused=excused)
@@ -207,7 +207,7 @@ class Caller:
         self._disruptions = disruptions
 
     def act(self, name: str) -> None:
-        """Calls one of the library's operators once, or again if it has to wait for it."""
+        """Call one of the library's operators once, or again if it has to wait for it."""
         number = self._random.randrange(self._operators + 1)
         operator = MUTATING if number == self._operators else f"shift{number}"
         scale = self._random.randrange(-3, 4)
@@ -226,7 +226,7 @@ class Caller:
         *,
         last: bool,
     ) -> bool:
-        """Calls once; whether to do it again, since it never ran."""
+        """Call once; whether to do it again, since it never ran."""
         original = argument.copy()
         started = perf_counter()
         try:
@@ -271,7 +271,7 @@ class Waiter:
         self._disruptions = disruptions
 
     def act(self, name: str, longest: float) -> None:
-        """Waits once, for at most `longest` seconds."""
+        """Wait once, for at most `longest` seconds."""
         away = self._disruptions.recovery_seconds
         grace = away or _GRACE_SECONDS
         timeout = min(self._random.choice((0.1, 0.5, grace + 1)), longest)

@@ -64,7 +64,7 @@ def summarize(
     operators: int,
     aftermath: Sequence[str],
 ) -> StressReport:
-    """Judges what a race saw; `aftermath` is what was found wrong when it was over."""
+    """Judge what a race saw; `aftermath` is what was found wrong when it was over."""
     calls = len(log.call_seconds)
     return StressReport(
         seed=seed,

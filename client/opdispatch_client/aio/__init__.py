@@ -40,7 +40,7 @@ def connect(
     retry: bool = True,
     direct: bool = True,
 ) -> Connecting:
-    """Opens a session: ``async with connect() as session`` or ``session = await connect()``.
+    """Open a session: ``async with connect() as session`` or ``session = await connect()``.
 
     The parameters are those of ``opdispatch_client.connect``, and so are the errors; those of
     the daemon come when the result is entered or awaited.

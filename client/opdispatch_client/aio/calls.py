@@ -71,14 +71,14 @@ class AsyncCalls:
         return self._daemon.name
 
     async def open(self, info: ServerInfo, limit: int) -> None:
-        """Chooses a lane for messages of at most ``limit`` bytes.
+        """Choose a lane for messages of at most ``limit`` bytes.
 
         Raises DaemonUnavailableError if there is none of the kind that the endpoint insists on.
         """
         await self._daemon.open(info, limit)
 
     def close(self) -> None:
-        """Ends all calls; no others can be made. Idempotent."""
+        """End all calls; no others can be made. Idempotent."""
         self._daemon.close()
         if not self._endpoint.is_of_this_process:
             return
@@ -182,7 +182,7 @@ class AsyncCalls:
             self._tending = self._loop.loop.call_later(TEND_SECONDS, self._tend)
 
     def _tend(self) -> None:
-        """Says what of memory is not used any more, again and again while anything is."""
+        """Say what of memory is not used any more, again and again while anything is."""
         self._tending = None
         self._direct.tend()
         self.memory.trim()

@@ -34,7 +34,7 @@ class AsyncRemoteCalls:
         self.make = make
 
     async def close(self) -> None:
-        """Lets go of every value."""
+        """Let go of every value."""
         await self._lease.close()
 
     async def call(
@@ -46,7 +46,7 @@ class AsyncRemoteCalls:
         retry: bool | None = None,
         deadline: float | None = None,
     ) -> Any:
-        """Calls an operator; tensors among the results stay where they are.
+        """Call an operator; tensors among the results stay where they are.
 
         It runs again or not as the session's calls do, unless ``retry`` says so.
         """
@@ -61,7 +61,7 @@ class AsyncRemoteCalls:
     async def put(
         self, array: Any, on: str | None, device: str | None, deadline: float | None
     ) -> AsyncRemoteTensor:
-        """Puts an array into an interpreter."""
+        """Put an array into an interpreter."""
         lease, keep, make = await self.open(on, device, deadline=deadline)
         with released_on_error(lease, keep):
             [tensor] = await self.make(put(array, keep, make, deadline))
@@ -70,7 +70,7 @@ class AsyncRemoteCalls:
     async def run_program(
         self, data: bytes, inputs: Sequence[Any], keeps: bool, *, deadline: float | None = None
     ) -> list[Any]:
-        """Runs a program. One that does nothing is not sent."""
+        """Run a program. One that does nothing is not sent."""
         if not data:
             return []
         retry, what = self._endpoint.retry, "the program"

@@ -47,7 +47,7 @@ class AsyncSubmission:
         remote: bool = False,
         timeout: float | None = None,
     ) -> AsyncGenerator[Any, None]:
-        """Calls an operator once for each item: ``async for result in session.map(...)``.
+        """Call an operator once for each item: ``async for result in session.map(...)``.
 
         See ``Session.map``; calls begin with the first step of the loop.
         """

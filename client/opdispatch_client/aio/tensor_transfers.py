@@ -30,7 +30,7 @@ class AsyncElsewhere(Protocol):
         *,
         retry: bool | None = None,
     ) -> Any:
-        """Calls an operator; tensors among the results stay where they are."""
+        """Call an operator; tensors among the results stay where they are."""
 
     async def move(self, tensor: RemoteValue, device: str, deadline: float | None = None) -> Any:
         """The same on another device."""

@@ -59,7 +59,7 @@ class CallingSession(Submission):
         return self._calls_with(SESSIONS_OPTIONS).ops
 
     def call(self, operator: str, /, *args: Any, remote: bool = False, **kwargs: Any) -> Any:
-        """Calls an operator, such as ``"image::sobel"`` or ``"math::add.Scalar"``.
+        """Call an operator, such as ``"image::sobel"`` or ``"math::add.Scalar"``.
 
         Returns what the schema promises: None, one value, or a tuple; tensors are NumPy
         arrays. Arguments that the operator writes to are updated in place. Raises
@@ -74,7 +74,7 @@ class CallingSession(Submission):
         return self._call_operator(operator, args, kwargs, options)
 
     def trace(self, operator: str, /, *args: Any, **kwargs: Any) -> tuple[Any, list[TraceLine]]:
-        """Calls an operator; returns the result and the kernels visited, in order of entry."""
+        """Call an operator; return the result and the kernels visited, in order of entry."""
         return self._trace(operator, args, kwargs, SESSIONS_OPTIONS)
 
     def _trace(
@@ -95,7 +95,7 @@ class CallingSession(Submission):
         device: str | None = None,
         timeout: float | None = None,
     ) -> RemoteTensor:
-        """Puts a copy of an array into an interpreter: into the one named `on`, or any.
+        """Put a copy of an array into an interpreter: into the one named `on`, or any.
 
         It is on the array's own device there, or on `device`, of those that interpreters have, such
         as ``"cuda:0"``. Without `on`, calls with it move it to an interpreter that holds their

@@ -35,7 +35,7 @@ class RemoteCalls:
         self.make = make
 
     def close(self) -> None:
-        """Lets go of every value."""
+        """Let go of every value."""
         self._lease.close()
 
     def call(
@@ -47,7 +47,7 @@ class RemoteCalls:
         retry: bool | None = None,
         deadline: float | None = None,
     ) -> Any:
-        """Calls an operator; tensors among the results stay where they are.
+        """Call an operator; tensors among the results stay where they are.
 
         It runs again or not as the session's calls do, unless ``retry`` says so.
         """
@@ -62,7 +62,7 @@ class RemoteCalls:
     def put(
         self, array: Any, on: str | None, device: str | None, deadline: float | None
     ) -> RemoteTensor:
-        """Puts an array into an interpreter."""
+        """Put an array into an interpreter."""
         lease, keep, make = self.open(on, device, deadline=deadline)
         with released_on_error(lease, keep):
             [tensor] = self.make(put(array, keep, make, deadline))
@@ -71,7 +71,7 @@ class RemoteCalls:
     def run_program(
         self, data: bytes, inputs: Sequence[Any], keeps: bool, *, deadline: float | None = None
     ) -> list[Any]:
-        """Runs a program. One that does nothing is not sent."""
+        """Run a program. One that does nothing is not sent."""
         if not data:
             return []
         retry, what = self._endpoint.retry, "the program"

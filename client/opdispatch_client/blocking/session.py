@@ -85,7 +85,7 @@ class Session(SessionBase, CallingSession):
         on_progress: OnProgress | None = None,
         on_upload: OnUpload | None = None,
     ) -> LoadedLibrary:
-        """Loads a library: a ``.py`` or ``.zip`` file, a package folder, or a module name.
+        """Load a library: a ``.py`` or ``.zip`` file, a package folder, or a module name.
 
         Files are uploaded. Without a `name` it is called like the file or module. It goes to
         `interpreter` (or `on` that one), to any that has the device `on` (``"cpu"``, ``"cuda:1"``,
@@ -137,7 +137,7 @@ class Session(SessionBase, CallingSession):
         return self._load_in_steps(rpc, progress, on_progress)
 
     def unload(self, name: str, *, version: int | None = None) -> Library | None:
-        """Unloads every version of a library, or one; returns the version active afterwards.
+        """Unload every version of a library, or one; return the version active afterwards.
 
         Raises LibraryNotFoundError.
         """
@@ -148,7 +148,7 @@ class Session(SessionBase, CallingSession):
         return self._send(rpcs.unload_and_measure(name, version=version))
 
     def scale(self, name: str, interpreters: int) -> Library:
-        """Has that many interpreters hold the active version of a library.
+        """Have that many interpreters hold the active version of a library.
 
         If there are not as many, later ones are given it when they come. Calls in flight finish
         where they are. Raises LibraryNotFoundError, or why an interpreter cannot hold it.
@@ -156,7 +156,7 @@ class Session(SessionBase, CallingSession):
         return self._send(rpcs.scale(name, interpreters))
 
     def rollback(self, name: str) -> RolledBack:
-        """Makes the version before the active one active again, at once.
+        """Make the version before the active one active again, at once.
 
         What was active is kept, so that the next rollback brings it back. Raises
         LibraryNotFoundError, also if there is no version before.
@@ -164,7 +164,7 @@ class Session(SessionBase, CallingSession):
         return self._send(rpcs.rollback(name))
 
     def drain(self, interpreter: str, *, undo: bool = False) -> Interpreter:
-        """Empties an interpreter: no new libraries, no new calls; others get what it holds.
+        """Empty an interpreter: no new libraries, no new calls; others get what it holds.
 
         Returns when its calls have finished, or the session's timeout is nearly over: the state
         is "drained" then, or still "draining". `undo` puts it in use again. Raises
@@ -181,7 +181,7 @@ class Session(SessionBase, CallingSession):
         return self._send(rpcs.list_interpreters())
 
     def revive(self, interpreter: str) -> bool:
-        """Has the daemon start a quarantined interpreter again; False if it is not quarantined.
+        """Have the daemon start a quarantined interpreter again; False if it is not quarantined.
 
         Raises InterpreterNotFoundError for one that the daemon does not run itself.
         """
@@ -205,7 +205,7 @@ class Session(SessionBase, CallingSession):
         return self._send(rpcs.get_table(operator))
 
     def wait_for_def(self, operator: str, timeout: float | None = 2.0) -> OperatorSummary:
-        """Waits until an operator is defined, for at most `timeout` seconds, or any time with None.
+        """Wait until an operator is defined, for at most `timeout` seconds, or any time with None.
 
         What counts is that it is defined when the daemon looks: at once, and whenever something
         has been published. The name has the overload's, if it has one. Raises WaitTimeoutError,
@@ -216,7 +216,7 @@ class Session(SessionBase, CallingSession):
     def wait_for_impl(
         self, operator: str, key: str | None = None, timeout: float | None = 2.0
     ) -> KernelSummary:
-        """Waits until an operator has a kernel of its own for a dispatch key, such as "CUDA".
+        """Wait until an operator has a kernel of its own for a dispatch key, such as "CUDA".
 
         Without a key it is CompositeImplicitAutograd, as for a registration without one. The
         rest is as for ``wait_for_def``. Raises DispatchKeyError, too.
@@ -224,11 +224,11 @@ class Session(SessionBase, CallingSession):
         return self._send(rpcs.wait_for_impl(operator, key, timeout))
 
     def check_invariants(self) -> list[str]:
-        """Has the daemon check its registry, and that interpreters agree; what does not hold."""
+        """Have the daemon check its registry, and that interpreters agree; what does not hold."""
         return self._send(rpcs.check_invariants())
 
     def close(self) -> None:
-        """Closes the connection; may be called again. Calls of other threads fail."""
+        """Close the connection; may be called again. Calls of other threads fail."""
         if not self._connection.begin_close():
             return  # see Note [Sessions in forked children]
         self._catalog.close()

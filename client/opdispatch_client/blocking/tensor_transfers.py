@@ -31,7 +31,7 @@ class Elsewhere(Protocol):
         *,
         retry: bool | None = None,
     ) -> Any:
-        """Calls an operator; tensors among the results stay where they are."""
+        """Call an operator; tensors among the results stay where they are."""
 
     def move(self, tensor: RemoteValue, device: str, deadline: float | None = None) -> Any:
         """The same on another device."""

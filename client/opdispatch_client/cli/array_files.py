@@ -93,7 +93,7 @@ def _read_standard_input() -> dict[str, Array]:
 
 
 def check_output(path: Path) -> None:
-    """Raises UsageError if results cannot be written to such a file. Called before the call."""
+    """Raise UsageError if results cannot be written to such a file. Called before the call."""
     suffix = path.suffix.lower()
     if suffix not in WRITTEN_SUFFIXES:
         raise UsageError(
@@ -106,7 +106,7 @@ def check_output(path: Path) -> None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Writes the arrays to the file, in the format of its suffix.
+    """Write the arrays to the file, in the format of its suffix.
 
     Raises CommandError if there is none, if there are several and the format takes only one,
     if the format cannot hold them, or if the file cannot be written.

@@ -158,7 +158,7 @@ def _find_overloads(session: Session, operator: str) -> list[FunctionSchema]:
 
 
 def _check_returns(schema: FunctionSchema, output: Path) -> None:
-    """Raises UsageError if the file cannot hold what the operator returns."""
+    """Raise UsageError if the file cannot hold what the operator returns."""
     tensors = [returned for returned in schema.returns if returned.type.dispatches]
     if len(tensors) > 1 and output.suffix.lower() != ".npz":
         raise UsageError(
@@ -168,5 +168,5 @@ def _check_returns(schema: FunctionSchema, output: Path) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command to the app."""
+    """Add the command to the app."""
     add_command(app, "call", call, cls=_CallCommand, rich_help_panel=PANEL)

@@ -71,7 +71,7 @@ class Settings:
         json: bool = False,
         debug: bool = False,
     ) -> None:
-        """Takes over what is given."""
+        """Take over what is given."""
         self.address = address or self.address
         if timeout is not None and not timeout >= 0:
             raise typer.BadParameter("expected no negative number", param_hint="--timeout")
@@ -98,7 +98,7 @@ class Settings:
 def add_command(
     app: typer.Typer, name: str, function: Callable[..., None], **attributes: Any
 ) -> None:
-    """Adds the function to the app, with the common options; `attributes` are typer's own."""
+    """Add the function to the app, with the common options; `attributes` are typer's own."""
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     context = inspect.Parameter(
         "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
@@ -159,7 +159,7 @@ def _quiet_broken_pipe() -> Iterator[None]:
 
 
 def drop_unwritable_output() -> None:
-    """Lets go of what is left for stdout, if it cannot be written there.
+    """Let go of what is left for stdout, if it cannot be written there.
 
     Python flushes once more at exit; it would complain, and end with an exit code of its own.
     """

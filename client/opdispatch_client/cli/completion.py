@@ -58,7 +58,7 @@ def complete_service(ctx: typer.Context, incomplete: str) -> list[str]:
 
 @contextlib.contextmanager
 def colons_in_bash() -> Iterator[None]:
-    """Makes completions of names with colons right, if bash asks for completions.
+    """Make completions of names with colons right, if bash asks for completions.
 
     Bash takes ``a::b`` for three words, of which it wants the last one completed. Inside, the
     words are whole; the completions lose what bash has split off.
@@ -85,7 +85,7 @@ def colons_in_bash() -> Iterator[None]:
 
 
 def join_colon_words(words: list[str], place: int) -> tuple[list[str], int]:
-    """Joins words that bash has split at colons; also returns the new place of `place`."""
+    """Join words that bash has split at colons; also returns the new place of `place`."""
     joined: list[str] = []
     new_place = place
     for position, word in enumerate(words):

@@ -66,7 +66,7 @@ _FREELY = _Reading(tensors=True, texts=True)
 
 
 def read_arguments(texts: Sequence[str], overloads: Sequence[FunctionSchema]) -> CallArguments:
-    """Reads the arguments of a call for the first of the `overloads` that takes them.
+    """Read the arguments of a call for the first of the `overloads` that takes them.
 
     An overload that takes them as they look goes before one for which numbers or lists have to
     become tensors, and that one before one for which they have to stay text. If there is only
@@ -110,7 +110,7 @@ def read_value(text: str, schema_type: SchemaType | None, reading: _Reading = _F
 
 
 def convert_value(value: Any, schema_type: SchemaType | None, *, tensors: bool = True) -> Any:
-    """Makes tensors, floats, dtypes and files of a parsed value where the type asks for them."""
+    """Make tensors, floats, dtypes and files of a parsed value where the type asks for them."""
     match schema_type:
         case OptionalType(element):
             return None if value is None else convert_value(value, element, tensors=tensors)

@@ -104,7 +104,7 @@ def revive(
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands of this file to the app."""
+    """Add the commands of this file to the app."""
     for function in (interpreters, revive):
         add_command(app, function.__name__, function, rich_help_panel=PANEL)
 

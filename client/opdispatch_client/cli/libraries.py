@@ -292,6 +292,6 @@ def _describe_interpreters(library: Library) -> str:
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands of this file to the app."""
+    """Add the commands of this file to the app."""
     for function in (load, unload, libraries):
         add_command(app, function.__name__, function, rich_help_panel=PANEL)

@@ -165,6 +165,6 @@ def wait(
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands of this file to the app."""
+    """Add the commands of this file to the app."""
     for function in (ops, describe, table, wait):
         add_command(app, function.__name__, function, rich_help_panel=PANEL)

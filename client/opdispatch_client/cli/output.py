@@ -42,7 +42,7 @@ class _PlainConsole(Console):
         )
 
     def on_broken_pipe(self) -> NoReturn:
-        """Leaves the decision to ``main``; rich would exit on the spot."""
+        """Leave the decision to ``main``; rich would exit on the spot."""
         raise BrokenPipeError
 
 
@@ -57,13 +57,13 @@ def talk_console() -> Console:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Prints data, line by line; texts in it may have lines of their own."""
+    """Print data, line by line; texts in it may have lines of their own."""
     for line in lines:
         print(printable_lines(line))
 
 
 def print_remark(text: str) -> None:
-    """Says something that is no data."""
+    """Say something that is no data."""
     print(printable_message(text), file=sys.stderr)
 
 
@@ -76,7 +76,7 @@ def print_json(data: Any, *, indent: int | None = 2) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints rows below their headings; columns without a value in any row are left out.
+    """Print rows below their headings; columns without a value in any row are left out.
 
     On a narrow terminal, long cells take more lines. Where short words would have to be broken,
     each row is printed as fields, with an empty line between rows.
@@ -108,7 +108,7 @@ def _width_of_words(cells: Iterable[str]) -> int:
 
 
 def print_fields(fields: Iterable[tuple[str, str]], *, name_width: int | None = None) -> None:
-    """Prints names and values, one below the other; fields without a value are left out."""
+    """Print names and values, one below the other; fields without a value are left out."""
     table = Table(box=None, pad_edge=False, show_header=False, show_edge=False)
     table.add_column(style="bold", no_wrap=True, min_width=name_width)
     table.add_column(overflow="fold")
@@ -152,7 +152,7 @@ def format_time(time: datetime | None) -> str:
 
 
 def _print_trimmed(table: Table) -> None:
-    """Prints the table without the blanks that fill up each row."""
+    """Print the table without the blanks that fill up each row."""
     out = console()
     with out.capture() as capture:
         out.print(table)

@@ -147,6 +147,6 @@ def _describe(interpreter: Interpreter) -> str:
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands of this file to the app."""
+    """Add the commands of this file to the app."""
     for function in (scale, rollback, drain):
         add_command(app, function.__name__, function, rich_help_panel=PANEL)

@@ -14,7 +14,7 @@ _SUFFIXES = (".json", ".json.gz", ".svg")
 
 
 def check_profile_file(path: Path) -> None:
-    """Raises UsageError if the name does not say what to write, or its folder is not there."""
+    """Raise UsageError if the name does not say what to write, or its folder is not there."""
     if not path.name.lower().endswith(_SUFFIXES):
         raise UsageError(
             f"{str(path)!r} is no file for a profile: a name ending in .json or .json.gz is for a "
@@ -25,7 +25,7 @@ def check_profile_file(path: Path) -> None:
 
 
 def write_profile(prof: profile, path: Path) -> None:
-    """Writes a trace for Perfetto, or a picture. Raises CommandError if it cannot be written."""
+    """Write a trace for Perfetto, or a picture. Raises CommandError if it cannot be written."""
     try:
         if path.suffix.lower() == ".svg":
             prof.export_flame_chart(path)

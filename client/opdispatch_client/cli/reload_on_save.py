@@ -42,7 +42,7 @@ def load_and_watch(source: str, load: Callable[[], None], *, debug: bool) -> Non
 
 
 def watch_path(path: Path) -> Iterator[None]:
-    """Yields at once, and after each change of a file, or of anything below a folder.
+    """Yield at once, and after each change of a file, or of anything below a folder.
 
     Raises CommandError if the package for that is not installed.
     """

@@ -12,7 +12,7 @@ _NEGATIVE_NUMBER = re.compile(r"-(\.?\d.*|inf|nan)")
 
 
 def split_keywords(texts: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Separates ``NAME=ARG`` from the positional arguments.
+    """Separate ``NAME=ARG`` from the positional arguments.
 
     Raises UsageError for a name that comes twice.
     """

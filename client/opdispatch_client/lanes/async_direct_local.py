@@ -34,13 +34,13 @@ class AsyncDirectLanes:
         return choose_way(route, lanes, self._routes.relayed)
 
     def tend(self) -> None:
-        """Says what has been released in memory, on lanes where no call does so."""
+        """Say what has been released in memory, on lanes where no call does so."""
         for lane in self._lanes.values():
             if lane.memory is not None and not lane.is_closed:
                 lane.memory.tell_releases()
 
     def close(self) -> None:
-        """Ends all calls with LaneClosedError. Idempotent."""
+        """End all calls with LaneClosedError. Idempotent."""
         self._is_closed = True
         for lane in self._lanes.values():
             lane.close()

@@ -36,7 +36,7 @@ class AsyncCallLane(Protocol):
     def call(
         self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None = None
     ) -> Reply:
-        """Sends a call; the future has the reply, or LaneClosedError.
+        """Send a call; the future has the reply, or LaneClosedError.
 
         The large tensors of both are in ``tensors``.
         """
@@ -45,7 +45,7 @@ class AsyncCallLane(Protocol):
         """Nobody waits any more for the reply of that id."""
 
     def close(self) -> None:
-        """Ends all calls with LaneClosedError. Idempotent."""
+        """End all calls with LaneClosedError. Idempotent."""
 
 
 class AsyncDaemonLane:
@@ -76,7 +76,7 @@ class AsyncDaemonLane:
         return self._is_closed
 
     async def open(self, info: ServerInfo, limit: int) -> None:
-        """Chooses a lane for messages of at most ``limit`` bytes.
+        """Choose a lane for messages of at most ``limit`` bytes.
 
         Raises DaemonUnavailableError if there is none of the kind that the endpoint insists on.
         """
@@ -95,7 +95,7 @@ class AsyncDaemonLane:
         return await self._wait_for_another(deadline)
 
     def close(self) -> None:
-        """Ends all calls; no others can be made. Idempotent."""
+        """End all calls; no others can be made. Idempotent."""
         self._is_closed = True
         if not self._endpoint.is_of_this_process:
             return

@@ -48,14 +48,14 @@ class DirectLanes:
         return choose_way(route, lanes, self._routes.relayed)
 
     def tend(self) -> None:
-        """Says and hears what is to be said about memory, on lanes where no call does so."""
+        """Say and hears what is to be said about memory, on lanes where no call does so."""
         with self._mutex:
             lanes = list(self._lanes.values())
         for lane in lanes:
             lane.tend()
 
     def close(self) -> None:
-        """Ends all calls with LaneClosedError. Idempotent."""
+        """End all calls with LaneClosedError. Idempotent."""
         with self._mutex:
             self._is_closed = True
             lanes = list(self._lanes.values())

@@ -42,7 +42,7 @@ class InterpreterStream(InterpreterLane, Protocol):
         """Whether calls have no chance any more."""
 
     def close(self) -> None:
-        """Ends all calls with LaneClosedError. Idempotent."""
+        """End all calls with LaneClosedError. Idempotent."""
 
 
 S = TypeVar("S", bound=InterpreterStream)
@@ -75,11 +75,11 @@ class DirectStreams(ABC, Generic[S]):
         return choose_way(route, streams, self._routes.relayed)
 
     def prepare(self, shape: Hashable, limit: int) -> None:
-        """Begins to open what the route of that shape leads to."""
+        """Begin to open what the route of that shape leads to."""
         self.find(shape, limit)
 
     def close(self) -> None:
-        """Ends all calls with LaneClosedError. Idempotent."""
+        """End all calls with LaneClosedError. Idempotent."""
         with self._mutex:
             self._is_closed = True
             streams, self._streams = self._streams, {}
@@ -88,11 +88,11 @@ class DirectStreams(ABC, Generic[S]):
 
     @abstractmethod
     def _begin_opening(self, target: execution_pb2.RouteTarget, limit: int) -> None:
-        """Opens a stream somewhere else; ``_opened`` follows."""
+        """Open a stream somewhere else; ``_opened`` follows."""
 
     @abstractmethod
     def _end(self, stream: S) -> None:
-        """Closes a stream, and its channel."""
+        """Close a stream, and its channel."""
 
     def _stream_to(
         self, target: execution_pb2.RouteTarget, route: DirectRoute, limit: int

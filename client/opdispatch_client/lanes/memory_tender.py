@@ -37,7 +37,7 @@ class MemoryTender:
                 self._is_there = True
 
     def stop(self) -> None:
-        """Does nothing more. Idempotent."""
+        """Do nothing more. Idempotent."""
         self._stopped.set()
 
     def _run(self) -> None:

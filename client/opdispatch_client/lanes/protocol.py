@@ -32,7 +32,7 @@ class CallLane(Protocol):
         *,
         tensors: CallTensors | None = None,
     ) -> execution_pb2.CallReply:
-        """Sends a call and waits for the reply; the large tensors of both are in ``tensors``."""
+        """Send a call and wait for the reply; the large tensors of both are in ``tensors``."""
 
     def begin(
         self,
@@ -46,10 +46,10 @@ class CallLane(Protocol):
         """Begins a call, which is sent by ``flush`` at the latest; returns its id."""
 
     def flush(self) -> None:
-        """Sends what has begun."""
+        """Send what has begun."""
 
     def cancel(self, number: int) -> bool:
         """Nobody waits any more for a call that has begun; False if it has ended already."""
 
     def close(self) -> None:
-        """Ends all calls with LaneClosedError. Idempotent."""
+        """End all calls with LaneClosedError. Idempotent."""

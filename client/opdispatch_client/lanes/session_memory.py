@@ -79,11 +79,11 @@ class SessionMemory:
         self._give_up(error.message)
 
     def trim(self) -> None:
-        """Gives memory back to the system that has not been used for a while."""
+        """Give memory back to the system that has not been used for a while."""
         self._arena.trim(idle_seconds=IDLE_SECONDS)
 
     def close(self) -> None:
-        """Gives all back that nobody uses, and the rest as soon as nobody does."""
+        """Give all back that nobody uses, and the rest as soon as nobody does."""
         self._arena.close()
 
     def _share(self, put: Put) -> CallerLaneMemory:
@@ -107,7 +107,7 @@ class SessionMemory:
         )
 
     def _warn(self, text: str) -> None:
-        """Logs the first of all such warnings."""
+        """Log the first of all such warnings."""
         with self._lock:
             is_first, self._has_warned = not self._has_warned, True
         if is_first:

@@ -56,7 +56,7 @@ class DaemonLane:
         return self._lane.max_message_bytes
 
     def open(self, info: ServerInfo, limit: int) -> None:
-        """Chooses a lane for messages of at most ``limit`` bytes.
+        """Choose a lane for messages of at most ``limit`` bytes.
 
         Raises DaemonUnavailableError if there is none of the kind that the endpoint insists on.
         """
@@ -77,7 +77,7 @@ class DaemonLane:
         return self._wait_for_another(lane, deadline)
 
     def close(self) -> None:
-        """Ends all calls; no others can be made. Idempotent."""
+        """End all calls; no others can be made. Idempotent."""
         with self._guard:
             self._is_closed = True
             attempt, self._attempt = self._attempt, None

@@ -41,7 +41,7 @@ class UnaryCalls:
         *,
         tensors: CallTensors | None = None,
     ) -> execution_pb2.CallReply:
-        """Sends a call and waits for the reply. Raises the error that is its status."""
+        """Send a call and wait for the reply. Raises the error that is its status."""
         payload = serialize_message(request, self.max_message_bytes, what)
         try:
             reply: execution_pb2.CallReply = self._method(payload, timeout=timeout)
@@ -58,7 +58,7 @@ class UnaryCalls:
         *,
         tensors: CallTensors | None = None,
     ) -> int:
-        """Begins a call and returns its id; see ``BlockingLane.begin``."""
+        """Begin a call and return its id; see ``BlockingLane.begin``."""
         payload = serialize_message(request, self.max_message_bytes, what)
         number = next(self._numbers)
 
@@ -79,7 +79,7 @@ class UnaryCalls:
         return number
 
     def flush(self) -> None:
-        """Does nothing: each call is sent by itself."""
+        """Do nothing: each call is sent by itself."""
 
     def cancel(self, number: int) -> bool:
         """Nobody waits any more for a call that has begun; False if it has ended already."""
@@ -90,7 +90,7 @@ class UnaryCalls:
         return True
 
     def close(self) -> None:
-        """Ends all calls that have begun; the channel's end ends the others. Idempotent."""
+        """End all calls that have begun; the channel's end ends the others. Idempotent."""
         self.is_closed = True
         for call in list(self._under_way.values()):
             call.cancel()

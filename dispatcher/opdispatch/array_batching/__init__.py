@@ -40,7 +40,7 @@ DECOMPOSITIONS = {"meshgrid": meshgrid}
 
 
 def register_batching(library: Library) -> None:
-    """Registers all of them with the library that has the operators, in one publication."""
+    """Register all of them with the library that has the operators, in one publication."""
     with library.dispatcher.transaction():
         kernels = {rule: make_batching_kernel(rule) for rule in set(RULES.values())}
         for name, rule in RULES.items():

@@ -65,7 +65,7 @@ def flattened(x: Any) -> Any:
 
 
 def check_matrices(call: BatchedCall) -> None:
-    """Raises ArgumentError if samples of the first argument have fewer than two dimensions."""
+    """Raise ArgumentError if samples of the first argument have fewer than two dimensions."""
     if call.ndim(0) < 2:
         raise refusal(
             call.name,

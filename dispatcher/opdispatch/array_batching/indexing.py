@@ -127,7 +127,7 @@ def _is_in_place(index: _Index) -> bool:
 
 
 def _check(call: BatchedCall, index: _Index) -> None:
-    """Raises IndexError for more entries than a sample has dimensions."""
+    """Raise IndexError for more entries than a sample has dimensions."""
     taken = sum(
         index.step[n] is not None or index.is_advanced(n) or index.start[n] is not None
         for n in range(len(index.start))

@@ -62,7 +62,7 @@ _NO_TANGENTS: Formulas = {RESULT: Forward.CONSTANT}
 
 
 def register_derivatives(library: Library) -> None:
-    """Registers all of them with the library that has the operators, in one publication."""
+    """Register all of them with the library that has the operators, in one publication."""
     dispatcher = library.dispatcher
 
     def schema_of(name: str) -> FunctionSchema:

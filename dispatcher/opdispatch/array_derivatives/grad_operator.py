@@ -17,7 +17,7 @@ _SCHEMA = (
 
 
 def register_grad(library: Library) -> None:
-    """Defines it."""
+    """Define it."""
     library.define(_SCHEMA)
     library.impl("grad", grad, "CompositeImplicitAutograd")
 

@@ -56,7 +56,7 @@ NAMESPACE = "array"
 
 
 def register(library: Library) -> None:
-    """Registers all of them with a library of that namespace, in one publication."""
+    """Register all of them with a library of that namespace, in one publication."""
     with library.dispatcher.transaction():
         for function in FUNCTIONS:
             name = library.define(str(function.schema))

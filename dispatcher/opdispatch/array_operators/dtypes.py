@@ -53,7 +53,7 @@ def kind_of_numbers(dtype: np.dtype[Any]) -> str:
 
 
 def check_pair(name: str, one: np.dtype[Any], other: np.dtype[Any]) -> None:
-    """Raises ArgumentError unless the standard defines what the two are promoted to, or NumPy is
+    """Raise ArgumentError unless the standard defines what the two are promoted to, or NumPy is
     to decide (``numpy_dtype_promotion``).
 
     Those of ml_dtypes, such as bfloat16, are none of the standard's, and go by their kind.
@@ -93,7 +93,7 @@ def is_promoted(dtype: np.dtype[Any], others: Sequence[Any]) -> bool:
 
 
 def check_complex(name: str, given: np.dtype[Any], wanted: np.dtype[Any]) -> None:
-    """Raises ArgumentError unless complex numbers can be had in that type, or as bool."""
+    """Raise ArgumentError unless complex numbers can be had in that type, or as bool."""
     if wanted.kind not in "cb":
         raise ArgumentError(
             f"array::{name} does not make {given} into {wanted}, which has no imaginary parts",

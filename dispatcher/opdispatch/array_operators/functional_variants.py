@@ -44,7 +44,7 @@ def _schemas() -> dict[str, FunctionSchema]:
 
 
 def register_functional_variants(library: Library) -> None:
-    """Registers them with the library that has the operators for views, in one publication."""
+    """Register them with the library that has the operators for views, in one publication."""
     dispatcher, schemas = library.dispatcher, _schemas()
 
     def find(name: str) -> Callable[..., Any]:
@@ -93,7 +93,7 @@ def _scattering(part: Callable[..., Any], write: Callable[..., Any]) -> Callable
 
 
 def copy_(x: Any, src: Any) -> Any:
-    """Writes the elements of ``src`` to ``x``, of the same shape and dtype.
+    """Write the elements of ``src`` to ``x``, of the same shape and dtype.
 
     Raises ArgumentError for others and for tensors that are not dense, and DeviceError.
     """

@@ -66,14 +66,14 @@ def setitem(
 
 
 def _check_value(x: Any, value: Any) -> None:
-    """Raises ArgumentError for complex numbers that would lose their imaginary parts."""
+    """Raise ArgumentError for complex numbers that would lose their imaginary parts."""
     dtype = getattr(value, "dtype", _COMPLEX if type(value) is complex else None)
     if dtype is not None and dtype.kind == "c":
         check_complex("setitem_", dtype, x.dtype)
 
 
 def _check_no_overlap(x: Any) -> None:
-    """Raises ArgumentError for what was made by ``broadcast_to``."""
+    """Raise ArgumentError for what was made by ``broadcast_to``."""
     strides = getattr(x, "strides", ())
     if 0 not in strides or 0 in x.shape:  # without elements, any stride will do
         return

@@ -289,7 +289,7 @@ def _list_checks(
 
 
 def check_all(name: str, arrays: Iterable[Any]) -> None:
-    """Raises ArgumentError unless any two of the arrays, but for None, have a common type.
+    """Raise ArgumentError unless any two of the arrays, but for None, have a common type.
 
     uint8 has one with uint64 and one with int8; the three of them have none.
     """
@@ -302,7 +302,7 @@ def check_all(name: str, arrays: Iterable[Any]) -> None:
 
 
 def check_each(name: str, arrays: Iterable[Any]) -> None:
-    """Raises ArgumentError unless all of the arrays have numbers."""
+    """Raise ArgumentError unless all of the arrays have numbers."""
     for each in arrays:
         if each.dtype.kind in DOUBTFUL_KINDS:
             check_numbers(name, each.dtype)

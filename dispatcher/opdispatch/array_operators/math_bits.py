@@ -26,7 +26,7 @@ _ZERO_RULES: dict[BoxedFunction, tuple[str, ...]] = {
 
 
 def register_math_bits(library: Library) -> None:
-    """Registers them with the library that has the operators for views, in one publication."""
+    """Register them with the library that has the operators for views, in one publication."""
     toggles = {"_conj": partial(toggled, conj=True), "_neg_view": partial(toggled, neg=True)}
     rules = {
         "real": make_view_kernel(drops_conj=True),

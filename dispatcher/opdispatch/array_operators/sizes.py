@@ -18,7 +18,7 @@ from opdispatch.arrays.extents import MOST_ELEMENTS, count_elements
 
 
 def check_repeats(x: Any, repeats: Any, axis: int | None) -> None:
-    """Raises ArgumentError for more elements than ``repeat`` can make, and for less than none."""
+    """Raise ArgumentError for more elements than ``repeat`` can make, and for less than none."""
     numbers = np.asarray(repeats)
     if numbers.min(initial=0) < 0:
         raise refusal("repeat", f"cannot repeat elements {numbers.min()} times")
@@ -34,13 +34,13 @@ def check_repeats(x: Any, repeats: Any, axis: int | None) -> None:
 
 
 def check_tiles(x: Any, repetitions: Sequence[int]) -> None:
-    """Raises ArgumentError for more elements than ``tile`` can make."""
+    """Raise ArgumentError for more elements than ``tile`` can make."""
     if x.size * math.prod(repetitions) > MOST_ELEMENTS:
         raise refusal("tile", f"of {show(x.shape, repetitions)} makes {TOO_MANY}")
 
 
 def check_range(start: Any, stop: Any = None, step: Any = 1, **options: Any) -> None:
-    """Raises ArgumentError for more elements than ``arange`` can make, or no number of them."""
+    """Raise ArgumentError for more elements than ``arange`` can make, or no number of them."""
     first, last = (0, start) if stop is None else (start, stop)
     count = (last - first) / step
     if count > MOST_ELEMENTS:
@@ -50,7 +50,7 @@ def check_range(start: Any, stop: Any = None, step: Any = 1, **options: Any) -> 
 
 
 def check_points(start: Any, stop: Any, num: int, **options: Any) -> None:
-    """Raises ArgumentError for more elements than ``linspace`` can make."""
+    """Raise ArgumentError for more elements than ``linspace`` can make."""
     if num > MOST_ELEMENTS:
         raise refusal("linspace", f"of {num} points makes {TOO_MANY}")
 

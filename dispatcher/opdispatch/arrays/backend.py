@@ -101,7 +101,7 @@ class ArrayBackend(ABC):
 
     @abstractmethod
     def assign(self, target: Any, contents: Any) -> None:
-        """Writes the elements of another array of this backend, or of a host array, of the same
+        """Write the elements of another array of this backend, or of a host array, of the same
         shape to ``target``. Raises DeviceError.
         """
 
@@ -165,7 +165,7 @@ class ArrayBackend(ABC):
         return ""
 
     def synchronize(self, device: str) -> None:
-        """Waits until the work of the current stream of ``device`` is done. Raises DeviceError."""
+        """Wait until the work of the current stream of ``device`` is done. Raises DeviceError."""
         stream = self.stream(device)
         if stream is not None:
             stream.synchronize()

@@ -40,12 +40,12 @@ class BackendRegistration:
         self.backend = backend
 
     def open(self) -> None:
-        """Puts the backend before all others."""
+        """Put the backend before all others."""
         with _mutex:
             self._publish((self.backend, *self._others()))
 
     def open_behind(self) -> None:
-        """Puts it behind those for its type of device: its arrays are known, others are made."""
+        """Put it behind those for its type of device: its arrays are known, others are made."""
         kind = self.backend.device_type
         with _mutex:
             others = self._others()
@@ -54,13 +54,13 @@ class BackendRegistration:
             self._publish((*others[:place], self.backend, *others[place:]))
 
     def close(self) -> None:
-        """Undoes the registration: its arrays are no tensors any more. Idempotent."""
+        """Undo the registration: its arrays are no tensors any more. Idempotent."""
         with _mutex:
             self._publish(self._others())
             self._forget_types()
 
     def retire(self) -> None:
-        """Has it make no arrays any more; those that it has made stay tensors. Idempotent.
+        """Have it make no arrays any more; those that it has made stay tensors. Idempotent.
 
         It is forgotten with the last of them, and with whoever else knows it.
         """
@@ -90,7 +90,7 @@ class BackendRegistration:
 
 
 def register_backend(backend: ArrayBackend) -> BackendRegistration:
-    """Makes the arrays of a backend tensors, in this process, until the registration is closed.
+    """Make the arrays of a backend tensors, in this process, until the registration is closed.
 
     Of several for one type of device the newest makes the arrays that arrive for it. What a kernel
     library registers when it is imported comes and goes with the library: before it is published,
@@ -129,7 +129,7 @@ def collected_backends() -> Iterator[list[BackendRegistration]]:
 
 @contextmanager
 def preferred_backends(registrations: Sequence[BackendRegistration]) -> Iterator[None]:
-    """Has these make the arrays of the block, in this task, before any newer ones do.
+    """Have these make the arrays of the block, in this task, before any newer ones do.
 
     Kernels know the arrays of their own library's backend, and not those of the next version's.
     """
@@ -175,7 +175,7 @@ def explain_device_error(error: BaseException) -> DeviceError | None:
 
 @contextmanager
 def device_errors(device: str) -> Iterator[None]:
-    """Has what the backend of ``device`` raises in the block be a DeviceError."""
+    """Have what the backend of ``device`` raises in the block be a DeviceError."""
     try:
         yield
     except OpdispatchError:
@@ -192,12 +192,12 @@ def find_lost_device() -> DeviceLostError | None:
 
 
 def use_device(device: str) -> None:
-    """Has kernels use that device unless their arguments are on another one."""
+    """Have kernels use that device unless their arguments are on another one."""
     backend_of_device(device).home = device
 
 
 def run_on_device(arguments: Iterable[Any], function: Callable[..., T], *args: Any) -> T:
-    """Runs what calls a kernel with these arguments, on their device and in order.
+    """Run what calls a kernel with these arguments, on their device and in order.
 
     See ``ArrayBackend.kernel_block``. Raises DeviceError, and what ``function`` raises.
     """

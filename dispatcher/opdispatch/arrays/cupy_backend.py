@@ -131,7 +131,7 @@ class CupyBackend(ArrayBackend):
             return _with_room(cupy, lambda: array.copy(order="C"))
 
     def assign(self, target: Any, contents: Any) -> None:
-        """Writes in place, by the current stream of the target's GPU."""
+        """Write in place, by the current stream of the target's GPU."""
         device = self.device_of(target)
         with self._errors(f"the array on {device!r} cannot be written to", device) as cupy:
             if isinstance(contents, np.ndarray):
@@ -216,7 +216,7 @@ class CupyBackend(ArrayBackend):
             return cupy.cuda.get_current_stream()
 
     def synchronize(self, device: str) -> None:
-        """Waits for this thread's stream on that GPU."""
+        """Wait for this thread's stream on that GPU."""
         with self._errors(f"the work on {device!r} has failed", device):
             self.stream(device).synchronize()
 
@@ -326,7 +326,7 @@ def _with_room(cupy: Any, allocate: Callable[[], T]) -> T:
 
 
 def free_unused(cupy: Any) -> None:
-    """Gives back what CuPy's pools hold and nobody uses."""
+    """Give back what CuPy's pools hold and nobody uses."""
     with suppress(Exception):  # after some errors nothing works any more
         cupy.get_default_memory_pool().free_all_blocks()
         cupy.get_default_pinned_memory_pool().free_all_blocks()

@@ -50,7 +50,7 @@ def share_array(cupy: Any, array: Any, device_id: bytes) -> DeviceMemory:
 
 
 def read_shared(cupy: Any, memory: DeviceMemory, target: Any) -> None:
-    """Copies what another process shares to an array on the current GPU; complete on return.
+    """Copy what another process shares to an array on the current GPU; complete on return.
 
     Raises DeviceError for what cannot be, and what CuPy raises.
     """

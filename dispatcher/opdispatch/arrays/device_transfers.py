@@ -23,7 +23,7 @@ _transfers: dict[str, DeviceTransfers] = {}
 def count_transfer(
     device: str, *, to_device: int = 0, from_device: int = 0, from_peers: int = 0
 ) -> None:
-    """Counts a copy of a backend's, of so many bytes."""
+    """Count a copy of a backend's, of so many bytes."""
     with _mutex:
         before = _transfers.get(device, DeviceTransfers())
         _transfers[device] = DeviceTransfers(

@@ -34,6 +34,6 @@ def is_of_possible_size(shape: Iterable[int]) -> bool:
 
 
 def check_elements(shape: Iterable[int]) -> None:
-    """Raises ValueError, as NumPy does, unless there can be an array of that shape."""
+    """Raise ValueError, as NumPy does, unless there can be an array of that shape."""
     if not is_of_possible_size(shape):
         raise ValueError("it would have more elements than an array can have")

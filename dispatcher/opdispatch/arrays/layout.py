@@ -86,17 +86,17 @@ class Layout(ABC):
 
     @abstractmethod
     def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """Raises ArgumentError unless shapes and dtypes of the parts fit the facts.
+        """Raise ArgumentError unless shapes and dtypes of the parts fit the facts.
 
         ``at`` stands before the name of what is wrong.
         """
 
     @abstractmethod
     def check_elements(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """Raises ArgumentError unless elements of ``index_parts`` are in range."""
+        """Raise ArgumentError unless elements of ``index_parts`` are in range."""
 
     def check_arrays(self, parts: Sequence[Any]) -> None:
-        """Raises ArgumentError unless each part is an array of a backend.
+        """Raise ArgumentError unless each part is an array of a backend.
 
         Raises DeviceError unless all are on one device, where there can be such tensors.
         """
@@ -177,7 +177,7 @@ def namespace_of(array: Any) -> Any:
 
 @contextmanager
 def making(what: str, device: str) -> Iterator[None]:
-    """Has what a library refuses in the block be an ArgumentError, and no room a DeviceMemoryError.
+    """Turn refusals of a library in the block into ArgumentError, no room into DeviceMemoryError.
 
     Raises DeviceError for whatever else is raised there.
     """
@@ -198,7 +198,7 @@ def read_only_view(array: Any) -> Any:
 
 
 def check_indices(array: Any, name: str, shape: tuple[int | None, ...]) -> None:
-    """Raises ArgumentError unless it has int32 or int64 elements, and that shape.
+    """Raise ArgumentError unless it has int32 or int64 elements, and that shape.
 
     None in a shape is any extent.
     """
@@ -208,7 +208,7 @@ def check_indices(array: Any, name: str, shape: tuple[int | None, ...]) -> None:
 
 
 def check_shape(array: Any, name: str, shape: tuple[int | None, ...]) -> None:
-    """Raises ArgumentError unless it has that shape."""
+    """Raise ArgumentError unless it has that shape."""
     have = tuple(array.shape)
     fits = len(have) == len(shape) and all(
         extent in (wanted, None) or wanted is None
@@ -220,7 +220,7 @@ def check_shape(array: Any, name: str, shape: tuple[int | None, ...]) -> None:
 
 
 def check_range(array: Any, name: str, extent: int) -> None:
-    """Raises ArgumentError unless all elements are at least 0 and below ``extent``."""
+    """Raise ArgumentError unless all elements are at least 0 and below ``extent``."""
     if not array.size:
         return
     low, high = int(array.min()), int(array.max())
@@ -230,7 +230,7 @@ def check_range(array: Any, name: str, extent: int) -> None:
 
 
 def check_starts(array: Any, name: str, end: int) -> None:
-    """Raises ArgumentError unless elements begin with 0, never decrease, and end with ``end``."""
+    """Raise ArgumentError unless elements begin with 0, never decrease, and end with ``end``."""
     first, last = int(array[0]), int(array[-1])
     if first != 0 or last != end:
         which, wrong, right = ("begins", first, 0) if first else ("ends", last, end)

@@ -28,7 +28,7 @@ class MetaArray:
     device = "meta"
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-        """Raises ArgumentError for a shape that none has, and TypeError for what is no dtype."""
+        """Raise ArgumentError for a shape that none has, and TypeError for what is no dtype."""
         if any(extent < 0 for extent in shape):
             raise ArgumentError(f"shape is {list(shape)}; a dimension is never negative")
         if any(extent > sys.maxsize for extent in shape):
@@ -92,7 +92,7 @@ class MetaBackend(ArrayBackend):
         return 0
 
     def to_host(self, array: Any) -> HostArray:
-        """Raises DeviceError."""
+        """Raise DeviceError."""
         raise DeviceError(f"there are no elements in {array!r} to be copied out of it")
 
     def from_host(self, array: HostArray, device: str) -> MetaArray:

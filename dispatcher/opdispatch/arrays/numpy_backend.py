@@ -66,7 +66,7 @@ class NumpyBackend(ArrayBackend):
         return DeviceMemoryError(f"there is no room on 'cpu'{why}", **facts)
 
     def assign(self, target: HostArray, contents: Any) -> None:
-        """Writes in place; dtypes of the same kind are converted."""
+        """Write in place; dtypes of the same kind are converted."""
         np.copyto(target, contents, casting="same_kind")
 
     def adopt(self, value: Any) -> HostArray:

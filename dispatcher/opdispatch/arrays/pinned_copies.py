@@ -38,7 +38,7 @@ class PinnedCopies:
     """The way to one GPU, which is the current one when it is made. Any thread may use it."""
 
     def __init__(self, cupy: Any) -> None:
-        """Raises what CuPy raises where no memory can be pinned."""
+        """Raise what CuPy raises where no memory can be pinned."""
         self._cuda = cupy.cuda
         self._lock = threading.Lock()
         self._stream = cupy.cuda.Stream(non_blocking=True)
@@ -50,7 +50,7 @@ class PinnedCopies:
         )
 
     def upload(self, source: np.ndarray[Any, Any], target: Any) -> None:
-        """Copies to an array of the GPU's of the same bytes, in the order of the current stream.
+        """Copy to an array of the GPU's of the same bytes, in the order of the current stream.
 
         Both are C-contiguous. When it returns, ``source`` has been read, and all that comes after
         it on that stream finds the elements in ``target``. Raises what CuPy raises.
@@ -58,7 +58,7 @@ class PinnedCopies:
         self._copy(_Copier.upload, source, target)
 
     def download(self, source: Any, target: np.ndarray[Any, Any]) -> None:
-        """Copies from an array of the GPU's what the current stream has made of it until now.
+        """Copy from an array of the GPU's what the current stream has made of it until now.
 
         Both are C-contiguous. When it returns, it is done. Raises what CuPy raises.
         """
@@ -103,7 +103,7 @@ class _Part:
         self.done: Future[None] = Future()
 
     def run(self) -> None:
-        """Returns at once if another thread has it."""
+        """Return at once if another thread has it."""
         try:
             copy = self._unclaimed.pop()  # which one of several threads can
         except IndexError:
@@ -128,7 +128,7 @@ class _Copier:
         self._pieces = [_Piece(cuda), _Piece(cuda)]
 
     def upload(self, contents: Bytes, address: int, begins: range) -> None:
-        """Returns when the host's have been read."""
+        """Return when the host's have been read."""
         for number, begin in enumerate(begins):
             part, piece = contents[begin : begin + PIECE_BYTES], self._pieces[number % 2]
             piece.done.synchronize()  # what was in it before is on the GPU
@@ -136,7 +136,7 @@ class _Copier:
             self._start(address + begin, piece.address, part.size, "memcpyHostToDevice", piece)
 
     def download(self, contents: Bytes, address: int, begins: range) -> None:
-        """Returns when the host's have been written."""
+        """Return when the host's have been written."""
         before: tuple[Bytes, _Piece] | None = None
         for number, begin in enumerate(begins):
             part, piece = contents[begin : begin + PIECE_BYTES], self._pieces[number % 2]

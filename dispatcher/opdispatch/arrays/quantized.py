@@ -136,7 +136,7 @@ QUANTIZED = Quantized()
 
 
 def check_scale(facts: Facts, dtype: Any, at: str = "") -> None:
-    """Raises ArgumentError unless integers of that dtype can be quantized so."""
+    """Raise ArgumentError unless integers of that dtype can be quantized so."""
     scale, zero_point = facts.scale, facts.zero_point
     with np.errstate(over="ignore"):
         single = float(np.float32(scale))  # which is what calculations take

@@ -126,7 +126,7 @@ def sparse_module(array: Any) -> Any:
 
 
 def check_extents(shape: tuple[int, ...], expected: str, at: str, *, fits: bool) -> None:
-    """Raises ArgumentError unless it ``fits`` and each extent is an int64 of at least 0."""
+    """Raise ArgumentError unless it ``fits`` and each extent is an int64 of at least 0."""
     if not fits or min(shape) < 0:
         raise ArgumentError(f"{at}shape is {list(shape)}; expected {expected}, none negative")
     if max(shape) > _LARGEST_EXTENT:
@@ -134,7 +134,7 @@ def check_extents(shape: tuple[int, ...], expected: str, at: str, *, fits: bool)
 
 
 def check_values(array: Any, name: str) -> None:
-    """Raises ArgumentError unless sparse arrays can have elements of that dtype."""
+    """Raise ArgumentError unless sparse arrays can have elements of that dtype."""
     dtype = np.dtype(array.dtype)
     is_small = dtype.kind == "f" and dtype.itemsize < _LEAST_FLOAT_BYTES
     if dtype.kind not in _KINDS or is_small:

@@ -92,7 +92,7 @@ def way_to_tensor(value: Any) -> str:
 
 
 def convert_tensor(value: Any) -> Any:
-    """Returns ``value`` as it is. Raises TypeError if it is no tensor."""
+    """Return ``value`` as it is. Raises TypeError if it is no tensor."""
     key_bits_of(value)
     return value
 

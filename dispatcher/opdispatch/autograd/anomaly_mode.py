@@ -78,7 +78,7 @@ class AnomalyDetector:
         GRAPH_WATCH.set(replace(self._before, evaluating=node))
 
     def check(self, node: Node, gradients: Sequence[Any]) -> None:
-        """Raises AutogradError for a gradient with a NaN among those that a node has returned."""
+        """Raise AutogradError for a gradient with a NaN among those that a node has returned."""
         if not self._before.checks_nan:
             return
         for place, gradient in enumerate(gradients):
@@ -86,7 +86,7 @@ class AnomalyDetector:
                 raise AutogradError(f"{node.name} returned NaN in its gradient of argument {place}")
 
     def explain(self, error: BaseException, node: Node) -> None:
-        """Adds to an error of a node's where that node was made."""
+        """Add to an error of a node's where that node was made."""
         made_at = node.made_at
         if made_at is None:
             error.add_note(

@@ -37,7 +37,7 @@ class Context:
     _node: Node | None = None
 
     def save_for_backward(self, *tensors: Any) -> None:
-        """Keeps arguments or results of the call; each is a tensor or None.
+        """Keep arguments or results of the call; each is a tensor or None.
 
         Arguments of an operator may be arrays, too, which are tensors when they are used. Whether
         tensors were written to meanwhile is checked then. Raises ArgumentError.
@@ -79,7 +79,7 @@ class Context:
         return tuple([_unpacked(number, saved, node) for number, saved in self._saved])
 
     def keep(self, results: Sequence[Any], made: Sequence[Any] | None = None) -> None:
-        """Keeps what was saved; ``results`` are those of the call, one by one.
+        """Keep what was saved; ``results`` are those of the call, one by one.
 
         ``made`` are what they have become, where these are others. A result without a gradient
         refers to no node, and is kept as an argument is.
@@ -100,7 +100,7 @@ class Context:
         self._to_save = ()
 
     def pack_saved(self, hooks: SavedTensorHooks) -> None:
-        """Has hooks pack what was saved."""
+        """Have hooks pack what was saved."""
         self._saved = [
             (number, saved and (pack_tensor if number == _ARGUMENT else pack_result)(saved, hooks))
             for number, saved in self._saved or ()
@@ -115,7 +115,7 @@ class Context:
             self._node = None
 
     def release(self) -> None:
-        """Lets go of the tensors that were saved."""
+        """Let go of the tensors that were saved."""
         self._saved = None
 
 

@@ -37,7 +37,7 @@ class LostHistory(Node):
         return "LostHistory"
 
     def apply(self, grads: list[Any]) -> NoReturn:
-        """Raises AutogradError."""
+        """Raise AutogradError."""
         raise self.error()
 
     def error(self) -> AutogradError:
@@ -65,7 +65,7 @@ class CallElsewhere(Node):
         return "CallElsewhere"
 
     def apply(self, grads: list[Any]) -> NoReturn:
-        """Raises AutogradError."""
+        """Raise AutogradError."""
         raise AutogradError(
             f"the way back leads through a call that was made in {self._place}, from where no "
             "gradient comes back",
@@ -79,7 +79,7 @@ def has_history(value: Any) -> bool:
 
 
 def name_leaf(value: Any, name: bytes) -> None:
-    """Says what processes call a value, if it is a leaf that requires gradients."""
+    """Say what processes call a value, if it is a leaf that requires gradients."""
     if isinstance(value, Variable) and value.requires_grad and value.is_leaf:
         _set_origin(value, Origin(name, ""))
 
@@ -109,7 +109,7 @@ def note_call(place: str, arguments: Iterable[Any], results: Iterable[Any]) -> N
 
 
 def check_complete(wanted: Iterable[Node], reachable: Iterable[Node]) -> None:
-    """Raises AutogradError if gradients of ``wanted`` may lack what another process knows.
+    """Raise AutogradError if gradients of ``wanted`` may lack what another process knows.
 
     See Note [Histories elsewhere].
     """

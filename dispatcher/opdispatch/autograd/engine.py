@@ -44,7 +44,7 @@ def backward(
     create_graph: bool = False,
     inputs: Tensors | None = None,
 ) -> None:
-    """Adds the gradients of ``tensors`` to ``grad`` of the leaves, or of ``inputs`` alone,
+    """Add the gradients of ``tensors`` to ``grad`` of the leaves, or of ``inputs`` alone,
     which retain them from then on.
 
     ``grad_tensors`` are the gradients of ``tensors`` themselves; each may be left out (None) for a
@@ -231,7 +231,7 @@ def _run(
     create_graph: bool,
     accumulates: bool,
 ) -> dict[Edge, Any]:
-    """Goes all the way; the gradients that arrived at the edges in ``captured``."""
+    """Go all the way; the gradients that arrived at the edges in ``captured``."""
     roots = list(roots)
     needed = None if accumulates else _leading_to(captured, [node for (node, _), _ in roots])
     wanted: dict[Node, list[Edge]] = {}
@@ -373,7 +373,7 @@ class _Pending:
         self._order: list[tuple[int, Node]] = []
 
     def add(self, edge: Edge, gradient: Any) -> None:
-        """Adds to what has arrived."""
+        """Add to what has arrived."""
         node, number = edge
         arrived = self._gradients.get(node)
         if arrived is None:

@@ -41,14 +41,14 @@ class FunctionContext(Context):
         self._dirty: tuple[Any, ...] = ()
 
     def mark_dirty(self, *tensors: Any) -> None:
-        """Says which arguments ``forward`` has written to; each must be one of its results.
+        """Say which arguments ``forward`` has written to; each must be one of its results.
 
         Their versions are counted up. Raises ArgumentError for what is no tensor.
         """
         self._dirty = _only_tensors(tensors, "mark_dirty")
 
     def mark_non_differentiable(self, *results: Any) -> None:
-        """Says which results have no gradient. Raises ArgumentError for what is no tensor."""
+        """Say which results have no gradient. Raises ArgumentError for what is no tensor."""
         self._constant = _only_tensors(results, "mark_non_differentiable")
 
     def is_constant(self, result: Any) -> bool:
@@ -84,12 +84,12 @@ class Function:
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
-        """Calculates the results: a tensor, or a tuple of tensors and others."""
+        """Calculate the results: a tensor, or a tuple of tensors and others."""
         raise NotImplementedError("a Function needs a static method forward")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keeps what ``backward`` needs."""
+        """Keep what ``backward`` needs."""
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -98,7 +98,7 @@ class Function:
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
-        """Calls it. Of a class with a ``setup_context``, arguments may be given by name, and those
+        """Call it. Of a class with a ``setup_context``, arguments may be given by name, and those
         left out have their defaults. Raises AutogradError for what cannot be recorded, and
         TransformError."""
         has_setup = cls.setup_context is not Function.setup_context
@@ -204,7 +204,7 @@ def _made_by(node: Node, number: int, result: Any, *, is_argument: bool = False)
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a ``backward`` that calculates with anything: what it returns has no derivative.
+    """Decorate a ``backward`` that calculates with anything: what it returns has no derivative.
 
     It is called under ``no_grad``. Going back through its results raises AutogradError, if one of
     the gradients that it was given requires gradients: otherwise they are constants. As

@@ -50,7 +50,7 @@ class FunctionNode(Node):
         return getattr(self._context, name)
 
     def keep(self, results: Sequence[Any], savable: Sequence[Any]) -> None:
-        """Keeps what zeros for each result are made of, and what the context saves: ``savable`` are
+        """Keep what zeros for each result are made of, and what the context saves: ``savable`` are
         the results as ``forward`` knows them, but for arguments."""
         self.num_results = len(results)
         self._results = [_made_like(each) for each in results]
@@ -59,7 +59,7 @@ class FunctionNode(Node):
             note_recorded(self)
 
     def apply(self, grads: list[Any]) -> Gradients:
-        """Calls ``backward``. Raises AutogradError for too many gradients, too few, or others."""
+        """Call ``backward``. Raises AutogradError for too many gradients, too few, or others."""
         given = [
             self._zeros(facts) if grad is None and facts is not None else grad
             for grad, facts in zip(grads, self._results, strict=True)
@@ -97,11 +97,11 @@ class FunctionNode(Node):
         return namespace().zeros(shape, dtype=dtype, device=device)
 
     def pack_saved(self, hooks: SavedTensorHooks) -> None:
-        """Has hooks pack what the context saves."""
+        """Have hooks pack what the context saves."""
         self._context.pack_saved(hooks)
 
     def release(self) -> None:
-        """Lets go of the tensors that were saved."""
+        """Let go of the tensors that were saved."""
         self._context.release()
 
 
@@ -118,7 +118,7 @@ class DelayedError(Node):
         return "Error"
 
     def apply(self, grads: list[Any]) -> NoReturn:
-        """Raises AutogradError."""
+        """Raise AutogradError."""
         raise AutogradError(self._message, hint="write that backward with operators alone")
 
 

@@ -23,7 +23,7 @@ class RetainedGrad(LastHook):
         self._tensor = weakref.ref(tensor)
 
     def __call__(self, grad: Any) -> None:
-        """Adds it."""
+        """Add it."""
         if (tensor := self._tensor()) is None:
             return
         meta = meta_of(tensor)
@@ -85,7 +85,7 @@ def _replaced(hook: Any, found: Any, given: Sequence[Any]) -> Sequence[Any]:
 
 
 def _check(hook: Any, replaced: Any, given: Any) -> None:
-    """Raises AutogradError for what cannot stand in the place of a gradient."""
+    """Raise AutogradError for what cannot stand in the place of a gradient."""
     if not isinstance(replaced, Variable):
         raise _no_tensor(hook, replaced)
     one, other = replaced.array, given.array
@@ -97,7 +97,7 @@ def _check(hook: Any, replaced: Any, given: Any) -> None:
 
 
 def _check_device(hook: Any, replaced: Any, given: Any) -> None:
-    """Raises AutogradError for what is elsewhere than the gradient in whose place it is put.
+    """Raise AutogradError for what is elsewhere than the gradient in whose place it is put.
 
     Not of what comes out of a node: that is moved to its tensor's device, or refused, later.
     """

@@ -47,7 +47,7 @@ def is_inference(tensor: Any) -> bool:
 
 
 def make_inference(tensor: Any) -> None:
-    """Makes it one."""
+    """Make it one."""
     tensor.key_bits &= ~_KEYS_OF_AUTOGRAD
     meta_of(tensor).counter = _NO_VERSION
 

@@ -34,7 +34,7 @@ class ToCopy(Node):
 
 
 def record_move(tensor: Any, moved: Any) -> None:
-    """Makes ``moved`` what ``tensor`` has become elsewhere, if gradients are recorded."""
+    """Make ``moved`` what ``tensor`` has become elsewhere, if gradients are recorded."""
     if tensor.requires_grad and is_grad_enabled():
         meta_of(moved).edge = (ToCopy(tensor), 0)
         moved.requires_grad_flag = True
@@ -70,7 +70,7 @@ class OtherLayout(Node):
         return "OtherLayout"
 
     def apply(self, grads: list[Any]) -> NoReturn:
-        """Raises AutogradError."""
+        """Raise AutogradError."""
         raise AutogradError(
             "the way back leads through a tensor's conversion to or from another layout, which has "
             "no derivative",
@@ -79,7 +79,7 @@ class OtherLayout(Node):
 
 
 def record_without_derivative(tensor: Any, made: Any) -> None:
-    """Makes ``made`` what a layout's method has made of ``tensor``, if gradients are recorded."""
+    """Make ``made`` what a layout's method has made of ``tensor``, if gradients are recorded."""
     if tensor.requires_grad and is_grad_enabled() and made.array.dtype.kind in DIFFERENTIABLE_KINDS:
         meta_of(made).edge = (OtherLayout(tensor), 0)
         made.requires_grad_flag = True

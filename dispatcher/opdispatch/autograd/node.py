@@ -103,13 +103,13 @@ class Node(ABC):
         """The gradients of the tensors that were given, one for each edge."""
 
     def release(self) -> None:  # noqa: B027 - most nodes keep nothing
-        """Lets go of what was kept for ``apply``, which raises AutogradError from now on."""
+        """Let go of what was kept for ``apply``, which raises AutogradError from now on."""
 
     def pack_saved(self, hooks: SavedTensorHooks) -> None:  # noqa: B027 - as above
-        """Has hooks pack the tensors that were kept."""
+        """Have hooks pack the tensors that were kept."""
 
     def add_hook(self, number: int, hook: Hook) -> RegisteredHook:
-        """Has ``hook`` see the gradient of one of its results before ``apply`` does."""
+        """Have ``hook`` see the gradient of one of its results before ``apply`` does."""
         added = RegisteredHook(number, hook)
         # Sorting is stable: all others keep their order.
         self.hooks = sorted(
@@ -118,18 +118,18 @@ class Node(ABC):
         return added
 
     def remove_hook(self, registered: RegisteredHook) -> None:
-        """Undoes ``add_hook``. Idempotent."""
+        """Undo ``add_hook``. Idempotent."""
         self.hooks = [each for each in self.hooks or [] if each is not registered] or None
 
     def register_prehook(self, hook: Hook) -> HookHandle:
-        """Has ``hook(grad_outputs)`` see the gradients of its results, before it is done.
+        """Have ``hook(grad_outputs)`` see the gradients of its results, before it is done.
 
         They are a tuple, with None for zeros; what it returns replaces them. As in PyTorch.
         """
         return HookHandle(self, self.add_hook(BEFORE, hook))
 
     def register_hook(self, hook: Hook) -> HookHandle:
-        """Has ``hook(grad_inputs, grad_outputs)`` see what comes out of it, when it is done.
+        """Have ``hook(grad_inputs, grad_outputs)`` see what comes out of it, when it is done.
 
         Both are tuples; what it returns replaces the first. As in PyTorch.
         """
@@ -146,7 +146,7 @@ class HookHandle:
         self._node, self._registered = node, registered
 
     def remove(self) -> None:
-        """Undoes the registration. Idempotent."""
+        """Undo the registration. Idempotent."""
         self._node.remove_hook(self._registered)
 
     def __enter__(self) -> Self:

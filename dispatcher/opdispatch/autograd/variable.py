@@ -123,7 +123,7 @@ def grad_fn_of(tensor: Any) -> Node | None:
 
 
 def renew_history(tensor: Any) -> None:
-    """Gives a view whose base has another history since its own. See Note [Views]."""
+    """Give a view whose base has another history since its own. See Note [Views]."""
     meta = meta_of(tensor)
     view = meta.view
     if view is None or view.version == version_of(view.base):
@@ -165,7 +165,7 @@ class AccumulateGrad(Node):
         return self._variable()
 
     def apply(self, grads: list[Any]) -> tuple[()]:
-        """Adds the gradient to it, unless it requires none any more."""
+        """Add the gradient to it, unless it requires none any more."""
         variable = self._variable()
         if variable is not None and variable.requires_grad_flag:
             accumulate_grad(variable, grads[0], keeps_history=is_grad_enabled())
@@ -182,7 +182,7 @@ def wanted_edge_of(tensor: Any) -> Edge | None:
 
 
 def accumulate_grad(variable: Tensor, gradient: Any, *, keeps_history: bool) -> None:
-    """Adds a gradient to ``grad``.
+    """Add a gradient to ``grad``.
 
     The first one is copied: what arrives may have arrived elsewhere, too. Where histories are kept,
     others are added without writing to what is there, which otherwise stays the tensor that it is,
@@ -199,7 +199,7 @@ def accumulate_grad(variable: Tensor, gradient: Any, *, keeps_history: bool) -> 
 
 
 def note_view(base: Any, view: Any) -> None:
-    """Has a base that requires no gradients know a view of it. See Note [Views]."""
+    """Have a base that requires no gradients know a view of it. See Note [Views]."""
     meta = meta_of(base)
     views = meta.views
     if views is None:
@@ -210,7 +210,7 @@ def note_view(base: Any, view: Any) -> None:
 
 
 def tell_views(meta: AutogradMeta) -> None:
-    """Has the views of a tensor that has come to require gradients require them, too."""
+    """Have the views of a tensor that has come to require gradients require them, too."""
     for view in meta.views or ():
         if (known := view()) is not None and not known.requires_grad_flag:
             known.requires_grad_flag = True
@@ -271,7 +271,7 @@ class Variable:
                 tell_views(meta)
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
-        """Sets ``requires_grad``; returns the tensor."""
+        """Set ``requires_grad``; return the tensor."""
         self.requires_grad = requires_grad
         return self
 
@@ -325,7 +325,7 @@ class Variable:
         return version_of(self)
 
     def retain_grad(self) -> None:
-        """Has ``backward`` add to ``grad`` of a tensor that is no leaf, too.
+        """Have ``backward`` add to ``grad`` of a tensor that is no leaf, too.
 
         It is the gradient that hooks have left. Raises AutogradError.
         """
@@ -346,7 +346,7 @@ class Variable:
         return self.autograd_meta is not None and self.autograd_meta.retained is not None
 
     def register_hook(self, hook: Hook) -> HookHandle:
-        """Has ``hook`` see each gradient of this tensor; what it returns replaces it.
+        """Have ``hook`` see each gradient of this tensor; what it returns replaces it.
 
         The handle's ``remove`` undoes it. Raises AutogradError if it requires no gradient.
         """
@@ -357,7 +357,7 @@ class Variable:
         return HookHandle(node, node.add_hook(number, hook))
 
     def register_post_accumulate_grad_hook(self, hook: Hook) -> HookHandle:
-        """Has ``hook(tensor)`` called whenever ``backward`` has added to ``grad`` of this leaf.
+        """Have ``hook(tensor)`` called whenever ``backward`` has added to ``grad`` of this leaf.
 
         The handle's ``remove`` undoes it. Raises AutogradError for what is no leaf, or requires no
         gradient.
@@ -381,7 +381,7 @@ class Variable:
         create_graph: bool = False,
         inputs: Any = None,
     ) -> None:
-        """Adds the gradients of this tensor to ``grad`` of the leaves, or of ``inputs``.
+        """Add the gradients of this tensor to ``grad`` of the leaves, or of ``inputs``.
 
         See ``opdispatch.autograd.backward``.
         """
@@ -397,7 +397,7 @@ class Variable:
 
 
 def check_differentiable(dtype: Any, requires_grad: bool) -> None:
-    """Raises AutogradError if elements of that type cannot require gradients, and are to."""
+    """Raise AutogradError if elements of that type cannot require gradients, and are to."""
     if requires_grad and dtype.kind not in DIFFERENTIABLE_KINDS:
         raise AutogradError(
             "only tensors of floating-point and complex types can require gradients, and this one "

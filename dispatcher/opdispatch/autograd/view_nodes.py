@@ -93,7 +93,7 @@ class CopySlices(Node):
         return found
 
     def release(self) -> None:
-        """Lets go of what the operator's node keeps."""
+        """Let go of what the operator's node keeps."""
         self._written.release()
 
 
@@ -137,7 +137,7 @@ def shares_elements(base: Any, other: Any) -> bool:
 
 
 def check_may_be_written_to(tensor: Any) -> None:
-    """Raises AutogradError for a leaf that requires gradients, a view of one, and some views.
+    """Raise AutogradError for a leaf that requires gradients, a view of one, and some views.
 
     To be asked where the write is recorded, which it cannot be to a plain array: nothing is known
     of that.
@@ -173,7 +173,7 @@ def is_of_leaf(tensor: Any) -> bool:
 
 
 def rebase_history(tensor: Any, node: Node, number: int = 0, place: int = 0) -> None:
-    """Makes result ``number`` of ``node`` a tensor that was written to: argument ``place``.
+    """Make result ``number`` of ``node`` a tensor that was written to: argument ``place``.
 
     Of a view, it is the base's history, and the node has that one result.
     """
@@ -203,7 +203,7 @@ def view_of_itself(tensor: Any, made_by: str) -> Any:
 
 
 def set_edge(tensor: Any, edge: Edge) -> None:
-    """Gives a tensor that was written to another history; what it retains is the new one's."""
+    """Give a tensor that was written to another history; what it retains is the new one's."""
     meta = meta_of(tensor)
     before, meta.edge = meta.edge, edge
     move_retained(meta, before)
@@ -212,7 +212,7 @@ def set_edge(tensor: Any, edge: Edge) -> None:
 
 
 def move_retained(meta: AutogradMeta, before: Edge | None) -> None:
-    """Has what ``retain_grad`` asked for, at the history before, asked for at the present one."""
+    """Have what ``retain_grad`` asked for, at the history before, asked for at the present one."""
     if meta.retained is not None and before is not None and meta.edge is not None:
         before[0].remove_hook(meta.retained)
         node, number = meta.edge

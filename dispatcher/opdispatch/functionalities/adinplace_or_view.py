@@ -83,7 +83,7 @@ class _ViewText(LayerText):
 def _note_results(
     operator: FindOperator, first: Tensor, result: Any, args: Any, kwargs: Any
 ) -> None:
-    """Notes what the results of a call are. ``args`` and ``kwargs`` are its other arguments."""
+    """Note what the results of a call are. ``args`` and ``kwargs`` are its other arguments."""
     if not first.key_bits & ADINPLACE_OR_VIEW_BIT and is_inference(first):
         for each in result if isinstance(result, list) else (result,):
             make_inference(each)
@@ -106,7 +106,7 @@ def _replay_one(operator: FindOperator, args: Any, kwargs: Any, place: int, base
 
 
 def _note(first: Tensor, result: Tensor, replay: Callable[..., Any], made_by: str = "") -> None:
-    """Makes ``result`` a view of ``first``, or of what that is a view of."""
+    """Make ``result`` a view of ``first``, or of what that is a view of."""
     given = first.autograd_meta
     counter = counter_of(first) if given is None or given.counter is None else given.counter
     meta = result.autograd_meta

@@ -72,17 +72,17 @@ def make_autocast_kernel(policy: Policy, device_type: str) -> KernelFunction:
 
 
 def lower_precision_fp(op: OperatorHandle, device_type: str, stack: list[Any]) -> None:
-    """Casts to the dtype of the block."""
+    """Cast to the dtype of the block."""
     _cast_all(stack, get_autocast_dtype(device_type), device_type)
 
 
 def fp32(op: OperatorHandle, device_type: str, stack: list[Any]) -> None:
-    """Casts to float32."""
+    """Cast to float32."""
     _cast_all(stack, _FLOAT32, device_type)
 
 
 def fp32_set_opt_dtype(op: OperatorHandle, device_type: str, stack: list[Any]) -> None:
-    """Sets the argument ``dtype`` to float32 if it is not given, and the first one is eligible."""
+    """Set the argument ``dtype`` to float32 if it is not given, and the first one is eligible."""
     names = [argument.name for argument in op.call_signature.schema.arguments]
     place = names.index("dtype")
     if stack[place] is None and is_eligible(stack[0], device_type):
@@ -90,7 +90,7 @@ def fp32_set_opt_dtype(op: OperatorHandle, device_type: str, stack: list[Any]) -
 
 
 def promote(op: OperatorHandle, device_type: str, stack: list[Any]) -> None:
-    """Casts to float32 if a tensor is of that, else to the dtype of the block.
+    """Cast to float32 if a tensor is of that, else to the dtype of the block.
 
     Raises ArgumentError if one is neither.
     """
@@ -107,7 +107,7 @@ def promote(op: OperatorHandle, device_type: str, stack: list[Any]) -> None:
 
 
 def cast_inputs(dtype: Any) -> Policy:
-    """Casts to ``dtype``. Raises ArgumentError if that is none of numbers."""
+    """Cast to ``dtype``. Raises ArgumentError if that is none of numbers."""
     target = dtype_to_cast_to(dtype)
 
     def cast_to_it(op: OperatorHandle, device_type: str, stack: list[Any]) -> None:

@@ -105,7 +105,7 @@ class NotImplementedNode(Node):
         return "NotImplemented"
 
     def apply(self, grads: list[Any]) -> NoReturn:
-        """Raises AutogradError."""
+        """Raise AutogradError."""
         raise AutogradError(
             f"{self._operator} has no derivative, and the way back leads through it",
             hint="register one with opdispatch.register_autograd, or a kernel for Autograd",
@@ -160,7 +160,7 @@ def requires_gradients(stack: Sequence[Any]) -> bool:
 
 
 def redispatch_below_autograd(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Calls the operator's kernel below the Autograd keys. See above."""
+    """Call the operator's kernel below the Autograd keys. See above."""
     _redispatch(op, keys, stack, is_custom=False)
 
 

@@ -110,7 +110,7 @@ def _refusal(op: OperatorHandle, key: DispatchKey, why: str) -> NoKernelError:
 
 
 def refuse_batch(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Raises NoKernelError: the fallback of the older batches."""
+    """Raise NoKernelError: the fallback of the older batches."""
     raise _refusal(op, _K.Batched, "no argument has a batch dimension to go along")
 
 

@@ -84,7 +84,7 @@ class BatchedCall:
         return self.args[self.place(argument)]
 
     def run(self, args: Sequence[Any] | None = None, **changes: Any) -> Any:
-        """Calls the operator with these arguments, all of them, but for changes by name."""
+        """Call the operator with these arguments, all of them, but for changes by name."""
         args = self.args if args is None else args
         if changes:
             args = list(args)
@@ -125,7 +125,7 @@ def make_batching_kernel(rule: Rule) -> KernelFunction:
 
 
 def call_by_rule(op: OperatorHandle, frame: Frame, stack: list[Any], rule: Rule) -> None:
-    """Has a rule do the call, if one of the tensors is batched at the frame's level."""
+    """Have a rule do the call, if one of the tensors is batched at the frame's level."""
     layer = frame.layer
     assert isinstance(layer, VmapLayer)
     values, dims, found = unwrap_all(stack, layer)

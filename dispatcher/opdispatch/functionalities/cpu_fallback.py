@@ -147,7 +147,7 @@ class _HostCopies:
         return copy
 
     def write_back(self, copies: list[tuple[Any, str]]) -> None:
-        """Gives arguments what their copies contain now, once all are known to take it.
+        """Give arguments what their copies contain now, once all are known to take it.
 
         Beside each stands the text of the error, with places for what has changed, from and to.
         """

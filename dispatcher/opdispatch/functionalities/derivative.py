@@ -72,7 +72,7 @@ class Derivative:
     """The formulas of one operator, and what is kept of a call for them."""
 
     def __init__(self, schema: FunctionSchema, formulas: Formulas) -> None:
-        """Raises AutogradError for a formula of, or with, what the operator does not have."""
+        """Raise AutogradError for a formula of, or with, what the operator does not have."""
         formulas = {name: each for name, each in formulas.items() if name != RESULT}
         self.name = str(schema.name)
         self.title = title_of(schema)
@@ -156,7 +156,7 @@ class FormulaNode(Node):
         return self.derivative.title
 
     def keep_results(self, results: Sequence[Any]) -> None:
-        """Keeps what formulas need of the results that are tensors."""
+        """Keep what formulas need of the results that are tensors."""
         assert self.kept is not None
         saved = [save_result(each) if isinstance(each, Tensor) else None for each in results]
         for n, name in enumerate(self.derivative.kept):
@@ -166,7 +166,7 @@ class FormulaNode(Node):
                 self.kept[n] = saved
 
     def apply(self, grads: list[Any]) -> Gradients:
-        """Calls the formulas of the arguments whose gradients are wanted."""
+        """Call the formulas of the arguments whose gradients are wanted."""
         if self.kept is None:
             raise AutogradError(
                 f"the way back leads through {self.name} a second time, and what it kept was let "
@@ -218,7 +218,7 @@ class FormulaNode(Node):
         return kept
 
     def pack_saved(self, hooks: SavedTensorHooks) -> None:
-        """Has hooks pack the tensors that were kept, and arrays as tensors."""
+        """Have hooks pack the tensors that were kept, and arrays as tensors."""
         assert self.kept is not None
         for n, (name, has_tensors) in enumerate(
             zip(self.derivative.kept, self.derivative.has_tensors, strict=True)
@@ -232,7 +232,7 @@ class FormulaNode(Node):
                 self.kept[n] = kept and [each and pack_result(each, hooks) for each in kept]
 
     def release(self) -> None:
-        """Lets go of the tensors that were kept. Without any, one may come again."""
+        """Let go of the tensors that were kept. Without any, one may come again."""
         if self.derivative.keeps_values:
             self.kept = None
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def call_without_writes(op: OperatorHandle, level: Level, stack: list[Any]) -> None:
-    """Replaces the arguments on ``stack`` by the returns; those written to hold other values then.
+    """Replace the arguments on ``stack`` by the returns; those written to hold other values then.
 
     Raises ArgumentError if one has several elements in one place, or would be of another shape.
     """
@@ -138,7 +138,7 @@ def _adopted(level: Level, value: Any) -> Any:
 
 
 def _check_no_overlap(op: OperatorHandle, argument: Argument, value: Any) -> None:
-    """Raises ArgumentError for what was made by ``broadcast_to``."""
+    """Raise ArgumentError for what was made by ``broadcast_to``."""
     if isinstance(value, list):
         for each in value:
             _check_no_overlap(op, argument, each)

@@ -71,7 +71,7 @@ _NO_RULE = "no rule for its functionalization (a kernel for this key by make_vie
 
 
 def call_below(op: OperatorHandle, level: Level, stack: list[Any]) -> None:
-    """Calls the operator with values, and makes functional tensors of its results."""
+    """Call the operator with values, and make functional tensors of its results."""
     stack[:] = map(level.value_of, stack)
     with level.below():
         op.call_boxed(stack)
@@ -116,7 +116,7 @@ def _ended_value(value: Any) -> Any:
 
 
 def _is_composite(op: OperatorHandle, level: Level, stack: list[Any]) -> bool:
-    """Calls the kernel for CompositeImplicitAutograd, if that is what serves the values."""
+    """Call the kernel for CompositeImplicitAutograd, if that is what serves the values."""
     if not op.has_kernel_for_dispatch_key(_K.CompositeImplicitAutograd):
         return False
     with level.below():

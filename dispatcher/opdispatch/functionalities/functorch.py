@@ -30,7 +30,7 @@ _K = DispatchKey
 
 
 def to_top_level(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Hands a call to the topmost level. Raises NoKernelError if there is none."""
+    """Hand a call to the topmost level. Raises NoKernelError if there is none."""
     frame = _frame(op, _K.FuncTorchDynamicLayerFrontMode)
     if not frame.layer.take(op, stack):
         stack[:] = map_tensors(unwrap_dead, stack)
@@ -38,12 +38,12 @@ def to_top_level(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> 
 
 
 def to_next_level(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Hands a call from the topmost level to the next. Raises NoKernelError if there is none."""
+    """Hand a call from the topmost level to the next. Raises NoKernelError if there is none."""
     send_down(_frame(op, _K.FuncTorchDynamicLayerBackMode), op, stack)
 
 
 def without_wrappers(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Calls the operator with what is in the wrappers of levels that are over.
+    """Call the operator with what is in the wrappers of levels that are over.
 
     In forward mode, it is an operator without a rule of its own, which may be made of others.
     Raises NoKernelError if there are neither wrappers nor a level of forward mode.

@@ -29,7 +29,7 @@ def _materializing(key: DispatchKey) -> KernelFunction:
     below = DispatchKeySet.full_after(key)
 
     def materialize(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-        """Calls the operator below with what its arguments stand for."""
+        """Call the operator below with what its arguments stand for."""
         written: list[tuple[Any, Any]] = []
         for place, argument in enumerate(op.call_signature.schema.arguments):
             pairs = written if argument.is_write else []

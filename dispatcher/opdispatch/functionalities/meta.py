@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def refuse_meta_tensors(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Raises NoKernelError."""
+    """Raise NoKernelError."""
     raise op.no_kernel_error(
         "Meta", f"{op.name} was called with Meta tensors, and has no Meta kernel"
     )

@@ -95,7 +95,7 @@ def _redispatch_plain(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]
 
 
 def _make_plain(stack: list[Any]) -> list[tuple[Tensor, Tensor]]:
-    """Has kernels get tensors of classes that handle nothing as plain ones. Both, of each."""
+    """Have kernels get tensors of classes that handle nothing as plain ones. Both, of each."""
     pairs = []
     for place, value in enumerate(stack):
         if isinstance(value, list):
@@ -190,7 +190,7 @@ def _flat(stack: list[Any]) -> Iterator[Any]:
 
 
 def refuse_python_dispatcher(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Raises NoKernelError."""
+    """Raise NoKernelError."""
     raise op.no_kernel_error(
         "PythonDispatcher", f"{op.name} arrived at PythonDispatcher, and no such dispatcher is set"
     )

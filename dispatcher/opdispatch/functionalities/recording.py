@@ -137,7 +137,7 @@ class RecordedCall:
         return _Real(value, version_of(value) if is_tensor else 0)
 
     def keep(self, results: Sequence[Any]) -> None:
-        """Says what its results are, and that they are read and written to."""
+        """Say what its results are, and that they are read and written to."""
         for place, value in enumerate(_flat(results)):
             array = value.array if isinstance(value, Tensor) else value
             if isinstance(array, FakeArray) and array.recorded is None:
@@ -183,7 +183,7 @@ class RecordedCall:
             yield from (call for call in readers if call is not None and call.time < self.time)
 
     def run(self, device: str | None) -> None:
-        """Makes the call. Those ``before`` have been made."""
+        """Make the call. Those ``before`` have been made."""
         stack = [
             self._device_for(value, device) if is_device else self._value_of(value, device)
             for value, is_device in zip(self._arguments, self._is_device, strict=True)
@@ -241,7 +241,7 @@ class RecordedCall:
 
 
 def replay(recorded: Recorded, device: str | None) -> None:
-    """Makes what a recorded array stands for, on ``device``; None: where it was to be.
+    """Make what a recorded array stands for, on ``device``; None: where it was to be.
 
     Raises ArgumentError, DeviceError, and what the calls raise.
     """

@@ -84,7 +84,7 @@ class RegisteredNode(Node):
         return title_of(self.schema)
 
     def keep(self, results: Sequence[Any]) -> None:
-        """Makes results what this node has made. Keeps what the context saves, and what zeros for
+        """Make results what this node has made. Keeps what the context saves, and what zeros for
         each result are made of."""
         flat = flat_list(results)
         for number, each in enumerate(flat):
@@ -98,7 +98,7 @@ class RegisteredNode(Node):
         self.context.keep(flat)
 
     def apply(self, grads: list[Any]) -> Gradients:
-        """Calls ``backward``."""
+        """Call ``backward``."""
         left = iter(grads)
         given = [
             [self._given(next(left), each) for each in facts]
@@ -166,11 +166,11 @@ class RegisteredNode(Node):
         return AutogradError(f"the backward of {name} {message}", operator=name)
 
     def pack_saved(self, hooks: SavedTensorHooks) -> None:
-        """Has hooks pack what the context saves."""
+        """Have hooks pack what the context saves."""
         self.context.pack_saved(hooks)
 
     def release(self) -> None:
-        """Lets go of the tensors that were saved."""
+        """Let go of the tensors that were saved."""
         self.context.release()
 
 

@@ -26,7 +26,7 @@ _BELOW = DispatchKeySet.full_after(DispatchKey.Tracer)
 
 
 def trace_call(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Tells the traces of the call, and makes it. Without any, ``call_untraced``."""
+    """Tell the traces of the call, and make it. Without any, ``call_untraced``."""
     found = traces()
     if not found:
         call_untraced(op, stack)
@@ -46,7 +46,7 @@ def trace_call(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> No
 
 
 def call_untraced(op: OperatorHandle, stack: list[Any]) -> None:
-    """Calls the operator.
+    """Call the operator.
 
     Raises NoKernelError if that call arrives here again and again, where PyTorch runs out of
     stack: the key is included by a trace, and by nobody else.

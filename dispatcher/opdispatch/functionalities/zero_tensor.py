@@ -24,7 +24,7 @@ _META = DispatchKeySet.of(to_runtime_key(DispatchKey.Dense, BackendComponent.Met
 
 
 def materialize(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Redispatches below ZeroTensor, with tensors that hold zeros.
+    """Redispatch below ZeroTensor, with tensors that hold zeros.
 
     Raises NoKernelError if the operator writes to an argument that is a zero tensor.
     """

@@ -33,12 +33,12 @@ class FunctionalStorage:
         self._layout = (tuple(array.shape), array.dtype, getattr(array, "strides", None))
 
     def add_update(self, views: tuple[ViewMeta, ...], value: Any) -> None:
-        """Notes that the view that ``views`` make of the base has become ``value``."""
+        """Note that the view that ``views`` make of the base has become ``value``."""
         self._updates.append((views, value))
         self.generation += 1
 
     def apply_updates(self) -> None:
-        """Makes the base what the writes have made of it. To be called below the level."""
+        """Make the base what the writes have made of it. To be called below the level."""
         while self._updates:
             views, value = self._updates[0]
             self.base = scatter(self.base, views, value)

@@ -83,7 +83,7 @@ class FunctionalTensor(Tensor, is_below=True):
         return self.value
 
     def write(self, value: Any) -> None:
-        """Makes ``value``, of its shape and dtype, what it holds; aliases will notice."""
+        """Make ``value``, of its shape and dtype, what it holds; aliases will notice."""
         self.storage.add_update(self.views, value)
         self.sync()  # at once, as in PyTorch: so that a loop of writes keeps no values
 

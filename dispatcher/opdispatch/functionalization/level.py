@@ -60,11 +60,11 @@ class Level(DynamicLayer):
         self.is_over = True
 
     def process(self, op: OperatorHandle, stack: list[Any]) -> None:
-        """Calls it with Functionalize switched on."""
+        """Call it with Functionalize switched on."""
         self.call_with(_ON, _OFF, op, stack)
 
     def send_to_next(self, op: OperatorHandle, stack: list[Any]) -> None:
-        """Calls an operator that Functionalize has let pass with values."""
+        """Call an operator that Functionalize has let pass with values."""
         stack[:] = map(self.value_of, stack)
         op.call_boxed(stack)
         stack[:] = map(self.make, stack)

@@ -33,7 +33,7 @@ class LoopResult:
 
 
 def check_writes(op: OperatorHandle, dims: list[Any]) -> None:
-    """Raises TransformError for a call that writes samples of a batch to what has no batch."""
+    """Raise TransformError for a call that writes samples of a batch to what has no batch."""
     for argument, dim in zip(op.call_signature.schema.arguments, dims, strict=True):
         if argument.is_write and (None in dim if isinstance(dim, list) else dim is None):
             raise TransformError(

@@ -102,7 +102,7 @@ class DynamicLayer(ABC):
         self._entered = self._lowered = None
 
     def call_with(self, included: int, excluded: int, op: OperatorHandle, stack: list[Any]) -> None:
-        """Calls an operator with this level's keys switched on, and others off."""
+        """Call an operator with this level's keys switched on, and others off."""
         state = LOCAL_STATE.get()
         known = self._entered
         if known is None or known[0] is not state:
@@ -218,7 +218,7 @@ def process_at_top(frame: Frame, op: OperatorHandle, stack: list[Any]) -> None:
 
 
 def call_without(keys: int, op: OperatorHandle, stack: list[Any]) -> None:
-    """Calls an operator with keys switched off."""
+    """Call an operator with keys switched off."""
     state = LOCAL_STATE.get()
     token = LOCAL_STATE.set(replace(state, excluded=state.excluded | keys))
     try:
@@ -247,7 +247,7 @@ class Lowered:
 
 
 def send_down(frame: Frame, op: OperatorHandle, stack: list[Any]) -> None:
-    """Hands a call to the level below."""
+    """Hand a call to the level below."""
     with Lowered(frame):
         frame.layer.send_to_next(op, stack)
 

@@ -45,7 +45,7 @@ class GradLayer(DynamicLayer):
         self._recorded_before = is_grad_enabled() and not off
 
     def process(self, op: OperatorHandle, stack: list[Any]) -> None:
-        """Makes wrappers of what comes from outside; it is constant here."""
+        """Make wrappers of what comes from outside; it is constant here."""
         stack[:] = map_tensors(self._own, stack)
         self.call_with(0, _OFF, op, stack)
 
@@ -55,7 +55,7 @@ class GradLayer(DynamicLayer):
         return make_wrapper(self, value, is_immutable=True)
 
     def send_to_next(self, op: OperatorHandle, stack: list[Any]) -> None:
-        """Calls it with what is below the wrappers, and wraps what it returns.
+        """Call it with what is below the wrappers, and wraps what it returns.
 
         Raises TransformError if it writes to what the function has from outside.
         """

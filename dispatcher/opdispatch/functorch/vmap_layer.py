@@ -82,7 +82,7 @@ class VmapLayer(DynamicLayer):
         return True
 
     def process(self, op: OperatorHandle, stack: list[Any]) -> None:
-        """Calls it with FuncTorchBatched switched on: for tensors of a batch, that is next."""
+        """Call it with FuncTorchBatched switched on: for tensors of a batch, that is next."""
         if NONDETERMINISTIC in op.tags and not (
             op.has_kernel_for_dispatch_key(DispatchKey.FuncTorchVmapMode)
             or op.has_kernel_for_dispatch_key(DispatchKey.FuncTorchBatched)
@@ -92,7 +92,7 @@ class VmapLayer(DynamicLayer):
             self.call_with(_ON, _OFF, op, stack)
 
     def send_to_next(self, op: OperatorHandle, stack: list[Any]) -> None:
-        """Calls it: no tensor of this batch is among the arguments any more."""
+        """Call it: no tensor of this batch is among the arguments any more."""
         call_stack(op, stack)
 
     def _process_random(self, op: OperatorHandle, stack: list[Any]) -> None:

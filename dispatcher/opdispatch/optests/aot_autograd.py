@@ -36,7 +36,7 @@ class _Outcome(NamedTuple):
 
 
 def check_aot_dispatch(sample: Sample) -> None:
-    """Raises OpCheckError, and what the operator raises.
+    """Raise OpCheckError, and what the operator raises.
 
     Compared are results, what was written to, and the gradients of the results' sum, if an argument
     requires them.

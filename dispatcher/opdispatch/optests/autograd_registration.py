@@ -16,7 +16,7 @@ _FOR_ALL = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 
 
 def check_autograd_registration(sample: Sample) -> None:
-    """Raises OpCheckError, and what the operator raises.
+    """Raise OpCheckError, and what the operator raises.
 
     Nothing is checked where no argument requires gradients, or where the operator has a kernel for
     Autograd, for a key of that kind, or one that serves it. Without it, what its kernel for a

@@ -21,7 +21,7 @@ NOT_FAKED = frozenset({"dynamic_output_shape", "inplace_view", "data_dependent_o
 
 
 def check_fake_tensor(sample: Sample) -> None:
-    """Raises OpCheckError, and what the operator raises, with and without elements.
+    """Raise OpCheckError, and what the operator raises, with and without elements.
 
     Compared are the number of results, their shapes, dtypes and devices, whether they require
     gradients, and which of them are arguments. Without elements there are no strides. Tensors of
@@ -49,7 +49,7 @@ def check_fake_tensor(sample: Sample) -> None:
 
 
 def compare_facts(faked: Any, real: Any, what: str) -> None:
-    """Raises OpCheckError unless a fake tensor stands for a real one, or both are none."""
+    """Raise OpCheckError unless a fake tensor stands for a real one, or both are none."""
     is_tensor = bool(tensors_in([real]))
     if bool(tensors_in([faked])) is not is_tensor:
         raise OpCheckError(f"{what} is {faked!r} for fake tensors, and {real!r} otherwise")
@@ -70,7 +70,7 @@ def compare_facts(faked: Any, real: Any, what: str) -> None:
 
 
 def call_with_fakes(sample: Sample, args: Any, kwargs: Any) -> Any:
-    """Calls the operator with fake tensors.
+    """Call the operator with fake tensors.
 
     Raises what it raises; OpCheckError if that comes of a kernel for others than such tensors.
     """

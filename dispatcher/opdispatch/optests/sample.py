@@ -131,7 +131,7 @@ def share_memory(one: Any, other: Any) -> bool:
 
 
 def check_close(actual: Any, expected: Any, tolerance: Tolerance, what: str, where: str) -> None:
-    """Raises OpCheckError unless the same values are in both: ``what`` is of ``actual``."""
+    """Raise OpCheckError unless the same values are in both: ``what`` is of ``actual``."""
     ours, theirs = list(leaves(actual)), list(leaves(expected))
     if len(ours) != len(theirs):
         raise OpCheckError(f"{what} are {len(ours)} {where}, and {len(theirs)} otherwise")

@@ -19,7 +19,7 @@ _ANYTHING = "*"
 
 
 def check_schema(sample: Sample) -> None:
-    """Raises OpCheckError, and what the operator raises.
+    """Raise OpCheckError, and what the operator raises.
 
     Views of different elements of one array share no memory. PyTorch asks whether they share a
     storage.

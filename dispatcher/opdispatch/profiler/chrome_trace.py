@@ -128,7 +128,7 @@ def build_chrome_trace(
 
 
 def write_chrome_trace(trace: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Writes it as JSON, compressed if the name ends in ``.gz``. Raises OSError."""
+    """Write it as JSON, compressed if the name ends in ``.gz``. Raises OSError."""
     text = json.dumps(trace, separators=(",", ":"), allow_nan=False).encode()
     path = Path(path)
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)

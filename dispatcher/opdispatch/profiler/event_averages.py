@@ -38,7 +38,7 @@ class FunctionEventAvg:
         return self.cpu_time_total / self.count if self.count else 0.0
 
     def add(self, event: FunctionEvent) -> None:
-        """Adds one event."""
+        """Add one event."""
         self.count += 1
         self.cpu_time_total += event.cpu_time_total
         self.self_cpu_time_total += event.self_cpu_time_total

@@ -75,7 +75,7 @@ class profile:  # noqa: N801 - PyTorch's name
         self._state: LocalState | None = None  # in which a step begins, and ends
 
     def start(self) -> None:
-        """Begins to record. Raises ArgumentError if it does already."""
+        """Begin to record. Raises ArgumentError if it does already."""
         if self._action is not None:
             raise ArgumentError("this profile is recording already", hint="make another one")
         self.step_num = 0
@@ -85,7 +85,7 @@ class profile:  # noqa: N801 - PyTorch's name
         self._begin()
 
     def stop(self) -> None:
-        """Ends the recording, in the task that began it. What has not ended, ends now."""
+        """End the recording, in the task that began it. What has not ended, ends now."""
         action, self._action = self._action, None
         if action is None:
             raise ArgumentError("this profile is not recording")
@@ -153,7 +153,7 @@ class profile:  # noqa: N801 - PyTorch's name
             self._on_trace_ready(self)
 
     def _switch_on(self) -> None:
-        """Has calls recorded from now on, if they are to be; in a step, within its event."""
+        """Have calls recorded from now on, if they are to be; in a step, within its event."""
         recorder = self._running
         if recorder is not None:
             local = LOCAL_STATE.get()
@@ -214,7 +214,7 @@ class profile:  # noqa: N801 - PyTorch's name
         return KeyGrid(self._ended().visits)
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes a file for https://ui.perfetto.dev, compressed if its name ends in ``.gz``."""
+        """Write a file for https://ui.perfetto.dev, compressed if its name ends in ``.gz``."""
         # Here, and below: few programs need it, and every program imports this module.
         from opdispatch.profiler.chrome_trace import build_chrome_trace, write_chrome_trace
 
@@ -223,7 +223,7 @@ class profile:  # noqa: N801 - PyTorch's name
         write_chrome_trace(trace, path)
 
     def export_flame_chart(self, path: str | os.PathLike[str], width: int = 1000) -> None:
-        """Writes an SVG picture, ``width`` pixels wide."""
+        """Write an SVG picture, ``width`` pixels wide."""
         from opdispatch.profiler.flame_chart import draw_flame_chart
 
         Path(path).write_text(draw_flame_chart(self.events(), width), encoding="utf-8")

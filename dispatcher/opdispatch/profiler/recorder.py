@@ -159,7 +159,7 @@ class Recorder:
                 self.visits[operator, key] += count
 
     def sink(self, outer: TraceSink | None) -> TraceSink:
-        """Counts the lines of a trace; they go on to ``outer``."""
+        """Count the lines of a trace; they go on to ``outer``."""
 
         def emit(line: TraceLine) -> None:
             if type(line) is TraceLine:  # those of other processes have a class of their own

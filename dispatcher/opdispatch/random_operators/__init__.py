@@ -38,7 +38,7 @@ NONDETERMINISTIC = "nondeterministic_seeded"
 
 
 def register(library: Library) -> None:
-    """Registers all of them with a library of that namespace, in one publication."""
+    """Register all of them with a library of that namespace, in one publication."""
 
     def find(name: str) -> FindOperator:
         return library.dispatcher.finder_of(f"{NAMESPACE}::{name}")

@@ -39,7 +39,7 @@ def _digits_of(dtype: Any) -> int:
 
 
 def check_floating(name: str, dtype: Any) -> None:
-    """Raises ArgumentError unless the numbers of a continuous distribution can be of that type."""
+    """Raise ArgumentError unless the numbers of a continuous distribution can be of that type."""
     if not _digits_of(dtype):
         raise ArgumentError(
             f"random::{name} makes numbers of {', '.join([*_DIGITS, *_COMPLEX])}, not of {dtype}"
@@ -47,7 +47,7 @@ def check_floating(name: str, dtype: Any) -> None:
 
 
 def check_bounds(name: str, low: int, high: int, dtype: Any) -> None:
-    """Raises ArgumentError unless there are numbers from ``low`` to below ``high``, all of that
+    """Raise ArgumentError unless there are numbers from ``low`` to below ``high``, all of that
     type."""
     if high <= low:
         raise ArgumentError(

@@ -54,7 +54,7 @@ class Place(ABC):
         """
 
     def write(self, target: Any, draw: Draw) -> None:
-        """Fills an array of that shape and dtype."""
+        """Fill an array of that shape and dtype."""
         target[...] = self.make(draw)
 
     def masked(self, array: Any, mask: Any, scale: float) -> Any:
@@ -104,7 +104,7 @@ class Nowhere(Place):
         return MetaArray(draw.shape, draw.dtype)
 
     def write(self, target: Any, draw: Draw) -> None:
-        """Writes nothing."""
+        """Write nothing."""
         self.make(draw)
 
     def masked(self, array: Any, mask: Any, scale: float) -> Any:

@@ -72,7 +72,7 @@ class Graph:
     """Where the other operators are looked up: in the default dispatcher, if it is None."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls the operators of this process.
+        """Call the operators of this process.
 
         Raises ArgumentError for arguments of another structure, OperatorNotFoundError, GraphError
         if an operator has another schema than in the trace, and what operators raise.
@@ -200,7 +200,7 @@ class Graph:
     # -- plumbing ---------------------------------------------------------------------------------
 
     def _take(self, expected: Any, given: Any, where: str, inputs: list[Any]) -> None:
-        """Puts what is given for the inputs in a tree to its places."""
+        """Put what is given for the inputs in a tree to its places."""
         if isinstance(expected, Value):
             inputs[expected.number] = given
             return

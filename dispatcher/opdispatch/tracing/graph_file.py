@@ -40,7 +40,7 @@ File = str | os.PathLike[str] | BinaryIO
 
 
 def save_graph(graph: Graph, file: File) -> None:
-    """Writes a graph to a file, or to a path; constants with what is in them now.
+    """Write a graph to a file, or to a path; constants with what is in them now.
 
     Raises GraphError for an argument or a constant that no file can have, before anything is
     written: a generator, a remote tensor, a tensor of another layout than the dense one.
@@ -72,7 +72,7 @@ def save_graph(graph: Graph, file: File) -> None:
 
 
 def load_graph(file: File) -> Graph:
-    """Reads a graph that was saved. Constants are put where they were.
+    """Read a graph that was saved. Constants are put where they were.
 
     Its operators are looked up when it is called. Raises GraphError if the file is none, is damaged
     or says what cannot be, OSError, and DeviceError if a constant's device is not there.

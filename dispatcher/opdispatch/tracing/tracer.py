@@ -89,7 +89,7 @@ class Tracer:
         return map_leaves(input_of, tree)
 
     def output(self, *values: Any) -> None:
-        """Has the graph return values: tensors, or lists, tuples and dicts with tensors in them.
+        """Have the graph return values: tensors, or lists, tuples and dicts with tensors in them.
 
         The graph returns None, the one, or a tuple. What an operator writes to it later, is in it.
         Raises ArgumentError after the block.

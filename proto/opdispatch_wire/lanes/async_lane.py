@@ -92,7 +92,7 @@ class AsyncLane(TensorLane):
         *,
         memory: CallerMemory | None = None,
     ) -> Reply:
-        """Sends a call, with an id of its own; the future has the reply, or LaneClosedError.
+        """Send a call, with an id of its own; the future has the reply, or LaneClosedError.
 
         Tensors of it are in ``memory``, which is the caller's again with the reply; or the large
         ones of both in ``tensors``, which are sent from where they are. Raises LaneClosedError,
@@ -120,7 +120,7 @@ class AsyncLane(TensorLane):
         self._stream.send(FrameKind.CALL, payload)
 
     def cancel(self, number: int) -> None:
-        """Tells the other side that nobody waits for the reply of that id any more.
+        """Tell the other side that nobody waits for the reply of that id any more.
 
         What has not been sent of the call is sent as it is now.
         """

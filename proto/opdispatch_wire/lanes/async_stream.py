@@ -76,7 +76,7 @@ class AsyncStream(TensorStream):
     def call(
         self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None = None
     ) -> Reply:
-        """Sends a call, with an id of its own; the future has the reply, or LaneClosedError.
+        """Send a call, with an id of its own; the future has the reply, or LaneClosedError.
 
         Large tensors of both are in ``tensors``. Raises LaneClosedError, and
         MessageTooLargeError, which says ``what`` is.
@@ -102,7 +102,7 @@ class AsyncStream(TensorStream):
         self._send(message)
 
     def cancel(self, number: int) -> None:
-        """Tells the other side that nobody waits for the reply of that id any more."""
+        """Tell the other side that nobody waits for the reply of that id any more."""
         self._tensors.forget(number)
         if self._replies.forget(number):
             self._tensors.send_cancel(number)

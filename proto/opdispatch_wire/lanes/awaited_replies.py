@@ -38,7 +38,7 @@ class AwaitedReplies:
         return future
 
     def tell(self, number: int, on_reply: OnReply) -> None:
-        """Has ``on_reply`` called with the reply of that id as soon as it is read."""
+        """Have ``on_reply`` called with the reply of that id as soon as it is read."""
         self._replies[number] = on_reply
 
     def forget(self, number: int) -> bool:
@@ -46,7 +46,7 @@ class AwaitedReplies:
         return self._replies.pop(number, None) is not None
 
     def take(self, reply: execution_pb2.CallReply) -> bool:
-        """Hands a reply over; whether anybody still waits for it."""
+        """Hand a reply over; whether anybody still waits for it."""
         on_reply = self._replies.pop(reply.id, None)
         return on_reply is not None and on_reply(reply) is not False
 
@@ -71,7 +71,7 @@ def _settle(future: Reply, result: execution_pb2.CallReply | LaneClosedError) ->
 
 
 def fail(future: asyncio.Future[Any], why: str, cause: Exception | None = None) -> None:
-    """Has what waits for ``future`` end with LaneClosedError, if anything does."""
+    """Have what waits for ``future`` end with LaneClosedError, if anything does."""
     if not future.done():
         failure = LaneClosedError(why)
         failure.__cause__ = cause

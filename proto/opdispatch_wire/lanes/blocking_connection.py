@@ -80,7 +80,7 @@ class BlockingConnection:
     def put(
         self, kind: FrameKind, payload: FramePayload, descriptor: PassedDescriptor | None = None
     ) -> None:
-        """Adds a frame, and what goes with it, to what the next ``flush`` writes."""
+        """Add a frame, and what goes with it, to what the next ``flush`` writes."""
         self._writer.put(kind, payload, descriptor)
 
     def flush(self) -> None:
@@ -94,11 +94,11 @@ class BlockingConnection:
             raise LaneClosedError("the other side has gone")
 
     def detach(self) -> None:
-        """Copies what has not been written yet: its owners may change it from now on."""
+        """Copy what has not been written yet: its owners may change it from now on."""
         self._writer.detach()
 
     def wait_for_room(self, deadline: float | None) -> None:
-        """Waits while the other side does not take what is there for it already."""
+        """Wait while the other side does not take what is there for it already."""
         self._writer.wait_for_room(deadline)
 
     def has_been_left(self) -> bool:
@@ -119,7 +119,7 @@ class BlockingConnection:
         return error
 
     def break_off(self, why: str = "the other side has gone") -> None:
-        """Ends the connection for both sides; whoever reads or writes notices."""
+        """End the connection for both sides; whoever reads or write notices."""
         self._is_broken = True  # nothing that has come already is believed, either
         self.shut_down()
         self._on_break(why)
@@ -130,7 +130,7 @@ class BlockingConnection:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Closes the socket, when nobody uses it any more. Idempotent."""
+        """Close the socket, when nobody uses it any more. Idempotent."""
         self._writer.close()
         if self.descriptors is not None:
             self.descriptors.close()
@@ -139,7 +139,7 @@ class BlockingConnection:
         return bool(self._readable.poll(0))
 
     def _receive(self) -> None:
-        """Takes what has come. Raises LaneClosedError, and WireError."""
+        """Take what has come. Raises LaneClosedError, and WireError."""
         space = self._reader.space()
         try:
             if self.descriptors is None:

@@ -218,7 +218,7 @@ class BlockingLane(TensorLane):
         return number
 
     def flush(self) -> None:
-        """Sends what has begun. Whoever is told of a lane that has ended is ``on_done``.
+        """Send what has begun. Whoever is told of a lane that has ended is ``on_done``.
 
         Waits while the other side does not take what there is already, if that is much, but not
         longer than until the first of the calls is late.
@@ -300,7 +300,7 @@ class BlockingLane(TensorLane):
                 raise LaneClosedError("the lane is closed")
 
     def _read_until(self, waiter: _Waiter, deadline: float | None) -> execution_pb2.CallReply:
-        """Reads as the one who may, until the reply of ``waiter`` is there."""
+        """Read as the one who may, until the reply of ``waiter`` is there."""
         while waiter.payload is None:
             self._read_reply(waiter, deadline)
         return waiter.payload
@@ -338,7 +338,7 @@ class BlockingLane(TensorLane):
         return bool(self._pending) or self._connection.is_stuck
 
     def _call_attendant(self) -> None:
-        """Sees to it that somebody reads, if the attendant is needed."""
+        """See to it that somebody reads, if the attendant is needed."""
         # Calls that have begun have one already: without, only a thread that writes has to wait.
         with contextlib.suppress(RuntimeError):
             self._provide_attendant()
@@ -346,7 +346,7 @@ class BlockingLane(TensorLane):
             self._wake_next_reader()
 
     def _provide_attendant(self) -> None:
-        """Starts the attendant if it is needed. Raises RuntimeError if that cannot be."""
+        """Start the attendant if it is needed. Raises RuntimeError if that cannot be."""
         with self._attending:
             if not self._has_attendant and self._needs_attendant():
                 threading.Thread(target=self._attend, name="lane-attendant", daemon=True).start()
@@ -380,7 +380,7 @@ class BlockingLane(TensorLane):
             self._choose_reader()
 
     def _choose_reader(self) -> None:
-        """Gives the right to read to another one who waits, if there is one."""
+        """Give the right to read to another one who waits, if there is one."""
         with self._mutex:
             self._reader_is_chosen = False
             self._wake_next_reader()

@@ -19,7 +19,7 @@ class BlockingOutbox:
         self._queue: queue.SimpleQueue[bytes | LargeMessage | None] = queue.SimpleQueue()
 
     def put(self, message: bytes | LargeMessage) -> None:
-        """Adds one to be sent."""
+        """Add one to be sent."""
         self._queue.put(message)
 
     def end(self) -> None:

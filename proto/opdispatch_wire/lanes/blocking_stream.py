@@ -134,7 +134,7 @@ class BlockingStream(TensorStream):
         on_done: OnDone,
         tensors: CallTensors | None = None,
     ) -> int:
-        """Begins a call and returns its id; see ``BlockingLane.begin`` and ``call``."""
+        """Begin a call and return its id; see ``BlockingLane.begin`` and ``call``."""
         number = request.id = next(self._numbers)
         message = self._tensors.begin(request, what, tensors)
 
@@ -151,7 +151,7 @@ class BlockingStream(TensorStream):
         return number
 
     def flush(self) -> None:
-        """Does nothing: gRPC's thread sends at once."""
+        """Do nothing: gRPC's thread sends at once."""
 
     def cancel(self, number: int) -> bool:
         """Nobody waits any more for a call that has begun; False if it has ended already."""

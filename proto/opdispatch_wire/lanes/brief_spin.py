@@ -40,7 +40,7 @@ class BriefSpin:
         self._after_spinning = self._after_sleeping = 0.0
 
     def before_sleeping(self, look: Callable[[], bool]) -> None:
-        """Returns when ``look`` says that it has come, or the thread should sleep."""
+        """Return when ``look`` says that it has come, or the thread should sleep."""
         self._since = now = time.perf_counter()
         self._waits += 1
         is_better = self._after_spinning < _GAIN * self._after_sleeping

@@ -115,7 +115,7 @@ class ChunkAssembler:
         return len(self._assemblies)
 
     def take(self, number: int, chunk: execution_pb2.Chunk) -> None:
-        """Takes a chunk of the message with that id; after an error nothing is left of it.
+        """Take a chunk of the message with that id; after an error nothing is left of it.
 
         Raises WireError for one that cannot follow what has come; MessageTooLargeError and
         QueueFullError for tensors that there is no room for.
@@ -147,7 +147,7 @@ class ChunkAssembler:
         self._assemblies.pop(number, None)
 
     def drop_idle(self, patience: float) -> list[int]:
-        """Drops those that nothing was heard of for so many seconds; their ids."""
+        """Drop those that nothing was heard of for so many seconds; their ids."""
         before = time.monotonic() - patience
         idle = [number for number, each in self._assemblies.items() if each.heard_at < before]
         for number in idle:
@@ -155,13 +155,13 @@ class ChunkAssembler:
         return idle
 
     def touch(self) -> None:
-        """Counts all of them as heard of now."""
+        """Count all of them as heard of now."""
         now = time.monotonic()
         for assembly in self._assemblies.values():
             assembly.heard_at = now
 
     def clear(self) -> None:
-        """Drops all of them."""
+        """Drop all of them."""
         self._assemblies.clear()
 
     def _begin(self, chunk: execution_pb2.Chunk) -> _Assembly:

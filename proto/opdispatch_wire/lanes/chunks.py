@@ -173,7 +173,7 @@ class LargeMessages:
         return bool(self._in_turn)
 
     def add(self, message: LargeMessage) -> None:
-        """Adds one to be sent."""
+        """Add one to be sent."""
         (self._in_turn if len(self._in_turn) < LARGE_AT_ONCE else self._waiting).append(message)
 
     def next_piece(self) -> bytes | None:
@@ -200,7 +200,7 @@ class MessageOutbox:
         """The bytes of the messages without chunks that were not taken yet."""
 
     def put(self, message: bytes | LargeMessage) -> None:
-        """Adds one to be sent."""
+        """Add one to be sent."""
         if isinstance(message, LargeMessage):
             self._large.add(message)
         else:

@@ -24,7 +24,7 @@ class DeadlineWatch:
         self._is_watching = False
 
     def look_at(self, deadline: float) -> None:
-        """Has ``expire`` called at ``deadline``, or earlier and then again.
+        """Have ``expire`` called at ``deadline``, or earlier and then again.
 
         Raises RuntimeError if there is no thread that could do so.
         """
@@ -55,7 +55,7 @@ class DeadlineWatch:
                         self._next = following
 
     def _sleep(self) -> bool:
-        """Sleeps until a deadline has come; False if there is none any more."""
+        """Sleep until a deadline has come; False if there is none any more."""
         with self._changed:
             while self._next is not None:
                 left = self._next - time.monotonic()

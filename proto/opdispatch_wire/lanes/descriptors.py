@@ -30,7 +30,7 @@ class PassedDescriptor:
     __slots__ = ("number",)
 
     def __init__(self, descriptor: int) -> None:
-        """Raises OSError if there is no room for one more."""
+        """Raise OSError if there is no room for one more."""
         self.number = -1
         self.number = os.dup(descriptor)
 
@@ -85,7 +85,7 @@ class ReceivedDescriptors:
         return descriptor
 
     def close(self) -> None:
-        """Closes those that nobody has taken."""
+        """Close those that nobody has taken."""
         while self._unclaimed:
             descriptor = self._unclaimed.popleft()
             if descriptor is not None:

@@ -27,7 +27,7 @@ class FrameBatch:
     descriptor: PassedDescriptor | None = None
 
     def write_now(self, connection: socket.socket) -> FrameBatch | None:
-        """Writes what the system takes at once; what it did not take. Raises OSError."""
+        """Write what the system takes at once; what it did not take. Raises OSError."""
         rest: FrameBatch | None = self
         try:
             while rest is not None:
@@ -74,15 +74,15 @@ class FrameOutbox:
     def put(
         self, kind: FrameKind, payload: FramePayload, descriptor: PassedDescriptor | None = None
     ) -> None:
-        """Adds a frame, and what goes with it."""
+        """Add a frame, and what goes with it."""
         self._frames.append((kind, payload, descriptor))
 
     def clear(self) -> None:
-        """Drops what has not been taken out, when nobody can write it any more."""
+        """Drop what has not been taken out, when nobody can write it any more."""
         self._frames.clear()
 
     def detach(self) -> None:
-        """Copies what is not in memory of its own; nobody takes out frames meanwhile."""
+        """Copy what is not in memory of its own; nobody takes out frames meanwhile."""
         frames = self._frames
         for place in range(len(frames)):  # others may put some behind these
             kind, payload, descriptor = frames[place]

@@ -116,7 +116,7 @@ class FrameStream:
         self._flush()
 
     def detach(self) -> None:
-        """Copies what has not been sent yet: its owners may change it from now on."""
+        """Copy what has not been sent yet: its owners may change it from now on."""
         for place, piece in enumerate(self._outbox):
             if isinstance(piece, memoryview):
                 self._outbox[place] = bytes(piece)
@@ -127,12 +127,12 @@ class FrameStream:
         self._update_reading()
 
     def resume(self) -> None:
-        """Takes one ``pause`` back."""
+        """Take one ``pause`` back."""
         self._pauses -= 1
         self._update_reading()
 
     def close(self) -> None:
-        """Closes the connection; what is unsent is lost. Idempotent."""
+        """Close the connection; what is unsent is lost. Idempotent."""
         if self._is_closed:
             return
         self._flush()
@@ -195,7 +195,7 @@ class FrameStream:
         self._update_reading()
 
     def _send_up_to_descriptor(self) -> None:
-        """Sends what stands before the next one, or that with its piece. Raises OSError."""
+        """Send what stands before the next one, or that with its piece. Raises OSError."""
         first = self._outbox[0]
         descriptor = self._passing.get(id(first))
         if descriptor is not None:
@@ -207,7 +207,7 @@ class FrameStream:
         self._took(count)
 
     def _took(self, count: int) -> None:
-        """Forgets bytes that were sent."""
+        """Forget bytes that were sent."""
         self.unsent_bytes -= count
         outbox = self._outbox
         while count:

@@ -67,7 +67,7 @@ class FrameWriter:
     def put(
         self, kind: FrameKind, payload: FramePayload, descriptor: PassedDescriptor | None = None
     ) -> None:
-        """Adds a frame, and what goes with it, to what the next ``flush`` writes."""
+        """Add a frame, and what goes with it, to what the next ``flush`` writes."""
         self._outbox.put(kind, payload, descriptor)
 
     def flush(self) -> None:
@@ -97,14 +97,14 @@ class FrameWriter:
                 self._on_error()
 
     def detach(self) -> None:
-        """Copies what has not been written yet: its owners may change it from now on."""
+        """Copy what has not been written yet: its owners may change it from now on."""
         with self._sending:
             if self._rest is not None:
                 self._rest = self._rest.detached()
             self._outbox.detach()
 
     def wait_for_room(self, deadline: float | None = None) -> None:
-        """Waits while the peer does not take what is there for it already.
+        """Wait while the peer does not take what is there for it already.
 
         No longer than until ``deadline``, a time of ``time.monotonic``.
         """
@@ -115,7 +115,7 @@ class FrameWriter:
             self._is_free.wait(left)
 
     def finish(self, seconds: float) -> None:
-        """Writes what there is before the connection is ended, whoever is writing now.
+        """Write what there is before the connection is ended, whoever is writing now.
 
         Waits at most so long for that one, and for nobody else: what the peer has no room for
         is lost.
@@ -130,7 +130,7 @@ class FrameWriter:
             self._writing.release()
 
     def close(self) -> None:
-        """Closes the socket, which has been shut down: whoever writes notices, and ends."""
+        """Close the socket, which has been shut down: whoever writes notices, and ends."""
         is_ours = self._writing.acquire(timeout=_END_WAIT)
         self._socket.close()
         self._drop()
@@ -140,7 +140,7 @@ class FrameWriter:
     # -- by who holds _writing ------------------------------------------------------------------
 
     def _step(self) -> bool:
-        """Writes until the system takes no more. Whether that is all; raises OSError."""
+        """Write until the system takes no more. Whether that is all; raises OSError."""
         with self._sending:
             while self._rest is not None or self._outbox:
                 batch = self._rest if self._rest is not None else self._outbox.next_batch()
@@ -155,7 +155,7 @@ class FrameWriter:
             self._outbox.clear()
 
     def _hand_over(self) -> None:
-        """Has a thread go on with ``_writing``, which is held."""
+        """Have a thread go on with ``_writing``, which is held."""
         self._is_free.clear()
         thread = threading.Thread(target=self._write_rest, name="frame-writer", daemon=True)
         try:

@@ -46,7 +46,7 @@ class InterpreterBusyError(LaneClosedError):
 
 
 def parsed(message: Message, payload: bytes | memoryview) -> Message:
-    """Fills ``message`` from the payload of a frame. Raises WireError."""
+    """Fill ``message`` from the payload of a frame. Raises WireError."""
     try:
         # From a bytearray without a copy; the stubs know only of bytes.
         message.ParseFromString(payload)  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def read_welcome(frame: Frame) -> lane_pb2.LaneWelcome:
 
 
 def check_reply(frame: Frame) -> None:
-    """Raises WireError unless it is a reply."""
+    """Raise WireError unless it is a reply."""
     kind, payload = frame
     if kind is FrameKind.REFUSAL:
         raise WireError(str(refusal_error(payload)))

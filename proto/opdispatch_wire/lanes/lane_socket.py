@@ -55,7 +55,7 @@ def connect(path: str, timeout: float) -> socket.socket:
 
 
 def check_peer(connection: socket.socket, path: str) -> None:
-    """Raises RefusedError unless the other side is a process of our own user, or root's."""
+    """Raise RefusedError unless the other side is a process of our own user, or root's."""
     pid, user = peer_of(connection)
     if not is_trusted(user):
         raise RefusedError(
@@ -65,13 +65,13 @@ def check_peer(connection: socket.socket, path: str) -> None:
 
 
 def widen(connection: socket.socket) -> None:
-    """Gives the connection buffers that hold many small calls."""
+    """Give the connection buffers that hold many small calls."""
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         connection.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
 
 
 def _remove_stale(path: str) -> None:
-    """Removes a socket that nobody listens at. The folder is private: nobody else is quicker."""
+    """Remove a socket that nobody listens at. The folder is private: nobody else is quicker."""
     if is_socket(path):
         with socket.socket(socket.AF_UNIX) as probe:
             if probe.connect_ex(path) == errno.ECONNREFUSED:

@@ -31,7 +31,7 @@ class PendingCalls:
         return len(self._calls)
 
     def add(self, number: int, on_done: OnDone, timeout: float | None) -> None:
-        """Adds a call; after ``timeout`` seconds it is told TimeoutError.
+        """Add a call; after ``timeout`` seconds it is told TimeoutError.
 
         Raises LaneClosedError after ``end``, and RefusedError if no thread can be started that
         would tell it; it is told nothing then.
@@ -55,13 +55,13 @@ class PendingCalls:
             return min((at for _, at in self._calls.values() if at is not None), default=None)
 
     def take(self, number: int) -> OnDone | None:
-        """Takes a call out, if it is still there."""
+        """Take a call out, if it is still there."""
         with self._mutex:
             call = self._calls.pop(number, None)
         return None if call is None else call[0]
 
     def end(self, error: LaneClosedError) -> None:
-        """Tells ``error`` to all that are left; none can be added any more. Idempotent."""
+        """Tell ``error`` to all that are left; none can be added any more. Idempotent."""
         with self._mutex:
             self._ended = self._ended or error
             left, self._calls = self._calls, {}

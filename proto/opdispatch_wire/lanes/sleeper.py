@@ -14,7 +14,7 @@ def sleeper() -> threading.Lock:
 
 
 def wake(lock: threading.Lock | None) -> None:
-    """Releases it, unless it is None, or released already."""
+    """Release it, unless it is None, or released already."""
     if lock is not None:
         with contextlib.suppress(RuntimeError):
             lock.release()

@@ -115,7 +115,7 @@ class StreamTensors:
             self.send_cancel(number)  # the other side must not wait for the rest
 
     def send_cancel(self, number: int) -> None:
-        """Tells the other side that nobody waits for the reply of that id any more."""
+        """Tell the other side that nobody waits for the reply of that id any more."""
         self._send(execution_pb2.CallRequest(id=number, cancel=True).SerializeToString())
 
     def end(self) -> None:

@@ -37,7 +37,7 @@ class Block:
         return Window(self, self.address + skip, nbytes, writable=True).array(shape, dtype)
 
     def release(self) -> None:
-        """Frees the block; once is enough. Takes no lock."""
+        """Free the block; once is enough. Takes no lock."""
         try:
             freed, place = self._held.pop()
         except IndexError:

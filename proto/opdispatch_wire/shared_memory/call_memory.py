@@ -122,7 +122,7 @@ class PlacedTensors:
         return known[1] if known else None
 
     def move_inline(self, message: execution_pb2.CallRequest | execution_pb2.CallReply) -> None:
-        """Puts what was placed into the message itself, which then needs no memory.
+        """Put what was placed into the message itself, which then needs no memory.
 
         Before ``release``; after ``abandon``, too.
         """
@@ -139,13 +139,13 @@ class PlacedTensors:
         return block
 
     def release(self) -> None:
-        """Frees the blocks of the copies; arrays of the arena are their holders' again."""
+        """Free the blocks of the copies; arrays of the arena are their holders' again."""
         self._by_value.clear()
         self._contents.clear()
         self._free()
 
     def abandon(self) -> None:
-        """Frees the blocks, but nobody else gets these pages. See Note [Who may use a block]."""
+        """Free the blocks, but nobody else gets these pages. See Note [Who may use a block]."""
         regions = self.regions
         if self._arena is not None and regions:
             self._arena.abandon(regions)
@@ -181,7 +181,7 @@ class CallerMemory:
     def place(
         self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
     ) -> bool:
-        """Puts an argument into the arena, unless it is there already, is small, or it is full."""
+        """Put an argument into the arena, unless it is there already, is small, or it is full."""
         return self.placed.place(message.memory, array, dtype, value, in_place=True)
 
     def read(
@@ -234,7 +234,7 @@ class CalleeMemory:
     def place(
         self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
     ) -> bool:
-        """Puts a copy of a result into the arena, unless it is small or the arena is full.
+        """Put a copy of a result into the arena, unless it is small or the arena is full.
 
         A copy, also if it is in the arena: the kernel may have kept it and write to it later.
         """
@@ -297,7 +297,7 @@ class ResultBlocks:
         self._blocks: dict[tuple[int, int], Block] = {}
 
     def hold(self, placed: PlacedTensors) -> None:
-        """Keeps what was placed in a reply, from before it is sent."""
+        """Keep what was placed in a reply, from before it is sent."""
         with self._lock:
             self._blocks.update(placed.held)
 
@@ -331,7 +331,7 @@ def skip_for(address: int) -> int:
 
 
 def copy_elements(target: Array, source: Array) -> None:
-    """Copies any layout and byte order into a C-contiguous array; other threads may run."""
+    """Copy any layout and byte order into a C-contiguous array; other threads may run."""
     if source.dtype == _BOOL:
         np.not_equal(source.view(_BYTE), 0, out=target)  # a view of bytes may have odd ones
     elif source.dtype == target.dtype and source.flags.c_contiguous:

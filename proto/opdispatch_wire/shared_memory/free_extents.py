@@ -33,7 +33,7 @@ class FreeExtents:
         return None
 
     def give_back(self, start: int, length: int) -> None:
-        """Frees what was taken, or a part of it."""
+        """Free what was taken, or a part of it."""
         stop = start + length
         i = bisect_left(self._starts, start)
         before = i > 0 and self._stops[i - 1] == start

@@ -66,7 +66,7 @@ class _LaneMemory:
                 self._put(FrameKind.DROP, _region_payload(region), None)
 
     def tell_releases(self) -> bool:
-        """Puts what nobody here looks at any more; whether there was anything."""
+        """Put what nobody here looks at any more; whether there was anything."""
         is_any = bool(self._released)
         while self._released:
             extents = lane_pb2.LaneExtents()
@@ -84,7 +84,7 @@ class _LaneMemory:
         self._released.append((region, offset))
 
     def _pass_regions(self, arena: TensorArena, regions: set[int]) -> bool:
-        """Puts those that the other side has not got; whether it has all of them then."""
+        """Put those that the other side has not got; whether it has all of them then."""
         if regions <= self._passed:
             return True
         with self._lock:
@@ -98,7 +98,7 @@ class _LaneMemory:
         return True
 
     def _take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
-        """Takes a frame of the other side's about its own regions.
+        """Take a frame of the other side's about its own regions.
 
         Raises WireError, and OSError if there is no room for its region here.
         """
@@ -155,7 +155,7 @@ class CallerLaneMemory(_LaneMemory):
         return CallerMemory(arena, self.peer, on_release=self._on_release)
 
     def send_inline(self) -> None:
-        """Puts no more arguments into memory: the callee has no room for it."""
+        """Put no more arguments into memory: the callee has no room for it."""
         self._sends_inline = True
 
     def begin(self, request: execution_pb2.CallRequest, memory: CallerMemory) -> None:
@@ -189,7 +189,7 @@ class CallerLaneMemory(_LaneMemory):
         (memory or self.new_call()).finish(reply)
 
     def take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
-        """Takes one of MEMORY_FRAMES.
+        """Take one of MEMORY_FRAMES.
 
         Raises WireError, and LaneClosedError if the lane must end: a result could not be read.
         """
@@ -265,7 +265,7 @@ class CalleeLaneMemory(_LaneMemory):
             self._results.hold(placed)
 
     def take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
-        """Takes one of MEMORY_FRAMES. Raises WireError."""
+        """Take one of MEMORY_FRAMES. Raises WireError."""
         if kind is FrameKind.RELEASE:
             for extent in _extents(payload):
                 self._results.release(extent.region, extent.offset)
@@ -278,7 +278,7 @@ class CalleeLaneMemory(_LaneMemory):
                 return  # calls that name it are refused, and come again inline
 
     def trim(self, idle_seconds: float) -> None:
-        """Gives back what has not been used for that long."""
+        """Give back what has not been used for that long."""
         self._arena.trim(idle_seconds=idle_seconds)
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ class MemoryBudget:
         return self.limit - self._taken
 
     def take(self, size: int) -> None:
-        """Takes that many bytes. Raises OSError if they are more than are left."""
+        """Take that many bytes. Raises OSError if they are more than are left."""
         with self._lock:
             fits = self._taken + size <= self.limit
             if fits:
@@ -36,6 +36,6 @@ class MemoryBudget:
             raise OSError(f"the limit of {self.limit} bytes is reached")
 
     def give_back(self, size: int) -> None:
-        """Gives back bytes that were taken."""
+        """Give back bytes that were taken."""
         with self._lock:
             self._taken -= size

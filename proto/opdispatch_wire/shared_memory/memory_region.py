@@ -33,7 +33,7 @@ class OwnedRegion:
     """A region of this process's own: its descriptor, and a mapping to write through."""
 
     def __init__(self, size: int) -> None:
-        """Makes one of ``size`` bytes, which is rounded up to pages. Raises OSError."""
+        """Make one of ``size`` bytes, which is rounded up to pages. Raises OSError."""
         self.size = -(-size // PAGE) * PAGE
         self.descriptor = -1
         self.descriptor = os.memfd_create("opdispatch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -46,7 +46,7 @@ class OwnedRegion:
             raise
 
     def prepare(self, offset: int, length: int) -> None:
-        """Has memory put under an extent before anybody writes to it. Raises OSError.
+        """Have memory put under an extent before anybody writes to it. Raises OSError.
 
         Where memory is exhausted, writing to a page that is not there yet ends the process.
         """
@@ -54,7 +54,7 @@ class OwnedRegion:
         self.mapping.populate(offset, length)
 
     def close(self) -> None:
-        """Lets go of the region; its memory is freed when nobody has it mapped any more."""
+        """Let go of the region; its memory is freed when nobody has it mapped any more."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -75,7 +75,7 @@ class MappedRegion:
         max_bytes: int = MAX_REGION_BYTES,
         at: str = "$",
     ) -> None:
-        """Maps the region and closes ``descriptor``, also on failure.
+        """Map the region and close ``descriptor``, also on failure.
 
         Raises WireError, which starts with the place ``at``, if that is no sealed memfd, is
         empty, is larger than ``max_bytes``, or cannot be mapped.
@@ -89,7 +89,7 @@ class MappedRegion:
             os.close(descriptor)
 
     def check_bounds(self, offset: int, length: int, *, at: str = "$") -> None:
-        """Raises WireError, which starts with the place ``at``, unless the extent lies within."""
+        """Raise WireError, which starts with the place ``at``, unless the extent lies within."""
         if offset < 0 or length < 0 or offset + length > self.size:
             raise WireError(
                 f"{at}: {length} bytes from {offset} on do not lie within a region of "

@@ -155,14 +155,14 @@ class PeerMemory:
             self._regions[number] = _Region(mapped)
 
     def refuse_region(self, number: int) -> None:
-        """Has calls that name this region refused, since it could not be added."""
+        """Have calls that name this region refused, since it could not be added."""
         with self._lock:
             if len(self._refused) >= self._max_regions:
                 raise WireError(f"region {number}: too many regions could not be mapped")
             self._refused.add(number)
 
     def drop_region(self, number: int) -> None:
-        """Forgets a region; arrays in it stay valid. Raises WireError if there is none."""
+        """Forget a region; arrays in it stay valid. Raises WireError if there is none."""
         with self._lock:
             if number in self._refused:
                 self._refused.discard(number)
@@ -172,7 +172,7 @@ class PeerMemory:
                 raise WireError(f"region {number} cannot be dropped: the peer has not passed it")
 
     def close(self) -> None:
-        """Forgets all regions; arrays in them stay valid."""
+        """Forget all regions; arrays in them stay valid."""
         with self._lock:
             self._regions.clear()
 
@@ -250,7 +250,7 @@ class PeerMemory:
             return loan
 
     def _take_back(self, loans: list[_Loan]) -> list[_Loan]:
-        """Takes back what was lent to a call. Returns what is kept and cannot be copied."""
+        """Take back what was lent to a call. Returns what is kept and cannot be copied."""
         kept = [loan for loan in loans if loan.window() is not None]
         with self._lock:
             for loan in kept:

@@ -75,7 +75,7 @@ class SharedMapping:
     __slots__ = ("__weakref__", "_range", "address", "size", "writable")
 
     def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:
-        """Raises OSError if there is no room, or the descriptor does not allow for it."""
+        """Raise OSError if there is no room, or the descriptor does not allow for it."""
         self._reserve(size, writable=writable)
         self._map(descriptor, mmap.MAP_SHARED)
 
@@ -113,7 +113,7 @@ class SharedMapping:
         return other
 
     def detach(self, offset: int, length: int) -> None:
-        """Puts a private copy of the extent's pages in their place. Raises OSError.
+        """Put a private copy of the extent's pages in their place. Raises OSError.
 
         Whoever looks at them sees no difference, and no later change of the memfd. The copy
         takes the place of the pages in one step; what other threads write to them meanwhile
@@ -135,7 +135,7 @@ class SharedMapping:
             raise
 
     def retire(self, keep: Iterable[tuple[int, int]]) -> None:
-        """Lets go of the memfd, except for the pages of these (offset, length)s.
+        """Let go of the memfd, except for the pages of these (offset, length)s.
 
         Nobody may look at the others again. Raises OSError.
         """
@@ -153,7 +153,7 @@ class SharedMapping:
             _call("mmap", self.address + start, stop - start, _PROT_NONE, flags, -1, 0)
 
     def populate(self, offset: int, length: int) -> None:
-        """Maps the extent's pages for writing now rather than at the first touch, if that works."""
+        """Map the extent's pages for writing now rather than at the first touch, if that works."""
         start, stop = page_range(offset, length)
         with contextlib.suppress(OSError):  # before Linux 5.14 the first touch does it
             _call("madvise", self.address + start, stop - start, _MADV_POPULATE_WRITE)

@@ -184,7 +184,7 @@ class TensorArena:
             return self._regions[region].owned.descriptor
 
     def abandon(self, regions: Iterable[int]) -> None:
-        """Has these regions' pages never handed out again: a receiver may go on reading them.
+        """Have these regions' pages never handed out again: a receiver may go on reading them.
 
         For calls whose lane broke before their answer came; to be called before their blocks
         are released. A region is dropped as soon as no block of it is in use; whoever has it
@@ -200,7 +200,7 @@ class TensorArena:
         self._tell(dropped)
 
     def trim(self, *, idle_seconds: float = 0.0) -> None:
-        """Gives regions back that have had no block in use for that long."""
+        """Give regions back that have had no block in use for that long."""
         with self._lock:
             self._take_freed_locked()
             dropped = self._drop_idle_locked(idle_seconds)
@@ -257,7 +257,7 @@ class TensorArena:
     # -- all below: the caller holds the lock, but for `_tell` -----------------------------------
 
     def _allocate_locked(self, size: int) -> Block:
-        """Raises OSError if there is no memory."""
+        """Raise OSError if there is no memory."""
         if places := self._bins.get(size):
             return self._use_locked(places.pop(), size)
         place = self._carve_locked(size)

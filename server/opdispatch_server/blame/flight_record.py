@@ -123,7 +123,7 @@ class FlightRecorder:
         return row
 
     def begin(self, row: int, call: int = 0) -> int:
-        """Notes that one begins in this thread, for a call; its slot, for ``end``."""
+        """Note that one begins in this thread, for a call; its slot, for ``end``."""
         try:
             slot = self.free.pop()
         except IndexError:
@@ -136,7 +136,7 @@ class FlightRecorder:
         return slot
 
     def end(self, slot: int, row: int) -> None:
-        """Notes that it has ended."""
+        """Note that it has ended."""
         words = self.words
         words[slot] = 0
         at = end_word(row)
@@ -161,7 +161,7 @@ class FlightRecorder:
         self._bytes[at : at + len(data)] = data
 
     def part(self) -> None:
-        """Writes into memory of its own from now on: what a fork notes is not its parent's."""
+        """Write into memory of its own from now on: what a fork notes is not its parent's."""
         self._bytes = memoryview(bytearray(SIZE))
         self.words = self._bytes.cast("Q")
 

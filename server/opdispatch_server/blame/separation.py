@@ -22,7 +22,7 @@ class Separation:
         """The libraries that are kept from the others."""
 
     def update(self, apart: Collection[str], names: Sequence[str], died: str = "") -> bool:
-        """Takes in which libraries are apart, and which interpreters there are, live or about to
+        """Take in which libraries are apart, and which interpreters there are, live or about to
         be started again, of which one has just ``died``; whether anything has changed.
 
         The one that has died is empty when it comes back, and so makes the best cell.
@@ -41,7 +41,7 @@ class Separation:
         return before != (self.cells, self.apart)
 
     def note_joined(self, name: str, ready: Collection[str], names: Sequence[str]) -> bool:
-        """Takes in that an interpreter has come, with nothing in it yet; whether that changes
+        """Take in that an interpreter has come, with nothing in it yet; whether that changes
         anything.
 
         If it was to be a cell, and nobody else is there, the others need it more: another one

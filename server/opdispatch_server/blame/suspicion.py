@@ -141,7 +141,7 @@ class Suspicion:
     )
 
     def judge(self, death: Death, runs: Mapping[Subject, int], now: float) -> Verdict:
-        """Takes in one death; ``runs`` are the runs of each subject that have ended well so far."""
+        """Take in one death; ``runs`` are the runs of each subject that have ended well so far."""
         shares = self._shares(death, runs)
         weight = _OUTSIDE if death.cause is Cause.KILLED else 1.0
         for subject, share in shares.items():
@@ -213,7 +213,7 @@ class Suspicion:
         return {subject: weight / total for subject, weight in weights.items()}
 
     def _close_cases(self, culprit: Subject) -> None:
-        """Takes back the shares of all others in deaths that the culprit may have caused."""
+        """Take back the shares of all others in deaths that the culprit may have caused."""
         solved = [case for case in self._open_cases if culprit in case]
         for case in solved:
             self._open_cases.remove(case)

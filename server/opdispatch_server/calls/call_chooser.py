@@ -45,7 +45,7 @@ class Choice(NamedTuple):
     def name_kernel(
         self, request: execution_pb2.CallRequest, load_id: int, place: int | None
     ) -> None:
-        """Says in a request what an interpreter is to run: the kernel at ``place`` of a load.
+        """Say in a request what an interpreter is to run: the kernel at ``place`` of a load.
 
         Without a place, what it has itself for these keys.
         """
@@ -84,7 +84,7 @@ class CallChooser:
     async def choose(
         self, request: execution_pb2.CallRequest, find_remote: DecodeRemote | None = None
     ) -> Choice:
-        """Raises OperatorNotFoundError, ArgumentError, NoKernelError, ..., WireError.
+        """Raise OperatorNotFoundError, ArgumentError, NoKernelError, ..., WireError.
 
         And what ``find_remote`` raises, which is asked for each remote tensor, perhaps in another
         thread. The choice is of the moment in which this returns.

@@ -40,7 +40,7 @@ class CallLanes:
     def listen(
         self, path: str, limit: int, call_limit: int, *, is_for_kernels: bool = False
     ) -> None:
-        """Takes calls at ``path``: of at most ``limit`` bytes, and with their large tensors of
+        """Take calls at ``path``: of at most ``limit`` bytes, and with their large tensors of
         ``call_limit``. Raises OSError.
 
         Calls of kernels are never kept waiting: other calls wait for them.
@@ -55,7 +55,7 @@ class CallLanes:
         self._listeners.append(LaneListener(path, add))
 
     def close(self) -> None:
-        """Ends every lane. Idempotent."""
+        """End every lane. Idempotent."""
         for listener in self._listeners:
             listener.close()
         for lane in list(self._lanes):
@@ -104,7 +104,7 @@ class CallLane:
         )
 
     def close(self) -> None:
-        """Ends the lane; nobody waits for its calls any more. Idempotent."""
+        """End the lane; nobody waits for its calls any more. Idempotent."""
         self._stream.close()
         self._tidy_up()
 
@@ -167,7 +167,7 @@ class CallLane:
         self._look = loop.call_later(STALL_SECONDS, self._look_for_progress, received)
 
     def _look_for_progress(self, received: int) -> None:
-        """Lets others in if the peer does not send what it has begun."""
+        """Let others in if the peer does not send what it has begun."""
         if not self._reserved or self._budget is None:
             return
         if self._stream.received_of_long > received:
@@ -181,7 +181,7 @@ class CallLane:
         self._settle()
 
     def _settle(self) -> None:
-        """Gives back what answered calls had, once the peer has their replies."""
+        """Give back what answered calls had, once the peer has their replies."""
         is_taken = self._stream.is_closed or not self._stream.unsent_bytes
         if self._budget is not None and self._owed and is_taken:
             owed, self._owed = self._owed, 0

@@ -50,7 +50,7 @@ class CallRecovery:
         self._is_closed = False
 
     def close(self) -> None:
-        """Sends everybody away, now and from now on: the daemon is stopping."""
+        """Send everybody away, now and from now on: the daemon is stopping."""
         self._is_closed = True
         now = asyncio.get_running_loop().time()
         for scope in self._waiting:
@@ -64,7 +64,7 @@ class CallRecovery:
         size: int,
         deadline: float,
     ) -> None:
-        """Waits until every library that ``affects`` is true of may be called again, or never.
+        """Wait until every library that ``affects`` is true of may be called again, or never.
 
         Raises ``error`` at the ``deadline``, a time of the loop, and QueueFullError if too many
         wait.

@@ -105,7 +105,7 @@ class CallRouter:
     def begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply
     ) -> QuickCall | None:
-        """Begins a call that has to wait for nothing but its kernel.
+        """Begin a call that has to wait for nothing but its kernel.
 
         None: it is one for ``call``, and nothing has begun.
         """
@@ -122,7 +122,7 @@ class CallRouter:
         context: CallContext,
         broken: KernelRun | None = None,
     ) -> execution_pb2.CallReply:
-        """Runs one call; ``broken`` is a run of it that ``begin`` began and that had no reply.
+        """Run one call; ``broken`` is a run of it that ``begin`` began and that had no reply.
 
         Raises the errors of the dispatcher and the wire, those of KernelRuns.run, RefusedError,
         and QueueFullError. The reply may be an error, too: an interpreter's answer.
@@ -335,7 +335,7 @@ class CallRouter:
         is_alone: bool = False,
         may_move: bool = False,
     ) -> execution_pb2.CallReply:
-        """Has one replica run the call, when it is its turn. Raises as ``call``."""
+        """Have one replica run the call, when it is its turn. Raises as ``call``."""
         replica.begin_call()
         try:
             slot = None
@@ -362,7 +362,7 @@ class CallRouter:
         *,
         may_move: bool,
     ) -> Slot | None:
-        """Waits for the right to run a call. See Note [Nested calls take no slot]."""
+        """Wait for the right to run a call. See Note [Nested calls take no slot]."""
         operator = request.operator
         if parent is not None:
             if session.calls_in_flight >= NESTED_CALLS_PER_INTERPRETER:

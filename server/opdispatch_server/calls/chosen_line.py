@@ -20,7 +20,7 @@ def line_of_choice(request: execution_pb2.CallRequest, choice: Choice) -> execut
 
 
 def put_first(line: execution_pb2.TraceLine, reply: execution_pb2.CallReply) -> None:
-    """Puts the line before those of the interpreter."""
+    """Put the line before those of the interpreter."""
     nested = list(reply.trace)
     del reply.trace[:]
     reply.trace.append(line)

@@ -22,7 +22,7 @@ def note_sent(request: execution_pb2.CallRequest) -> None:
 
 
 def add_daemon_events(request: execution_pb2.CallRequest, reply: execution_pb2.CallReply) -> None:
-    """Puts what the interpreter has told into the daemon's own event, beside the waiting.
+    """Put what the interpreter has told into the daemon's own event, beside the waiting.
 
     Of a call that failed there may be these two alone, or the first.
     """

@@ -102,13 +102,13 @@ class DirectRoutes:
             self.renew()
 
     def renew(self) -> None:
-        """Ends all routes that were given so far, without waiting until everybody has heard it."""
+        """End all routes that were given so far, without waiting until everybody has heard it."""
         self._epoch += 1
         for session in self._sessions.all():
             self.announce(session)
 
     def announce(self, session: InterpreterSession) -> None:
-        """Tells an interpreter which routes hold."""
+        """Tell an interpreter which routes hold."""
         self._tell(session, 0 if self._changes else self._epoch)
 
     def end(self) -> None:

@@ -73,7 +73,7 @@ class Slot:
         self.began = _now()
 
     def release(self) -> None:
-        """Lets the next one run."""
+        """Let the next one run."""
         self._gate._release(self._lane, self)
 
 
@@ -155,12 +155,12 @@ class InterpreterGate:
         self._is_held = True
 
     def let_go(self) -> None:
-        """Lets those in that wait."""
+        """Let those in that wait."""
         self._is_held = False
         self._admit_next()
 
     async def wait_idle(self) -> None:
-        """Waits until no call is running; one waits at a time."""
+        """Wait until no call is running; one waits at a time."""
         if self.calls_running:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
@@ -191,7 +191,7 @@ class InterpreterGate:
         *,
         may_move: bool = False,
     ) -> Slot:
-        """Waits for the right to run a call of ``operator`` in the version ``load_id``.
+        """Wait for the right to run a call of ``operator`` in the version ``load_id``.
 
         That version runs ``limit`` calls at a time. ``size`` is asked, if the call has to wait.
         Raises QueueFullError; and InterpreterDiedError, whose ``facts["started"]`` is "no", if
@@ -220,7 +220,7 @@ class InterpreterGate:
     def send_away(
         self, stays: Container[str], explain: Callable[[str], InterpreterDiedError]
     ) -> None:
-        """Sends those away that may move: what runs may not end for long.
+        """Send those away that may move: what runs may not end for long.
 
         Calls of the operators in ``stays`` stay.
         """
@@ -231,7 +231,7 @@ class InterpreterGate:
         self._admit_next()  # they may have kept those behind them waiting
 
     def close(self, explain: Callable[[str], InterpreterDiedError]) -> None:
-        """Sends everybody away, now and from now on: the interpreter is gone."""
+        """Send everybody away, now and from now on: the interpreter is gone."""
         self._closed = explain
         for lane in list(self._turns.values()):
             for waiter in list(lane.waiting):
@@ -308,7 +308,7 @@ class InterpreterGate:
         self._forget_if_empty(lane)
 
     def _admit_next(self) -> None:
-        """Gives free slots to those whose turn it is."""
+        """Give free slots to those whose turn it is."""
         admitted = True
         while admitted:  # a lane that has turned out to be quick may send several
             admitted = False
@@ -318,7 +318,7 @@ class InterpreterGate:
                     admitted = True
 
     def _take_next(self, lane: _Lane) -> _Waiter | None:
-        """Takes the one whose turn it is off the queue, if it can run."""
+        """Take the one whose turn it is off the queue, if it can run."""
         while lane.waiting:
             waiter = self._find_next(lane)
             if waiter is None:
@@ -369,7 +369,7 @@ class InterpreterGate:
             self._lanes.pop(lane.load_id, None)
 
     def _make_room(self, lane: _Lane, waiter: _Waiter) -> None:
-        """Makes room for one more, or raises QueueFullError.
+        """Make room for one more, or raise QueueFullError.
 
         A library that floods the queue makes room for the others: the newest call of the
         longest lane yields to one of a lane that is shorter.
@@ -418,12 +418,12 @@ class Pace:
         self._last: float | None = None  # when the last one ended, while somebody waited
 
     def begin_queue(self, now: float) -> None:
-        """Notes that somebody waits."""
+        """Note that somebody waits."""
         if self._last is None:
             self._last = now
 
     def count_end(self, now: float, *, busy: bool) -> None:
-        """Notes that a call has ended; ``busy``: that another one waited for that."""
+        """Note that a call has ended; ``busy``: that another one waited for that."""
         if busy and self._last is not None:
             self._average += (now - self._last - self._average) * NEWEST_SHARE
         self._last = now if busy else None

@@ -45,7 +45,7 @@ class HeldSlot(Protocol):
     began: float
 
     def release(self) -> None:
-        """Lets the next one run."""
+        """Let the next one run."""
 
 
 StopInterpreter = Callable[[InterpreterSession, str, Cause, Subject | None], None]
@@ -291,7 +291,7 @@ class KernelRuns:
             del answer  # its error has come through here, and has this frame
 
     def _watch(self, run: KernelRun) -> None:
-        """Looks at a run again when its time may be up."""
+        """Look at a run again when its time may be up."""
         if self._timeout is not None and not run.is_overdue:
             remaining = max(self._timeout - run.own_seconds, 0.0)
             run.timer = asyncio.get_running_loop().call_later(remaining, self._check, run)
@@ -310,13 +310,13 @@ class KernelRuns:
         self._stop(run.session, run.operator, timeout)
 
     def stop_overdue(self, session: InterpreterSession, call: interpreter_pb2.OverdueCall) -> None:
-        """Stops an interpreter that says so itself of a direct call's kernel."""
+        """Stop an interpreter that says so itself of a direct call's kernel."""
         if self._timeout is not None and session.alive:
             self._overdue_direct_calls[session] = (call.lane, call.id)
             self._stop(session, call.operator, self._timeout)
 
     def move_from(self, session: InterpreterSession) -> None:
-        """Has all calls that may run elsewhere do so: a kernel keeps the interpreter's lock."""
+        """Have all calls that may run elsewhere do so: a kernel keeps the interpreter's lock."""
         for run in list(self._runs.values()):
             if run.session is not session or not session.busy_operators.isdisjoint(run.operators):
                 continue

@@ -96,7 +96,7 @@ class ProgramPlans:
         return plan
 
     def _update(self) -> None:
-        """Looks again which library has which operator, if that may have changed."""
+        """Look again which library has which operator, if that may have changed."""
         epoch = self._operators.epoch
         if epoch == self._epoch:
             return

@@ -58,7 +58,7 @@ class SharedSlots:
         self.began = slots[-1].began
 
     def release(self) -> None:
-        """Lets the next ones run."""
+        """Let the next ones run."""
         for slot in self._slots:
             slot.release()
 
@@ -98,7 +98,7 @@ class ProgramRouter:
         parent: RunningKernel | None,
         wait: WaitForLibrary,
     ) -> execution_pb2.CallReply:
-        """Runs one program. Raises as CallRouter.call does.
+        """Run one program. Raises as CallRouter.call does.
 
         ``wait`` waits for a library that has lost its interpreters.
         """
@@ -311,7 +311,7 @@ class ProgramRouter:
         request: execution_pb2.CallRequest,
         context: CallContext,
     ) -> Slot | SharedSlots | None:
-        """Waits for a slot of each library. See Note [Calls of several libraries]."""
+        """Wait for a slot of each library. See Note [Calls of several libraries]."""
         gate = self._admission.gate_of(session)
         what = request.operator
         slots: list[Slot] = []

@@ -68,7 +68,7 @@ class QuickCall:
         *,
         may_move: bool,
     ) -> None:
-        """Sends the request; one that ``may_move`` goes elsewhere if the interpreter is busy.
+        """Send the request; one that ``may_move`` goes elsewhere if the interpreter is busy.
         Raises LaneClosedError and MessageTooLargeError: it never began."""
         timeout = context.timeout
         session = self._replica.session
@@ -144,7 +144,7 @@ class QuickCalls:
         on_reply: OnReply,
         on_end: Callable[[], None],
     ) -> QuickCall | None:
-        """Begins a call of a client, if it is a quick one: otherwise None, and nothing has begun.
+        """Begin a call of a client, if it is a quick one: otherwise None, and nothing has begun.
 
         What to run is known already, and can be run now, at the other end of a local lane.
         """

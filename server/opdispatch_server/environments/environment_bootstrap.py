@@ -65,7 +65,7 @@ class BorrowedPackages(MetaPathFinder):
 
 
 def main(argv: Sequence[str]) -> None:
-    """Prepares ``sys.path`` and the rest, then becomes the interpreter."""
+    """Prepare ``sys.path`` and the rest, then becomes the interpreter."""
     with open(argv[0], encoding="utf-8") as file:
         packages = json.load(file)
     sys.path[0] = os.getcwd()  # as with -m; it was the folder of this file

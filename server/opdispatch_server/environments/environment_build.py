@@ -85,7 +85,7 @@ def _is_editable(line: str) -> bool:
 async def build_environment(
     folder: Path, home: LibraryHome, packages: Path, report: Report
 ) -> None:
-    """Makes an environment in the empty ``folder``, with what ``home`` requires.
+    """Make an environment in the empty ``folder``, with what ``home`` requires.
 
     ``packages`` is the file for the interpreter's start. Raises LibraryLoadError if something
     cannot be had, or if no interpreter runs with it then.
@@ -113,7 +113,7 @@ async def build_environment(
 
 
 async def check_python(python: Path, packages: Path, report: Report) -> str:
-    """Tries whether interpreters can run with ``python``. Raises LibraryLoadError.
+    """Try whether interpreters can run with ``python``. Raises LibraryLoadError.
 
     Returns the folder that it has packages in.
     """
@@ -160,7 +160,7 @@ async def _ask_version(python: Path) -> tuple[str, str]:
 
 
 async def run_step(command: Sequence[str], report: Report) -> list[str]:
-    """Runs a tool, and tells every line as it comes; the last lines. Raises StepError.
+    """Run a tool, and tell every line as it comes; the last lines. Raises StepError.
 
     Cancelled, it ends the tool and whatever that has started.
     """

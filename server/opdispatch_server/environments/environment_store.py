@@ -98,7 +98,7 @@ class EnvironmentStore:
             build.listeners.remove(report)
 
     async def stop(self) -> None:
-        """Ends every build; nothing of them is left."""
+        """End every build; nothing of them is left."""
         tasks = [build.task for build in self._builds.values()]
         for task in tasks:
             task.cancel()
@@ -175,7 +175,7 @@ class EnvironmentStore:
         fresh.rename(link)
 
     def _remove_abandoned(self) -> None:
-        """Removes what no link leads to, and nobody is building."""
+        """Remove what no link leads to, and nobody is building."""
         if not self._folder.is_dir():
             return
         paths = list(self._folder.iterdir())
@@ -238,7 +238,7 @@ def _digest_file(path: Path) -> str:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Holds the folder for this process alone. Raises BlockingIOError if another one does."""
+    """Hold the folder for this process alone. Raises BlockingIOError if another one does."""
     lock = open_lock_file(folder / _LOCK)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

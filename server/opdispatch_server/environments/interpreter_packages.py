@@ -35,7 +35,7 @@ def interpreter_requirements() -> list[Requirement]:
 
 
 def write_packages(path: Path) -> None:
-    """Writes the file that ``environment_bootstrap`` reads."""
+    """Write the file that ``environment_bootstrap`` reads."""
     own = {}
     for name in OWN_PACKAGES:
         spec = importlib.util.find_spec(name)

@@ -95,7 +95,7 @@ def _parse_toml(toml: str, label: str) -> dict[str, Any]:
 
 
 def _check_nesting(toml: str, label: str) -> None:
-    """Raises LibraryLoadError for keys and values that are nested deeper than the limit."""
+    """Raise LibraryLoadError for keys and values that are nested deeper than the limit."""
     depth = parts = 0
     for token in _TOKEN.finditer(toml):
         match token.lastgroup, token[0]:

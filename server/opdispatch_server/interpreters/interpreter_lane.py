@@ -24,7 +24,7 @@ class InterpreterLane(Protocol):
     def call(
         self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None = None
     ) -> Reply:
-        """Sends a call; the future has the reply, or LaneClosedError.
+        """Send a call; the future has the reply, or LaneClosedError.
 
         The large tensors of both are in ``tensors``.
         """
@@ -39,4 +39,4 @@ class InterpreterLane(Protocol):
         """``call``, but for ``on_reply``, which is called as soon as the reply is read."""
 
     def close(self) -> None:
-        """Ends all calls with LaneClosedError. Idempotent."""
+        """End all calls with LaneClosedError. Idempotent."""

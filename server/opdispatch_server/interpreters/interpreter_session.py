@@ -172,7 +172,7 @@ class InterpreterSession:
     def post(
         self, message: interpreter_pb2.DaemonMessage, more: bytes = b""
     ) -> asyncio.Future[interpreter_pb2.InterpreterMessage]:
-        """Gives one instruction; the future has its answer, or InterpreterDiedError.
+        """Give one instruction; the future has its answer, or InterpreterDiedError.
 
         Instructions reach the interpreter in the order of these calls, and are carried out in
         that order. ``more`` are the bytes of a message with further fields, for what is long and
@@ -198,7 +198,7 @@ class InterpreterSession:
     async def instruct(
         self, message: interpreter_pb2.DaemonMessage, *, timeout: float
     ) -> interpreter_pb2.InterpreterMessage:
-        """Gives one instruction, as ``post`` does, and waits for its answer.
+        """Give one instruction, as ``post`` does, and wait for its answer.
 
         Raises the error that the interpreter answers with, InterpreterDiedError, or
         DeadlineExceededError: then the answer is unknown.
@@ -227,12 +227,12 @@ class InterpreterSession:
         )
 
     def tell(self, message: interpreter_pb2.DaemonMessage) -> None:
-        """Says something that is not answered, if the interpreter is still there."""
+        """Say something that is not answered, if the interpreter is still there."""
         if self.alive:
             self._outbox.put_nowait(message)
 
     async def open_lane(self, path: str) -> None:
-        """Opens the way that calls take: the local lane at ``path``, if that can be reached, and
+        """Open the way that calls take: the local lane at ``path``, if that can be reached, and
         else a stream. The session ends if there is none.
         """
         if path:
@@ -264,7 +264,7 @@ class InterpreterSession:
     def call(
         self, request: execution_pb2.CallRequest, context: CallContext
     ) -> asyncio.Future[execution_pb2.CallReply]:
-        """Has the interpreter run a kernel, for as long as it takes; the reply may be an error.
+        """Have the interpreter run a kernel, for as long as it takes; the reply may be an error.
 
         The future may have LaneClosedError. Raises MessageTooLargeError and LaneClosedError.
         """
@@ -333,7 +333,7 @@ class InterpreterSession:
         come_back: bool = False,
         hung: bool = False,
     ) -> None:
-        """Ends the session: whoever waits for the interpreter is told. Idempotent.
+        """End the session: whoever waits for the interpreter is told. Idempotent.
 
         ``cause`` and ``named`` say whose fault it is, where the end of the process does not tell.
         ``come_back`` tells the interpreter that it may say hello again; ``hung``, that it has
@@ -369,7 +369,7 @@ class InterpreterSession:
                     await self._process_ended.wait()
 
     def end_with_process(self, how: ProcessEnd) -> None:
-        """Ends the session of a process that has ended; one that has ended learns why."""
+        """End the session of a process that has ended; one that has ended learns why."""
         if not self._process_ended.is_set():
             self._process_ended.set()
             self._how = how
@@ -379,7 +379,7 @@ class InterpreterSession:
         self.end(f"its process {how}")
 
     def note_unfit(self, problem: str, suspect: str = "") -> None:
-        """Takes in why it can run kernels no more, and which operator has just run; once."""
+        """Take in why it can run kernels no more, and which operator has just run; once."""
         if self.alive and not self.unfit:
             self.unfit = problem
             if suspect:
@@ -387,14 +387,14 @@ class InterpreterSession:
             self.on_unfit(self, problem)
 
     def at_end(self, callback: Callable[[], None]) -> None:
-        """Has ``callback`` called when the session ends; now, if it has ended."""
+        """Have ``callback`` called when the session ends; now, if it has ended."""
         if self.alive:
             self._at_end.append(callback)
         else:
             callback()
 
     async def close(self) -> None:
-        """Closes the lane of calls, once the last replies have had their time."""
+        """Close the lane of calls, once the last replies have had their time."""
         grace = LAST_REPLIES_WAIT if self._replies_may_come else None
         if self._lane is not None:
             if grace is not None:
@@ -412,7 +412,7 @@ class InterpreterSession:
     # -- the stream, served by the servicer -----------------------------------------------------
 
     async def write_to(self, context: SessionContext) -> None:
-        """Sends instructions as they come, and when the session has ended, why."""
+        """Send instructions as they come, and when the session has ended, why."""
         while True:
             message = await self._outbox.get()
             if self.goodbye is not None:
@@ -421,7 +421,7 @@ class InterpreterSession:
         await context.write(interpreter_pb2.DaemonMessage(goodbye=self.goodbye))
 
     async def read_from(self, context: SessionContext) -> None:
-        """Takes answers until the interpreter ends its side."""
+        """Take answers until the interpreter ends its side."""
         while True:
             message = await context.read()
             if not isinstance(message, interpreter_pb2.InterpreterMessage):

@@ -73,7 +73,7 @@ class InterpreterSessions:
         )
 
     async def wait_until(self, reached: Callable[[], bool], timeout: float) -> bool:
-        """Waits until interpreters that came or went have made it so; False if not in time."""
+        """Wait until interpreters that came or went have made it so; False if not in time."""
         try:
             async with asyncio.timeout(timeout):
                 while not reached():
@@ -83,16 +83,16 @@ class InterpreterSessions:
         return True
 
     async def wait_until_free(self, name: str, timeout: float) -> bool:
-        """Waits until no interpreter has the name; False if one still has it then."""
+        """Wait until no interpreter has the name; False if one still has it then."""
         return await self.wait_until(lambda: name not in self._by_name, timeout)
 
     def admit(self, session: InterpreterSession) -> None:
-        """Gives a new interpreter its name, which must be free."""
+        """Give a new interpreter its name, which must be free."""
         self._by_name[session.name] = session
         self._by_number[session.number] = session
 
     async def join(self, session: InterpreterSession) -> None:
-        """Makes an admitted interpreter ready."""
+        """Make an admitted interpreter ready."""
         try:
             await self.on_joined(session)
         except Exception as error:  # whatever it is, this interpreter cannot be used
@@ -109,7 +109,7 @@ class InterpreterSessions:
         self._changes.note()
 
     async def leave(self, session: InterpreterSession) -> None:
-        """Strikes an interpreter off; afterwards its name is free."""
+        """Strike an interpreter off; afterwards its name is free."""
         session.ready = False
         try:
             await self.on_lost(session)

@@ -34,7 +34,7 @@ class AttentiveClock:
         self._last: float | None = None
 
     def advance(self, moment: float) -> None:
-        """Notes that it is that moment of a monotonic clock."""
+        """Note that it is that moment of a monotonic clock."""
         if self._last is not None:
             self.now += min(max(moment - self._last, 0.0), self._longest_step)
         self._last = moment
@@ -69,7 +69,7 @@ class Lease:
             self.renew()
 
     def look(self) -> None:
-        """Excuses the time since the last look, if the interpreter could not run in it."""
+        """Excuse the time since the last look, if the interpreter could not run in it."""
         step, self._looked = self._clock.now - self._looked, self._clock.now
         if self._core_wait is None or self.silence < _LATE * self._heartbeat:
             return
@@ -117,7 +117,7 @@ class LeaseWatch:
         on_silent: Callable[[HolderT, float], None],
         on_heard: Callable[[HolderT], None],
     ) -> None:
-        """Calls ``on_silent``, with the seconds of silence, for every holder of a lost lease, and
+        """Call ``on_silent``, with the seconds of silence, for every holder of a lost lease, and
         ``on_heard`` for all others, at every look.
         """
         loop = asyncio.get_running_loop()

@@ -51,7 +51,7 @@ class SilentInterpreters:
         self._idle_from: WeakKeyDictionary[InterpreterSession, float] = WeakKeyDictionary()
 
     def look(self, session: InterpreterSession, silence: float) -> None:
-        """Sees to one that has not been heard of for so many seconds, which are too many."""
+        """See to one that has not been heard of for so many seconds, which are too many."""
         record = session.flight_record
         flights = record.running() if record is not None else []
         holder = self._holders.setdefault(session, LockHolder(session.pid))
@@ -79,7 +79,7 @@ class SilentInterpreters:
             )
 
     def note_heard(self, session: InterpreterSession) -> None:
-        """Takes in that one has been heard of, which may have been busy."""
+        """Take in that one has been heard of, which may have been busy."""
         self._holders.pop(session, None)
         self._idle_from.pop(session, None)
         if session.busy:

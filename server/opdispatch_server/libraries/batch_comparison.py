@@ -10,7 +10,7 @@ from opdispatch_wire.v1 import interpreter_pb2 as pb
 def check_same_batch(
     version: LibraryVersion, batch: pb.RegistrationBatch, interpreter: str
 ) -> None:
-    """Raises LibraryLoadError if ``interpreter`` registers something else than the primary did."""
+    """Raise LibraryLoadError if ``interpreter`` registers something else than the primary did."""
     primary = version.interpreter
     where = primary.name if primary else "the interpreters that have gone"
     if difference := find_difference(version.batch, batch):

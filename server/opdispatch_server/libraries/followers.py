@@ -62,7 +62,7 @@ class Followers:
     def mirror_everywhere(
         self, version: LibraryVersion, above: Sequence[LibraryVersion] = ()
     ) -> Following:
-        """Tells every interpreter that does not hold a version of its publication."""
+        """Tell every interpreter that does not hold a version of its publication."""
         return [
             task
             for session in self._sessions.ready()
@@ -76,7 +76,7 @@ class Followers:
         version: LibraryVersion,
         above: Sequence[LibraryVersion] = (),
     ) -> Following:
-        """Tells one interpreter of a version's publication, below that of those ``above``."""
+        """Tell one interpreter of a version's publication, below that of those ``above``."""
         mirror = pb.Mirror(
             load_id=version.load_id,
             name=version.name,
@@ -86,7 +86,7 @@ class Followers:
         return self.post(session, message, more=version.mirrored_batch, timeout=timeout)
 
     def retire_everywhere(self, version: LibraryVersion, *, keep: bool) -> Following:
-        """Has every interpreter undo a version; those that hold it keep the code, if ``keep``."""
+        """Have every interpreter undo a version; those that hold it keep the code, if ``keep``."""
         return [
             task
             for session in self._sessions.all()
@@ -98,13 +98,13 @@ class Followers:
     def retire(
         self, session: InterpreterSession, version: LibraryVersion, *, keep: bool
     ) -> Following:
-        """Has one interpreter undo a version."""
+        """Have one interpreter undo a version."""
         retire = pb.Retire(load_id=version.load_id, keep=keep)
         message = pb.DaemonMessage(retire=retire)
         return self.post(session, message, timeout=instruction_timeout(version))
 
     def ask_for_reports(self) -> dict[InterpreterSession, asyncio.Future[pb.InterpreterMessage]]:
-        """Has every interpreter say what is registered there, after what it was told so far."""
+        """Have every interpreter say what is registered there, after what it was told so far."""
         return {
             session: session.post(pb.DaemonMessage(report_registry=pb.ReportRegistry()))
             for session in self._sessions.ready()
@@ -120,7 +120,7 @@ class Followers:
         more: bytes = b"",
         timeout: float = INSTRUCTION_TIMEOUT,
     ) -> Following:
-        """Gives any instruction; ``then`` is called when it has been carried out.
+        """Give any instruction; ``then`` is called when it has been carried out.
 
         ``more`` is as in ``InterpreterSession.post``.
         """

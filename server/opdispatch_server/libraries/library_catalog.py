@@ -93,7 +93,7 @@ class LibraryCatalog:
             self._versions.pop(name, None)
 
     def add(self, version: LibraryVersion) -> list[LibraryVersion]:
-        """Notes that a version is the newest of its name; the versions that are not kept any more.
+        """Note that a version is the newest of its name; the versions that are not kept any more.
 
         Only the newest version below the active one is kept.
         """
@@ -107,7 +107,7 @@ class LibraryCatalog:
         return self._last_version.get(name, 0)
 
     def note_last_version(self, name: str, number: int) -> None:
-        """Notes that a version of this name has had that number."""
+        """Note that a version of this name has had that number."""
         self._last_version[name] = max(self.last_version(name), number)
 
     def next_version(self, name: str) -> int:
@@ -149,7 +149,7 @@ class LibraryCatalog:
         return self._gone.get(operator, "")
 
     def remember_gone(self, operators: Iterable[str], what: str) -> None:
-        """Notes what has become of operators."""
+        """Note what has become of operators."""
         for operator in itertools.islice(operators, GONE_REMEMBERED):
             # Callers may leave the overload's name out.
             self._gone[operator] = self._gone[operator.partition(".")[0]] = what
@@ -157,7 +157,7 @@ class LibraryCatalog:
             self._gone.popitem(last=False)
 
     def forget_gone(self, operators: Iterable[str]) -> None:
-        """Notes that operators are there again."""
+        """Note that operators are there again."""
         for operator in operators:
             self._gone.pop(operator, None)
             self._gone.pop(operator.partition(".")[0], None)

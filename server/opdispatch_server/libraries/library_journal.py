@@ -33,7 +33,7 @@ class LibraryJournal:
         self._next_position = 1
 
     def restore_catalog(self) -> list[LibraryVersion]:
-        """Has the catalog hold what was acknowledged last; nothing of it is loaded yet.
+        """Have the catalog hold what was acknowledged last; nothing of it is loaded yet.
 
         Returns what is to be active, in the order of publication. Blocks. Raises as Journal.open.
         """
@@ -64,7 +64,7 @@ class LibraryJournal:
         return self._changing("roll back to", version, [replaced, version])
 
     async def record_wanted(self, version: LibraryVersion, interpreters: int) -> None:
-        """Changes how many interpreters shall hold a version. Raises JournalError."""
+        """Change how many interpreters shall hold a version. Raises JournalError."""
         before = version.interpreters_wanted
         version.interpreters_wanted = interpreters
         versions = self._catalog.versions_of(version.name)

@@ -257,7 +257,7 @@ class LibraryLoading:
         order: LoadOrder,
         wanted: _Wanted,
     ) -> str:
-        """Imports the library for one member of the race; its role."""
+        """Import the library for one member of the race; its role."""
         leaving = self._leaving()
         try:
             try:

@@ -156,14 +156,14 @@ class LibraryRegistry:
             self._replicas.fitness_changed()
 
     def interpreter_quarantined(self) -> None:
-        """Has everybody look again who waits for an interpreter."""
+        """Have everybody look again who waits for an interpreter."""
         self.placement.note_change()
         self._start(self.settling.announce())
 
     # -- what was there before ------------------------------------------------------------------
 
     async def adopt(self) -> None:
-        """Takes over what the journal says; it waits for interpreters from now on.
+        """Take over what the journal says; it waits for interpreters from now on.
 
         Raises JournalError.
         """
@@ -182,7 +182,7 @@ class LibraryRegistry:
     # -- changes --------------------------------------------------------------------------------
 
     async def load(self, order: LoadOrder, report: Report = lambda line: None) -> LoadOutcome:
-        """Loads a library; ``report`` is told of every step before that which may take long.
+        """Load a library; ``report`` is told of every step before that which may take long.
 
         Raises as LibraryLoading.load does.
         """
@@ -204,7 +204,7 @@ class LibraryRegistry:
     async def unload(
         self, name: str, number: int, *, measure: bool = False
     ) -> tuple[LibraryVersion | None, MemoryGivenBack]:
-        """Unloads one version, or with 0 all of them; the version that is active then.
+        """Unload one version, or with 0 all of them; the version that is active then.
 
         With ``measure``, also looks at how much memory interpreters that go on give back.
         Raises LibraryNotFoundError; and, if the version below cannot be brought back, why: then
@@ -245,7 +245,7 @@ class LibraryRegistry:
         return active, await meter.finish(busy=busy)
 
     async def rollback(self, name: str) -> tuple[LibraryVersion, LibraryVersion]:
-        """Makes the version before the active one active again; that one, and what was active.
+        """Make the version before the active one active again; that one, and what was active.
 
         What was active is kept. Raises LibraryNotFoundError; and, if the version before cannot be
         brought back, why: then nothing has changed.
@@ -273,7 +273,7 @@ class LibraryRegistry:
         return before, top
 
     async def scale(self, name: str, interpreters: int) -> LibraryVersion:
-        """Has that many interpreters hold the active version of a library.
+        """Have that many interpreters hold the active version of a library.
 
         Raises LibraryNotFoundError, WireError, or why an interpreter could not be given it.
         """
@@ -293,7 +293,7 @@ class LibraryRegistry:
         return version
 
     async def drain(self, interpreter: str, *, patience: float | None = None) -> InterpreterSession:
-        """Empties an interpreter, as far as others can take what it holds.
+        """Empty an interpreter, as far as others can take what it holds.
 
         Waits for its calls to end, for up to ``patience`` seconds. Raises
         InterpreterNotFoundError.
@@ -310,7 +310,7 @@ class LibraryRegistry:
         return session
 
     async def end_drain(self, interpreter: str) -> InterpreterSession | None:
-        """Puts an interpreter in use again; None if it is just not there.
+        """Put an interpreter in use again; None if it is just not there.
 
         Raises InterpreterNotFoundError for one that was never drained, either.
         """
@@ -349,7 +349,7 @@ class LibraryRegistry:
         )
 
     def _supersede(self, replaced: LibraryVersion, too_old: list[LibraryVersion]) -> None:
-        """Lets a version rest below the active one, and those go that are not kept any more."""
+        """Let a version rest below the active one, and those go that are not kept any more."""
         self._blame.forget(replaced.name, replaced.operators)
         for version in too_old:
             version.state = VersionState.GONE
@@ -358,7 +358,7 @@ class LibraryRegistry:
         self._start(self._retire_when_idle(replaced, keep=keep))
 
     async def _release(self, versions: list[LibraryVersion]) -> None:
-        """Lets unloaded versions go: now, or when their calls have finished.
+        """Let unloaded versions go: now, or when their calls have finished.
 
         All together: kernels of an older version may call operators of the newer one.
         """

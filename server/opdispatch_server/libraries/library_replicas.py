@@ -151,7 +151,7 @@ class LibraryReplicas:
         )
 
     async def see_to(self, session: InterpreterSession, patience: float | None) -> None:
-        """Moves what an interpreter holds to others, if it is being drained.
+        """Move what an interpreter holds to others, if it is being drained.
 
         Waits for others to have imported it, and for its calls to end, for up to ``patience``
         seconds; goes on after that. Libraries that bring devices go first: others may go only where
@@ -190,7 +190,7 @@ class LibraryReplicas:
             self.leave_drained_locked(name)
 
     async def restore(self) -> None:
-        """Loads what the journal has, as far as there are interpreters and it can be loaded."""
+        """Load what the journal has, as far as there are interpreters and it can be loaded."""
         await restore_in_order(self.restoring, self._restore_one)
         await asyncio.gather(*(self._fill(version) for version in self.restoring))
         self.restoring = ()
@@ -208,7 +208,7 @@ class LibraryReplicas:
             await self.fill_locked(version)
 
     async def _recover_locked(self, version: LibraryVersion, *, last_try: bool = True) -> None:
-        """Loads again, from the store, what has lost its last interpreter.
+        """Load again, from the store, what has lost its last interpreter.
 
         What does not load is given up, unless this is not the ``last_try``.
         """
@@ -238,7 +238,7 @@ class LibraryReplicas:
         await self._published(version)
 
     async def _give_up_for_now(self, version: LibraryVersion, error: OpdispatchError) -> None:
-        """Leaves a library listed with its error, and tries again after a pause."""
+        """Leave a library listed with its error, and try again after a pause."""
         await self._give_up(version, error)
         rest = min(FIRST_REST * 2.0 ** min(version.times_given_up, 10), LONGEST_REST)
         version.times_given_up += 1
@@ -257,7 +257,7 @@ class LibraryReplicas:
         replaced: LibraryVersion | None,
         recording: Recording = nullcontext,
     ) -> None:
-        """Loads a version that no interpreter holds, in the place of ``replaced``.
+        """Load a version that no interpreter holds, in the place of ``replaced``.
 
         ``recording`` as in LibraryTransaction.publish. Raises as LibraryLoading.load.
         """
@@ -283,7 +283,7 @@ class LibraryReplicas:
     async def bring_back_locked(
         self, version: LibraryVersion, top: LibraryVersion, recording: Recording
     ) -> None:
-        """Publishes a kept version in the place of the one above it, in as many interpreters.
+        """Publish a kept version in the place of the one above it, in as many interpreters.
 
         ``recording`` as in LibraryTransaction.publish. Raises as LibraryLoading.load, and then
         nothing has changed.
@@ -336,7 +336,7 @@ class LibraryReplicas:
     async def fill_locked(
         self, version: LibraryVersion, patience: float = BUSY_PATIENCE
     ) -> OpdispatchError | None:
-        """Has more interpreters hold an active version, as far as there are any.
+        """Have more interpreters hold an active version, as far as there are any.
 
         Those that import something else are waited for, up to ``patience`` seconds. One that
         fails does not stop the others; the first error is returned.
@@ -383,7 +383,7 @@ class LibraryReplicas:
         return None
 
     def _rest(self, version: LibraryVersion) -> None:
-        """Tries no replica of a version for a pause that doubles with each failure."""
+        """Try no replica of a version for a pause that doubles with each failure."""
         version.failed_attempts += 1
         pause = min(FIRST_PAUSE * 2.0 ** min(version.failed_attempts, 10), FIRST_REST)
         loop = asyncio.get_running_loop()
@@ -407,13 +407,13 @@ class LibraryReplicas:
         self._start(self._joined())
 
     def shrink_locked(self, version: LibraryVersion) -> None:
-        """Takes a version out of the interpreters that are too many, the last ones first."""
+        """Take a version out of the interpreters that are too many, the last ones first."""
         for replica in reversed(self._staying(version)):
             if self._missing(version) < 0 and replica.state is ReplicaState.SERVING:
                 self.let_go(version, replica)
 
     def leave_drained_locked(self, name: str) -> None:
-        """Takes a library out of interpreters that it does not belong into, if others have it."""
+        """Take a library out of interpreters that it does not belong into, if others have it."""
         for version in self._catalog.versions_of(name):
             others = any(replica.is_serving for replica in self._staying(version))
             for replica in list(version.replicas):
@@ -423,7 +423,7 @@ class LibraryReplicas:
                     self.let_go(version, replica)
 
     def let_go(self, version: LibraryVersion, replica: Replica) -> None:
-        """Gives a replica no more calls; its code goes when it has finished those it has."""
+        """Give a replica no more calls; its code goes when it has finished those it has."""
         if replica.state is not ReplicaState.LEAVING:
             replica.state = ReplicaState.LEAVING
             self._transaction.routes.renew()

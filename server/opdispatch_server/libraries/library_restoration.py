@@ -23,7 +23,7 @@ Tasks = Sequence[asyncio.Task[None]]
 
 
 async def restore_in_order(versions: Sequence[LibraryVersion], recover: Recover) -> None:
-    """Loads ``versions``, which are in order of publication, each at the right moment."""
+    """Load ``versions``, which are in order of publication, each at the right moment."""
     tasks: list[asyncio.Task[None]] = []
     for place, version in enumerate(versions):
         related = [tasks[n] for n in find_related(version, versions[:place])]

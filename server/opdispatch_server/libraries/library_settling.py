@@ -39,7 +39,7 @@ class LibrarySettling:
         return self._pools.explain_want(version.pool)
 
     async def wait(self, affects: Callable[[LibraryVersion], bool]) -> None:
-        """Waits while a library that ``affects`` is true of has no live interpreter.
+        """Wait while a library that ``affects`` is true of has no live interpreter.
 
         Not for one that has failed, or that no interpreter can come for. Whoever looks again
         right after that sees no change half made: one that looks in the middle of a change finds
@@ -53,7 +53,7 @@ class LibrarySettling:
             pass
 
     async def announce(self) -> None:
-        """Has everybody who waits look again."""
+        """Have everybody who waits look again."""
         async with self._changed:
             self._changed.notify_all()
 

@@ -98,7 +98,7 @@ class LibraryTransaction:
         on_published: Callable[[], None] = lambda: None,
         published_after: Callable[[], Sequence[LibraryVersion]] = tuple,
     ) -> None:
-        """Publishes what ``session`` has staged, in the place of ``replaced``.
+        """Publish what ``session`` has staged, in the place of ``replaced``.
 
         ``others`` have staged the same, and are replicas from the moment of publication on.
         ``still_wanted`` is asked before that; ``recording`` is entered once every check has
@@ -143,7 +143,7 @@ class LibraryTransaction:
     async def join(
         self, version: LibraryVersion, session: InterpreterSession, batch: pb.RegistrationBatch
     ) -> None:
-        """Makes what ``session`` has staged a replica of the active version.
+        """Make what ``session`` has staged a replica of the active version.
 
         Raises LibraryLoadError if it registers something else, or InterpreterDiedError.
         """
@@ -171,7 +171,7 @@ class LibraryTransaction:
         replaced: LibraryVersion,
         recording: Recording,
     ) -> None:
-        """Publishes a kept version again, in the place of ``replaced``. As ``publish``.
+        """Publish a kept version again, in the place of ``replaced``. As ``publish``.
 
         ``session`` holds it, and imports nothing now; other replicas follow. Raises
         LibraryNotFoundError, too, if it does not any more.
@@ -212,7 +212,7 @@ class LibraryTransaction:
     async def welcome(
         self, session: InterpreterSession, versions: Callable[[], Iterable[LibraryVersion]]
     ) -> None:
-        """Tells a new interpreter of what is active, in the order of publication; it is ready
+        """Tell a new interpreter of what is active, in the order of publication; it is ready
         as soon as it has been told.
 
         ``versions`` is asked once nothing is published any more until then: nobody else tells
@@ -230,7 +230,7 @@ class LibraryTransaction:
         await finish(mirrors)
 
     async def demote(self, version: LibraryVersion, replica: Replica) -> None:
-        """Takes a version's code out of an interpreter that has finished its calls."""
+        """Take a version's code out of an interpreter that has finished its calls."""
         version.remove_replica(replica.session)
         if version.is_active:
             await finish(self._followers.mirror(replica.session, version))
@@ -238,7 +238,7 @@ class LibraryTransaction:
             await finish(self._followers.retire(replica.session, version, keep=False))
 
     async def retire(self, version: LibraryVersion, *, keep: bool) -> None:
-        """Has every interpreter undo a version; its own keep the code, if ``keep``.
+        """Have every interpreter undo a version; its own keep the code, if ``keep``.
 
         Unless it has been brought back before its turn comes. In the middle of that it is not
         active yet, but its interpreters may have been told already: hence the lock.
@@ -277,7 +277,7 @@ class LibraryTransaction:
         return found
 
     async def withdraw(self, versions: list[LibraryVersion], state: VersionState) -> None:
-        """Takes versions out of the registry, in one publication. The lock is held.
+        """Take versions out of the registry, in one publication. The lock is held.
 
         Unless their interpreters have died, the routes are closed.
 

@@ -112,7 +112,7 @@ class LibraryVersion:
     def take_batch(
         self, batch: interpreter_pb2.RegistrationBatch, registrations: list[Registration]
     ) -> None:
-        """Notes what its import has registered."""
+        """Note what its import has registered."""
         self.let_go()
         self.batch = batch
         mirror = interpreter_pb2.Mirror(batch=batch)
@@ -125,12 +125,12 @@ class LibraryVersion:
         )
 
     def let_go(self) -> None:
-        """Forgets what it has registered, one by one, in a thread: nobody needs it any more."""
+        """Forget what it has registered, one by one, in a thread: nobody needs it any more."""
         while self.registrations:
             self.registrations.pop()
 
     def expect(self, operators: Sequence[str], *, has_fallbacks: bool) -> None:
-        """Notes what it registers, or did the last time."""
+        """Note what it registers, or did the last time."""
         self.operators = operators
         self._operators = frozenset(operators)
         self._names = frozenset(operator.partition(".")[0] for operator in operators)
@@ -156,13 +156,13 @@ class LibraryVersion:
         return next((r for r in self.replicas if r.session is session), None)
 
     def add_replica(self, session: InterpreterSession, state: ReplicaState) -> Replica:
-        """Notes that an interpreter holds the version; the first one becomes the primary."""
+        """Note that an interpreter holds the version; the first one becomes the primary."""
         replica = Replica(session, state)
         self.replicas.append(replica)
         return replica
 
     def remove_replica(self, session: InterpreterSession) -> bool:
-        """Notes that an interpreter does not hold the version any more; whether it did."""
+        """Note that an interpreter does not hold the version any more; whether it did."""
         before = len(self.replicas)
         self.replicas = [r for r in self.replicas if r.session is not session]
         return len(self.replicas) < before
@@ -199,25 +199,25 @@ class LibraryVersion:
         return self.is_active and any(replica.is_serving for replica in self.replicas)
 
     def become_active(self) -> None:
-        """Notes that its registrations have been published."""
+        """Note that its registrations have been published."""
         self.state = VersionState.ACTIVE
         self.error = ""
         self.failed_attempts = self.times_given_up = 0
         self.rests_until = 0.0
 
     def begin_call(self) -> None:
-        """Counts a call; from the moment its kernel is chosen, in the same step of the loop."""
+        """Count a call; from the moment its kernel is chosen, in the same step of the loop."""
         self.calls_in_flight += 1
         self._idle.clear()
 
     def end_call(self) -> None:
-        """Takes a call off the count."""
+        """Take a call off the count."""
         self.calls_in_flight -= 1
         if not self.calls_in_flight:
             self._idle.set()
 
     async def wait_idle(self) -> None:
-        """Waits until none of its calls is running, whichever way they have come."""
+        """Wait until none of its calls is running, whichever way they have come."""
         await self._idle.wait()
         direct = [r.session.wait_for_direct_calls(self.load_id) for r in self.replicas]
         await asyncio.gather(*direct)

@@ -73,7 +73,7 @@ class LoadRace:
         self._changes.note()
 
     async def wait_for_decision(self) -> bool:
-        """Waits until the version is published, or nobody imports it any more; whether it is
+        """Wait until the version is published, or nobody imports it any more; whether it is
         published.
         """
         while not self.version.is_active and self._importers:

@@ -40,13 +40,13 @@ class MemoryMeter:
     async def start(
         cls, ending: Iterable[InterpreterSession], staying: Iterable[InterpreterSession]
     ) -> MemoryMeter:
-        """Measures for the first time. Trimming takes ``staying`` some hundredths of a second."""
+        """Measure for the first time. Trimming takes ``staying`` some hundredths of a second."""
         kept = list(staying)
         await _trim(kept)
         return cls(await _measure(ending), await _measure(kept))
 
     async def finish(self, *, busy: bool) -> MemoryGivenBack:
-        """Measures again; ``busy`` interpreters have not let go of the library yet."""
+        """Measure again; ``busy`` interpreters have not let go of the library yet."""
         if self._ending:
             return MemoryGivenBack(
                 sum(self._ending.values()), registry_pb2.MEMORY_MEASURE_ENDED_INTERPRETERS

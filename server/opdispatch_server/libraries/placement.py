@@ -80,7 +80,7 @@ class Placement:
         return was_draining
 
     def forget(self, session: InterpreterSession) -> None:
-        """Notes that an interpreter has left; another one of its name may be started."""
+        """Note that an interpreter has left; another one of its name may be started."""
         if not session.supervised:  # the next one of its name is another
             self._draining.discard(session.name)
         self.note_change()
@@ -147,13 +147,13 @@ class Placement:
         ]
 
     def release(self, session: InterpreterSession) -> None:
-        """Ends a claim."""
+        """End a claim."""
         session.loading = False
         self.note_change()
         self.on_freed()
 
     def note_change(self) -> None:
-        """Has everybody who waits look again: interpreters have come, gone, or are free."""
+        """Have everybody who waits look again: interpreters have come, gone, or are free."""
         self._changes.note()
 
     async def wait_for_change(self) -> None:

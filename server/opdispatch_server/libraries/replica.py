@@ -65,17 +65,17 @@ class Replica:
         self._distrusted_until = time.monotonic() + DISTRUST_SECONDS
 
     def begin_call(self) -> None:
-        """Counts a call."""
+        """Count a call."""
         self.calls_in_flight += 1
         self.last_call = next(_calls)
         self._idle.clear()
 
     def end_call(self) -> None:
-        """Takes a call off the count."""
+        """Take a call off the count."""
         self.calls_in_flight -= 1
         if not self.calls_in_flight:
             self._idle.set()
 
     async def wait_idle(self) -> None:
-        """Waits until none of its calls is running."""
+        """Wait until none of its calls is running."""
         await self._idle.wait()

@@ -28,7 +28,7 @@ class LibraryImport(Protocol):
     """The code of one version of one library, in this process."""
 
     def run(self) -> None:
-        """Imports it. Raises whatever the code raises; ``abandon`` has to follow then."""
+        """Import it. Raises whatever the code raises; ``abandon`` has to follow then."""
 
     def main_module(self) -> ModuleType:
         """The module that ``run`` has imported."""
@@ -37,13 +37,13 @@ class LibraryImport(Protocol):
         """The import stays: what it has displaced is not needed any more."""
 
     def abandon(self) -> None:
-        """Undoes ``run``: what it has displaced is there again."""
+        """Undo ``run``: what it has displaced is there again."""
 
     def forget(self) -> None:
-        """Takes its modules out of ``sys.modules``. Functions that still run finish."""
+        """Take its modules out of ``sys.modules``. Functions that still run finish."""
 
     def reinstate(self) -> None:
-        """Undoes ``forget``, without running anything again."""
+        """Undo ``forget``, without running anything again."""
 
     def owns(self, filename: str) -> bool:
         """Whether a code object of that file name belongs to the library."""

@@ -75,7 +75,7 @@ class InterpreterPools:
             self._close(pool)
 
     def hold(self, version: LibraryVersion, pool: InterpreterPool | None) -> None:
-        """Notes that a version needs the pool, until ``let_go``."""
+        """Note that a version needs the pool, until ``let_go``."""
         version.pool = pool
         if pool is not None:
             pool.users += 1
@@ -87,7 +87,7 @@ class InterpreterPools:
             self._close(pool)
 
     async def provide_for(self, version: LibraryVersion) -> None:
-        """Sees to it that a version has the interpreters it should have, its pool included.
+        """See to it that a version has the interpreters it should have, its pool included.
 
         Nothing is to be done for one that everybody's interpreters will do for. Raises
         LibraryLoadError.
@@ -101,7 +101,7 @@ class InterpreterPools:
             await self.provide(version.pool, version.interpreters_wanted, _nobody)
 
     async def provide(self, pool: InterpreterPool, count: int, report: Report) -> None:
-        """Sees to it that the pool has ``count`` interpreters ready. Raises LibraryLoadError."""
+        """See to it that the pool has ``count`` interpreters ready. Raises LibraryLoadError."""
         while len(pool.names) < count:
             name = self._free_name(pool)
             report(f"starting interpreter {name}")
@@ -186,7 +186,7 @@ class InterpreterPools:
         return name in coming if name else bool(coming)
 
     def check(self, session: InterpreterSession, pool: InterpreterPool | None) -> None:
-        """Raises InterpreterNotFoundError if it takes no library of that pool."""
+        """Raise InterpreterNotFoundError if it takes no library of that pool."""
         if session.pool is not pool:
             only = session.pool.reserved_for if session.pool else "libraries of no environment"
             raise InterpreterNotFoundError(
@@ -218,7 +218,7 @@ class InterpreterPools:
         ]
 
     async def wait_for_endings(self) -> None:
-        """Waits until interpreters of pools that were closed have ended."""
+        """Wait until interpreters of pools that were closed have ended."""
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     def _get(
@@ -239,7 +239,7 @@ class InterpreterPools:
         return pool
 
     def _close(self, pool: InterpreterPool) -> None:
-        """Takes a user off a pool; with the last one, its interpreters end."""
+        """Take a user off a pool; with the last one, its interpreters end."""
         pool.users -= 1
         if pool.users:
             return

@@ -13,7 +13,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent_pid: int) -> int:
-    """Ends this process when its parent, which holds the other end of stdin, is gone.
+    """End this process when its parent, which holds the other end of stdin, is gone.
 
     Two ways, since neither is enough alone: a thread that waits for the end of stdin works
     everywhere, but not while a kernel keeps the interpreter lock; the signal of the Linux

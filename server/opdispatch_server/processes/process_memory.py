@@ -26,7 +26,7 @@ def find_memory(pid: int) -> int | None:
 
 
 def trim_memory() -> None:
-    """Collects garbage, and returns free memory of this process to the operating system."""
+    """Collect garbage, and return free memory of this process to the operating system."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
         ctypes.CDLL(None).malloc_trim(0)

@@ -56,7 +56,7 @@ def has_process_descriptors() -> bool:
 
 
 def watch_process(pid: int, on_end: Callable[[ProcessEnd], None]) -> Callable[[], None]:
-    """Calls ``on_end`` in the event loop, with what is known of the end, when a process ends.
+    """Call ``on_end`` in the event loop, with what is known of the end, when a process ends.
 
     The result stops watching; it may be called at any time. Where the system has no process
     descriptors, or no such process, nothing is watched.

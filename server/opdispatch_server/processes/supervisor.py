@@ -109,7 +109,7 @@ class WorkerProcess:
         return self.process.pid
 
     async def wait(self) -> int:
-        """Waits for the end; then nothing of the process group is left. Its exit status."""
+        """Wait for the end; then nothing of the process group is left. Its exit status."""
         status = await self.process.wait()
         self.signal(signal.SIGKILL)  # what kernels have started and left behind
         os.close(self._lifeline)
@@ -119,7 +119,7 @@ class WorkerProcess:
         return status
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the process and everything it has started."""
+        """Send a signal to the process and everything it has started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
@@ -209,7 +209,7 @@ class Supervisor:
             self._start_keeping(name)
 
     def add(self, name: str) -> None:
-        """Keeps one more process running, of a name that no other one has; not while stopping."""
+        """Keep one more process running, of a name that no other one has; not while stopping."""
         if self._stopping:
             return
         self.names = (*self.names, name)
@@ -217,7 +217,7 @@ class Supervisor:
         self._start_keeping(name)
 
     async def remove(self, name: str, grace: float) -> None:
-        """Ends the process of that name for good, as ``stop`` ends all; its name is free then."""
+        """End the process of that name for good, as ``stop`` ends all; its name is free then."""
         keeper = self._keepers.get(name)
         if keeper is None:
             return
@@ -234,7 +234,7 @@ class Supervisor:
         self.names = tuple(other for other in self.names if other != name)
 
     def kill(self, name: str, *, dumps: bool = False) -> None:
-        """Ends the process of that name, if it is one of ours, at once; a new one follows.
+        """End the process of that name, if it is one of ours, at once; a new one follows.
 
         If it ``dumps``, it prints the stacks of its threads before that.
         """
@@ -250,7 +250,7 @@ class Supervisor:
         asyncio.get_running_loop().call_later(DUMP_WAIT, worker.signal, signal.SIGKILL)
 
     def kill_all(self) -> None:
-        """Ends every process at once, without waiting."""
+        """End every process at once, without waiting."""
         self._stopping = True
         for worker in self._running.values():
             worker.signal(signal.SIGKILL)
@@ -269,7 +269,7 @@ class Supervisor:
         return sorted(name for name, record in self._records.items() if record.quarantine)
 
     async def wait_quarantined(self, name: str) -> str:
-        """Waits until one of ``names`` is not started again; why, in words."""
+        """Wait until one of ``names`` is not started again; why, in words."""
         record = self._records[name]
         await record.quarantined.wait()
         return record.quarantine
@@ -311,7 +311,7 @@ class Supervisor:
             record.excused = True
 
     def revive(self, name: str) -> bool:
-        """Starts a quarantined process again; False if it is not quarantined.
+        """Start a quarantined process again; False if it is not quarantined.
 
         Raises InterpreterNotFoundError.
         """
@@ -331,7 +331,7 @@ class Supervisor:
         return True
 
     async def stop(self, grace: float) -> None:
-        """Ends every process: asks, waits for up to ``grace`` seconds, then kills. Idempotent."""
+        """End every process: asks, waits for up to ``grace`` seconds, then kills. Idempotent."""
         self._stopping = True
         for name, keeper in self._keepers.items():
             if name not in self._running:
@@ -398,7 +398,7 @@ class Supervisor:
         )
 
     async def _quarantine(self, name: str, record: WorkerRecord, why: str) -> None:
-        """Waits for ``revive``."""
+        """Wait for ``revive``."""
         record.revived.clear()
         record.quarantine = why
         record.quarantined.set()
@@ -413,7 +413,7 @@ class Supervisor:
         await record.revived.wait()
 
     async def _run_once(self, name: str) -> WorkerEnd:
-        """Runs one process from start to end."""
+        """Run one process from start to end."""
         loop = asyncio.get_running_loop()
         try:
             worker = await WorkerProcess.start(name, self._command_for(name), self._template)

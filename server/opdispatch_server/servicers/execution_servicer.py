@@ -34,7 +34,7 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
     async def Call(  # noqa: N802
         self, received: ReceivedCall, context: Context
     ) -> execution_pb2.CallReply | bytes:
-        """Calls one operator."""
+        """Call one operator."""
         if received.refusal is not None:
             raise received.refusal
         tensors = CallTensors(results_of_any_size=False)
@@ -64,5 +64,5 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
     async def HoldValues(  # noqa: N802
         self, requests: AsyncIterator[remote_pb2.HoldValuesRequest], context: Context
     ) -> None:
-        """Holds a client's values."""
+        """Hold a client's values."""
         await self._leases.serve(requests, context)

@@ -48,25 +48,25 @@ class HealthBoard(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the 
         self._draining = False
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Makes ``server`` answer health requests."""
+        """Make ``server`` answer health requests."""
         health_pb2_grpc.add_HealthServicer_to_server(self, server)
 
     async def interpreters(self, ready: int) -> None:
-        """Notes how many interpreters are live."""
+        """Note how many interpreters are live."""
         self._live = ready
         self._note_readiness()
 
     async def restoring(self, restoring: bool) -> None:
-        """Notes whether the libraries of the journal are still being loaded: not ready, then."""
+        """Note whether the libraries of the journal are still being loaded: not ready, then."""
         self._restoring = restoring
         self._note_readiness()
 
     async def library(self, name: str, *, serving: bool | None) -> None:
-        """Notes whether a library serves calls; None: it is gone."""
+        """Note whether a library serves calls; None: it is gone."""
         self._note(f"library/{name}", serving)
 
     async def interpreter(self, name: str, *, serving: bool | None) -> None:
-        """Notes whether an interpreter is live; None: it is gone for good."""
+        """Note whether an interpreter is live; None: it is gone for good."""
         self._note(f"interpreter/{name}", serving)
 
     async def drain(self) -> None:

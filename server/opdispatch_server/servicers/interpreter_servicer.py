@@ -110,7 +110,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
 
     @answers
     async def Session(self, request_iterator: object, context: SessionContext) -> None:  # noqa: N802
-        """Serves one interpreter from its hello to its end."""
+        """Serve one interpreter from its hello to its end."""
         message: object = await context.read()  # grpc.aio.EOF, if nothing comes
         if not isinstance(message, pb.InterpreterMessage) or not message.HasField("hello"):
             error = WireError("$.kind is not hello; a session begins with it")
@@ -216,7 +216,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         return bool(self._process_space) and hello.process_space == self._process_space
 
     async def wait_for_endings(self) -> None:
-        """Waits until every session that has been ended is struck off."""
+        """Wait until every session that has been ended is struck off."""
         ending = [session for session in self._sessions.all() if not session.alive]
         for session in ending:
             await self._sessions.wait_until_free(session.name, ENDING_WAIT)
@@ -242,7 +242,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             await joining
 
     def _watch_process(self, session: InterpreterSession, hello: pb.Hello) -> Callable[[], None]:
-        """Ends the session with its process, though the stream may outlast that."""
+        """End the session with its process, though the stream may outlast that."""
         if not self._is_near(hello):
             return lambda: None
 
@@ -308,7 +308,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
 async def _wait_for_end(
     session: InterpreterSession, writing: asyncio.Task[None], reading: asyncio.Task[None]
 ) -> None:
-    """Waits until either side ends the session."""
+    """Wait until either side ends the session."""
     ending = asyncio.create_task(session.ended.wait())
     try:
         await asyncio.wait([writing, reading, ending], return_when=asyncio.FIRST_COMPLETED)
@@ -317,7 +317,7 @@ async def _wait_for_end(
 
 
 async def _write(session: InterpreterSession, welcome: pb.Welcome, context: SessionContext) -> None:
-    """Sends all that the daemon has to say. Never cancelled before the goodbye has had its time:
+    """Send all that the daemon has to say. Never cancelled before the goodbye has had its time:
     a stream whose write was cancelled takes no other."""
     # One that is gone hears nothing more.
     with contextlib.suppress(grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):

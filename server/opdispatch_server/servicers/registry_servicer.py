@@ -95,7 +95,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def LoadLibrary(  # noqa: N802
         self, request: pb.LoadLibraryRequest, context: Context
     ) -> pb.LoadLibraryReply:
-        """Loads a library."""
+        """Load a library."""
         return await self._load(request, context)
 
     @answers_in_steps
@@ -140,7 +140,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def UploadLibrary(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.UploadLibraryRequest], context: Context
     ) -> AsyncGenerator[pb.UploadLibraryReply, None]:
-        """Stores a file that comes in chunks."""
+        """Store a file that comes in chunks."""
         async with aclosing(self._uploads.receive(request_iterator)) as replies:
             async for reply in replies:
                 yield reply
@@ -149,7 +149,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def UnloadLibrary(  # noqa: N802
         self, request: pb.UnloadLibraryRequest, context: Context
     ) -> pb.UnloadLibraryReply:
-        """Unloads a library, or one version of it."""
+        """Unload a library, or one version of it."""
         unload = self._libraries.unload(
             request.name, request.version, measure=request.measure_memory
         )
@@ -165,7 +165,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def ScaleLibrary(  # noqa: N802
         self, request: pb.ScaleLibraryRequest, context: Context
     ) -> pb.ScaleLibraryReply:
-        """Has more interpreters, or fewer, hold a library."""
+        """Have more interpreters, or fewer, hold a library."""
         scale = self._libraries.scale(request.name, request.interpreters)
         version = await self._to_the_end(context, scale)
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
@@ -175,7 +175,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def RollbackLibrary(  # noqa: N802
         self, request: pb.RollbackLibraryRequest, context: Context
     ) -> pb.RollbackLibraryReply:
-        """Makes the version before the active one active again."""
+        """Make the version before the active one active again."""
         rollback = self._libraries.rollback(request.name)
         active, replaced = await self._to_the_end(context, rollback)
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
@@ -219,7 +219,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def ReviveInterpreter(  # noqa: N802
         self, request: pb.ReviveInterpreterRequest, context: Context
     ) -> pb.ReviveInterpreterReply:
-        """Starts a quarantined interpreter again."""
+        """Start a quarantined interpreter again."""
         revived = self._revive(request.name)
         if revived:
             identity = identity_of(context)

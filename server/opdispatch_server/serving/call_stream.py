@@ -81,7 +81,7 @@ class CallStream:
         self._may_read.set()
 
     async def serve(self, requests: AsyncIterator[ReceivedCall | Malformed]) -> None:
-        """Serves to the end of the stream. Raises WireError for what makes no sense."""
+        """Serve to the end of the stream. Raises WireError for what makes no sense."""
         await self._context.send_initial_metadata((chunk_metadata(self._limit), *self._metadata))
         writing = self._writing = asyncio.create_task(self._write())
         try:
@@ -108,7 +108,7 @@ class CallStream:
                 writing.exception()  # the peer has gone; gRPC has told whoever reads
 
     async def finish(self) -> None:
-        """Waits until every call that has come so far is answered; to later ones no reply comes."""
+        """Wait until every call that has come so far is answered; to later ones no reply comes."""
         await self._calls.wait_until_answered()
         if self._writing is not None:
             await self._write_the_rest(self._writing, None)

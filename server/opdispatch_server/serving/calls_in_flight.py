@@ -39,7 +39,7 @@ class CallRunner(Protocol):
     def begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply
     ) -> QuickCall | None:
-        """Begins a call that has to wait for nothing but its kernel.
+        """Begin a call that has to wait for nothing but its kernel.
 
         None: it is one for ``call``, and nothing has begun.
         """
@@ -50,7 +50,7 @@ class CallRunner(Protocol):
         context: CallContext,
         broken: KernelRun | None = None,
     ) -> execution_pb2.CallReply:
-        """Runs one call; ``broken`` is a run of it that ``begin`` began and that had no reply.
+        """Run one call; ``broken`` is a run of it that ``begin`` began and that had no reply.
 
         Raises OpdispatchError.
         """
@@ -102,7 +102,7 @@ class CallsInFlight:
             on_end()
 
     def refuse(self, number: int, refusal: OpdispatchError) -> None:
-        """Answers a call that was refused as it came."""
+        """Answer a call that was refused as it came."""
         if number in self._calls:
             raise _still_under_way(number)
         reply = execution_pb2.CallReply(error=status_from_error(refusal))
@@ -114,7 +114,7 @@ class CallsInFlight:
         on_end: Callable[[], None] = lambda: None,
         arguments: Sequence[Buffer] = (),
     ) -> None:
-        """Begins a call, or cancels one. Raises WireError if one of that id is under way.
+        """Begin a call, or cancel one. Raises WireError if one of that id is under way.
 
         ``on_end`` is called when the daemon holds nothing of it any more. ``arguments`` are the
         large tensors that have come beside it.
@@ -171,7 +171,7 @@ class CallsInFlight:
         self._send_large = None
 
     async def wait_until_answered(self) -> None:
-        """Returns when none is under way."""
+        """Return when none is under way."""
         while self._calls:
             self._changed.clear()
             await self._changed.wait()
@@ -185,7 +185,7 @@ class CallsInFlight:
         on_end: Callable[[], None],
         broken: KernelRun | None = None,
     ) -> None:
-        """Has a task see to the call, which its caller knows by that number."""
+        """Have a task see to the call, which its caller knows by that number."""
         task = asyncio.create_task(self._answer(number, request, context, tensors, broken))
         self._calls[number] = task
         self._quick_ends.pop(number, None)

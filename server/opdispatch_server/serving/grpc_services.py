@@ -57,7 +57,7 @@ def add_execution_service(server: grpc.aio.Server, servicer: object) -> None:
 
 
 def add_registry_service(server: grpc.aio.Server, servicer: object) -> None:
-    """Has ``servicer`` serve ``RegistryService``, whose requests are small but for uploads."""
+    """Have ``servicer`` serve ``RegistryService``, whose requests are small but for uploads."""
     add = registry_pb2_grpc.add_RegistryServiceServicer_to_server
     large = {
         "LoadLibrary": [registry_pb2.LoadLibraryRequest.CONTENT_FIELD_NUMBER],
@@ -72,7 +72,7 @@ def add_registry_service(server: grpc.aio.Server, servicer: object) -> None:
 
 
 def add_interpreter_service(server: grpc.aio.Server, servicer: object) -> None:
-    """Has ``servicer`` serve ``InterpreterService``: whoever says hello may be anybody."""
+    """Have ``servicer`` serve ``InterpreterService``: whoever says hello may be anybody."""
     add = interpreter_pb2_grpc.add_InterpreterServiceServicer_to_server
     fields = interpreter_pb2.InterpreterMessage.DESCRIPTOR.fields_by_name.values()
     answers = [each.number for each in fields if each.name != "hello"]
@@ -104,7 +104,7 @@ def add_service(
     servicer: object,
     parse: Callable[[str, Parse], Parse] = lambda method, parse: parse,
 ) -> None:
-    """Does what the generated function ``add_to_server`` does; see Malformed.
+    """Do what the generated function ``add_to_server`` does; see Malformed.
 
     Requests are parsed by what ``parse`` makes, of the name of a method and its parser. Methods
     that ``servicer`` only inherits from the generated class are left out: gRPC answers calls of

@@ -37,7 +37,7 @@ class IncomingTensors:
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, number: int, chunk: execution_pb2.Chunk) -> None:
-        """Takes a chunk of the call of that id. Raises WireError if it makes no sense."""
+        """Take a chunk of the call of that id. Raises WireError if it makes no sense."""
         if number in self._refused:
             return
         try:
@@ -70,7 +70,7 @@ class IncomingTensors:
         self._assembler.touch()
 
     def close(self) -> None:
-        """Drops all that is incomplete; nobody is told anything any more. Idempotent."""
+        """Drop all that is incomplete; nobody is told anything any more. Idempotent."""
         self._assembler.clear()
         if self._timer is not None:
             self._timer.cancel()

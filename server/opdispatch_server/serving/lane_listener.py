@@ -37,7 +37,7 @@ class LaneListener:
         self._listen()
 
     def close(self) -> None:
-        """Takes no more connections; those that there are stay. Idempotent."""
+        """Take no more connections; those that there are stay. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -56,7 +56,7 @@ class SocketLock:
             os.close(self._file)  # its last owner removed it between our two calls
 
     def release(self) -> None:
-        """Gives the right back and removes the lock file. Idempotent."""
+        """Give the right back and remove the lock file. Idempotent."""
         if self._file < 0:
             return
         if self._is_current():
@@ -79,7 +79,7 @@ class Listener:
         self._lock = lock
 
     def close(self) -> None:
-        """Removes what is left of the address on disk. Idempotent."""
+        """Remove what is left of the address on disk. Idempotent."""
         if self._socket_path is not None and self._lock is not None:
             self._socket_path.unlink(missing_ok=True)
             self._lock.release()
@@ -87,7 +87,7 @@ class Listener:
 
 
 def bind(server: grpc.aio.Server, address: str, *, insecure: bool) -> Listener:
-    """Binds ``server`` to ``address``, which must be free.
+    """Bind ``server`` to ``address``, which must be free.
 
     Raises AddressError for one that is malformed, or reachable from other machines without
     ``insecure``, and AddressInUseError.
@@ -105,7 +105,7 @@ def bind(server: grpc.aio.Server, address: str, *, insecure: bool) -> Listener:
 
 
 def warn_of_other_users(address: str) -> None:
-    """Logs who can reach a TCP address, if the daemon listens at one: it asks nobody who they are.
+    """Log who can reach a TCP address, if the daemon listens at one: it asks nobody who they are.
 
     Loading a library runs its code as the daemon's user.
     """
@@ -155,7 +155,7 @@ def _bind_unix(server: grpc.aio.Server, parsed: UnixAddress) -> Listener:
 
 
 def _remove_stale_socket(path: Path) -> None:
-    """Removes the socket of a daemon that is no more; the caller holds the lock."""
+    """Remove the socket of a daemon that is no more; the caller holds the lock."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

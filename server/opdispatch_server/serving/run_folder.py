@@ -52,7 +52,7 @@ class RunFolder:
         return str(self.path / f"{name}.lane")
 
     def remove(self) -> None:
-        """Deletes the folder with all that is in it. Idempotent."""
+        """Delete the folder with all that is in it. Idempotent."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)

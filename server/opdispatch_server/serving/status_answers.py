@@ -49,7 +49,7 @@ class StatusError(Exception):
 
 
 def answers(method: Method[Request, Reply]) -> Method[Request, Reply]:
-    """Makes a servicer's method answer its errors.
+    """Make a servicer's method answer its errors.
 
     Errors of ours keep their class. An error of an interpreter passes as it came. Anything
     else is a bug: the client learns its type, and the log has the traceback.
@@ -98,7 +98,7 @@ def _answer(error: Exception, what: str, context: Context) -> None:
 
 
 def forget_frames(error: BaseException) -> None:
-    """Lets go of what an error, and those that led to it, have come through: it has been told.
+    """Let go of what an error, and those that led to it, have come through: it has been told.
 
     Its traceback keeps the variables of every function on the way, one of which may well be the
     error: the request and all that belongs to it would wait for the garbage collector.

@@ -58,7 +58,7 @@ class Journal:
         self._owed: dict[tuple[str, str], str | None] = {}
 
     def open(self) -> Mapping[str, LibraryRecord]:
-        """Takes the state folder and reads its journal: every library's record, by name.
+        """Take the state folder and read its journal: every library's record, by name.
 
         Blocks. Raises JournalError if another daemon has the folder, or the journal cannot be
         relied upon.
@@ -105,7 +105,7 @@ class Journal:
             raise
 
     async def record_drained(self, interpreter: str, drained: bool) -> None:
-        """Records that an interpreter is to take no libraries, or may again."""
+        """Record that an interpreter is to take no libraries, or may again."""
         change = {(DRAINED, interpreter): "{}" if drained else None}
         await self._write("drain" if drained else "undo drain", interpreter, change)
 

@@ -68,7 +68,7 @@ class JournalFile:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Opens the journal in ``folder``. Raises JournalError if it cannot be relied upon."""
+        """Open the journal in ``folder``. Raises JournalError if it cannot be relied upon."""
         self.folder = folder
         path = folder / DATABASE
         with _damage_explained(folder):
@@ -93,7 +93,7 @@ class JournalFile:
 
     @classmethod
     def create(cls, folder: Path) -> None:
-        """Makes an empty journal in ``folder``, which must not exist: whole, or not at all.
+        """Make an empty journal in ``folder``, which must not exist: whole, or not at all.
 
         Raises OSError, and sqlite3.Error.
         """
@@ -120,7 +120,7 @@ class JournalFile:
         return self._number
 
     def write(self, kind: str, subject: str, changes: Changes) -> None:
-        """Commits one event with the records that it changes; on disk when this returns.
+        """Commit one event with the records that it changes; on disk when this returns.
 
         Raises JournalError, and then nothing has changed.
         """
@@ -161,7 +161,7 @@ class JournalFile:
         fault_point(FaultPoint.JOURNAL_COMMITTED)
 
     def check_place(self) -> None:
-        """Raises JournalError unless the open files still are the journal in ``folder``.
+        """Raise JournalError unless the open files still are the journal in ``folder``.
 
         See Note [A journal that is taken away].
         """
@@ -183,12 +183,12 @@ class JournalFile:
         return list(self._database.execute("SELECT * FROM event ORDER BY number"))
 
     def copy_to(self, folder: Path) -> None:
-        """Copies the journal into ``folder``, as one file, though a daemon may be writing."""
+        """Copy the journal into ``folder``, as one file, though a daemon may be writing."""
         with _damage_explained(self.folder), _database_at(folder / DATABASE) as copy:
             self._database.backup(copy)
 
     def close(self) -> None:
-        """Closes it. Idempotent."""
+        """Close it. Idempotent."""
         self._database.close()
 
     def _files(self) -> list[tuple[int, int]]:

@@ -58,7 +58,7 @@ class StateSummary:
 
 
 def export_state(state: Path, archive: Path) -> StateSummary:
-    """Writes the state in the folder ``state`` to the file ``archive``, whole or not at all.
+    """Write the state in the folder ``state`` to the file ``archive``, whole or not at all.
 
     A daemon may be using the folder: what it has acknowledged by now is in the archive.
     Raises JournalError, LibraryLoadError if stored content is gone or damaged, and OSError.
@@ -87,7 +87,7 @@ def export_state(state: Path, archive: Path) -> StateSummary:
 
 
 def import_state(archive: Path, state: Path) -> StateSummary:
-    """Puts what ``archive`` holds in the place of the state in ``state``: all or nothing.
+    """Put what ``archive`` holds in the place of the state in ``state``: all or nothing.
 
     The journal that was there is kept beside it. Raises JournalError if a daemon uses the
     folder, or the archive is not as an export has written it; and OSError.
@@ -160,7 +160,7 @@ def _write_archive(
 
 
 def _unpack(opened: zipfile.ZipFile, draft: Path) -> None:
-    """Unpacks an archive that is exactly what its manifest says. Raises JournalError."""
+    """Unpack an archive that is exactly what its manifest says. Raises JournalError."""
     hashes = _read_manifest(opened)
     members = {member.filename: member for member in opened.infolist()}
     if len(members) != len(opened.infolist()):

@@ -35,7 +35,7 @@ class StateFolder:
     """A state folder that belongs to this process until ``close``, or until it dies."""
 
     def __init__(self, path: Path) -> None:
-        """Takes the folder. Raises JournalError if another process has it, or it cannot be."""
+        """Take the folder. Raises JournalError if another process has it, or it cannot be."""
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -87,7 +87,7 @@ class StateFolder:
         return JournalFile(self.journal)
 
     def take_import(self, draft: Path) -> Path | None:
-        """Puts an imported journal in the place of the one that is there.
+        """Put an imported journal in the place of the one that is there.
 
         ``draft`` is complete, on disk, and in this folder. One renaming decides; what follows it
         is done by whoever opens the folder next, should this process die. Returns where the
@@ -99,7 +99,7 @@ class StateFolder:
         return self._finish_import()
 
     def close(self) -> None:
-        """Gives the folder up. Idempotent."""
+        """Give the folder up. Idempotent."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -137,7 +137,7 @@ def journal_in(state: Path) -> Path:
 
 
 def check_journal(state: Path) -> None:
-    """Raises JournalError if ``state`` has no journal, and is no daemon's folder, then."""
+    """Raise JournalError if ``state`` has no journal, and is no daemon's folder, then."""
     if not journal_in(state).exists():
         raise JournalError(
             f"there is no journal in {state}", hint="say with --state where the daemon keeps it"

@@ -29,7 +29,7 @@ class RemovedUploads:
 
 
 def remove_unused_uploads(state: Path, *, dry_run: bool = False) -> RemovedUploads:
-    """Removes the uploads in the folder ``state`` that none of its journals names.
+    """Remove the uploads in the folder ``state`` that none of its journals names.
 
     With ``dry_run``, only counts them. Raises as ``named_libraries`` does, and nothing has been
     removed then; and OSError.

@@ -48,7 +48,7 @@ class DeviceExports:
         self._leases: dict[bytes, tuple[float, Any]] = {}
 
     def offer(self, message: values_pb2.Tensor, value: Any, device_id: bytes) -> bool:
-        """Says where a value is to whoever can read that device.
+        """Say where a value is to whoever can read that device.
 
         False: it is not there, cannot be shared, or MOST_LEASES others are. Raises DeviceLostError.
         """
@@ -90,12 +90,12 @@ class DeviceExports:
             )
 
     def drop(self, lease: bytes) -> bool:
-        """Ends a lease; whether it was there."""
+        """End a lease; whether it was there."""
         with self._lock:
             return self._leases.pop(lease, None) is not None
 
     def drop_expired(self) -> None:
-        """Ends the leases of readers that are gone."""
+        """End the leases of readers that are gone."""
         now = self._clock()
         with self._lock:
             for lease in [each for each, (end, _) in self._leases.items() if end <= now]:

@@ -42,7 +42,7 @@ def _begun_at(device: str, value: Tensor) -> Tensor:
 
 
 def put_on_host(message: values_pb2.Value) -> bool:
-    """Has a tensor that was sent from a device decoded on the host, with the keys of that.
+    """Have a tensor that was sent from a device decoded on the host, with the keys of that.
 
     Whether it is a plain array. The keys of a ``Tensor`` will be those of its new device.
     """

@@ -219,7 +219,7 @@ class PeerValues:
         return reply
 
     def close(self) -> None:
-        """Closes every connection; no others are made. Idempotent."""
+        """Close every connection; no others are made. Idempotent."""
         with self._lock:
             self._is_closed = True
             ways, self._ways = self._ways, {}
@@ -270,7 +270,7 @@ class PeerValues:
         raise LaneClosedError("this interpreter is stopping", was_sent=False)
 
     def _open(self, place: _Place, patience: float) -> _Way:
-        """Raises OSError, LaneClosedError, and the error of a peer that refuses."""
+        """Raise OSError, LaneClosedError, and the error of a peer that refuses."""
         if place.lane:
             GUARD.own_peer(f"unix:{place.lane}")
             return _Way(
@@ -292,7 +292,7 @@ class PeerValues:
             raise
 
     def _let_go_of_what_has_ended(self) -> None:
-        """Closes the connections to interpreters that are gone."""
+        """Close the connections to interpreters that are gone."""
         with self._lock:
             ended = [place for place, way in self._ways.items() if way.calls.is_closed]
             ways = [self._ways.pop(place) for place in ended]

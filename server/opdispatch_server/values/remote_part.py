@@ -36,7 +36,7 @@ class RemotePart:
     __slots__ = ("_holder", "_keep", "_messages", "_preferred", "_table", "values")
 
     def __init__(self, table: RemoteValueTable, request: execution_pb2.CallRequest) -> None:
-        """Raises WireError, RemoteValueGoneError, RemoteLimitError."""
+        """Raise WireError, RemoteValueGoneError, RemoteLimitError."""
         self._table = table
         # Each once, in the order of the arguments.
         self.values: dict[HeldValue, None] = {}
@@ -61,7 +61,7 @@ class RemotePart:
         return value
 
     def check_room(self, nbytes: int) -> None:
-        """Raises RemoteLimitError if so many bytes cannot be kept."""
+        """Raise RemoteLimitError if so many bytes cannot be kept."""
         if self._holder is not None:
             self._table.check_room(self._holder, nbytes)
 
@@ -93,7 +93,7 @@ class RemotePart:
         return library.choose_replica(excluding, self._preferred)
 
     def check_alive(self) -> None:
-        """Raises RemoteValueGoneError if an argument has gone with its interpreter."""
+        """Raise RemoteValueGoneError if an argument has gone with its interpreter."""
         for value in self.values:
             check_alive(value, "$")
 
@@ -161,7 +161,7 @@ class Keeping:
             self._reply = reply
 
     async def note(self) -> None:
-        """Has the table know what was kept, which may be much.
+        """Have the table know what was kept, which may be much.
 
         Raises RemoteLimitError and RemoteValueGoneError; ``abandon`` follows.
         """
@@ -273,7 +273,7 @@ def _named(
 def _write_source(
     message: values_pb2.RemoteTensor, value: HeldValue, session: InterpreterSession
 ) -> None:
-    """Says where that interpreter gets a value that is in another one."""
+    """Say where that interpreter gets a value that is in another one."""
     message.interpreter, message.device = value.home.name, value.device
     message.source.address, message.source.place = value.home.address, value.place
     if session.lane_path and value.home.lane_path:

@@ -198,7 +198,7 @@ class RemoteValueTable:
         return value
 
     def check_room(self, holder: ValueHolder, nbytes: int = 0) -> None:
-        """Raises RemoteLimitError if the client can keep nothing more, or not so many bytes."""
+        """Raise RemoteLimitError if the client can keep nothing more, or not so many bytes."""
         if len(holder.values) >= self.limits.values:
             raise self._full(f"{len(holder.values)} remote values", "values")
         if holder.bytes >= self.limits.bytes or holder.bytes + nbytes > self.limits.bytes:
@@ -207,7 +207,7 @@ class RemoteValueTable:
     def add_all(
         self, holder: ValueHolder, home: InterpreterSession, messages: list[values_pb2.RemoteTensor]
     ) -> None:
-        """Notes what an interpreter has kept. Raises RemoteLimitError: then none is noted."""
+        """Note what an interpreter has kept. Raises RemoteLimitError: then none is noted."""
         found = [(m.id, facts_from_proto(m, at="$.returns")) for m in messages]
         if len(holder.values) + len(found) > self.limits.values:
             raise self._full(f"{len(holder.values)} remote values", "values")
@@ -250,7 +250,7 @@ class RemoteValueTable:
             self.release_if_unused(value)
 
     def release_if_unused(self, value: HeldValue) -> None:
-        """Lets go of a value that was released while it was in use."""
+        """Let go of a value that was released while it was in use."""
         if value.is_released and not value.uses and value.moving is None:
             value.is_released = False
             self.release(value.holder, (value.number,))
@@ -270,7 +270,7 @@ class RemoteValueTable:
         _tell(before, value.holder, (key,))
 
     def has_not_moved(self, value: HeldValue, home: InterpreterSession, place: int) -> None:
-        """Has an interpreter let go of what it may have got of a value."""
+        """Have an interpreter let go of what it may have got of a value."""
         _tell(home, value.holder, (store_key(value.number, place),))
 
     def check_invariants(self) -> list[str]:
@@ -346,7 +346,7 @@ class RemoteValueTable:
 
 
 def check_alive(value: HeldValue, at: str) -> None:
-    """Raises RemoteValueGoneError if the value has gone with its interpreter."""
+    """Raise RemoteValueGoneError if the value has gone with its interpreter."""
     if not value.home.alive:
         death = value.home.death()
         raise RemoteValueGoneError(
@@ -371,6 +371,6 @@ def _tell(home: InterpreterSession, holder: ValueHolder, ids: Iterable[bytes]) -
 
 
 def tell_prefix(home: InterpreterSession, keep: remote_pb2.Keep) -> None:
-    """Has an interpreter let go of whatever one call has kept."""
+    """Have an interpreter let go of whatever one call has kept."""
     release = remote_pb2.ReleaseValues(session=keep.session, ids=(keep.prefix,))
     home.tell(interpreter_pb2.DaemonMessage(release_values=release))

@@ -33,11 +33,11 @@ class ValueLeases:
         self._is_stopping = False
 
     def stop(self) -> None:
-        """Takes no new clients: the daemon is stopping."""
+        """Take no new clients: the daemon is stopping."""
         self._is_stopping = True
 
     async def serve(self, requests: AsyncIterator[Any], context: Context) -> None:
-        """Holds one client's values until its stream ends, or it falls silent.
+        """Hold one client's values until its stream ends, or it falls silent.
 
         Raises WireError for what is no message, and RefusedError.
         """

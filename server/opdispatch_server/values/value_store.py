@@ -154,7 +154,7 @@ class ValueStore:
         return writes
 
     def _change(self, stored: StoredValue, wanted: ArrayBackend) -> Any:
-        """Changes the form of a value that ``is_changing``, by the only thread that may."""
+        """Change the form of a value that ``is_changing``, by the only thread that may."""
         form = stored.form
         try:
             form = form.converted(wanted)
@@ -179,13 +179,13 @@ class ValueStore:
         )
 
     def add(self, session: bytes, key: bytes, value: Any) -> None:
-        """Keeps a value."""
+        """Keep a value."""
         stored = StoredValue(value)
         with self._changed:
             self._sessions.setdefault(session, {})[key] = stored
 
     def release(self, message: remote_pb2.ReleaseValues) -> None:
-        """Lets go of some of a session's values, or of all. What is in use stays until then."""
+        """Let go of some of a session's values, or of all. What is in use stays until then."""
         with self._changed:
             values = self._sessions.get(message.session)
             if values is None:
@@ -198,7 +198,7 @@ class ValueStore:
                 del self._sessions[message.session]
 
     def clear(self) -> None:
-        """Lets go of everything."""
+        """Let go of everything."""
         with self._changed:
             self._sessions.clear()
 
@@ -238,7 +238,7 @@ def ids_meant(ids: Collection[bytes], known: Iterable[bytes]) -> list[bytes]:
 
 
 def check_keep(keep: remote_pb2.Keep) -> None:
-    """Raises WireError if what is to be kept could have no ids."""
+    """Raise WireError if what is to be kept could have no ids."""
     for name, value, length in (
         ("session", keep.session, SESSION_BYTES),
         ("prefix", keep.prefix, PREFIX_BYTES),

@@ -59,7 +59,7 @@ class CompiledProgram:
     """One program. Immutable; any number of threads may run it."""
 
     def __init__(self, program: CheckedProgram, dispatcher: Dispatcher) -> None:
-        """Raises WireError, and StepError for an operator that does not exist."""
+        """Raise WireError, and StepError for an operator that does not exist."""
         self._outline = program.outline
         # Of the message no more than that is kept: it takes several times as much.
         self._kept = remote_pb2.Program(outputs=program.message.outputs)
@@ -104,7 +104,7 @@ class CompiledProgram:
         return self._kept.outputs
 
     def run(self, inputs: Sequence[Any], recorder: FlightRecorder, key: int = 0) -> list[Any]:
-        """Runs it; the values of its outputs, which nobody else here knows any more.
+        """Run it; the values of its outputs, which nobody else here knows any more.
 
         Notes in the record which step is running, for the call of that ``call_key``. Raises
         StepError, whose cause is what a step raised; WireError and ArgumentError.
@@ -314,7 +314,7 @@ class ProgramCache:
         return self._bytes
 
     def get(self, data: bytes) -> CompiledProgram:
-        """Raises WireError and StepError."""
+        """Raise WireError and StepError."""
         epoch = self._dispatcher.epoch
         if epoch != self._epoch:
             # Another overload may be meant by a name now.

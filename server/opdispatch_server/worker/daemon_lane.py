@@ -53,11 +53,11 @@ class CallTrace:
         return TraceSink(self.take, depth=1)
 
     def take(self, line: TraceLine) -> None:
-        """Adds a line."""
+        """Add a line."""
         self.lines.append(line)
 
     def served_by(self, interpreter: str) -> None:
-        """Notes that the call of the last line ran elsewhere."""
+        """Note that the call of the last line ran elsewhere."""
         line = self.lines[-1]
         self.lines[-1] = RemoteTraceLine(
             line.depth, line.kind, line.operator, line.key, line.kernel, line.reason, interpreter
@@ -134,7 +134,7 @@ class DaemonLane:
         return returns_of_reply(reply, args, kwargs, tensors)
 
     def use_local_lane(self, path: str) -> None:
-        """Has calls take the daemon's local lane, if it can be reached. Blocks for as long as the
+        """Have calls take the daemon's local lane, if it can be reached. Blocks for as long as the
         daemon takes to answer, up to the time of a handshake; meanwhile they go over gRPC.
         """
         with self._opening:
@@ -172,7 +172,7 @@ class DaemonLane:
             self._opening.release()
 
     def _put(self, lane: BlockingLane | None) -> None:
-        """Has calls take this lane. The caller holds ``_opening``."""
+        """Have calls take this lane. The caller holds ``_opening``."""
         self._lane = lane
         if self._is_closed and lane is not None:
             lane.close()
@@ -217,7 +217,7 @@ class DaemonLane:
         lane: BlockingLane | None,
         tensors: CallTensors | None,
     ) -> execution_pb2.CallReply:
-        """Raises LaneClosedError if the call was surely not sent, and can be over gRPC."""
+        """Raise LaneClosedError if the call was surely not sent, and can be over gRPC."""
         if lane is None:
             try:
                 reply: execution_pb2.CallReply = self._execution.Call(

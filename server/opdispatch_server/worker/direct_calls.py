@@ -74,7 +74,7 @@ class DirectCalls:
     # -- the rules: for the event loop ----------------------------------------------------------
 
     def follow(self, rules: interpreter_pb2.DirectCallRules, interpreter: str) -> None:
-        """Takes over what a daemon says on welcoming the interpreter; no calls yet."""
+        """Take over what a daemon says on welcoming the interpreter; no calls yet."""
         self._epoch = 0
         self._run = int.from_bytes(rules.run)
         self.session = rules.session
@@ -86,7 +86,7 @@ class DirectCalls:
         self._epoch = epoch
 
     async def attend(self, report: Callable[[DirectRun], Awaitable[None]]) -> None:
-        """Keeps the promise of Note [Direct calls and the registry], until cancelled.
+        """Keep the promise of Note [Direct calls and the registry], until cancelled.
 
         ``report`` is told, once, of each call whose kernel has run for too long.
         """
@@ -101,7 +101,7 @@ class DirectCalls:
             await asyncio.sleep(pause)
 
     async def wait_idle(self, load_id: int | None = None) -> None:
-        """Waits until there is no direct call, or none of one library."""
+        """Wait until there is no direct call, or none of one library."""
         while any(load_id in (None, run.load_id) for run in list(self._runs)):
             await asyncio.sleep(_IDLE_LOOK)
 

@@ -28,7 +28,7 @@ class DirectListener:
         self._listeners: list[Listener] = []
 
     async def listen(self, rules: interpreter_pb2.DirectCallRules) -> list[int]:
-        """Listens at the daemon's hosts; the ports, one for each where there is a free one."""
+        """Listen at the daemon's hosts; the ports, one for each where there is a free one."""
         for host in rules.hosts:
             try:
                 self._listeners.append(self._bind(host, rules))
@@ -47,7 +47,7 @@ class DirectListener:
         return [int(address.rpartition(":")[2]) for address in addresses]
 
     async def close(self, patience: float) -> None:
-        """Ends every stream, once its replies are written, or after ``patience`` seconds."""
+        """End every stream, once its replies are written, or after ``patience`` seconds."""
         if self._listeners and patience:
             await self._streams.finish(patience)
         await self._server.stop(grace=None)

@@ -168,7 +168,7 @@ class Interpreter:
         return self._name
 
     async def run(self) -> None:
-        """Serves until the session ends or ``stop`` is called.
+        """Serve until the session ends or ``stop`` is called.
 
         Raises DaemonUnavailableError, or the error with which the daemon refused the session
         or ended it; AddressError or OSError if it cannot listen; and DeviceLostError when a device
@@ -234,7 +234,7 @@ class Interpreter:
         self._stopping.set()
 
     async def make_way(self) -> None:
-        """Ends what went on after the daemon had vanished: it is back, or another one is there.
+        """End what went on after the daemon had vanished: it is back, or another one is there.
 
         Takes no more direct calls, and lets go of every library; calls that are running finish.
         Raises DaemonUnavailableError if an instruction of the old daemon's is still being
@@ -430,7 +430,7 @@ class Interpreter:
             news.clear()
 
     async def _beat(self, session: Session, period: float) -> None:
-        """Says again and again that this interpreter is alive.
+        """Say again and again that this interpreter is alive.
 
         From the event loop: a library that keeps the interpreter lock, or a process that is
         stopped, is silent, as it should be; a kernel that lets go of the lock is not.
@@ -453,7 +453,7 @@ class Interpreter:
         self._exports.drop_expired()
 
     def _report_unfit(self) -> None:
-        """Has a heartbeat sent at once; in any thread."""
+        """Have a heartbeat sent at once; in any thread."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._unfit.set)
 

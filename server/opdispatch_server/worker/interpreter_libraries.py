@@ -92,7 +92,7 @@ class InterpreterLibraries:
         return Subject(UNLOAD, library.name)
 
     def drop_all(self) -> None:
-        """Undoes and lets go of everything: the daemon that wanted it is gone."""
+        """Undo and let go of everything: the daemon that wanted it is gone."""
         self._abandon_staged()
         while self._libraries:
             _, library = self._libraries.popitem()  # the newest first
@@ -116,7 +116,7 @@ class InterpreterLibraries:
             thread.join(2 * seconds)
 
     def obey(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
-        """Carries out one instruction. Raises OpdispatchError: then nothing has changed."""
+        """Carry out one instruction. Raises OpdispatchError: then nothing has changed."""
         with self._collections.put_off():
             return self._obey(message)
 
@@ -254,7 +254,7 @@ class InterpreterLibraries:
             library.imported.reinstate()
 
     def _publish(self, library: LoadedLibrary, above: Iterable[int] = ()) -> None:
-        """Puts a version in force, below those with the load ids ``above`` that are here."""
+        """Put a version in force, below those with the load ids ``above`` that are here."""
         before = self._libraries.get(library.load_id)
         if before is not None and before is not library and before.in_force:
             self._exchange(before, library)
@@ -275,7 +275,7 @@ class InterpreterLibraries:
         )
 
     def _exchange(self, before: LoadedLibrary, library: LoadedLibrary) -> None:
-        """Puts a version in the place of what this interpreter had of the same version.
+        """Put a version in the place of what this interpreter had of the same version.
 
         Of kernels for one slot the newest counts. So whatever was published later, here and
         everywhere else, is registered once more above it.

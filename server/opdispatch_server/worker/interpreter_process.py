@@ -78,7 +78,7 @@ def run_user_interpreter(
     reconnect: float,
     cache: Path | None = None,
 ) -> None:
-    """Runs an interpreter that a user has started, until it is told to stop.
+    """Run an interpreter that a user has started, until it is told to stop.
 
     Without an address to listen on, it takes one that a daemon on this machine can reach. A
     daemon that vanishes is looked for again for ``reconnect`` seconds.
@@ -120,7 +120,7 @@ def run_user_interpreter(
 
 
 def leave_process(status: int) -> NoReturn:
-    """Ends the process though kernels may still be running in threads, perhaps for ever."""
+    """End the process though kernels may still be running in threads, perhaps for ever."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -10,7 +10,7 @@ import gc
 
 
 def main() -> None:
-    """Imports everything, then is ``interpreter_process``."""
+    """Import everything, then is ``interpreter_process``."""
     gc.disable()
     from opdispatch_server.worker import interpreter_process
 

@@ -32,7 +32,7 @@ class KernelPool:
         )
 
     def submit(self, work: Callable[..., None], *arguments: object) -> None:
-        """Has a thread do it, the first one that is free if no other can be started.
+        """Have a thread do it, the first one that is free if no other can be started.
 
         Raises RuntimeError if there is none at all; whoever comes first after that has the work
         in its queue nevertheless.
@@ -87,7 +87,7 @@ class KernelCalls:
         context: CallContext,
         broken: KernelRun | None = None,
     ) -> execution_pb2.CallReply:
-        """Runs a kernel; one whose call is cancelled before it has a thread is dropped.
+        """Run a kernel; one whose call is cancelled before it has a thread is dropped.
 
         Raises as ``KernelExecution.run`` and ``CallRules.admit``; QueueFullError and
         MessageTooLargeError.

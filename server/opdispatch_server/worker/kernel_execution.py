@@ -117,7 +117,7 @@ class KernelExecution:
         return pieces
 
     def check_size(self, reply: execution_pb2.CallReply, tensors: CalleeTensors) -> None:
-        """Raises MessageTooLargeError if a reply and what is beside it are over the limit."""
+        """Raise MessageTooLargeError if a reply and what is beside it are over the limit."""
         if tensors.is_limited:
             size = reply.ByteSize() + sum(len(result) for result in tensors.results)
             check_size(size, self._limit, _RESULT)
@@ -128,7 +128,7 @@ class KernelExecution:
         context: CallContext,
         memory: CalleeTensorMemory | None = None,
     ) -> execution_pb2.CallReply:
-        """Runs the kernel that ``request.kernel`` names; without it, the one in the slot of
+        """Run the kernel that ``request.kernel`` names; without it, the one in the slot of
         ``request.redispatch_keys``, which every process has. Tensors may be in ``memory``.
 
         Raises KernelError for whatever the kernel raises, or DeviceMemoryError and

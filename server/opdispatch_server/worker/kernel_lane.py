@@ -106,7 +106,7 @@ class KernelLane:
         self._is_closed = False
 
     def start(self) -> None:
-        """Begins to serve, in a thread; without one, the connection is ended at once."""
+        """Begin to serve, in a thread; without one, the connection is ended at once."""
         self._watch.add(self._turn)
         try:
             self._start_thread(1)
@@ -129,7 +129,7 @@ class KernelLane:
             self._memory.close()
 
     def trim(self) -> None:
-        """Gives memory back to the system that has not been used for a while."""
+        """Give memory back to the system that has not been used for a while."""
         if self._memory is not None:
             self._memory.trim(IDLE_SECONDS)
             self._flush()
@@ -239,13 +239,13 @@ class KernelLane:
         self._turn.end_kernels(turn)
 
     def start_call(self, call: LaneCall, turns: LibraryTurns[LaneCall]) -> None:
-        """Runs a call whose turn it is, and those that wait for it to end, in a thread."""
+        """Run a call whose turn it is, and those that wait for it to end, in a thread."""
         threading.Thread(
             target=self._work_off, args=(call, turns, turns, 0), name="kernel-lane", daemon=True
         ).start()
 
     def refuse_call(self, call: LaneCall, error: OpdispatchError) -> None:
-        """Replies to a call that has waited for its turn, and never starts."""
+        """Reply to a call that has waited for its turn, and never starts."""
         self._waiting.pop(call.request.id, None)
         self._rules.end(call.context)
         self._reply(_failure(call.request, error))
@@ -286,7 +286,7 @@ class KernelLane:
         return may_run
 
     def _answer(self, call: LaneCall) -> None:
-        """Runs a call, unless nobody waits for it any more, and replies."""
+        """Run a call, unless nobody waits for it any more, and reply."""
         self._waiting.pop(call.request.id, None)
         try:
             if self._is_closed:

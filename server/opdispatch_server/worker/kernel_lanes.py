@@ -40,13 +40,13 @@ class KernelLanes:
         self._lanes: set[KernelLane] = set()
 
     def listen(self, path: str) -> None:
-        """Takes calls at ``path``. Raises OSError."""
+        """Take calls at ``path``. Raises OSError."""
         self._listener = LaneListener(path, self._add)
         if self._budget is not None:
             self._trim_now_and_then()
 
     def close(self) -> None:
-        """Ends every lane. Idempotent."""
+        """End every lane. Idempotent."""
         if self._listener is not None:
             self._listener.close()
         if self._trimming is not None:
@@ -58,7 +58,7 @@ class KernelLanes:
         self._watch.stop()
 
     def _trim_now_and_then(self) -> None:
-        """Gives memory back to the system that no call has used for a while."""
+        """Give memory back to the system that no call has used for a while."""
         with self._mutex:
             lanes = list(self._lanes)
         for lane in lanes:

@@ -74,7 +74,7 @@ class KernelProfile:
         self._recorder.stop()
 
     def add_to(self, reply: execution_pb2.CallReply, interpreter: str, message_limit: int) -> None:
-        """Says it in the reply."""
+        """Say it in the reply."""
         most = min(MAX_BYTES, message_limit // _SHARE)
         profile = profile_to_proto(self._recorder, this_process(interpreter), most)
         reply.profile.CopyFrom(profile)

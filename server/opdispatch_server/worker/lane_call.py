@@ -48,9 +48,9 @@ class LaneCall:
         return self.request.operator
 
     def start(self, turns: LibraryTurns[LaneCall]) -> None:
-        """Runs it in a thread of its lane's: its turn has come."""
+        """Run it in a thread of its lane's: its turn has come."""
         self.lane.start_call(self, turns)
 
     def refuse(self, error: OpdispatchError) -> None:
-        """Replies with ``error``: it never starts."""
+        """Reply with ``error``: it never starts."""
         self.lane.refuse_call(self, error)

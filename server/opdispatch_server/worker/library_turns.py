@@ -96,7 +96,7 @@ class LibraryTurns(Generic[J]):
             return job
 
     def start(self, job: J) -> None:
-        """Has a job whose turn it is begin in another thread.
+        """Have a job whose turn it is begin in another thread.
 
         If none can be started, it is refused, and so are those in whose place it was.
         """
@@ -111,7 +111,7 @@ class LibraryTurns(Generic[J]):
                 return
 
     def note(self, seconds: float) -> None:
-        """Counts the time that a call took."""
+        """Count the time that a call took."""
         # Without the lock: of two calls that end at once, the average may miss one.
         self.seconds += _NEWEST_SHARE * (seconds - self.seconds)
 

@@ -74,7 +74,7 @@ class LoadedLibrary:
         self._is_gone = False  # it runs no calls any more
 
     def publish(self, dispatcher: Dispatcher, others: Iterable[LoadedLibrary]) -> None:
-        """Puts the registrations in force, in one publication.
+        """Put the registrations in force, in one publication.
 
         Of ``others``, versions of the same library yield whatever this one registers too; what
         only they have stays until they are retired, since their kernels that are still
@@ -111,7 +111,7 @@ class LoadedLibrary:
         return is_published and all(handle.live for handle in self.handles)
 
     def retire(self, dispatcher: Dispatcher) -> None:
-        """Undoes the registrations, in one publication. Idempotent."""
+        """Undo the registrations, in one publication. Idempotent."""
         with dispatcher.transaction():
             for handle in reversed(self.handles):
                 handle.close()
@@ -120,7 +120,7 @@ class LoadedLibrary:
             backend.retire()
 
     def close_backends(self) -> None:
-        """Undoes the registrations of array backends. Idempotent."""
+        """Undo the registrations of array backends. Idempotent."""
         for backend in self.backends:
             backend.close()
 
@@ -136,14 +136,14 @@ class LoadedLibrary:
             self.unload(UNLOAD_SECONDS)
 
     def begin_call(self) -> None:
-        """Counts a call that runs one of the kernels. Raises RefusedError if the code is gone."""
+        """Count a call that runs one of the kernels. Raises RefusedError if the code is gone."""
         with self._lock:
             if self._is_gone:
                 raise gone_error(self.load_id)
             self._running += 1
 
     def end_call(self) -> None:
-        """Takes a call off the count."""
+        """Take a call off the count."""
         with self._lock:
             self._running -= 1
             now = self._is_gone = self._released and not self._running

@@ -74,7 +74,7 @@ class ProgramExecution:
     def adopt(
         self, request: execution_pb2.CallRequest, context: CallContext
     ) -> execution_pb2.CallReply:
-        """Fetches values from other interpreters; or one of these has got what it has asked for.
+        """Fetch values from other interpreters; or one of these has got what it has asked for.
 
         Raises RemoteValueGoneError.
         """
@@ -97,7 +97,7 @@ class ProgramExecution:
         libraries: Sequence[LoadedLibrary],
         tensors: CalleeTensors | None = None,
     ) -> execution_pb2.CallReply:
-        """Runs a program, while ``libraries`` stay. Large ones of its ``tensors`` are beside it.
+        """Run a program, while ``libraries`` stay. Large ones of its ``tensors`` are beside it.
 
         Raises WireError, RemoteValueGoneError, DeviceError for what is to be on a device, and for
         what a step raises its error, or KernelError, which names the step: ``facts["step"]``,
@@ -178,7 +178,7 @@ class ProgramExecution:
         return inputs
 
     def _offer(self, reply: execution_pb2.CallReply, results: list[Any], device_id: bytes) -> bool:
-        """Says where the one result is on that device, instead of sending it; whether it could."""
+        """Say where the one result is on that device, instead of sending it; whether it could."""
         message = values_pb2.Tensor()
         if len(results) != 1 or not self._exports.offer(message, results[0], device_id):
             return False

@@ -89,11 +89,11 @@ class ReadingTurn:
                 self._busy_since = 0.0
 
     def hand_over(self, turn: int) -> None:
-        """Gives the turn to another thread, if it is still that one; for its own thread."""
+        """Give the turn to another thread, if it is still that one; for its own thread."""
         self._pass_on(lambda: self._turn == turn)
 
     def hand_over_if_stuck(self) -> bool:
-        """Takes the turn from a thread that has run kernels for too long.
+        """Take the turn from a thread that has run kernels for too long.
 
         Whether it has begun any since this was last called, or nobody has the turn.
         """
@@ -102,7 +102,7 @@ class ReadingTurn:
         return was_busy or self._is_vacant
 
     def rest(self) -> int | None:
-        """Waits for a turn; None: this thread is not needed any more."""
+        """Wait for a turn; None: this thread is not needed any more."""
         rest = _Rest()
         with self._mutex:
             if self._is_vacant and not self._is_closed:

@@ -46,7 +46,7 @@ class ReturningInterpreter:
             self._current.stop()
 
     async def run(self) -> None:
-        """Serves until ``stop`` is called, or the daemon says so or cannot be found.
+        """Serve until ``stop`` is called, or the daemon says so or cannot be found.
 
         Raises what Interpreter.run raises.
         """

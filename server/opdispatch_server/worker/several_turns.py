@@ -42,7 +42,7 @@ class _TurnWait:
 
 @contextmanager
 def turns_of_all(libraries: Sequence[LoadedLibrary], operator: str) -> Iterator[None]:
-    """Waits for a turn in each, in the order of their load ids, so that no two can wait for each
+    """Wait for a turn in each, in the order of their load ids, so that no two can wait for each
     other; see Note [Calls of several libraries] for the daemon's part.
 
     The calls of clients that come here directly take turns, too, of which the daemon knows nothing.

@@ -50,21 +50,21 @@ class StreamedCall:
         self.size = request.ByteSize() + sum(len(argument) for argument in tensors.arguments)
 
     def start(self, turns: LibraryTurns[StreamedCall]) -> None:
-        """Has a thread run it, and those that wait for it to end: its turn has come.
+        """Have a thread run it, and those that wait for it to end: its turn has come.
 
         Raises RuntimeError if there is no thread for it.
         """
         self._submit(self.source.threads.with_turn, self.work_off, turns)
 
     def start_without_turn(self) -> None:
-        """Has a thread run it, which takes no turn: a kernel has made it. Raises RefusedError."""
+        """Have a thread run it, which takes no turn: a kernel has made it. Raises RefusedError."""
         try:
             self._submit(self.source.threads.at_depth(self.context.depth), self.run)
         except RuntimeError as error:
             raise no_thread_error(self.operator, error) from error
 
     def refuse(self, error: OpdispatchError) -> None:
-        """Replies with ``error``: it never starts."""
+        """Reply with ``error``: it never starts."""
         self.source.rules.end(self.context)
         self._answer(None, error)
 
@@ -76,7 +76,7 @@ class StreamedCall:
                 raise
 
     def work_off(self, turns: LibraryTurns[StreamedCall]) -> None:
-        """Runs it, and those that wait for it to end; in a thread."""
+        """Run it, and those that wait for it to end; in a thread."""
         if not self._claim.acquire(blocking=False):
             return
         following: StreamedCall | None = self
@@ -90,7 +90,7 @@ class StreamedCall:
                 return
 
     def run(self) -> None:
-        """Runs the kernel, unless nobody waits for it any more."""
+        """Run the kernel, unless nobody waits for it any more."""
         if self._claim.acquire(blocking=False):
             self._run_claimed()
 

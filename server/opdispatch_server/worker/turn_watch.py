@@ -23,12 +23,12 @@ class TurnWatch:
         self._thread.start()
 
     def add(self, turn: ReadingTurn) -> None:
-        """Watches a lane's turn."""
+        """Watch a lane's turn."""
         with self._mutex:
             self._turns.add(turn)
 
     def remove(self, turn: ReadingTurn) -> None:
-        """Watches it no more."""
+        """Watch it no more."""
         with self._mutex:
             self._turns.discard(turn)
 
@@ -38,7 +38,7 @@ class TurnWatch:
             self._wake.set()
 
     def stop(self) -> None:
-        """Ends the thread."""
+        """End the thread."""
         self._is_stopped = True
         self._wake.set()
 
