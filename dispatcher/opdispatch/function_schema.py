@@ -139,6 +139,11 @@ class Argument:
     alias_info: AliasInfo | None = None
 
     @property
+    def real_type(self) -> SchemaType:
+        """The type, by PyTorch's name; its own ``type`` is ``type.plain`` here."""
+        return self.type
+
+    @property
     def has_default(self) -> bool:
         """Whether the argument may be left out."""
         return self.default is not NO_DEFAULT

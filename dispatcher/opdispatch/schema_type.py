@@ -39,6 +39,10 @@ class SchemaType:
         """This type as PyTorch keeps it inside a container (Note [Real and plain types])."""
         return self
 
+    def str(self) -> str:
+        """Return the type's text, by PyTorch's name."""
+        return format(self)
+
 
 @dataclass(frozen=True, slots=True)
 class BasicType(SchemaType):

@@ -324,3 +324,16 @@ def test_registrations_take_what_custom_op_has_defined():
         return found
 
     assert run(OURS) == run(THEIRS)
+
+
+def test_a_view_by_a_size_is_one_and_refused_by_pytorch():
+    def run(side):
+        op = side.library.custom_op(
+            "customs::narrowed",
+            lambda x, size: x[:size],
+            mutates_args=(),
+            schema="(Tensor(a) x, SymInt size) -> Tensor(a)",
+        )
+        return attempt(side, lambda: side.numbers(op(side.tensor(1.0, 2.0, 3.0), 2)))
+
+    assert (run(OURS), run(THEIRS)) == ([1.0, 2.0], "refused")

@@ -139,3 +139,19 @@ INFERRED_BY_US_ALONE = {
     "def f(x: List['Tensor']) -> None: ...",
     "def f(x: Optional['device']) -> None: ...",
 }
+
+
+def test_types_have_pytorchs_texts():
+    torch = pytest.importorskip("torch")
+    text = (
+        "f(SymInt a, ScalarType? b, MemoryFormat? c, Layout[] d, SymInt[]? e, Tensor?[] f,"
+        " Device? g, Scalar h, (SymInt, Tensor) i, Dict(str, int) j, Tensor(a!)[] k)"
+        " -> (SymInt, float?)"
+    )
+    ours, theirs = parse_schema(text), torch._C.parse_schema(text)
+    for our, their in zip(
+        [*ours.arguments, *ours.returns], [*theirs.arguments, *theirs.returns], strict=True
+    ):
+        assert our.real_type.str() == their.real_type.str(), our
+        assert our.type.plain.str() == their.type.str(), our
+        assert our.type is our.real_type

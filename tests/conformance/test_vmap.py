@@ -12,7 +12,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import opdispatch
 from opdispatch import (
+    Library,
     OpdispatchError,
     Tensor,
     TorchDispatchMode,
@@ -460,3 +462,28 @@ def test_what_is_refused(what):
         ours()
     with pytest.raises((RuntimeError, ValueError)):
         theirs(torch.tensor(X))
+
+
+def scale_samples(module, library, handles, batch, x):
+    """Return what the rule of an operator with defaults is given as in_dims, and the results."""
+    seen = []
+    with library("scaled", "FRAGMENT") as lib:
+        lib.define("f(Tensor x, int by=2, *, int plus=3) -> Tensor")
+        lib.impl("f", lambda x, by=2, *, plus=3: x * by + plus, "CPU")
+
+        def rule(info, in_dims, x, by=2, *, plus=3):
+            seen.append(in_dims)
+            return x * by + plus, 0
+
+        module.register_vmap("scaled::f", rule, lib=lib)
+        results = batch(handles.scaled.f)(x), batch(lambda a: handles.scaled.f(a, 4, plus=1))(x)
+    return seen, [np.asarray(each).tolist() for each in results]
+
+
+def test_a_rule_gets_the_dimensions_of_defaults_too():
+    ours, values = scale_samples(opdispatch, Library, opdispatch.ops, vmap, Tensor(X))
+    theirs, expected = scale_samples(
+        torch.library, torch.library._scoped_library, torch.ops, torch.vmap, torch.tensor(X)
+    )
+    assert values == expected == [(X * 2 + 3).tolist(), (X * 4 + 1).tolist()]
+    assert (ours, theirs) == ([(0, None), (0, None)], [(0,), (0, None)])
