@@ -255,8 +255,12 @@ class Dispatcher:
                 hint="did you forget to define it?",
                 operator=name,
             )
-        within = [str(each) for each in known if each.name.partition("::")[0] == name]
-        close = similar_operators(name, known)
+        within = [
+            str(each)
+            for each in known
+            if each.name.partition("::")[0] == name and self.find_schema(each)
+        ]
+        close = similar_operators(name, known, self.find_schema)
         hint = f"did you mean {' or '.join(close)}?" if close else ""
         if within:
             more = ", ..." if len(within) > _NAMED else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,8 +16,10 @@ _LONGEST = 200
 _BEGINNING = 2
 
 
-def similar_operators(name: str, operators: Sequence[OperatorName]) -> list[str]:
-    """At most two names that look like it.
+def similar_operators(
+    name: str, operators: Sequence[OperatorName], find_schema: Callable[[OperatorName], object]
+) -> list[str]:
+    """Return at most two names that look like it, of operators with a schema.
 
     Of many operators, only those are compared that begin like it, unless these are many, too.
     """
@@ -31,4 +33,4 @@ def similar_operators(name: str, operators: Sequence[OperatorName]) -> list[str]
         operators = [each for each in operators if each.name.startswith(beginning)]
     if len(operators) > _MOST_COMPARED:
         return []
-    return difflib.get_close_matches(name, map(str, operators), n=2)
+    return difflib.get_close_matches(name, map(str, filter(find_schema, operators)), n=2)

@@ -57,6 +57,16 @@ def test_the_error_suggests_names_that_look_like_it(dispatcher):
     assert caught.value.facts == {"operator": "image::soble"}
 
 
+def test_the_error_suggests_no_name_that_has_no_definition(dispatcher):
+    dispatcher.register_impl(name("image::sobel"), K.CPU, KERNEL)
+    for wanted in ("image::soble", "image"):
+        with pytest.raises(OperatorNotFoundError, match=f"^there is no operator {wanted}$"):
+            dispatcher.get_schema(wanted)
+    dispatcher.register_def(parse_schema("image::sobel(Tensor x) -> Tensor"))
+    with pytest.raises(OperatorNotFoundError, match="did you mean image::sobel"):
+        dispatcher.get_schema("image::soble")
+
+
 def test_an_operator_with_kernels_alone_is_found_but_has_no_schema(dispatcher):
     dispatcher.register_impl(name("t::f"), K.CPU, KERNEL)
     assert dispatcher.find_op("t::f").name == name("t::f")
