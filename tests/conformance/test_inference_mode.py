@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 
 import opdispatch
@@ -109,3 +110,11 @@ def test_the_same_tensors_are_inference_tensors(case, made_in_mode, called_in_mo
         assert ours == [False]
     else:
         assert ours == outcome(Theirs, case, **flags)
+
+
+def test_a_tensor_over_an_array_of_ones_own_is_one_of_pytorchs_alone():
+    elements = np.ones(2)
+    with opdispatch.inference_mode(), torch.inference_mode():
+        assert torch.from_numpy(elements).is_inference()
+        assert xp.asarray(elements).is_inference()
+        assert not Tensor(elements).is_inference()

@@ -191,6 +191,14 @@ def test_a_library_can_refuse_to_cover_a_kernel(lib, dispatcher, caller):
     assert call(dispatcher, "f", X) == "old"
 
 
+def test_a_kernel_that_covers_another_is_not_warned_of(lib, dispatcher, caller, recwarn):
+    lib.define("f(Tensor x) -> str")
+    lib.impl("f", lambda x: "old", "CPU")
+    lib.impl("f", lambda x: "new", "CPU")
+    assert call(dispatcher, "f", X) == "new"
+    assert not recwarn.list
+
+
 def test_overrides_are_undone_in_any_order(library, lib, dispatcher, caller):
     lib.define("f(Tensor x) -> str")
     lib.impl("f", lambda x: "one", "CPU")
