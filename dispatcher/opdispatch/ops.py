@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 from opdispatch.argument_source import MISSING
 from opdispatch.compiled_call import packet_class_for
@@ -42,6 +42,15 @@ class OpOverloadPacket:
         # types, then the names of those that are given by name, and their types.
         self._by_types: dict[tuple[type | str, ...], Callable[..., Any]] = {}
         self._kept: set[str] = set()  # the overloads that are attributes
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is of the same operators: one from before an overload came or went is."""
+        if not isinstance(other, OpOverloadPacket):
+            return NotImplemented
+        return self._dispatcher is other._dispatcher and self._name == other._name
+
+    def __hash__(self) -> int:
+        return hash(self._name)
 
     def __call__(self, x: Any = MISSING, y: Any = MISSING, /, *others: Any, **kwargs: Any) -> Any:
         """Call the overload that takes the arguments. Raises as ``OperatorHandle`` does."""
@@ -226,7 +235,10 @@ class OpNamespace:
         self._dispatcher = dispatcher
         self._namespace = namespace
         # Also those that are not attributes any more: whoever holds one may go on calling it.
-        self._packets: defaultdict[str, WeakSet[OpOverloadPacket]] = defaultdict(WeakSet)
+        # By their ids, since those of one name are equal.
+        self._packets: defaultdict[str, WeakValueDictionary[int, OpOverloadPacket]] = defaultdict(
+            WeakValueDictionary
+        )
 
     def __getattr__(self, name: str) -> OpOverloadPacket:
         if name.startswith("__"):
@@ -237,13 +249,13 @@ class OpNamespace:
             if not dispatcher.overloads(qualified):
                 raise dispatcher.not_found(qualified)
             packet = OpOverloadPacket(dispatcher, qualified)
-            self._packets[name].add(packet)
+            self._packets[name][id(packet)] = packet
             return packet
         with dispatcher.hold_publications():
             if not dispatcher.overloads(qualified):
                 raise dispatcher.not_found(qualified)
             packet = _make_packet(dispatcher, qualified)
-            self._packets[name].add(packet)
+            self._packets[name][id(packet)] = packet
             kept: OpOverloadPacket = self.__dict__.setdefault(name, packet)
         return kept
 
@@ -251,7 +263,7 @@ class OpNamespace:
         """Look the packet of that name up again when it is next asked for."""
         self.__dict__.pop(name, None)
         if (packets := self._packets.get(name)) is not None:
-            for packet in packets:
+            for packet in packets.values():
                 packet._forget()
 
     def __iter__(self) -> Iterator[str]:

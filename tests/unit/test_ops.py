@@ -8,13 +8,16 @@ import pytest
 
 from opdispatch import (
     ArgumentError,
+    Dispatcher,
     DispatchKey,
     KernelFunction,
+    Library,
     OperatorName,
     OperatorNotFoundError,
     Tensor,
     parse_schema,
 )
+from opdispatch.ops import Ops
 
 K = DispatchKey
 X = np.ones(2)
@@ -226,3 +229,21 @@ def test_kernels_are_asked_for_by_the_text_of_a_key(ops, add, dispatcher):
     stack = [Tensor(X)]
     ops.t.f.default.call_boxed_for_dispatch_key(str(key), stack)
     assert stack == ["f"]
+
+
+def test_a_packet_from_before_an_overload_was_defined_equals_its_successors():
+    dispatcher = Dispatcher()
+    ops = Ops(dispatcher)
+    with Library("t", "DEF", dispatcher=dispatcher) as lib:
+        lib.define("f(Tensor x) -> Tensor")
+        lib.define("g(Tensor x) -> Tensor")
+        handlers = {ops.t.f: "f", ops.t.g: "g"}
+        [held, other] = handlers
+        lib.define("f.two(Tensor x, int y) -> Tensor")
+        lib.impl("f.two", lambda x, y: x + y, "CPU")
+        assert handlers[ops.t.f.two.overloadpacket] == "f"
+        assert held == ops.t.f != other
+        assert held != "t::f"
+        np.testing.assert_array_equal(held(np.ones(2), 3), [4.0, 4.0])
+        lib.define("f.three(Tensor x, int y, int z) -> Tensor")
+        assert held.overloads() == ops.t.f.overloads() == ["default", "two", "three"]
