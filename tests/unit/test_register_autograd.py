@@ -363,3 +363,12 @@ def test_gradients_for_tensors_of_an_optional_list_that_have_none(lib):
     x, y = leaf(1.0), leaf(2.0)
     ops.reg.total(x, [Tensor(np.ones(1)), y]).backward()
     assert (x.grad.array.tolist(), y.grad.array.tolist()) == ([1.0], [1.0])
+
+
+def test_no_result_is_marked_as_not_differentiable(lib):
+    def mark(ctx, inputs, output):
+        assert not hasattr(ctx, "mark_non_differentiable")
+        keep(ctx, inputs, output)
+
+    lib.register_autograd("product", product_backward, setup_context=mark)
+    assert ops.reg.product(leaf(1.0), leaf(2.0)).requires_grad
