@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch.schema_parser import parse_schema
-from opdispatch.tensor import Tensor
+from opdispatch.schema.parser import parse_schema
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.calls import (
     call_request,
     decode_arguments,

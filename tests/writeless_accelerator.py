@@ -14,7 +14,7 @@ import numpy as np
 
 from opdispatch import Dispatcher, Library, Tensor
 from opdispatch.array_api.operators import OPERATORS
-from opdispatch.array_operators import functional_variants
+from opdispatch.native.array.operators import functional_variants
 from tests.simulated_accelerator import AcceleratorArray
 
 HERE = "privateuseone:0"

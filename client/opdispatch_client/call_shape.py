@@ -9,7 +9,7 @@ import numpy as np
 
 from opdispatch import Generator, Tensor
 from opdispatch.arrays import device_of, find_layout, key_bits_of
-from opdispatch.dispatch_key import BackendComponent
+from opdispatch.keys.dispatch_key import BackendComponent
 
 # A list counts with the kinds of all its items, and of those of the lists in it.
 _LONGEST_LIST = 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
-from opdispatch.local_dispatch_key_set import local_dispatch_key_set_is_default
+from opdispatch.local_state.local_dispatch_key_set import local_dispatch_key_set_is_default
 from opdispatch_client import listings
 from opdispatch_client.call_shape import call_shape
 from opdispatch_client.remote_value import note_interpreter

@@ -18,7 +18,7 @@ from opdispatch_client.rpcs import Rpc
 from opdispatch_wire.printable import printable_lines
 
 if TYPE_CHECKING:
-    from opdispatch.function_schema import FunctionSchema
+    from opdispatch.schema.function_schema import FunctionSchema
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ def signature_of(described: list[OperatorDescription]) -> inspect.Signature | No
     schema = _schema_of(described)
     if schema is None:
         return None
-    from opdispatch.python_signature import python_signature  # for who asks alone
+    from opdispatch.library.python_signature import python_signature  # for who asks alone
 
     return python_signature(schema)
 
@@ -120,7 +120,7 @@ def annotations_of(described: list[OperatorDescription]) -> dict[str, Any] | Non
 def _schema_of(described: list[OperatorDescription]) -> FunctionSchema | None:
     if len(described) != 1 or not described[0].schema:
         return None
-    from opdispatch.schema_parser import parse_schema  # for who asks alone
+    from opdispatch.schema.parser import parse_schema  # for who asks alone
 
     return parse_schema(described[0].schema)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from opdispatch.named_results import make_results
+from opdispatch.boxing.named_results import make_results
 from opdispatch_client.remote_value import note_interpreter
 from opdispatch_wire.caller_tensors import OnTransfer
 from opdispatch_wire.calls import returns_of_reply

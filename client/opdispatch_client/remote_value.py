@@ -11,8 +11,8 @@ import numpy as np
 
 from opdispatch import DispatchKey
 from opdispatch.arrays import LAYOUTS, split_device
-from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET
 from opdispatch.errors import ArgumentError, DeviceError
+from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET
 from opdispatch_client.value_lease import Lease
 from opdispatch_wire.errors import RemoteValueGoneError
 from opdispatch_wire.remote_values import RemoteFacts, facts_from_proto

@@ -10,66 +10,26 @@
 The package, from the bottom up; a module imports only from its own entry and those above. What few
 programs use, such as ``func`` and ``tracing``, is imported when one of its names is first used:
 
-    errors                                      what is raised on purpose
-    dispatch_key, dispatch_key_set              keys and sets of keys
-    scalar_type, schema_type, function_schema,
-    schema_default, schema_lexer,
-    schema_type_parser, schema_parser,
-    tag, schema_tags, schema_compatibility      the schema language
-    caller_frames, trace_line, call_observer,
-    local_dispatch_key_set, dispatch_trace,
-    observed_range, mode_decorator, grad_mode,
-    autocast_mode, dtype_promotion,
-    torch_dispatch_mode, tracing_state,
-    fake_impl                                   what a task has switched on
-    arrays/                                     arrays of any library as tensors
-    generator                                   where random numbers come from
-    autograd/                                   the graph of what was called, and the way back
-    tensor_indexing, tensor_operators,
-    tensor_layouts, tensor_math_bits,
-    tensor_names, tensor_exchange, tensor,
-    layout_creation                             the tensor
-    basic_conversion, argument_conversion,
-    infer_schema, read_only_arguments           Python's values and functions in its terms
-    generated_source, named_results, signature,
-    boxing, kernel_function                             arguments, stacks and kernels
-    registration, registration_listener,
-    dispatch_table                              what is registered, and which kernel wins
-    attribute_stores,
-    operator_state, operator_dump, operator_entry,
-    call_watch, op_overload_names, operator_handle,
-    inspection,
-    argument_source, call_source,
-    compiled_call                               one operator
-    functorch/                                  vmap and grad: levels of transforms
-    functionalization/                          programs without aliases and writes
-    functionalities/                            what the functionality keys do, and cpu_fallback
-    signature_check, left_right, name_table, transaction,
-    registry, waiting, similar_names,
-    dispatcher                                  all operators
-    overload_types, ops, python_signature,
-    library_arguments, unload_hooks, library,
-    registration_target, autocast_registration,
-    autograd_registration, fake_registration,
-    kernel_registration,
-    torch_dispatch_registration,
-    vmap_registration, jvp_registration,
-    backend_selection, result_checks,
-    custom_operator, safe_kernel_function       how they are called and registered
-    func                                        vmap, grad and kin, by the names of torch.func
-    tracing/                                    graphs of what was called
-    logging_mode, array_flops, flop_counter     modes that show what is called, and what it takes
-    profiler/                                   how long it takes, and where
-    array_operators/                            the standard operators
-    array_derivatives/                          their derivatives
-    array_batching/                             how vmap batches them
-    array_autocast                              what autocast casts for them
-    array_functionalization                     what writes to views of theirs come to
-    array_library                               all of these, loaded
-    array_api/                                  the array API standard over them
-    random_operators/, random_library           random numbers
-    fake_tensor, deferred_init                  shapes without elements, and those later
-    optests/                                    whether operators are what they are said to be
+    errors               every exception
+    keys/                dispatch keys and sets of them
+    schema/              the schema language
+    local_state/         what is switched on for the running task
+    arrays/              arrays of any library, and of every layout
+    autograd/            the graph of what was called, and the backward pass
+    tensors/             the tensor
+    boxing/              kernels, and the values that they are called with
+    dispatch/            what is registered, and which kernel a call reaches
+    functorch/           transforms: vmap, grad, and kin
+    functionalities/     what each functionality key does
+    library/             ``Library``, ``ops`` and ``custom_op``
+    tracing/             graphs of what was called
+    modes/               modes that ship: fake tensors, flop counts, logs of calls
+    native/              the operators that ship
+    array_api/           the array API standard over them
+    optests/, profiler/  whether operators are what they are said to be; how long they take
+
+    generator, func, deferred_init, fake_tensor,
+    array_library, random_library                public names of what stands above
 """
 
 from importlib import import_module
@@ -104,13 +64,13 @@ from opdispatch.errors import (
     TransformError,
     WaitTimeoutError,
 )
-from opdispatch.dispatch_key import BackendComponent, DispatchKey, parse_dispatch_key
-from opdispatch.dispatch_key_set import DispatchKeySet
-from opdispatch.function_schema import Argument, FunctionSchema, OperatorName
-from opdispatch.tag import Tag
-from opdispatch.schema_parser import parse_schema
-from opdispatch.trace_line import TraceLine
-from opdispatch.local_dispatch_key_set import (
+from opdispatch.keys.dispatch_key import BackendComponent, DispatchKey, parse_dispatch_key
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.schema.function_schema import Argument, FunctionSchema, OperatorName
+from opdispatch.schema.tag import Tag
+from opdispatch.schema.parser import parse_schema
+from opdispatch.local_state.trace_line import TraceLine
+from opdispatch.local_state.local_dispatch_key_set import (
     ExcludeDispatchKeyGuard,
     ForceDispatchKeyGuard,
     IncludeDispatchKeyGuard,
@@ -120,7 +80,7 @@ from opdispatch.local_dispatch_key_set import (
     tls_set_dispatch_key_excluded,
     tls_set_dispatch_key_included,
 )
-from opdispatch.grad_mode import (
+from opdispatch.local_state.grad_mode import (
     enable_grad,
     inference_mode,
     is_grad_enabled,
@@ -128,15 +88,15 @@ from opdispatch.grad_mode import (
     no_grad,
     set_grad_enabled,
 )
-from opdispatch.autocast_mode import (
+from opdispatch.local_state.autocast_mode import (
     autocast,
     clear_autocast_cache,
     get_autocast_dtype,
     is_autocast_cache_enabled,
     is_autocast_enabled,
 )
-from opdispatch.torch_dispatch_mode import TorchDispatchMode
-from opdispatch.tracing_state import TracerWarning
+from opdispatch.local_state.torch_dispatch_mode import TorchDispatchMode
+from opdispatch.local_state.tracing_state import TracerWarning
 from opdispatch.arrays import (
     ArrayBackend,
     BackendRegistration,
@@ -149,18 +109,18 @@ from opdispatch.arrays import (
     device_transfers,
     register_backend,
 )
-from opdispatch.generator import Generator, default_generator, manual_seed
-from opdispatch.tensor import Tensor
-from opdispatch.infer_schema import Device, infer_schema
-from opdispatch.kernel_function import KernelFunction
-from opdispatch.registration import Registration, RegistrationHandle
-from opdispatch.registration_listener import RegistrationListener
-from opdispatch.operator_handle import OperatorHandle
-from opdispatch.functionalization import functionalize
+from opdispatch.tensors.generator import Generator, default_generator, manual_seed
+from opdispatch.tensors.tensor import Tensor
+from opdispatch.library.infer_schema import Device, infer_schema
+from opdispatch.boxing.kernel_function import KernelFunction
+from opdispatch.dispatch.registration import Registration, RegistrationHandle
+from opdispatch.dispatch.registration_listener import RegistrationListener
+from opdispatch.dispatch.operator_handle import OperatorHandle
+from opdispatch.functorch.functionalization import functionalize
 from opdispatch.functionalities.batching import BatchingFallbackWarning
-from opdispatch.transaction import Transaction
-from opdispatch.dispatcher import Dispatcher
-from opdispatch.library import (
+from opdispatch.dispatch.transaction import Transaction
+from opdispatch.dispatch.dispatcher import Dispatcher
+from opdispatch.library.library import (
     Library,
     default_dispatcher,
     define,
@@ -172,37 +132,37 @@ from opdispatch.library import (
 
 if TYPE_CHECKING:
     from opdispatch import array_api, func
-    from opdispatch.autocast_registration import register_autocast
-    from opdispatch.autograd_registration import register_autograd
-    from opdispatch.custom_operator import CustomOpDef, custom_op
-    from opdispatch.dispatch_trace import capture_dispatch_trace, show_dispatch_trace
-    from opdispatch.dtype_promotion import numpy_dtype_promotion
-    from opdispatch.fake_impl import get_ctx
-    from opdispatch.fake_registration import impl_abstract, register_fake
-    from opdispatch.flop_counter import FlopCounterMode, register_flop_formula
     from opdispatch.functionalities.cpu_fallback import (
         CpuFallbackWarning,
         cpu_fallback,
         cpu_fallback_counts,
     )
     from opdispatch.functorch.vmap import vmap
-    from opdispatch.jvp_registration import register_jvp
-    from opdispatch.kernel_registration import register_kernel
-    from opdispatch.layout_creation import (
+    from opdispatch.library.autocast_registration import register_autocast
+    from opdispatch.library.autograd_registration import register_autograd
+    from opdispatch.library.custom_operator import CustomOpDef, custom_op
+    from opdispatch.library.fake_registration import impl_abstract, register_fake
+    from opdispatch.library.jvp_registration import register_jvp
+    from opdispatch.library.kernel_registration import register_kernel
+    from opdispatch.library.safe_kernel_function import SafeKernelFunction, get_kernel
+    from opdispatch.library.torch_dispatch_registration import register_torch_dispatch
+    from opdispatch.library.vmap_registration import register_vmap
+    from opdispatch.local_state.dispatch_trace import capture_dispatch_trace, show_dispatch_trace
+    from opdispatch.local_state.dtype_promotion import numpy_dtype_promotion
+    from opdispatch.local_state.fake_impl import get_ctx
+    from opdispatch.modes.flop_counter import FlopCounterMode, register_flop_formula
+    from opdispatch.modes.logging_mode import LoggingMode
+    from opdispatch.optests.opcheck import opcheck
+    from opdispatch.profiler.profile import profile
+    from opdispatch.profiler.record_function import record_function
+    from opdispatch.tensors.layout_creation import (
         nested_tensor,
         nested_tensor_from_jagged,
         quantize_per_tensor,
         sparse_coo_tensor,
         sparse_csr_tensor,
     )
-    from opdispatch.logging_mode import LoggingMode
-    from opdispatch.optests.opcheck import opcheck
-    from opdispatch.profiler.profile import profile
-    from opdispatch.profiler.record_function import record_function
-    from opdispatch.safe_kernel_function import SafeKernelFunction, get_kernel
-    from opdispatch.torch_dispatch_registration import register_torch_dispatch
     from opdispatch.tracing import Graph, Tracer, load_graph, save_graph, trace
-    from opdispatch.vmap_registration import register_vmap
 
 OpOverload = OperatorHandle
 """PyTorch's Python name for it."""
@@ -340,31 +300,31 @@ _LATER = {
     "array_api": (),
     "func": (),
     "profiler": ("profile", "record_function"),
-    "autocast_registration": ("register_autocast",),
-    "autograd_registration": ("register_autograd",),
-    "custom_operator": ("CustomOpDef", "custom_op"),
-    "dispatch_trace": ("capture_dispatch_trace", "show_dispatch_trace"),
-    "dtype_promotion": ("numpy_dtype_promotion",),
-    "fake_impl": ("get_ctx",),
-    "fake_registration": ("impl_abstract", "register_fake"),
-    "flop_counter": ("FlopCounterMode", "register_flop_formula"),
+    "library.autocast_registration": ("register_autocast",),
+    "library.autograd_registration": ("register_autograd",),
+    "library.custom_operator": ("CustomOpDef", "custom_op"),
+    "local_state.dispatch_trace": ("capture_dispatch_trace", "show_dispatch_trace"),
+    "local_state.dtype_promotion": ("numpy_dtype_promotion",),
+    "local_state.fake_impl": ("get_ctx",),
+    "library.fake_registration": ("impl_abstract", "register_fake"),
+    "modes.flop_counter": ("FlopCounterMode", "register_flop_formula"),
     "functionalities.cpu_fallback": ("CpuFallbackWarning", "cpu_fallback", "cpu_fallback_counts"),
     "functorch.vmap": ("vmap",),
-    "kernel_registration": ("register_kernel",),
-    "layout_creation": (
+    "library.kernel_registration": ("register_kernel",),
+    "tensors.layout_creation": (
         "nested_tensor",
         "nested_tensor_from_jagged",
         "quantize_per_tensor",
         "sparse_coo_tensor",
         "sparse_csr_tensor",
     ),
-    "logging_mode": ("LoggingMode",),
+    "modes.logging_mode": ("LoggingMode",),
     "optests.opcheck": ("opcheck",),
-    "safe_kernel_function": ("SafeKernelFunction", "get_kernel"),
-    "torch_dispatch_registration": ("register_torch_dispatch",),
+    "library.safe_kernel_function": ("SafeKernelFunction", "get_kernel"),
+    "library.torch_dispatch_registration": ("register_torch_dispatch",),
     "tracing": ("Graph", "Tracer", "load_graph", "save_graph", "trace"),
-    "jvp_registration": ("register_jvp",),
-    "vmap_registration": ("register_vmap",),
+    "library.jvp_registration": ("register_jvp",),
+    "library.vmap_registration": ("register_vmap",),
 }
 """The modules that are imported when they, or one of these names of theirs, are first used."""
 _MODULE_OF_NAME = {name: module for module, names in _LATER.items() for name in names}

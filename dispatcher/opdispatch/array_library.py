@@ -12,12 +12,12 @@ To import it is to load it: once in a process, or into interpreters with
 
 from __future__ import annotations
 
-from opdispatch.array_autocast import register_autocast_kernels
-from opdispatch.array_batching import register_batching
-from opdispatch.array_derivatives import register_derivatives
-from opdispatch.array_functionalization import register_functionalization
-from opdispatch.array_operators import NAMESPACE, register
-from opdispatch.library import Library
+from opdispatch.library.library import Library
+from opdispatch.native.array.autocast import register_autocast_kernels
+from opdispatch.native.array.batching import register_batching
+from opdispatch.native.array.derivatives import register_derivatives
+from opdispatch.native.array.functionalization import register_functionalization
+from opdispatch.native.array.operators import NAMESPACE, register
 
 lib = Library(NAMESPACE, "DEF")
 register(lib)

@@ -7,7 +7,7 @@ func.vmap(func.grad(loss), in_dims=(None, 0))(weights, samples)
 
 from __future__ import annotations
 
-from opdispatch.functionalization import functionalize
+from opdispatch.functorch.functionalization import functionalize
 from opdispatch.functorch.grad_transform import grad, grad_and_value, vjp
 from opdispatch.functorch.jacobian import hessian, jacfwd, jacrev
 from opdispatch.functorch.jvp import jvp

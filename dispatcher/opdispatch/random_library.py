@@ -13,8 +13,8 @@ To import it is to load it: once in a process, or into interpreters with
 
 from __future__ import annotations
 
-from opdispatch.library import Library
-from opdispatch.random_operators import NAMESPACE, register
+from opdispatch.library.library import Library
+from opdispatch.native.random import NAMESPACE, register
 
 lib = Library(NAMESPACE, "DEF")
 register(lib)

@@ -34,12 +34,12 @@ from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import device_errors, find_backend
 from opdispatch.autograd.elsewhere import note_call
-from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.boxing.named_results import make_results, result_names
 from opdispatch.errors import ArgumentError, ReturnError
-from opdispatch.generator import Generator
-from opdispatch.named_results import make_results, result_names
-from opdispatch.tensor import Tensor
-from opdispatch.trace_line import TraceLine
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.local_state.trace_line import TraceLine
+from opdispatch.tensors.generator import Generator
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.generators import (
     add_generator_uses,
@@ -69,7 +69,7 @@ from opdispatch_wire.values import (
 )
 
 if TYPE_CHECKING:
-    from opdispatch.function_schema import Argument, FunctionSchema
+    from opdispatch.schema.function_schema import Argument, FunctionSchema
     from opdispatch_wire.tensors import CalleeTensorMemory, CallerTensorMemory
 
 

@@ -16,9 +16,9 @@ import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import DeviceError
-from opdispatch.generator import Generator, GeneratorState
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.tensors.generator import Generator, GeneratorState
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 

@@ -20,9 +20,9 @@ import numpy as np
 
 from opdispatch import arrays
 from opdispatch.arrays import COMPONENTS, LAYOUTS, Facts, Layout, find_layout, register_tensor_type
-from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError, DeviceError
-from opdispatch.tensor import Tensor, key_set_of_backend
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.tensors.tensor import Tensor, key_set_of_backend
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.tensors import (
     TensorMemory,

@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from opdispatch.schema_default import check_device
+from opdispatch.schema.default import check_device
 from opdispatch_wire.errors import LibraryLoadError, WireError
 from opdispatch_wire.library_content import FileContent, FolderContent, LibraryContent
 from opdispatch_wire.requirements_file import Requirements, read_requirements

@@ -14,21 +14,25 @@ import reprlib
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from opdispatch.autocast_mode import autocast_dtypes_of_task, autocast_key, with_autocast_dtypes
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import (
+from opdispatch.errors import ArgumentError
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import (
     DEFAULT_EXCLUDED_SET,
     DEFAULT_INCLUDED_SET,
     DispatchKeySet,
 )
-from opdispatch.errors import ArgumentError
-from opdispatch.grad_mode import is_grad_enabled
-from opdispatch.local_dispatch_key_set import (
+from opdispatch.local_state.autocast_mode import (
+    autocast_dtypes_of_task,
+    autocast_key,
+    with_autocast_dtypes,
+)
+from opdispatch.local_state.grad_mode import is_grad_enabled
+from opdispatch.local_state.local_dispatch_key_set import (
     local_dispatch_key_set,
     local_dispatch_key_set_is_default,
 )
-from opdispatch.torch_dispatch_mode import keys_of_modes
-from opdispatch.tracing_state import keys_of_traces
+from opdispatch.local_state.torch_dispatch_mode import keys_of_modes
+from opdispatch.local_state.tracing_state import keys_of_traces
 from opdispatch_wire.dtypes import dtype_from_name, dtype_to_name
 from opdispatch_wire.errors import UnknownModeError, WireError
 from opdispatch_wire.v1 import execution_pb2

@@ -17,7 +17,7 @@ import numpy as np
 
 from opdispatch.arrays import describe_type, find_backend, is_foreign, view_by_dlpack
 from opdispatch.errors import ArgumentError
-from opdispatch.tensor import Tensor
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.layouts import layout_of
 from opdispatch_wire.tensors import fill_tensor, tensor_from_proto

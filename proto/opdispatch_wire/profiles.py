@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from opdispatch.local_dispatch_key_set import LOCAL_STATE
+from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.profiler.function_events import flops_of
 from opdispatch.profiler.recorder import Place, Process, Recorder, Span, this_process
 from opdispatch_wire.v1 import execution_pb2, profile_pb2

@@ -17,8 +17,8 @@ import numpy as np
 
 from opdispatch.arrays import LAYOUTS, device_of, find_layout
 from opdispatch.arrays.layouts import NESTED
-from opdispatch.dispatch_key_set import DispatchKeySet
-from opdispatch.tensor import Tensor
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.dtypes import dtype_from_name, dtype_to_name
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.tensors import key_bits_elsewhere, plain_key_bits

@@ -17,8 +17,6 @@ from opdispatch import arrays
 from opdispatch.arrays import describe_type, find_layout, register_tensor_type
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
-from opdispatch.dispatch_key import DispatchKey, to_runtime_key
-from opdispatch.dispatch_key_set import DispatchKeySet, bits_of_key
 from opdispatch.errors import (
     DeviceError,
     DeviceLostError,
@@ -26,7 +24,9 @@ from opdispatch.errors import (
     OpdispatchError,
     TransformError,
 )
-from opdispatch.tensor import Tensor, key_set_of_backend
+from opdispatch.keys.dispatch_key import DispatchKey, to_runtime_key
+from opdispatch.keys.dispatch_key_set import DispatchKeySet, bits_of_key
+from opdispatch.tensors.tensor import Tensor, key_set_of_backend
 from opdispatch_wire.dtypes import ACCEPTED_DTYPES, WIRE_DTYPES, dtype_from_name, dtype_to_name
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.tensor_bytes import check_tensor_size

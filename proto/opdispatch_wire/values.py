@@ -27,9 +27,9 @@ import numpy as np
 
 from opdispatch.arrays import LAYOUTS, describe_type, way_to_tensor
 from opdispatch.errors import ArgumentError
-from opdispatch.generator import Generator
-from opdispatch.schema_default import check_device
-from opdispatch.tensor import Tensor
+from opdispatch.schema.default import check_device
+from opdispatch.tensors.generator import Generator
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.dtypes import dtype_from_name, dtype_to_name
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.layouts import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from opdispatch import Dispatcher, OperatorName, Registration
-from opdispatch.registration import RegistrationHandle
+from opdispatch.dispatch.registration import RegistrationHandle
 
 
 class LiftedKernels:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from opdispatch import Dispatcher, OperatorName, OperatorNotFoundError, Registration, SchemaError
+from opdispatch.dispatch.registration import RegistrationHandle
 from opdispatch.errors import InternalError
-from opdispatch.registration import RegistrationHandle
 from opdispatch_server.kernel_route import KernelRoute
 from opdispatch_server.lifted_kernels import LiftedKernels
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from google.protobuf.message import Message
 
 from opdispatch import DispatchKey, OperatorName, parse_dispatch_key
-from opdispatch.dispatcher import normalize_key
+from opdispatch.dispatch.dispatcher import normalize_key
+from opdispatch.dispatch.waiting import wait_timeout_error
 from opdispatch.errors import WaitTimeoutError
-from opdispatch.waiting import wait_timeout_error
 from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
 from opdispatch_server.registry_view import RegistryView
 from opdispatch_wire.errors import RefusedError, WireError

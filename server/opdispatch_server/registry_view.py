@@ -6,8 +6,8 @@ import fnmatch
 from collections import Counter
 
 from opdispatch import Dispatcher, DispatchKey, OperatorHandle, OperatorName, Registration
-from opdispatch.dispatch_key import to_functionality_key
 from opdispatch.errors import OperatorNotFoundError
+from opdispatch.keys.dispatch_key import to_functionality_key
 from opdispatch_server.calls.admission import Admission
 from opdispatch_server.interpreters.blame import Blame
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from opdispatch import Dispatcher, DispatchKey, DispatchKeySet, Library, Tensor
-from opdispatch.ops import Ops
+from opdispatch.library.ops import Ops
 from tests.bench.timing import median_seconds
 
 try:

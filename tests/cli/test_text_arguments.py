@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opdispatch.schema_parser import parse_schema
+from opdispatch.schema.parser import parse_schema
 from opdispatch_client.cli.convert_by_schema import read_arguments
 from opdispatch_client.cli.outcome import UsageError
 from tests.cli.conftest import SCRIPT, RunCommand

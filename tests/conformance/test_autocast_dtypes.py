@@ -7,10 +7,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from opdispatch import Tensor, array_autocast, autocast, get_autocast_dtype, is_autocast_enabled
+from opdispatch import Tensor, autocast, get_autocast_dtype, is_autocast_enabled
 from opdispatch import array_api as xp
-from opdispatch.array_operators.functions import FUNCTIONS
 from opdispatch.functionalities.autocast import lower_precision_fp, promote
+from opdispatch.native.array import autocast as array_autocast
+from opdispatch.native.array.operators.functions import FUNCTIONS
 
 torch = pytest.importorskip("torch")
 LA = torch.linalg

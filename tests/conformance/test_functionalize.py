@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from opdispatch import Tensor, TorchDispatchMode, functionalize
 from opdispatch import array_api as xp
-from opdispatch.functionalization import FunctionalTensor
+from opdispatch.functorch.functionalization import FunctionalTensor
 
 torch = pytest.importorskip("torch")
 TheirMode = pytest.importorskip("torch.utils._python_dispatch").TorchDispatchMode

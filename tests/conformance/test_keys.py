@@ -8,8 +8,8 @@ import pytest
 from golden_file import read_golden
 
 from opdispatch import DispatchKey, DispatchKeyError, DispatchKeySet, Tensor, parse_dispatch_key
-from opdispatch.dispatch_key import ALIAS_KEYS, BackendComponent, is_alias_key
-from opdispatch.dispatch_key_set import (
+from opdispatch.keys.dispatch_key import ALIAS_KEYS, BackendComponent, is_alias_key
+from opdispatch.keys.dispatch_key_set import (
     AUTOGRADOTHER_BACKENDS,
     DEFAULT_EXCLUDED_SET,
     DEFAULT_INCLUDED_SET,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import opdispatch
 from opdispatch import array_api as xp
-from opdispatch import inspection
+from opdispatch.dispatch import inspection
 
 torch = pytest.importorskip("torch")
 their_profiler = pytest.importorskip("torch.profiler")

@@ -21,7 +21,7 @@ from opdispatch import (
     parse_dispatch_key,
     parse_schema,
 )
-from opdispatch.dispatch_key_set import RUNTIME_KEYS
+from opdispatch.keys.dispatch_key_set import RUNTIME_KEYS
 
 GOLDEN = read_golden("programs.json.gz")
 PROGRAMS = GOLDEN["programs"]

@@ -5,7 +5,8 @@ import random
 import pytest
 from infer_cases import define
 
-from opdispatch import Dispatcher, Library, SchemaError, Tensor, infer_schema
+from opdispatch import Dispatcher, Library, SchemaError, Tensor
+from opdispatch.library import infer_schema
 
 torch = pytest.importorskip("torch")
 

@@ -2,7 +2,7 @@
 
 ``golden/schemas.json.gz`` was taken by ``record_schemas.py``, which says what the verdicts mean.
 What we do otherwise on purpose is written down in two notes, [Printed schemas read back] in
-function_schema.py and [Deliberate differences from PyTorch's parser] in schema_parser.py.
+function_schema.py and [Deliberate differences from PyTorch's parser] in schema/parser.py.
 """
 
 import re
@@ -14,10 +14,10 @@ from infer_cases import define
 from schema_texts import with_sorted_alias_sets
 
 from opdispatch.errors import SchemaError
-from opdispatch.function_schema import FunctionSchema
-from opdispatch.infer_schema import Device, infer_schema
-from opdispatch.schema_parser import parse_schema
-from opdispatch.tensor import Tensor
+from opdispatch.library.infer_schema import Device, infer_schema
+from opdispatch.schema.function_schema import FunctionSchema
+from opdispatch.schema.parser import parse_schema
+from opdispatch.tensors.tensor import Tensor
 
 GOLDEN = read_golden("schemas.json.gz")
 KINDS = ["real", "mutated", "random", "probes"]

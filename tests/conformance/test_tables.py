@@ -17,9 +17,9 @@ from opdispatch import (
     parse_dispatch_key,
     parse_schema,
 )
-from opdispatch.dispatch_key_set import RUNTIME_KEYS
-from opdispatch.dispatcher import normalize_key
+from opdispatch.dispatch.dispatcher import normalize_key
 from opdispatch.functionalities import BUILTIN_FALLBACKS
+from opdispatch.keys.dispatch_key_set import RUNTIME_KEYS
 
 GOLDEN = read_golden("tables.json.gz")
 PROGRAMS = GOLDEN["programs"]

@@ -3,7 +3,7 @@
 import pytest
 
 from opdispatch import BackendComponent
-from opdispatch.tensor import key_set_of_backend
+from opdispatch.tensors.tensor import key_set_of_backend
 
 torch = pytest.importorskip("torch")
 

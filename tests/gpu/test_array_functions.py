@@ -9,7 +9,7 @@ import pytest
 
 from opdispatch import ArgumentError, DeviceError, DeviceMemoryError, Tensor
 from opdispatch import array_api as xp
-from opdispatch.scalar_type import find_dtype_of_name
+from opdispatch.schema.scalar_type import find_dtype_of_name
 
 pytestmark = pytest.mark.gpu
 

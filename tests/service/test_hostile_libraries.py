@@ -216,7 +216,7 @@ def memory_of(pid: int) -> int:
 VANDAL = """\
 import gc
 from opdispatch import Library
-from opdispatch.registration import RegistrationHandle
+from opdispatch.dispatch.registration import RegistrationHandle
 
 lib = Library("vandal", "DEF")
 lib.define("undo(str namespace) -> ()")

@@ -25,7 +25,7 @@ from opdispatch import (
     trace,
 )
 from opdispatch import array_api as xp
-from opdispatch.local_dispatch_key_set import local_dispatch_key_set_is_default
+from opdispatch.local_state.local_dispatch_key_set import local_dispatch_key_set_is_default
 from opdispatch_client import aio
 from tests.service.running_daemon import RunningDaemon
 from tests.service.test_readme import promised_output

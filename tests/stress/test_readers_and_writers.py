@@ -24,7 +24,7 @@ from opdispatch import (
     OperatorNotFoundError,
     parse_schema,
 )
-from opdispatch.ops import Ops
+from opdispatch.library.ops import Ops
 
 K = DispatchKey
 SECONDS = float(os.environ.get("OPDISPATCH_STRESS_SECONDS", "2"))

@@ -10,15 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from opdispatch import (
-    Dispatcher,
-    KernelFunction,
-    Library,
-    compiled_call,
-    parse_dispatch_key,
-    parse_schema,
-)
-from opdispatch.ops import Ops
+from opdispatch import Dispatcher, KernelFunction, Library, parse_dispatch_key, parse_schema
+from opdispatch.dispatch import compiled_call
+from opdispatch.library.ops import Ops
 from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from tests.unit import cupy_stand_in as stand_in

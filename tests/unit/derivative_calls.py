@@ -5,7 +5,7 @@ import numpy as np
 from opdispatch import Tensor
 from opdispatch import array_api as xp
 from opdispatch.array_api.operators import OPERATORS
-from opdispatch.array_operators import functional_variants
+from opdispatch.native.array.operators import functional_variants
 
 
 def real(*shape, low=-2.0, high=2.0, seed=0):

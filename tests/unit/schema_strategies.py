@@ -2,16 +2,16 @@
 
 from hypothesis import strategies as st
 
-from opdispatch.function_schema import (
+from opdispatch.schema.function_schema import (
     NO_DEFAULT,
     AliasInfo,
     Argument,
     FunctionSchema,
     OperatorName,
 )
-from opdispatch.scalar_type import LAYOUTS, MEMORY_FORMATS, find_dtype_of_code
-from opdispatch.schema_lexer import KEYWORDS
-from opdispatch.schema_type import (
+from opdispatch.schema.lexer import KEYWORDS
+from opdispatch.schema.scalar_type import LAYOUTS, MEMORY_FORMATS, find_dtype_of_code
+from opdispatch.schema.types import (
     ANY,
     BASIC_TYPES,
     BOOL,

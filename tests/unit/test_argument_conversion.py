@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opdispatch.argument_conversion import converter_of
+from opdispatch.boxing.argument_conversion import converter_of
 from opdispatch.errors import DataDependentOutputError
-from opdispatch.function_schema import FunctionSchema
-from opdispatch.schema_parser import parse_schema
-from opdispatch.schema_type import BASIC_TYPES, INT, ListType, SchemaType
-from opdispatch.tensor import Tensor
+from opdispatch.schema.function_schema import FunctionSchema
+from opdispatch.schema.parser import parse_schema
+from opdispatch.schema.types import BASIC_TYPES, INT, ListType, SchemaType
+from opdispatch.tensors.tensor import Tensor
 from tests.unit.schema_strategies import types
 
 
@@ -183,22 +183,22 @@ REFUSED = [
     ("int", 1.0, "expected int, got float 1.0"),
     ("int", np.float32(2.0), "expected int, got numpy.float32"),
     ("int", np.array([[2.0]]), "expected int, got numpy.ndarray"),
-    ("int", Tensor(np.array(1.0)), "expected int, got opdispatch.tensor.Tensor"),
+    ("int", Tensor(np.array(1.0)), "expected int, got opdispatch.Tensor"),
     ("int", np.float64(1), "expected int, got numpy.float64"),
-    ("int", Tensor(np.array([1, 2])), "expected int, got opdispatch.tensor.Tensor"),
+    ("int", Tensor(np.array([1, 2])), "expected int, got opdispatch.Tensor"),
     ("int", Fraction(2), "expected int, got fractions.Fraction"),
     ("int", None, "expected int, got None"),
     ("int", np.array(1.5), "expected int, got numpy.ndarray"),
     ("int", np.array([[1.5]]), "expected int, got numpy.ndarray"),
-    ("int", Tensor(np.array(1.5)), "expected int, got opdispatch.tensor.Tensor"),
+    ("int", Tensor(np.array(1.5)), "expected int, got opdispatch.Tensor"),
     ("int", np.array([np.nan]), "expected int, got numpy.ndarray"),
     ("int", 2**63, "expected int, got int 9223372036854775808, out of the 64-bit range"),
     ("float", "1", "expected float, got str '1'"),
     ("float", 1j, "expected float, got complex 1j"),
     ("float", 10**400, "out of the range of a double"),
     ("float", ARRAY, "expected float, got numpy.ndarray"),
-    ("float", TENSOR, "expected float, got opdispatch.tensor.Tensor"),
-    ("float", Tensor(np.array(1j)), "expected float, got opdispatch.tensor.Tensor"),
+    ("float", TENSOR, "expected float, got opdispatch.Tensor"),
+    ("float", Tensor(np.array(1j)), "expected float, got opdispatch.Tensor"),
     ("float", Unknown(), "expected float, got tests.unit.test_argument_conversion.Unknown"),
     ("float", Fraction(10**400), "out of the range of a double"),
     ("complex", "1", "expected complex, got str '1'"),
@@ -217,7 +217,7 @@ REFUSED = [
     ("Scalar", 2**64, "out of the 64-bit range"),
     ("Scalar", -(2**63) - 1, "out of the 64-bit range"),
     ("Scalar", ARRAY, "expected Scalar, got numpy.ndarray"),
-    ("Scalar", Tensor(np.array(1.5)), "expected Scalar, got opdispatch.tensor.Tensor"),
+    ("Scalar", Tensor(np.array(1.5)), "expected Scalar, got opdispatch.Tensor"),
     ("Scalar", np.datetime64("2020-01-01"), "expected Scalar, got numpy.datetime64"),
     ("ScalarType", "float33", "expected ScalarType (a numeric dtype or its name), got str"),
     ("ScalarType", np.dtype("O"), "expected ScalarType"),
@@ -338,8 +338,20 @@ def test_every_type_of_the_language_has_a_converter():
         assert callable(converter_of(type_))
 
 
+def is_soon_over(value: object) -> bool:
+    """Return whether it can be gone through: a range may have more elements than memory."""
+    return not (isinstance(value, range) and value[1000:])
+
+
 @settings(deadline=None)
-@given(types, st.from_type(object) | st.none() | st.integers() | st.text() | st.lists(st.none()))
+@given(
+    types,
+    st.from_type(object).filter(is_soon_over)
+    | st.none()
+    | st.integers()
+    | st.text()
+    | st.lists(st.none()),
+)
 def test_a_converter_returns_or_raises_type_error(type_, value):
     convert = converter_of(type_)
     try:

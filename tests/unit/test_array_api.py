@@ -18,7 +18,7 @@ from opdispatch import (
     capture_dispatch_trace,
 )
 from opdispatch import array_api as xp
-from opdispatch.array_operators.functions import BINARY, FUNCTIONS, UNARY
+from opdispatch.native.array.operators.functions import BINARY, FUNCTIONS, UNARY
 
 # What the calls below are made of, in both namespaces.
 ARRAYS = {

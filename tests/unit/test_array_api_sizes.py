@@ -16,7 +16,7 @@ import pytest
 import opdispatch
 from opdispatch import ArgumentError, Tensor
 from opdispatch import array_api as xp
-from opdispatch.array_operators.functions import FUNCTIONS, ArrayFunction
+from opdispatch.native.array.operators.functions import FUNCTIONS, ArrayFunction
 
 NUMBER, VECTOR, MATRIX = (Tensor(np.zeros(shape)) for shape in ((), (3,), (3, 3)))
 LONG = Tensor(np.broadcast_to(np.float64(0), (2**59,)))

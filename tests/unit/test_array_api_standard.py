@@ -14,7 +14,7 @@ import pytest
 from opdispatch import ArgumentError, DeviceError, MetaArray, Tensor, ops
 from opdispatch import array_api as xp
 from opdispatch.array_api.data_types import DTYPES
-from opdispatch.array_operators.functions import BINARY, UNARY
+from opdispatch.native.array.operators.functions import BINARY, UNARY
 
 # https://data-apis.org/array-api/2025.12/API_specification. Of expand_dims, earlier revisions have
 # the axis as a keyword with the default 0.

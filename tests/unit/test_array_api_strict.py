@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from opdispatch import Tensor
 from opdispatch import array_api as xp
-from opdispatch.array_operators.functions import BINARY, FUNCTIONS, UNARY
+from opdispatch.native.array.operators.functions import BINARY, FUNCTIONS, UNARY
 
 StrictArray = type(strict.zeros(0))
 StrictType = type(strict.int8)

@@ -13,10 +13,10 @@ import pytest
 
 import opdispatch.array_library  # noqa: F401 - its operators
 from opdispatch import Tensor, ops
-from opdispatch.array_operators import cuda
-from opdispatch.array_operators.functions import FUNCTIONS
-from opdispatch.array_operators.library_functions import find_function
 from opdispatch.errors import ArgumentError, DeviceError, DeviceMemoryError
+from opdispatch.native.array.operators import cuda
+from opdispatch.native.array.operators.functions import FUNCTIONS
+from opdispatch.native.array.operators.library_functions import find_function
 
 
 @pytest.fixture

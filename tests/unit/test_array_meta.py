@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdispatch.array_operators.functions import BINARY, FUNCTIONS, UNARY
-from opdispatch.array_operators.library_functions import find_function
-from opdispatch.array_operators.meta_kernels import META_FUNCTIONS
 from opdispatch.arrays.meta_backend import MetaArray
 from opdispatch.errors import ArgumentError
+from opdispatch.native.array.operators.functions import BINARY, FUNCTIONS, UNARY
+from opdispatch.native.array.operators.library_functions import find_function
+from opdispatch.native.array.operators.meta_kernels import META_FUNCTIONS
 
 NUMPY_FUNCTIONS = {each.operator: find_function(xp, each) for each in FUNCTIONS}
 DEPEND_ON_ELEMENTS = {

@@ -3,7 +3,7 @@
 import pytest
 
 from opdispatch import ArgumentError, MetaArray
-from opdispatch.array_operators.meta_kernels import META_FUNCTIONS
+from opdispatch.native.array.operators.meta_kernels import META_FUNCTIONS
 
 
 def meta(*shape, dtype="float32"):

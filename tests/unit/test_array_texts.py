@@ -10,7 +10,7 @@ import pytest
 
 import opdispatch.array_library  # noqa: F401
 from opdispatch import ArgumentError, Tensor, ops
-from opdispatch.array_operators.functions import FUNCTIONS, ArrayFunction
+from opdispatch.native.array.operators.functions import FUNCTIONS, ArrayFunction
 
 GIVEN: dict[str, Any] = {
     "Scalar": 1.0,

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from opdispatch.attribute_stores import store_at_once
-from opdispatch.left_right import LeftRight
+from opdispatch.dispatch.attribute_stores import store_at_once
+from opdispatch.dispatch.left_right import LeftRight
 
 
 class Slotted:

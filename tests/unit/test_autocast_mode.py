@@ -14,9 +14,9 @@ from opdispatch import (
     is_autocast_enabled,
     local_dispatch_key_set,
 )
-from opdispatch.autocast_mode import AUTOCAST_STATE
-from opdispatch.dispatch_key_set import DEFAULT_EXCLUDED_SET, DispatchKeySet
-from opdispatch.local_dispatch_key_set import LOCAL_STATE
+from opdispatch.keys.dispatch_key_set import DEFAULT_EXCLUDED_SET, DispatchKeySet
+from opdispatch.local_state.autocast_mode import AUTOCAST_STATE
+from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
 
 K = DispatchKey
 # What torch.get_autocast_dtype says.

@@ -9,7 +9,7 @@ import pytest
 
 from opdispatch import BatchingFallbackWarning, Tensor, TransformError, vmap
 from opdispatch.array_api.operators import OPERATORS
-from opdispatch.array_batching import BY_ELEMENTS, DECOMPOSITIONS, RULES
+from opdispatch.native.array.batching import BY_ELEMENTS, DECOMPOSITIONS, RULES
 from tests.unit.test_array_meta import CALLS, Of
 
 BATCH = 2

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from opdispatch import DispatchKey, DispatchKeySet, KernelFunction, ReturnError, parse_schema
-from opdispatch.boxing import elide_defaults, unboxed_from_boxed
-from opdispatch.signature import Signature
+from opdispatch.boxing.boxing import elide_defaults, unboxed_from_boxed
+from opdispatch.boxing.signature import Signature
 
 K = DispatchKey
 X = np.ones(2)

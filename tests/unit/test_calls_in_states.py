@@ -21,12 +21,12 @@ from opdispatch import (
     OperatorNotFoundError,
     Tensor,
     capture_dispatch_trace,
-    compiled_call,
     local_dispatch_key_set,
 )
-from opdispatch.local_dispatch_key_set import LOCAL_STATE
-from opdispatch.operator_state import STATE_LIMIT
-from opdispatch.ops import Ops
+from opdispatch.dispatch import compiled_call
+from opdispatch.dispatch.operator_state import STATE_LIMIT
+from opdispatch.library.ops import Ops
+from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
 
 K = DispatchKey
 X = np.ones(2)

@@ -25,11 +25,11 @@ from opdispatch import (
     OperatorHandle,
     ReturnError,
     Tensor,
-    compiled_call,
     parse_schema,
 )
-from opdispatch.compiled_call import MOST_ARGUMENTS, handle_class_for
-from opdispatch.ops import Ops
+from opdispatch.dispatch import compiled_call
+from opdispatch.dispatch.compiled_call import MOST_ARGUMENTS, handle_class_for
+from opdispatch.library.ops import Ops
 
 K = DispatchKey
 X, Y = np.ones(2), Tensor(np.zeros(3))
@@ -350,7 +350,7 @@ def test_an_operator_with_very_many_arguments_is_left_to_the_twin(dispatcher, mo
 
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_the_environment_leaves_everything_to_the_twin(value):
-    program = "from opdispatch import compiled_call; print(compiled_call.COMPILE)"
+    program = "from opdispatch.dispatch import compiled_call; print(compiled_call.COMPILE)"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=os.environ | {"OPDISPATCH_COMPILE": value},

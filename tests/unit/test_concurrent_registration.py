@@ -20,7 +20,7 @@ from opdispatch import (
     Tensor,
     parse_schema,
 )
-from opdispatch.ops import Ops
+from opdispatch.library.ops import Ops
 from tests.unit.plain_kernels import returning
 
 K = DispatchKey

@@ -10,10 +10,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from opdispatch.array_operators.cupy_functions import find_cupy_function
-from opdispatch.array_operators.functions import FUNCTIONS
-from opdispatch.array_operators.half_precision import in_float32_for_cupy
 from opdispatch.errors import ArgumentError
+from opdispatch.native.array.operators.cupy_functions import find_cupy_function
+from opdispatch.native.array.operators.functions import FUNCTIONS
+from opdispatch.native.array.operators.half_precision import in_float32_for_cupy
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FUNCTION_OF = {function.operator: function for function in FUNCTIONS}

@@ -7,12 +7,12 @@ import pytest
 
 from opdispatch import AutogradError, Tensor, func, vmap
 from opdispatch import array_api as xp
-from opdispatch.array_derivatives import DERIVATIVES, VIEWS
-from opdispatch.array_derivatives.no_derivative import CONSTANT
-from opdispatch.array_operators.functions import FUNCTIONS
-from opdispatch.array_operators.indexing import INDEXING
 from opdispatch.autograd import grad, gradcheck, gradgradcheck
 from opdispatch.fake_tensor import FakeTensorMode
+from opdispatch.native.array.derivatives import DERIVATIVES, VIEWS
+from opdispatch.native.array.derivatives.no_derivative import CONSTANT
+from opdispatch.native.array.operators.functions import FUNCTIONS
+from opdispatch.native.array.operators.indexing import INDEXING
 from tests.unit.derivative_calls import CALLS, FUNCTIONAL_VARIANTS, complex_, leaf, real
 
 OPERATOR_NAMES = [str(function.schema.name) for function in (*FUNCTIONS, *INDEXING)]

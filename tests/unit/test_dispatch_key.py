@@ -3,7 +3,7 @@
 import pytest
 
 from opdispatch import BackendComponent, DispatchKey, DispatchKeyError, parse_dispatch_key
-from opdispatch.dispatch_key import (
+from opdispatch.keys.dispatch_key import (
     ALIAS_KEYS,
     FUNCTIONALITIES,
     FUNCTIONALITY_BIT,

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch import BackendComponent, DispatchKey, DispatchKeyError, DispatchKeySet
-from opdispatch.dispatch_key import ALIAS_KEYS, FUNCTIONALITY_BIT, to_functionality_key
-from opdispatch.dispatch_key_set import (
+from opdispatch.keys.dispatch_key import ALIAS_KEYS, FUNCTIONALITY_BIT, to_functionality_key
+from opdispatch.keys.dispatch_key_set import (
     AFTER_ADINPLACEORVIEW_KEYSET,
     AFTER_AUTOGRAD_KEYSET,
     ALIAS_KEYSETS,

@@ -27,8 +27,8 @@ from opdispatch import (
 )
 from opdispatch import array_api as xp
 from opdispatch.arrays import tensor_types
-from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
-from opdispatch.torch_dispatch_mode import dispatch_modes, keys_of_modes
+from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
+from opdispatch.local_state.torch_dispatch_mode import dispatch_modes, keys_of_modes
 from opdispatch_wire.calls import call_request
 
 K = DispatchKey

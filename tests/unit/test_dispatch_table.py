@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch import DispatchKey, Registration
-from opdispatch.dispatch_key import ALIAS_KEYS
-from opdispatch.dispatch_key_set import RUNTIME_KEYS
-from opdispatch.dispatch_table import AMBIGUOUS, EXPANDS, MISSING, Slot, compute_slot
+from opdispatch.dispatch.dispatch_table import AMBIGUOUS, EXPANDS, MISSING, Slot, compute_slot
+from opdispatch.keys.dispatch_key import ALIAS_KEYS
+from opdispatch.keys.dispatch_key_set import RUNTIME_KEYS
 
 K = DispatchKey
 EXPLICIT, NON_FUNCTIONAL = K.CompositeExplicitAutograd, K.CompositeExplicitAutogradNonFunctional

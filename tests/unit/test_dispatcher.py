@@ -14,7 +14,7 @@ from opdispatch import (
     Tensor,
     parse_schema,
 )
-from opdispatch.dispatcher import normalize_key
+from opdispatch.dispatch.dispatcher import normalize_key
 
 K = DispatchKey
 X = np.ones(2)

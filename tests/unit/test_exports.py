@@ -52,8 +52,8 @@ def test_all_that_the_package_imports_is_promised():
 _LATE = """
 import sys
 import opdispatch
-late = "array_api autocast_registration flop_counter func layout_creation logging_mode"
-late += " profiler tracing"
+late = "array_api func library.autocast_registration modes native optests profiler"
+late += " tensors.layout_creation tracing"
 print([name for name in late.split() if f"opdispatch.{name}" in sys.modules])
 print(opdispatch.func.__name__, opdispatch.profiler.__name__, opdispatch.vmap.__module__)
 """

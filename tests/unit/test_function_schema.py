@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from opdispatch.errors import SchemaError
-from opdispatch.function_schema import (
+from opdispatch.schema.function_schema import (
     NO_DEFAULT,
     AliasInfo,
     Argument,
     FunctionSchema,
     OperatorName,
 )
-from opdispatch.schema_parser import parse_schema
-from opdispatch.schema_type import FLOAT, INT, SCALAR_TYPE, STR, TENSOR, ListType
+from opdispatch.schema.parser import parse_schema
+from opdispatch.schema.types import FLOAT, INT, SCALAR_TYPE, STR, TENSOR, ListType
 
 
 def test_an_operator_name_has_parts():

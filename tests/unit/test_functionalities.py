@@ -16,10 +16,10 @@ from opdispatch import (
     functionalities,
     local_dispatch_key_set,
 )
-from opdispatch.dispatch_key import BackendComponent
-from opdispatch.dispatch_key_set import RUNTIME_KEYS
 from opdispatch.functionalities import BUILTIN_FALLBACKS, autograd, passive
-from opdispatch.tensor import key_set_of_backend
+from opdispatch.keys.dispatch_key import BackendComponent
+from opdispatch.keys.dispatch_key_set import RUNTIME_KEYS
+from opdispatch.tensors.tensor import key_set_of_backend
 
 K = DispatchKey
 X = np.ones(2)

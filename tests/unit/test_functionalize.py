@@ -7,14 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opdispatch import (
-    ArgumentError,
-    Tensor,
-    functionalize,
-    local_dispatch_key_set,
-)
+from opdispatch import ArgumentError, Tensor, functionalize, local_dispatch_key_set
 from opdispatch import array_api as xp
-from opdispatch.functionalization import current_level
+from opdispatch.functorch.functionalization import current_level
 from tests.unit.functionalized import MODES, check, tensor
 
 # -- programs --------------------------------------------------------------------------------------

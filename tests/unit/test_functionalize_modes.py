@@ -23,7 +23,7 @@ from opdispatch import (
 )
 from opdispatch import array_api as xp
 from opdispatch.autograd import grad, gradcheck
-from opdispatch.functionalization import current_level
+from opdispatch.functorch.functionalization import current_level
 from tests.unit.functionalized import MODES, check, flat, tensor
 
 K = DispatchKey

@@ -10,7 +10,7 @@ import pytest
 
 from opdispatch import Library, Tensor, trace
 from opdispatch import array_api as xp
-from opdispatch.generated_source import compile_function
+from opdispatch.boxing.generated_source import compile_function
 
 
 def raises(text, error, call):

@@ -21,7 +21,7 @@ from opdispatch import (
     no_grad,
     set_grad_enabled,
 )
-from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
+from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
 
 K = DispatchKey
 

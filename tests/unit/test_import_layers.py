@@ -171,8 +171,8 @@ PLACE = {
 
 
 def place_of(module):
-    """The number of the map's entry that a module, or the package it is in, belongs to."""
-    return PLACE.get(module, PLACE.get(module.rpartition(".")[0]))
+    """Return the number of the map's entry that a module, or the folder it is in, belongs to."""
+    return PLACE[".".join(module.split(".")[:2])]
 
 
 def test_every_module_has_its_place_in_the_map_once():

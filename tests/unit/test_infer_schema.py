@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from opdispatch.errors import SchemaError
-from opdispatch.infer_schema import infer_schema
-from opdispatch.schema_parser import parse_schema
-from opdispatch.tensor import Tensor
+from opdispatch.library.infer_schema import infer_schema
+from opdispatch.schema.parser import parse_schema
+from opdispatch.tensors.tensor import Tensor
 
 BOOL = np.dtype("bool")
 

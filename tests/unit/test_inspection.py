@@ -10,7 +10,7 @@ from opdispatch import (
     NoKernelError,
     parse_dispatch_key,
 )
-from opdispatch.inspection import (
+from opdispatch.dispatch.inspection import (
     get_computed_kernel_for_dispatch_key,
     has_computed_kernel_for_dispatch_key,
     has_kernel_for_any_dispatch_key,

@@ -17,14 +17,14 @@ from opdispatch import (
     QuantizedArray,
     Tensor,
     fallthrough_kernel,
-    infer_schema,
     nested_tensor,
     quantize_per_tensor,
     register_backend,
     sparse_coo_tensor,
     sparse_csr_tensor,
 )
-from opdispatch.ops import Ops
+from opdispatch.library import infer_schema
+from opdispatch.library.ops import Ops
 from tests.simulated_accelerator import Accelerator
 
 KEYS = ("CPU", "SparseCPU", "SparseCsrCPU", "QuantizedCPU", "NestedTensorCPU")

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from opdispatch.left_right import LeftRight
+from opdispatch.dispatch.left_right import LeftRight
 
 
 def append(item):

@@ -336,7 +336,7 @@ def test_the_place_of_a_registration_is_the_users_file_not_ours(lib, dispatcher)
     [kernel] = op.kernels()
     assert op.defined_at.rpartition(":")[0] == kernel.registration.site.rpartition(":")[0]
     assert op.defined_at.startswith(__file__)
-    library_file = sys.modules["opdispatch.library"].__file__
+    library_file = sys.modules["opdispatch.library.library"].__file__
     assert library_file not in op.dump_table()
 
 

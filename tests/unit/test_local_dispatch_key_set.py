@@ -25,8 +25,8 @@ from opdispatch import (
     tls_set_dispatch_key_excluded,
     tls_set_dispatch_key_included,
 )
-from opdispatch.dispatch_key_set import DEFAULT_EXCLUDED_SET, DEFAULT_INCLUDED_SET
-from opdispatch.local_dispatch_key_set import (
+from opdispatch.keys.dispatch_key_set import DEFAULT_EXCLUDED_SET, DEFAULT_INCLUDED_SET
+from opdispatch.local_state.local_dispatch_key_set import (
     DEFAULT_STATE,
     LOCAL_STATE,
     SWITCHED_ON,

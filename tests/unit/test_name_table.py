@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch import Dispatcher, OperatorName
-from opdispatch.name_table import NameChange, NameTable
-from opdispatch.operator_entry import OperatorEntry
-from opdispatch.registration import Registration, RegistrationHandle
+from opdispatch.dispatch.name_table import NameChange, NameTable
+from opdispatch.dispatch.operator_entry import OperatorEntry
+from opdispatch.dispatch.registration import Registration, RegistrationHandle
 
 DISPATCHER = Dispatcher()
 NUMBERS = itertools.count(1)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from opdispatch import array_api as xp
-from opdispatch.array_operators.functions import FUNCTIONS, ArrayFunction
-from opdispatch.array_operators.kernels import make_kernel
-from opdispatch.array_operators.library_functions import find_function
-from opdispatch.array_operators.numpy_calls import NUMPY_CALLS
+from opdispatch.native.array.operators.functions import FUNCTIONS, ArrayFunction
+from opdispatch.native.array.operators.kernels import make_kernel
+from opdispatch.native.array.operators.library_functions import find_function
+from opdispatch.native.array.operators.numpy_calls import NUMPY_CALLS
 
 BY_NAME = {each.operator: each for each in FUNCTIONS}
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from opdispatch import DispatchKey, KernelFunction, OperatorName, parse_schema
-from opdispatch.operator_entry import OperatorEntry
+from opdispatch.dispatch.operator_entry import OperatorEntry
 from tests.unit.plain_kernels import returning
 
 K = DispatchKey

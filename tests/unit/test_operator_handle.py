@@ -19,8 +19,8 @@ from opdispatch import (
     capture_dispatch_trace,
     parse_schema,
 )
-from opdispatch.dispatch_key_set import AFTER_AUTOGRAD_KEYSET
-from opdispatch.ops import Ops
+from opdispatch.keys.dispatch_key_set import AFTER_AUTOGRAD_KEYSET
+from opdispatch.library.ops import Ops
 from tests.unit.plain_kernels import naming, returning, tensor
 
 K = DispatchKey

@@ -5,15 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch import DispatchKey, DispatchKeySet, KernelFunction, Registration, parse_schema
-from opdispatch.dispatch_key_set import BACKEND_MASK, RUNTIME_KEYS, TABLE_INDEX
-from opdispatch.operator_state import (
+from opdispatch.boxing.signature import Signature
+from opdispatch.dispatch.operator_state import (
     MEMO_LIMIT,
     Fallbacks,
     OperatorState,
     is_fallthrough,
     table_key,
 )
-from opdispatch.signature import Signature
+from opdispatch.keys.dispatch_key_set import BACKEND_MASK, RUNTIME_KEYS, TABLE_INDEX
 
 K = DispatchKey
 DEFINITION = Registration("def", schema=parse_schema("t::f(Tensor x) -> Tensor"))

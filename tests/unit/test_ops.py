@@ -17,7 +17,7 @@ from opdispatch import (
     Tensor,
     parse_schema,
 )
-from opdispatch.ops import Ops
+from opdispatch.library.ops import Ops
 
 K = DispatchKey
 X = np.ones(2)

@@ -8,17 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdispatch import (
-    ArgumentError,
-    Dispatcher,
-    DispatchKey,
-    KernelFunction,
-    Tensor,
-    compiled_call,
-    parse_schema,
-    read_only_arguments,
-)
-from opdispatch.ops import Ops
+from opdispatch import ArgumentError, Dispatcher, DispatchKey, KernelFunction, Tensor, parse_schema
+from opdispatch.boxing import read_only_arguments
+from opdispatch.dispatch import compiled_call
+from opdispatch.library.ops import Ops
 
 X = np.ones(2)
 pytestmark = pytest.mark.usefixtures("caller")

@@ -24,8 +24,8 @@ from opdispatch import (
     register_flop_formula,
 )
 from opdispatch import array_api as xp
-from opdispatch.inspection import UNOBSERVED_OPERATORS
-from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
+from opdispatch.dispatch.inspection import UNOBSERVED_OPERATORS
+from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
 from opdispatch.profiler.function_events import FunctionEvent
 from opdispatch.profiler.recorder import Process
 

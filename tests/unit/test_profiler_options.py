@@ -22,7 +22,7 @@ from opdispatch import (
     vmap,
 )
 from opdispatch import array_api as xp
-from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
+from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
 from opdispatch.profiler import ProfilerAction, schedule
 
 X = np.ones((2, 3), np.float32)

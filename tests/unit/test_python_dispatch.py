@@ -5,7 +5,7 @@ import pytest
 
 from opdispatch import ArgumentError, DispatchKey, DispatchKeySet, Tensor, arrays
 from opdispatch.arrays import tensor_types
-from opdispatch.local_dispatch_key_set import ExcludeDispatchKeyGuard
+from opdispatch.local_state.local_dispatch_key_set import ExcludeDispatchKeyGuard
 
 K = DispatchKey
 

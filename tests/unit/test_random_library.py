@@ -28,8 +28,8 @@ from opdispatch import (
 )
 from opdispatch import array_api as xp
 from opdispatch.autograd import gradcheck
-from opdispatch.generator import DEFAULT_SEED, GeneratorState, words_from
-from opdispatch.random_operators.philox_cuda import ROUNDS
+from opdispatch.native.random.philox_cuda import ROUNDS
+from opdispatch.tensors.generator import DEFAULT_SEED, GeneratorState, words_from
 
 random = ops.random
 

@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from opdispatch import Library, Tensor, array_api, custom_op, ops, read_only_arguments
+from opdispatch import Library, Tensor, array_api, custom_op, ops
+from opdispatch.boxing import read_only_arguments
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_without_it_kernels_get_the_arrays_themselves(lib):
 
 @pytest.mark.parametrize(("value", "strict"), [("1", True), ("0", False), ("", False)])
 def test_environment_variable_is_read_once(value, strict):
-    code = "from opdispatch import read_only_arguments as r; print(r.STRICT)"
+    code = "from opdispatch.boxing import read_only_arguments as r; print(r.STRICT)"
     run = subprocess.run(
         [sys.executable, "-c", code],
         env={"OPDISPATCH_STRICT": value},

@@ -16,9 +16,9 @@ from opdispatch import (
     RegistrationError,
     parse_schema,
 )
-from opdispatch.dispatch_key_set import RUNTIME_KEYS
+from opdispatch.dispatch.registry import runtime_keys_of_fallback
 from opdispatch.functionalities import BUILTIN_FALLBACKS
-from opdispatch.registry import runtime_keys_of_fallback
+from opdispatch.keys.dispatch_key_set import RUNTIME_KEYS
 
 K = DispatchKey
 SCHEMA = parse_schema("t::f(Tensor x) -> Tensor")

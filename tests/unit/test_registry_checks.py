@@ -8,8 +8,8 @@ from opdispatch import (
     KernelFunction,
     parse_schema,
 )
-from opdispatch.dispatch_key_set import RUNTIME_KEYS
 from opdispatch.functionalities import BUILTIN_FALLBACKS
+from opdispatch.keys.dispatch_key_set import RUNTIME_KEYS
 
 K = DispatchKey
 SCHEMA = parse_schema("t::f(Tensor x) -> Tensor")

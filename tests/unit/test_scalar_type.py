@@ -2,7 +2,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from opdispatch.scalar_type import (
+from opdispatch.schema.scalar_type import (
     CODE_OF_NAME,
     find_code_of_dtype,
     find_dtype_of_code,

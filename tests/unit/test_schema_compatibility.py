@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from opdispatch import parse_schema
-from opdispatch.schema_compatibility import is_subtype
+from opdispatch.schema.compatibility import is_subtype
 from tests.unit.schema_strategies import schemas
 
 BOTH, BACKWARD, FORWARD, NEITHER = (True, True), (True, False), (False, True), (False, False)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opdispatch.schema_lexer import (
+from opdispatch.schema.lexer import (
     END,
     NEWLINE,
     is_identifier,

@@ -4,10 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opdispatch.errors import RegistrationError, SchemaError
-from opdispatch.function_schema import AliasInfo, OperatorName
-from opdispatch.schema_parser import MAX_LIST_SIZE, parse_schema
-from opdispatch.schema_type import INT, TENSOR, ListType, OptionalType, TypeVariable
-from opdispatch.schema_type_parser import MAX_NESTING
+from opdispatch.schema.function_schema import AliasInfo, OperatorName
+from opdispatch.schema.parser import MAX_LIST_SIZE, parse_schema
+from opdispatch.schema.type_parser import MAX_NESTING
+from opdispatch.schema.types import INT, TENSOR, ListType, OptionalType, TypeVariable
 from tests.unit.schema_strategies import names, schemas
 from tests.work_done import check_linear_work
 

@@ -3,8 +3,8 @@ import pickle
 import pytest
 from hypothesis import given, settings
 
-from opdispatch.schema_parser import parse_schema
-from opdispatch.schema_type import (
+from opdispatch.schema.parser import parse_schema
+from opdispatch.schema.types import (
     ANY,
     BASIC_TYPES,
     BOOL,

@@ -5,8 +5,8 @@ import pytest
 
 from opdispatch import ArgumentError, ReturnError, Tensor, parse_schema
 from opdispatch.arrays import CPU_BITS
-from opdispatch.function_schema import NO_DEFAULT
-from opdispatch.signature import Signature
+from opdispatch.boxing.signature import Signature
+from opdispatch.schema.function_schema import NO_DEFAULT
 
 X = np.ones(2)
 TEXT = "t::f(Tensor x, int n=2, *, float a=0.5, str? mode=None) -> Tensor"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from opdispatch.function_schema import OperatorName
-from opdispatch.similar_names import similar_operators
+from opdispatch.dispatch.similar_names import similar_operators
+from opdispatch.schema.function_schema import OperatorName
 
 
 def are_defined(operator: OperatorName) -> bool:

@@ -15,7 +15,7 @@ from opdispatch import (
     OperatorNotFoundError,
     parse_schema,
 )
-from opdispatch import dispatcher as dispatcher_module
+from opdispatch.dispatch import dispatcher as dispatcher_module
 from tests.unit.plain_kernels import returning
 
 K = DispatchKey

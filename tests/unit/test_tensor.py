@@ -20,7 +20,7 @@ from opdispatch import (
     Tensor,
 )
 from opdispatch.arrays import CPU_BITS, key_bits_of
-from opdispatch.tensor import key_set_of_backend
+from opdispatch.tensors.tensor import key_set_of_backend
 
 K = DispatchKey
 

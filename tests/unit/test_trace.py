@@ -19,8 +19,8 @@ from opdispatch import (
     parse_schema,
     show_dispatch_trace,
 )
-from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
-from opdispatch.trace_line import sink_from_environment
+from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
+from opdispatch.local_state.trace_line import sink_from_environment
 
 K = DispatchKey
 pytestmark = pytest.mark.usefixtures("caller")

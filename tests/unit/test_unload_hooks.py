@@ -9,7 +9,7 @@ import pytest
 
 from opdispatch import Dispatcher, Library, OperatorName
 from opdispatch.errors import RegistrationError
-from opdispatch.unload_hooks import collected_unload_hooks, run_unload_hooks
+from opdispatch.library.unload_hooks import collected_unload_hooks, run_unload_hooks
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opdispatch.errors import OpdispatchError
-from opdispatch.schema_parser import parse_schema
+from opdispatch.schema.parser import parse_schema
 from opdispatch_client.cli.convert_by_schema import read_arguments
 from opdispatch_client.cli.outcome import UsageError
 from opdispatch_client.cli.parse_literals import parse_literal

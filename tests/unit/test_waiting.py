@@ -12,7 +12,7 @@ from opdispatch import (
     WaitTimeoutError,
     parse_schema,
 )
-from opdispatch.waiting import wait_until
+from opdispatch.dispatch.waiting import wait_until
 
 K = DispatchKey
 SCHEMA = parse_schema("t::f(Tensor x) -> Tensor")

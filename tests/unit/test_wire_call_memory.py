@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from opdispatch.errors import ArgumentError
-from opdispatch.tensor import Tensor
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.calls import result_of_reply
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.shared_memory.call_memory import (

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdispatch.schema_parser import parse_schema
+from opdispatch.schema.parser import parse_schema
 from opdispatch_wire.calls import call_request, decode_arguments, result_of_reply
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.shared_memory.call_memory import CalleeMemory, PlacedTensors, ResultBlocks

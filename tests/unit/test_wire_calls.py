@@ -5,21 +5,21 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 from opdispatch.arrays import register_backend
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import (
+from opdispatch.errors import ArgumentError, DeviceError, NoKernelError, ReturnError
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import (
     DEFAULT_EXCLUDED_SET,
     DEFAULT_INCLUDED_SET,
     DispatchKeySet,
 )
-from opdispatch.errors import ArgumentError, DeviceError, NoKernelError, ReturnError
-from opdispatch.local_dispatch_key_set import (
+from opdispatch.local_state.local_dispatch_key_set import (
     ExcludeDispatchKeyGuard,
     ForceDispatchKeyGuard,
     IncludeDispatchKeyGuard,
 )
-from opdispatch.schema_parser import parse_schema
-from opdispatch.tensor import Tensor
-from opdispatch.trace_line import TraceLine
+from opdispatch.local_state.trace_line import TraceLine
+from opdispatch.schema.parser import parse_schema
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.calls import (
     call_request,
     decode_arguments,

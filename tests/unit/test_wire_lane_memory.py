@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdispatch.schema_parser import parse_schema
+from opdispatch.schema.parser import parse_schema
 from opdispatch_wire.calls import call_request, decode_arguments, reply_of_returns, result_of_reply
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.lanes.descriptors import PassedDescriptor

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdispatch.schema_parser import parse_schema
+from opdispatch.schema.parser import parse_schema
 from opdispatch_wire.calls import call_request, decode_arguments
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.remote_values import RemoteFacts, facts_from_proto, needs_daemon, value_id

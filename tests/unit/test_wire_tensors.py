@@ -8,9 +8,9 @@ import pytest
 
 from opdispatch import TransformError, func, vmap
 from opdispatch.arrays import CUDA_BITS, key_bits_of
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import DispatchKeySet
-from opdispatch.tensor import Tensor
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.tensors import WireTensor, check_tensor, tensor_from_proto, tensor_to_proto
 from opdispatch_wire.v1 import values_pb2 as pb

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from opdispatch.arrays import CPU_BITS, CUDA_BITS, key_bits_of
-from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError
-from opdispatch.tensor import Tensor
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.dtypes import WIRE_DTYPES

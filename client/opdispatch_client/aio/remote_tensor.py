@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from opdispatch.errors import ArgumentError
-from opdispatch.tensor_operators import is_operand
+from opdispatch.tensors.operators import is_operand
 from opdispatch_client.aio.tensor_transfers import AsyncTensorTransfers
 
 

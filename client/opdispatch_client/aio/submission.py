@@ -14,8 +14,8 @@ from contextvars import Context, copy_context
 from typing import Any
 
 from opdispatch.errors import ArgumentError
+from opdispatch.local_state.tracing_state import is_traced, record_awaited, traces
 from opdispatch.tracing.structure import leaves
-from opdispatch.tracing_state import is_traced, record_awaited, traces
 from opdispatch_client.aio.remote_calls import AsyncRemoteCalls
 from opdispatch_client.aio.remote_tensor import AsyncRemoteTensor
 from opdispatch_client.call_options import CallOptions

@@ -18,13 +18,13 @@ import numpy as np
 
 from opdispatch import DispatchKey, DispatchKeySet, ForceDispatchKeyGuard
 from opdispatch.arrays import give_by_dlpack, register_tensor_type
-from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET
+from opdispatch.dispatch.operator_handle import OperatorHandle
 from opdispatch.errors import ArgumentError
-from opdispatch.local_dispatch_key_set import local_dispatch_key_set_is_default
-from opdispatch.operator_handle import OperatorHandle
-from opdispatch.tensor_operators import TensorOperators, namespace
-from opdispatch.torch_dispatch_mode import keys_outside_modes
-from opdispatch.tracing_state import is_traced
+from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET
+from opdispatch.local_state.local_dispatch_key_set import local_dispatch_key_set_is_default
+from opdispatch.local_state.torch_dispatch_mode import keys_outside_modes
+from opdispatch.local_state.tracing_state import is_traced
+from opdispatch.tensors.operators import TensorOperators, namespace
 from opdispatch_client.blocking.tensor_transfers import TensorTransfers
 
 Array = np.ndarray[Any, Any]

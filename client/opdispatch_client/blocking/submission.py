@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
+from opdispatch.local_state.tracing_state import is_traced, record_call, traces, warn_of_trace
 from opdispatch.tracing.structure import leaves
-from opdispatch.tracing_state import is_traced, record_call, traces, warn_of_trace
 from opdispatch_client.blocking.calls import BlockingCalls
 from opdispatch_client.blocking.ordered_results import OrderedResults
 from opdispatch_client.blocking.remote_calls import RemoteCalls

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from opdispatch.tracing_state import note_reading
+from opdispatch.local_state.tracing_state import note_reading
 from opdispatch_client.call_options import deadline_in
 from opdispatch_client.remote_value import RemoteValue, refuse_stream
 from opdispatch_client.value_lease import Lease

@@ -15,7 +15,7 @@ from opdispatch_client.cli.outcome import PARSER_ERROR, UsageError
 from opdispatch_client.cli.split_arguments import is_negative_number
 
 if TYPE_CHECKING:
-    from opdispatch.function_schema import FunctionSchema
+    from opdispatch.schema.function_schema import FunctionSchema
     from opdispatch_client.blocking import Session
 
 # Never part of an argument: the operating system ends them with it.
@@ -147,7 +147,7 @@ def call(
 
 def _find_overloads(session: Session, operator: str) -> list[FunctionSchema]:
     """The schemas that the name may mean, the one without an overload name first."""
-    from opdispatch.schema_parser import parse_schema
+    from opdispatch.schema.parser import parse_schema
 
     found = [
         summary

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opdispatch.argument_conversion import converter_of
-from opdispatch.function_schema import Argument, FunctionSchema
-from opdispatch.schema_type import (
+from opdispatch.boxing.argument_conversion import converter_of
+from opdispatch.schema.function_schema import Argument, FunctionSchema
+from opdispatch.schema.types import (
     DEVICE,
     FLOAT,
     SCALAR_TYPE,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from opdispatch.arrays import Layout, find_backend, find_layout, on_host
-from opdispatch.function_schema import FunctionSchema
-from opdispatch.tensor import Tensor
+from opdispatch.schema.function_schema import FunctionSchema
+from opdispatch.tensors.tensor import Tensor
 
 _NOT_FINITE = {math.inf: "Infinity", -math.inf: "-Infinity"}
 

@@ -38,9 +38,9 @@ from opdispatch.array_api.data_types import (
 )
 from opdispatch.array_api.functions import make_functions
 from opdispatch.array_api.info import __array_namespace_info__
-from opdispatch.array_operators.functions import FUNCTIONS
-from opdispatch.array_operators.meta_shapes import refusal, show
-from opdispatch.array_operators.sizes import is_of_no_array
+from opdispatch.native.array.operators.functions import FUNCTIONS
+from opdispatch.native.array.operators.meta_shapes import refusal, show
+from opdispatch.native.array.operators.sizes import is_of_no_array
 
 __array_api_version__ = "2025.12"
 

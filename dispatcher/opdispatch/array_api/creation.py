@@ -9,19 +9,19 @@ import numpy as np
 from opdispatch import arrays
 from opdispatch.array_api.data_types import DTYPES
 from opdispatch.array_api.operators import OPERATORS
-from opdispatch.array_operators.dtypes import (
+from opdispatch.arrays.level_array import LevelArray
+from opdispatch.errors import ArgumentError, DeviceError
+from opdispatch.functorch.dynamic_layer import next_level
+from opdispatch.local_state.tracing_state import is_tracing, note_reading
+from opdispatch.native.array.operators.dtypes import (
     DOUBTFUL_KINDS,
     check_complex,
     check_numbers,
     find_out_of_range,
 )
-from opdispatch.arrays.level_array import LevelArray
-from opdispatch.errors import ArgumentError, DeviceError
-from opdispatch.functorch.dynamic_layer import next_level
-from opdispatch.tensor import Tensor, new_tensor
-from opdispatch.tensor_exchange import refuse_recorded
-from opdispatch.tensor_operators import TensorOperators
-from opdispatch.tracing_state import is_tracing, note_reading
+from opdispatch.tensors.exchange import refuse_recorded
+from opdispatch.tensors.operators import TensorOperators
+from opdispatch.tensors.tensor import Tensor, new_tensor
 
 _NUMBERS = frozenset((bool, int, float, complex))
 _OF_PYTHON = _NUMBERS | {list, tuple}

@@ -12,8 +12,8 @@ import numpy as np
 
 from opdispatch import arrays
 from opdispatch.array_api.functions import SCALARS
-from opdispatch.array_operators.dtypes import check_pair, check_scalar, kind_of_numbers
 from opdispatch.errors import ArgumentError
+from opdispatch.native.array.operators.dtypes import check_pair, check_scalar, kind_of_numbers
 
 # Its own functions are made when it is imported, and unknown to who only reads it.
 _COMPAT: Any = array_api_compat.numpy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opdispatch.array_api.functions import make_functions
-from opdispatch.array_operators.functions import FUNCTIONS
+from opdispatch.native.array.operators.functions import FUNCTIONS
 
 _made = {
     name.removeprefix("fft_"): function

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from opdispatch.array_api.operators import OPERATORS
-from opdispatch.function_schema import NO_DEFAULT, Argument, FunctionSchema
-from opdispatch.generated_source import compile_function
-from opdispatch.schema_type import SCALAR, OptionalType
-from opdispatch.tensor import Tensor, new_tensor
-from opdispatch.tracing_state import note_reading
+from opdispatch.boxing.generated_source import compile_function
+from opdispatch.local_state.tracing_state import note_reading
+from opdispatch.schema.function_schema import NO_DEFAULT, Argument, FunctionSchema
+from opdispatch.schema.types import SCALAR, OptionalType
+from opdispatch.tensors.tensor import Tensor, new_tensor
 
 Function = Callable[..., Any]
 

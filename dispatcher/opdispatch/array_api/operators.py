@@ -6,22 +6,22 @@ import importlib
 from functools import partial
 from typing import Any
 
-from opdispatch import library as default_library
-from opdispatch import tensor_operators
-from opdispatch.array_autocast import register_autocast_kernels
-from opdispatch.array_batching import register_batching
-from opdispatch.array_derivatives import register_derivatives
-from opdispatch.array_functionalization import register_functionalization
-from opdispatch.array_operators import NAMESPACE, register
 from opdispatch.arrays import COMPONENTS
-from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
-from opdispatch.dispatch_key_set import DispatchKeySet
-from opdispatch.dispatcher import Dispatcher
+from opdispatch.boxing.kernel_function import KernelFunction
+from opdispatch.dispatch.dispatcher import Dispatcher
+from opdispatch.dispatch.operator_handle import OperatorHandle
 from opdispatch.errors import NoKernelError
-from opdispatch.kernel_function import KernelFunction
-from opdispatch.library import Library
-from opdispatch.operator_handle import OperatorHandle
-from opdispatch.ops import Ops
+from opdispatch.keys.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.library import library as default_library
+from opdispatch.library.library import Library
+from opdispatch.library.ops import Ops
+from opdispatch.native.array.autocast import register_autocast_kernels
+from opdispatch.native.array.batching import register_batching
+from opdispatch.native.array.derivatives import register_derivatives
+from opdispatch.native.array.functionalization import register_functionalization
+from opdispatch.native.array.operators import NAMESPACE, register
+from opdispatch.tensors import operators as tensor_operators
 
 _OWN_BACKENDS = (BackendComponent.CPU, BackendComponent.CUDA, BackendComponent.Meta)
 

@@ -21,9 +21,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from opdispatch.arrays.device_memory import DeviceMemory
-from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
-from opdispatch.dispatch_key_set import bits_of_key
 from opdispatch.errors import DeviceError, DeviceLostError
+from opdispatch.keys.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
+from opdispatch.keys.dispatch_key_set import bits_of_key
 
 HostArray = np.ndarray[Any, Any]
 

@@ -28,8 +28,8 @@ from opdispatch.arrays.device_memory import DeviceMemory
 from opdispatch.arrays.device_transfers import count_transfer
 from opdispatch.arrays.devices import split_device
 from opdispatch.arrays.pinned_copies import LEAST_BYTES, PinnedCopies
-from opdispatch.dispatch_key import BackendComponent
 from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError
+from opdispatch.keys.dispatch_key import BackendComponent
 
 LOG = logging.getLogger("opdispatch.arrays")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import reprlib
 
-from opdispatch.dispatch_key import BackendComponent
 from opdispatch.errors import DeviceError
-from opdispatch.schema_default import check_device
+from opdispatch.keys.dispatch_key import BackendComponent
+from opdispatch.schema.default import check_device
 
 COMPONENTS = {
     **{

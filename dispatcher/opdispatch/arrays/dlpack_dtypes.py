@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch.scalar_type import find_dtype_of_name
+from opdispatch.schema.scalar_type import find_dtype_of_name
 
 HostArray = np.ndarray[Any, Any]
 

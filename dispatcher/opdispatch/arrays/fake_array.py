@@ -9,9 +9,9 @@ from numpy.typing import DTypeLike
 
 from opdispatch.arrays.devices import COMPONENTS, canonical_device, split_device
 from opdispatch.arrays.meta_backend import MetaArray
-from opdispatch.dispatch_key import DispatchKey, to_runtime_key
-from opdispatch.dispatch_key_set import DispatchKeySet, bits_of_key
 from opdispatch.errors import DeviceError
+from opdispatch.keys.dispatch_key import DispatchKey, to_runtime_key
+from opdispatch.keys.dispatch_key_set import DispatchKeySet, bits_of_key
 
 FAKE_BIT = bits_of_key(DispatchKey.Fake)
 

@@ -23,9 +23,9 @@ import numpy as np
 from opdispatch.arrays.backend import ArrayBackend
 from opdispatch.arrays.backends import device_errors, find_backend
 from opdispatch.arrays.devices import COMPONENTS, device_mismatch
-from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
-from opdispatch.dispatch_key_set import bits_of_key
 from opdispatch.errors import ArgumentError, DeviceError
+from opdispatch.keys.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
+from opdispatch.keys.dispatch_key_set import bits_of_key
 
 _INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 

@@ -11,9 +11,9 @@ from typing import Any
 from opdispatch.arrays.backends import find_backend
 from opdispatch.arrays.lazy_array import LazyArray
 from opdispatch.arrays.meta_backend import MetaArray
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import bits_of_key
 from opdispatch.errors import ArgumentError
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import bits_of_key
 
 _CONJUGATE, _NEGATIVE = map(bits_of_key, (DispatchKey.Conjugate, DispatchKey.Negative))
 MATH_BITS = _CONJUGATE | _NEGATIVE

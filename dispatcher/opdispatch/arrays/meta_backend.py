@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from opdispatch.arrays.backend import ArrayBackend, HostArray
-from opdispatch.dispatch_key import BackendComponent
 from opdispatch.errors import ArgumentError, DataDependentOutputError, DeviceError
+from opdispatch.keys.dispatch_key import BackendComponent
 
 MOST_DIMENSIONS = 64
 """As many as NumPy's arrays can have, and PyTorch's."""

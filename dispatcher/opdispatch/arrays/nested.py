@@ -28,8 +28,8 @@ from opdispatch.arrays.layout import (
     read_only_view,
 )
 from opdispatch.arrays.meta_backend import MetaArray
-from opdispatch.dispatch_key import DispatchKey
 from opdispatch.errors import ArgumentError
+from opdispatch.keys.dispatch_key import DispatchKey
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

@@ -9,8 +9,8 @@ import numpy as np
 
 from opdispatch.arrays.backend import ArrayBackend, HostArray
 from opdispatch.arrays.dlpack_dtypes import view_by_dlpack
-from opdispatch.dispatch_key import BackendComponent
 from opdispatch.errors import DeviceMemoryError
+from opdispatch.keys.dispatch_key import BackendComponent
 
 # dlpack.h: kDLCPU, and host memory that a GPU can reach (kDLCUDAHost, kDLROCMHost).
 _HOST_MEMORY = (1, 3, 11)

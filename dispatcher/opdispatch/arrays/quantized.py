@@ -20,8 +20,8 @@ from numpy.typing import DTypeLike
 
 from opdispatch.arrays.backends import device_of, find_backend
 from opdispatch.arrays.layout import Facts, Layout, making, namespace_of, read_only_view
-from opdispatch.dispatch_key import DispatchKey
 from opdispatch.errors import ArgumentError
+from opdispatch.keys.dispatch_key import DispatchKey
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "quint8": np.dtype(np.uint8),

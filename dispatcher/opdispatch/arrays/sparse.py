@@ -19,8 +19,8 @@ import numpy as np
 from opdispatch.arrays.backends import device_of, find_backend
 from opdispatch.arrays.extents import check_elements
 from opdispatch.arrays.layout import Facts, Layout, making, read_only_view
-from opdispatch.dispatch_key import BackendComponent
 from opdispatch.errors import ArgumentError, DeviceError
+from opdispatch.keys.dispatch_key import BackendComponent
 
 _COMPONENTS = {
     "scipy.sparse.": BackendComponent.CPU,

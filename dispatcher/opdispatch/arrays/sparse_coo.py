@@ -26,7 +26,7 @@ from opdispatch.arrays.sparse import (
     check_values,
     sparse_module,
 )
-from opdispatch.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key import DispatchKey
 
 
 class SparseCoo(SparseLayout):

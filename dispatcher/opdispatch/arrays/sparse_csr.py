@@ -25,7 +25,7 @@ from opdispatch.arrays.sparse import (
     check_values,
     sparse_module,
 )
-from opdispatch.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key import DispatchKey
 
 
 class SparseCsr(SparseLayout):

@@ -18,8 +18,8 @@ from opdispatch.arrays.lazy_array import LazyArray
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.arrays.nested import NestedArray
 from opdispatch.arrays.quantized import QuantizedArray
-from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
-from opdispatch.dispatch_key_set import bits_of_key
+from opdispatch.keys.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
+from opdispatch.keys.dispatch_key_set import bits_of_key
 
 _DENSE = DispatchKey.Dense
 CPU_BITS = bits_of_key(to_runtime_key(_DENSE, BackendComponent.CPU))

@@ -8,8 +8,8 @@ import numpy as np
 
 from opdispatch.arrays.backends import backend_of_device
 from opdispatch.arrays.lazy_array import LazyArray
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import bits_of_key
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import bits_of_key
 
 ZERO_TENSOR = bits_of_key(DispatchKey.ZeroTensor)
 

@@ -16,7 +16,7 @@ from opdispatch.autograd.node import Node
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
 from opdispatch.autograd.watch import GRAPH_WATCH, GraphWatch, change_watch
 from opdispatch.errors import AutogradError
-from opdispatch.grad_mode import no_grad
+from opdispatch.local_state.grad_mode import no_grad
 
 
 class set_detect_anomaly:  # noqa: N801 - PyTorch's name

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from opdispatch.autograd.node import Node, Origin
 from opdispatch.autograd.variable import Variable, edge_of, facts_of, meta_of
 from opdispatch.errors import AutogradError
-from opdispatch.grad_mode import is_grad_enabled
+from opdispatch.local_state.grad_mode import is_grad_enabled
 
 
 class LostHistory(Node):

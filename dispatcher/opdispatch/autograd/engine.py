@@ -24,12 +24,12 @@ from opdispatch.autograd.node import Edge, Facts, Node
 from opdispatch.autograd.variable import AccumulateGrad, Variable, edge_of, wanted_edge_of
 from opdispatch.autograd.watch import WATCHED
 from opdispatch.errors import AutogradError
-from opdispatch.grad_mode import set_grad_enabled
-from opdispatch.local_dispatch_key_set import LOCAL_STATE
-from opdispatch.observed_range import ObservedRange
+from opdispatch.local_state.grad_mode import set_grad_enabled
+from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
+from opdispatch.local_state.observed_range import ObservedRange
 
 if TYPE_CHECKING:
-    from opdispatch.tensor import Tensor
+    from opdispatch.tensors.tensor import Tensor
 
 _EVENT = "autograd::engine::evaluate_function: "
 """What a profiler calls a step, before the name of its node: PyTorch's words."""

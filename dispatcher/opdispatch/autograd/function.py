@@ -28,7 +28,7 @@ from opdispatch.autograd.view_nodes import (
 )
 from opdispatch.autograd.view_of import MADE_IN_FUNCTION, MADE_UNDER_NO_GRAD
 from opdispatch.errors import ArgumentError, AutogradError, TransformError
-from opdispatch.grad_mode import is_grad_enabled, no_grad
+from opdispatch.local_state.grad_mode import is_grad_enabled, no_grad
 
 
 class FunctionContext(Context):

@@ -15,7 +15,7 @@ from opdispatch import arrays
 from opdispatch.autograd.engine import grad
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS, Variable
 from opdispatch.errors import AutogradError
-from opdispatch.grad_mode import enable_grad, no_grad
+from opdispatch.local_state.grad_mode import enable_grad, no_grad
 
 Function = Callable[..., Any]
 Matrix = np.ndarray[Any, np.dtype[np.float64]]

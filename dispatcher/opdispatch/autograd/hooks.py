@@ -13,7 +13,7 @@ from opdispatch.arrays import device_of
 from opdispatch.autograd.node import AFTER, BEFORE, Gradients, LastHook, Node
 from opdispatch.autograd.variable import Variable, copy_of, meta_of
 from opdispatch.errors import AutogradError
-from opdispatch.grad_mode import is_grad_enabled
+from opdispatch.local_state.grad_mode import is_grad_enabled
 
 
 class RetainedGrad(LastHook):

@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.autograd.variable import VersionCounter, meta_of
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET, DispatchKeySet
 from opdispatch.errors import AutogradError
-from opdispatch.function_schema import FunctionSchema
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET, DispatchKeySet
+from opdispatch.schema.function_schema import FunctionSchema
 
 ADINPLACE_OR_VIEW_BIT = DispatchKeySet.of(DispatchKey.ADInplaceOrView).bits
 _KEYS_OF_AUTOGRAD = (AUTOGRAD_KEYSET | DispatchKeySet.of(DispatchKey.ADInplaceOrView)).bits

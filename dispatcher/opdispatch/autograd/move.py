@@ -13,7 +13,7 @@ from opdispatch.arrays.level_array import LevelArray
 from opdispatch.autograd.node import Gradients, Node
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS, edge_of, facts_of, meta_of
 from opdispatch.errors import AutogradError
-from opdispatch.grad_mode import is_grad_enabled
+from opdispatch.local_state.grad_mode import is_grad_enabled
 
 
 class ToCopy(Node):

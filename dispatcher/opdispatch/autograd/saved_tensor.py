@@ -23,7 +23,7 @@ from opdispatch.autograd.variable import (
 )
 from opdispatch.autograd.watch import SavedTensorHooks
 from opdispatch.errors import AutogradError, TransformError
-from opdispatch.grad_mode import no_grad
+from opdispatch.local_state.grad_mode import no_grad
 
 if TYPE_CHECKING:
     from opdispatch.autograd.node import Node
@@ -118,7 +118,7 @@ def unpack_result(saved: SavedResult | PackedTensor, node: Node, number: int = 0
 
 
 def _without_history(saved: SavedResult) -> Any:
-    from opdispatch.tensor import Tensor
+    from opdispatch.tensors.tensor import Tensor
 
     array, keys, counter, _ = saved
     if isinstance(array, Tensor):

@@ -32,11 +32,11 @@ from opdispatch.autograd.node import (
 )
 from opdispatch.autograd.view_of import MADE_IN_FUNCTION, MADE_UNDER_NO_GRAD, ViewOf
 from opdispatch.errors import AutogradError
-from opdispatch.grad_mode import is_grad_enabled, is_inference_mode_enabled
-from opdispatch.tracing_state import is_traced
+from opdispatch.local_state.grad_mode import is_grad_enabled, is_inference_mode_enabled
+from opdispatch.local_state.tracing_state import is_traced
 
 if TYPE_CHECKING:
-    from opdispatch.tensor import Tensor
+    from opdispatch.tensors.tensor import Tensor
 
 DIFFERENTIABLE_KINDS = "fcV"
 """NumPy's kinds of element types that can require gradients; V has those of ml_dtypes."""

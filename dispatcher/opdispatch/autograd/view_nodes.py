@@ -27,7 +27,7 @@ from opdispatch.autograd.variable import (
 )
 from opdispatch.autograd.view_of import ViewOf
 from opdispatch.errors import AutogradError
-from opdispatch.grad_mode import enable_grad, is_grad_enabled
+from opdispatch.local_state.grad_mode import enable_grad, is_grad_enabled
 
 
 class ReplayedView(Node):

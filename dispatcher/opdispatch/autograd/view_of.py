@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from opdispatch.tensor import Tensor
+    from opdispatch.tensors.tensor import Tensor
 
 MADE_UNDER_NO_GRAD = "was made under no_grad"
 MADE_IN_FUNCTION = "was made by a Function"

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from opdispatch.caller_frames import is_between
+from opdispatch.local_state.caller_frames import is_between
 
 if TYPE_CHECKING:
     from opdispatch.autograd.node import Node

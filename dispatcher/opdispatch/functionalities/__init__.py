@@ -25,7 +25,7 @@ cpu_fallback        what a device has no kernel for, on the host
 
 from __future__ import annotations
 
-from opdispatch.dispatch_key import DispatchKey
+from opdispatch.dispatch.builtin_fallbacks import BUILTIN_FALLBACKS
 from opdispatch.functionalities import (
     autograd,
     batching,
@@ -38,18 +38,17 @@ from opdispatch.functionalities import (
     tracer,
     zero_tensor,
 )
-from opdispatch.kernel_function import KernelFunction
 
-BUILTIN_FALLBACKS: dict[DispatchKey, KernelFunction] = {
-    **passive.FALLBACKS,
-    **meta.FALLBACKS,
-    **functionalize.FALLBACKS,
-    **math_bits.FALLBACKS,
-    **zero_tensor.FALLBACKS,
-    **autograd.FALLBACKS,
-    **tracer.FALLBACKS,
-    **batching.FALLBACKS,
-    **functorch.FALLBACKS,
-    **python.FALLBACKS,
-}
-"""The backend fallback of each runtime key that has one from the start: PyTorch's keys."""
+for _fallbacks in (
+    passive.FALLBACKS,
+    meta.FALLBACKS,
+    functionalize.FALLBACKS,
+    math_bits.FALLBACKS,
+    zero_tensor.FALLBACKS,
+    autograd.FALLBACKS,
+    tracer.FALLBACKS,
+    batching.FALLBACKS,
+    functorch.FALLBACKS,
+    python.FALLBACKS,
+):
+    BUILTIN_FALLBACKS.update(_fallbacks)

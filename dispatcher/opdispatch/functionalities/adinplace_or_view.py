@@ -24,12 +24,12 @@ from opdispatch.autograd.variable import (
 )
 from opdispatch.autograd.view_nodes import shares_elements
 from opdispatch.autograd.view_of import MADE_UNDER_NO_GRAD, ViewOf
-from opdispatch.dispatch_key_set import AFTER_ADINPLACEORVIEW_KEYSET
-from opdispatch.function_schema import FunctionSchema
+from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.functionalities.layer_text import FindOperator, LayerText
-from opdispatch.grad_mode import AUTOGRAD_STATE
-from opdispatch.kernel_function import KernelFunction
-from opdispatch.tensor import Tensor
+from opdispatch.keys.dispatch_key_set import AFTER_ADINPLACEORVIEW_KEYSET
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
+from opdispatch.schema.function_schema import FunctionSchema
+from opdispatch.tensors.tensor import Tensor
 
 _keys_below = AFTER_ADINPLACEORVIEW_KEYSET.__and__
 

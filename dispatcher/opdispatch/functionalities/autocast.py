@@ -27,23 +27,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from opdispatch.arrays import find_key_bits
-from opdispatch.autocast_mode import (
+from opdispatch.autograd.variable import version_of
+from opdispatch.boxing.kernel_function import KernelFunction
+from opdispatch.errors import ArgumentError
+from opdispatch.keys.dispatch_key import BackendComponent
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.local_state.autocast_mode import (
     AUTOCAST_STATE,
     autocast_key,
     dtype_to_cast_to,
     get_autocast_dtype,
 )
-from opdispatch.autograd.variable import version_of
-from opdispatch.dispatch_key import BackendComponent
-from opdispatch.dispatch_key_set import DispatchKeySet
-from opdispatch.errors import ArgumentError
-from opdispatch.grad_mode import AUTOGRAD_STATE
-from opdispatch.kernel_function import KernelFunction
-from opdispatch.local_dispatch_key_set import ExcludeDispatchKeyGuard
-from opdispatch.tensor import Tensor
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
+from opdispatch.local_state.local_dispatch_key_set import ExcludeDispatchKeyGuard
+from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _FLOAT32 = np.dtype(np.float32)
 

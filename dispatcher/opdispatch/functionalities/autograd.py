@@ -32,17 +32,17 @@ from opdispatch.autograd.view_nodes import (
     is_of_leaf,
     rebase_history,
 )
-from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
-from opdispatch.dispatch_key_set import AFTER_AUTOGRAD_KEYSET, AUTOGRAD_KEYSET, DispatchKeySet
+from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.errors import AutogradError
-from opdispatch.grad_mode import AUTOGRAD_STATE
-from opdispatch.kernel_function import KernelFunction
-from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, LocalState
-from opdispatch.tensor import Tensor, handles_operators
+from opdispatch.keys.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
+from opdispatch.keys.dispatch_key_set import AFTER_AUTOGRAD_KEYSET, AUTOGRAD_KEYSET, DispatchKeySet
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
+from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, LocalState
+from opdispatch.tensors.tensor import Tensor, handles_operators
 
 if TYPE_CHECKING:
-    from opdispatch.function_schema import OperatorName
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
+    from opdispatch.schema.function_schema import OperatorName
 
 _B = BackendComponent
 BACKENDS = (

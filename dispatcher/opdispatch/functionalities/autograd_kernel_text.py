@@ -11,16 +11,16 @@ import numpy as np
 from opdispatch.autograd.node import next_number
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS, AutogradMeta, edge_of
 from opdispatch.autograd.watch import WATCHED, note_recorded
-from opdispatch.dispatch_key_set import AFTER_AUTOGRAD_KEYSET
-from opdispatch.function_schema import FunctionSchema
+from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.functionalities.autograd import edges_of
 from opdispatch.functionalities.derivative import has_tensors
 from opdispatch.functionalities.layer_text import LayerText
-from opdispatch.grad_mode import AUTOGRAD_STATE
-from opdispatch.kernel_function import KernelFunction
-from opdispatch.local_dispatch_key_set import LOCAL_STATE
-from opdispatch.schema_type import ListType
-from opdispatch.tensor import Tensor
+from opdispatch.keys.dispatch_key_set import AFTER_AUTOGRAD_KEYSET
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
+from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
+from opdispatch.schema.function_schema import FunctionSchema
+from opdispatch.schema.types import ListType
+from opdispatch.tensors.tensor import Tensor
 
 
 def _is_recorded(values: Sequence[Any]) -> bool:

@@ -16,21 +16,21 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import find_key_bits
-from opdispatch.caller_frames import warn_caller
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import DispatchKeySet, bits_of_key
+from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.errors import NoKernelError, TransformError
 from opdispatch.functionalities.batching_rule import batch_frame
 from opdispatch.functorch.batch_loop import call_for_each, check_writes
 from opdispatch.functorch.batched_tensor import BatchedArray, unwrap_all
 from opdispatch.functorch.dynamic_layer import TOP, Lowered, call_without
 from opdispatch.functorch.vmap_layer import VmapLayer
-from opdispatch.kernel_function import KernelFunction
-from opdispatch.local_dispatch_key_set import ExcludeDispatchKeyGuard
-from opdispatch.schema_type import TENSOR, ListType
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import DispatchKeySet, bits_of_key
+from opdispatch.local_state.caller_frames import warn_caller
+from opdispatch.local_state.local_dispatch_key_set import ExcludeDispatchKeyGuard
+from opdispatch.schema.types import TENSOR, ListType
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _K = DispatchKey
 _BATCHED = bits_of_key(_K.FuncTorchBatched)

@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import bits_of_key
+from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.errors import TransformError
 from opdispatch.functorch.batch_loop import check_writes
 from opdispatch.functorch.batched_tensor import (
@@ -31,11 +30,12 @@ from opdispatch.functorch.batched_tensor import (
 from opdispatch.functorch.dynamic_layer import TOP, Frame, Lowered, call_without
 from opdispatch.functorch.vmap_layer import VmapInfo, VmapLayer
 from opdispatch.functorch.written import original_of_write
-from opdispatch.kernel_function import KernelFunction
-from opdispatch.tensor import Tensor
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import bits_of_key
+from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _BATCHED = bits_of_key(DispatchKey.FuncTorchBatched)
 

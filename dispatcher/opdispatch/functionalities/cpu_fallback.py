@@ -27,16 +27,16 @@ from opdispatch.arrays import (
     find_layout,
     on_device,
 )
-from opdispatch.caller_frames import warn_caller
-from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError
-from opdispatch.function_schema import FunctionSchema
 from opdispatch.functorch.written import original_of_write
-from opdispatch.schema_type import DEVICE, OptionalType
-from opdispatch.tensor import Tensor
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.local_state.caller_frames import warn_caller
+from opdispatch.schema.function_schema import FunctionSchema
+from opdispatch.schema.types import DEVICE, OptionalType
+from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _CPU = DispatchKeySet(CPU_BITS)
 _DEVICES = (DEVICE, OptionalType(DEVICE))

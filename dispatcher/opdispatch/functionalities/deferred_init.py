@@ -10,15 +10,18 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import FakeArray, find_key_bits
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.functionalities.recording import RecordedCall
-from opdispatch.generator import default_generator_states
-from opdispatch.local_dispatch_key_set import ForceDispatchKeyGuard, local_dispatch_key_set
-from opdispatch.tensor import Tensor
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.local_state.local_dispatch_key_set import (
+    ForceDispatchKeyGuard,
+    local_dispatch_key_set,
+)
+from opdispatch.tensors.generator import default_generator_states
+from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _BELOW = DispatchKeySet.full_after(DispatchKey.DeferredInit)
 _DEFERRED = DispatchKeySet.of(DispatchKey.DeferredInit)

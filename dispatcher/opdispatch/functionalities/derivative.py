@@ -42,9 +42,9 @@ from opdispatch.autograd.saved_tensor import (
 )
 from opdispatch.autograd.watch import SavedTensorHooks
 from opdispatch.errors import AutogradError
-from opdispatch.function_schema import FunctionSchema
-from opdispatch.schema_type import SCALAR, ListType, SchemaType
-from opdispatch.tensor import Tensor, handles_operators
+from opdispatch.schema.function_schema import FunctionSchema
+from opdispatch.schema.types import SCALAR, ListType, SchemaType
+from opdispatch.tensors.tensor import Tensor, handles_operators
 
 Formula = Callable[..., Any]
 

@@ -9,7 +9,7 @@ from opdispatch.autograd.saved_tensor import save_result, save_tensor
 from opdispatch.autograd.variable import version_of
 from opdispatch.autograd.view_nodes import check_may_be_written_to, rebase_history
 from opdispatch.autograd.watch import WATCHED, note_recorded
-from opdispatch.function_schema import FunctionSchema
+from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.functionalities.autograd import (
     go_below_adinplace_or_view,
     go_below_autograd,
@@ -26,9 +26,9 @@ from opdispatch.functionalities.derivative import (
     Formulas,
     has_tensors,
 )
-from opdispatch.kernel_function import KernelFunction
-from opdispatch.schema_type import TENSOR, ListType, SchemaType
-from opdispatch.tensor import Tensor
+from opdispatch.schema.function_schema import FunctionSchema
+from opdispatch.schema.types import TENSOR, ListType, SchemaType
+from opdispatch.tensors.tensor import Tensor
 
 
 def make_derivative_kernel(schema: FunctionSchema, formulas: Formulas) -> KernelFunction:

@@ -24,18 +24,21 @@ from opdispatch.arrays import (
     find_key_bits,
     split_device,
 )
-from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
-from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError, NoKernelError
-from opdispatch.fake_impl import fake_call
-from opdispatch.function_schema import FunctionSchema
-from opdispatch.generator import Generator, default_generator
-from opdispatch.local_dispatch_key_set import ForceDispatchKeyGuard, local_dispatch_key_set
-from opdispatch.schema_type import DEVICE, TENSOR, ListType, OptionalType, is_generator
-from opdispatch.tensor import Tensor
+from opdispatch.keys.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.local_state.fake_impl import fake_call
+from opdispatch.local_state.local_dispatch_key_set import (
+    ForceDispatchKeyGuard,
+    local_dispatch_key_set,
+)
+from opdispatch.schema.function_schema import FunctionSchema
+from opdispatch.schema.types import DEVICE, TENSOR, ListType, OptionalType, is_generator
+from opdispatch.tensors.generator import Generator, default_generator
+from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _META = DispatchKeySet.of(to_runtime_key(DispatchKey.Dense, BackendComponent.Meta))
 _FAKE = DispatchKeySet.of(DispatchKey.Fake)

@@ -23,20 +23,20 @@ from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import find_key_bits
 from opdispatch.arrays.level_array import has_elements
-from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.errors import AutogradError
-from opdispatch.function_schema import FunctionSchema
 from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
 from opdispatch.functionalities.functorch import without_wrappers
 from opdispatch.functorch.batched_tensor import namespace
 from opdispatch.functorch.dynamic_layer import TOP, Lowered
 from opdispatch.functorch.forward_rule import ForwardRule
 from opdispatch.functorch.jvp_layer import DualLayer
-from opdispatch.kernel_function import KernelFunction
-from opdispatch.tensor import Tensor
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.schema.function_schema import FunctionSchema
+from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 Find = Callable[[Sequence[Any], Sequence[Any], Sequence[Any], Any], Any]
 """A parameter of a formula, out of arguments, tangents, results and the gradient it is given."""

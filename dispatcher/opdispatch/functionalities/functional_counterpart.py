@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import copy_of
 from opdispatch.errors import ArgumentError
-from opdispatch.function_schema import Argument, FunctionSchema, OperatorName
-from opdispatch.functionalization import FunctionalTensor, Level
-from opdispatch.tensor import Tensor
+from opdispatch.functorch.functionalization import FunctionalTensor, Level
+from opdispatch.schema.function_schema import Argument, FunctionSchema, OperatorName
+from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 
 def call_without_writes(op: OperatorHandle, level: Level, stack: list[Any]) -> None:

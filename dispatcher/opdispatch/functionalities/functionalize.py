@@ -18,23 +18,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import DispatchKeySet, get_runtime_dispatch_key_set
+from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.errors import ArgumentError
-from opdispatch.function_schema import FunctionSchema, OperatorName
 from opdispatch.functionalities.functional_counterpart import call_without_writes, copied
-from opdispatch.functionalization import (
+from opdispatch.functorch.functionalization import (
     IDENTITY,
     FunctionalTensor,
     Level,
     ViewMeta,
     current_level,
 )
-from opdispatch.kernel_function import KernelFunction
-from opdispatch.local_dispatch_key_set import ExcludeDispatchKeyGuard
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import DispatchKeySet, get_runtime_dispatch_key_set
+from opdispatch.local_state.local_dispatch_key_set import ExcludeDispatchKeyGuard
+from opdispatch.schema.function_schema import FunctionSchema, OperatorName
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _K = DispatchKey
 Inverse = Callable[..., Any]

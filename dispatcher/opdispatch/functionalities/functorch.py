@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.errors import NoKernelError
 from opdispatch.functorch.dynamic_layer import (
     TOP,
@@ -21,10 +20,11 @@ from opdispatch.functorch.dynamic_layer import (
 )
 from opdispatch.functorch.jvp_layer import DualLayer
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
-from opdispatch.kernel_function import KernelFunction
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _K = DispatchKey
 

@@ -25,11 +25,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from opdispatch.function_schema import FunctionSchema
-from opdispatch.generated_source import compile_function
-from opdispatch.kernel_function import FindKeys, KernelFunction
-from opdispatch.operator_handle import OperatorHandle
-from opdispatch.tensor import Tensor
+from opdispatch.boxing.generated_source import compile_function
+from opdispatch.boxing.kernel_function import FindKeys, KernelFunction
+from opdispatch.dispatch.operator_handle import OperatorHandle
+from opdispatch.schema.function_schema import FunctionSchema
+from opdispatch.tensors.tensor import Tensor
 
 FindOperator = Callable[[], OperatorHandle]
 """Asked within a call: a handle that is had before its operator is published is slow."""

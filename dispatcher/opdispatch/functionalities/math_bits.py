@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import find_backend
 from opdispatch.arrays.math_bits import MathBitsArray, stored, toggled
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import DispatchKeySet
-from opdispatch.kernel_function import KernelFunction
-from opdispatch.tensor import Tensor
+from opdispatch.boxing.kernel_function import KernelFunction
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 KEYS = (DispatchKey.Conjugate, DispatchKey.Negative)
 _BELOW_BOTH = DispatchKeySet.full_after(DispatchKey.Conjugate)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
-from opdispatch.dispatch_key_set import DispatchKeySet
-from opdispatch.kernel_function import KernelFunction
+from opdispatch.boxing.kernel_function import KernelFunction
+from opdispatch.keys.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 
 def refuse_meta_tensors(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:

@@ -8,8 +8,8 @@ passes them all the time.
 
 from __future__ import annotations
 
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.kernel_function import KernelFunction
+from opdispatch.boxing.kernel_function import KernelFunction
+from opdispatch.keys.dispatch_key import DispatchKey
 
 KEYS = (
     DispatchKey.BackendSelect,

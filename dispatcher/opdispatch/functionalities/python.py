@@ -31,23 +31,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import find_key_bits
-from opdispatch.boxing import split_without_defaults
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.boxing.boxing import split_without_defaults
+from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.errors import ArgumentError
 from opdispatch.functionalities.below import redispatch_below
-from opdispatch.kernel_function import KernelFunction
-from opdispatch.local_dispatch_key_set import ForceDispatchKeyGuard, local_dispatch_key_set
-from opdispatch.tensor import Tensor, handles_operators, of_plain_class
-from opdispatch.torch_dispatch_mode import (
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.local_state.local_dispatch_key_set import (
+    ForceDispatchKeyGuard,
+    local_dispatch_key_set,
+)
+from opdispatch.local_state.torch_dispatch_mode import (
     ABOVE_PYTHON,
     BELOW_PYTHON,
     dispatch_modes,
     top_mode_off,
 )
+from opdispatch.tensors.tensor import Tensor, handles_operators, of_plain_class
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _K = DispatchKey
 _BELOW_PRE_DISPATCH = DispatchKeySet.full_after(_K.PreDispatch)

@@ -22,20 +22,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from opdispatch.arrays import FakeArray, find_key_bits, on_device
-from opdispatch.autocast_mode import AUTOCAST_STATE
 from opdispatch.autograd.variable import version_of
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError
-from opdispatch.generator import Generator, GeneratorState, with_default_generators
-from opdispatch.grad_mode import AUTOGRAD_STATE
-from opdispatch.local_dispatch_key_set import ForceDispatchKeyGuard, local_dispatch_key_set
-from opdispatch.schema_type import DEVICE, OptionalType
-from opdispatch.tensor import Tensor
-from opdispatch.torch_dispatch_mode import keys_of_modes
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.local_state.autocast_mode import AUTOCAST_STATE
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
+from opdispatch.local_state.local_dispatch_key_set import (
+    ForceDispatchKeyGuard,
+    local_dispatch_key_set,
+)
+from opdispatch.local_state.torch_dispatch_mode import keys_of_modes
+from opdispatch.schema.types import DEVICE, OptionalType
+from opdispatch.tensors.generator import Generator, GeneratorState, with_default_generators
+from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _DEVICES = (DEVICE, OptionalType(DEVICE))
 _OFF = DispatchKeySet.of(DispatchKey.Fake, DispatchKey.DeferredInit)

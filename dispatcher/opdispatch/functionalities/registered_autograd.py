@@ -12,9 +12,10 @@ from opdispatch.arrays import find_key_bits
 from opdispatch.autograd.context import Context
 from opdispatch.autograd.node import Edge, Gradients, Node
 from opdispatch.autograd.watch import SavedTensorHooks
-from opdispatch.boxing import leave_out_defaults
+from opdispatch.boxing.boxing import leave_out_defaults
+from opdispatch.boxing.kernel_function import KernelFunction
+from opdispatch.boxing.signature import Signature
 from opdispatch.errors import ArgumentError, AutogradError, RegistrationError
-from opdispatch.function_schema import FunctionSchema
 from opdispatch.functionalities.autograd import (
     flat_list,
     go_below_autograd,
@@ -26,10 +27,9 @@ from opdispatch.functionalities.autograd_kernel_text import (
     history_of,
 )
 from opdispatch.functionalities.derivative import has_tensors, title_of
-from opdispatch.grad_mode import AUTOGRAD_STATE, NOT_RECORDING
-from opdispatch.kernel_function import KernelFunction
-from opdispatch.signature import Signature
-from opdispatch.tensor import Tensor
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, NOT_RECORDING
+from opdispatch.schema.function_schema import FunctionSchema
+from opdispatch.tensors.tensor import Tensor
 
 Backward = Callable[..., Any]
 SetupContext = Callable[..., Any]

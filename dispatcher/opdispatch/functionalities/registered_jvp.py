@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
+from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.errors import AutogradError
-from opdispatch.function_schema import FunctionSchema
 from opdispatch.functionalities.forward_derivative import RuleKernel, dispatched
 from opdispatch.functionalities.registered_autograd import (
     SetupContext,
@@ -19,11 +19,11 @@ from opdispatch.functionalities.registered_autograd import (
 )
 from opdispatch.functorch.batched_tensor import is_tensor, namespace
 from opdispatch.functorch.forward_rule import ForwardRule
-from opdispatch.kernel_function import KernelFunction
-from opdispatch.tensor import Tensor
+from opdispatch.schema.function_schema import FunctionSchema
+from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 Jvp = Callable[..., Any]
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opdispatch.boxing import split_without_defaults
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import DispatchKeySet
-from opdispatch.kernel_function import KernelFunction
-from opdispatch.tracing_state import not_tracing, traces
+from opdispatch.boxing.boxing import split_without_defaults
+from opdispatch.boxing.kernel_function import KernelFunction
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.local_state.tracing_state import not_tracing, traces
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _BELOW = DispatchKeySet.full_after(DispatchKey.Tracer)
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from opdispatch.arrays import MetaArray, find_key_bits
 from opdispatch.arrays.lazy_array import materialized
 from opdispatch.arrays.zero_array import ZERO_TENSOR, ZeroArray
-from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
-from opdispatch.dispatch_key_set import DispatchKeySet
-from opdispatch.kernel_function import KernelFunction
-from opdispatch.tensor import Tensor
+from opdispatch.boxing.kernel_function import KernelFunction
+from opdispatch.keys.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _BELOW = DispatchKeySet.full_after(DispatchKey.ZeroTensor)
 _META = DispatchKeySet.of(to_runtime_key(DispatchKey.Dense, BackendComponent.Meta))

@@ -17,6 +17,7 @@ grad_transform  grad, vjp
 jvp             jvp
 linearize       linearize
 jacobian        jacrev, jacfwd, hessian
+functionalization  programs without aliases and writes
 
 Mirrors ``torch/csrc/functorch``, ``ATen/functorch`` and ``torch/_functorch`` of PyTorch. What the
 keys do is in ``functionalities/functorch.py`` and ``functionalities/batching.py``.

@@ -13,7 +13,7 @@ from opdispatch.functorch.dynamic_layer import DynamicLayer
 from opdispatch.functorch.written import original_of_write
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 
 class LoopResult:

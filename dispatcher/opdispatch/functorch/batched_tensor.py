@@ -12,11 +12,11 @@ from typing import Any
 
 from opdispatch.arrays import find_key_bits
 from opdispatch.arrays.level_array import LevelArray
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import DispatchKeySet, bits_of_key
 from opdispatch.errors import TransformError
 from opdispatch.functorch.dynamic_layer import DynamicLayer
-from opdispatch.tensor import Tensor, key_set_of_backend
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import DispatchKeySet, bits_of_key
+from opdispatch.tensors.tensor import Tensor, key_set_of_backend
 
 _BATCHED = bits_of_key(DispatchKey.FuncTorchBatched)
 

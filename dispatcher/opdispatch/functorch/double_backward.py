@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
-from opdispatch.dispatch_key import DispatchKey
 from opdispatch.errors import AutogradError
 from opdispatch.functorch.batched_tensor import is_tensor, namespace
 from opdispatch.functorch.forward_rule import ForwardRule
 from opdispatch.functorch.grad_transform import Recorded
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
 from opdispatch.functorch.tree import leaves
-from opdispatch.tensor import Tensor
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _WRAPPER = DispatchKey.FuncTorchGradWrapper
 

@@ -23,7 +23,7 @@ from opdispatch.arrays.level_array import LevelArray
 from opdispatch.functorch.batched_tensor import as_tensor, keys_over, tensor_over
 from opdispatch.functorch.dynamic_layer import DynamicLayer
 from opdispatch.functorch.tensor_wrapper import WRAPPED, WrappedArray
-from opdispatch.tensor import Tensor
+from opdispatch.tensors.tensor import Tensor
 
 Replay = Callable[[Any], Any]
 """A view of another tensor, made in the same way."""

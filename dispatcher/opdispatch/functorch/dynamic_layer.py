@@ -22,12 +22,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET, DispatchKeySet
-from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, LocalState
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET, DispatchKeySet
+from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, LocalState
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _K = DispatchKey
 FRONT_AND_BACK = DispatchKeySet.of(

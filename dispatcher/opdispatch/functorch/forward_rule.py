@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opdispatch.function_schema import FunctionSchema
+from opdispatch.schema.function_schema import FunctionSchema
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 
 Push = Callable[[Sequence[Any]], Sequence[Any]]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET, BACKEND_MASK
 from opdispatch.errors import TransformError
 from opdispatch.functorch.batched_tensor import is_tensor
 from opdispatch.functorch.dynamic_layer import (
@@ -20,11 +19,12 @@ from opdispatch.functorch.dynamic_layer import (
 )
 from opdispatch.functorch.tensor_wrapper import WrappedArray, is_of, make_wrapper
 from opdispatch.functorch.written import original_of_write
-from opdispatch.grad_mode import is_grad_enabled, no_grad
-from opdispatch.tensor import Tensor
+from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET, BACKEND_MASK
+from opdispatch.local_state.grad_mode import is_grad_enabled, no_grad
+from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _OFF = bits_off_but_for(AUTOGRAD_BITS)
 

@@ -23,8 +23,8 @@ from opdispatch.functorch.dynamic_layer import next_level, pushed
 from opdispatch.functorch.grad_layer import GradLayer
 from opdispatch.functorch.tensor_wrapper import make_wrapper, unwrap_dead
 from opdispatch.functorch.tree import describe, leaves, map_tree, rebuild
-from opdispatch.grad_mode import enable_grad, inference_mode, is_grad_enabled
-from opdispatch.tensor import Tensor
+from opdispatch.local_state.grad_mode import enable_grad, inference_mode, is_grad_enabled
+from opdispatch.tensors.tensor import Tensor
 
 Argnums = int | tuple[int, ...]
 

@@ -24,7 +24,7 @@ from opdispatch.functorch.grad_transform import Argnums, differentiable, places_
 from opdispatch.functorch.jvp_layer import DualLayer, JvpLayer
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
 from opdispatch.functorch.tree import describe, leaves, leaves_as_in, map_tree, rebuild
-from opdispatch.grad_mode import inference_mode, is_inference_mode_enabled
+from opdispatch.local_state.grad_mode import inference_mode, is_inference_mode_enabled
 
 
 def jvp(

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 from opdispatch.arrays.level_array import is_batched
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
 from opdispatch.autograd.view_nodes import shares_elements
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET, BACKEND_MASK, DispatchKeySet
 from opdispatch.errors import TransformError
 from opdispatch.functorch.batched_tensor import as_tensor, is_tensor, namespace, tensor_over
 from opdispatch.functorch.dual_tensor import DualArray, dual_of, make_dual
@@ -32,12 +30,14 @@ from opdispatch.functorch.dynamic_layer import (
 from opdispatch.functorch.forward_rule import ForwardRule, Push
 from opdispatch.functorch.tensor_wrapper import WrappedArray, unwrap_dead
 from opdispatch.functorch.written import original_of_write
-from opdispatch.grad_mode import AUTOGRAD_STATE, is_grad_enabled, no_grad
-from opdispatch.local_dispatch_key_set import LOCAL_STATE
-from opdispatch.tensor import Tensor
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET, BACKEND_MASK, DispatchKeySet
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, is_grad_enabled, no_grad
+from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
+from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _RULE = DispatchKeySet.of(DispatchKey.FuncTorchGradWrapper)
 _OFF = bits_off_but_for(AUTOGRAD_KEYSET.bits)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from opdispatch.arrays.level_array import LevelArray
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import bits_of_key
 from opdispatch.functorch.batched_tensor import as_tensor, keys_over, tensor_over
 from opdispatch.functorch.dynamic_layer import DynamicLayer
-from opdispatch.tensor import Tensor
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import bits_of_key
+from opdispatch.tensors.tensor import Tensor
 
 WRAPPED = bits_of_key(DispatchKey.FuncTorchGradWrapper)
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opdispatch.arrays.level_array import LevelArray
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import DispatchKeySet, bits_of_key
+from opdispatch.dispatch.operator_state import NONDETERMINISTIC
 from opdispatch.errors import TransformError
 from opdispatch.functorch.batch_loop import call_for_each
 from opdispatch.functorch.batched_tensor import BatchedArray, unwrap, unwrap_all
@@ -22,12 +21,13 @@ from opdispatch.functorch.dynamic_layer import (
     comes_first,
 )
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
-from opdispatch.local_dispatch_key_set import LOCAL_STATE
-from opdispatch.operator_state import NONDETERMINISTIC
-from opdispatch.tensor import Tensor
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import DispatchKeySet, bits_of_key
+from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
+from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _BATCHED = bits_of_key(DispatchKey.FuncTorchBatched)
 _OFF = bits_off_but_for(_BATCHED)

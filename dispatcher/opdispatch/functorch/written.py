@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from opdispatch.function_schema import FunctionSchema
+from opdispatch.schema.function_schema import FunctionSchema
 
 
 def original_of_write(

@@ -14,13 +14,13 @@ import numpy as np
 
 from opdispatch.autograd.engine import grad
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
-from opdispatch.fake_tensor import FakeTensorMode
-from opdispatch.functionalization import functionalize
-from opdispatch.grad_mode import enable_grad
+from opdispatch.functorch.functionalization import functionalize
+from opdispatch.local_state.grad_mode import enable_grad
+from opdispatch.modes.fake_tensor import FakeTensorMode
 from opdispatch.optests.fake_tensor import NOT_FAKED, call_with_fakes, compare_facts
 from opdispatch.optests.sample import Sample, array_of, check_close, off_leaf, tensors_in
-from opdispatch.tensor import Tensor
-from opdispatch.tensor_operators import namespace
+from opdispatch.tensors.operators import namespace
+from opdispatch.tensors.tensor import Tensor
 from opdispatch.tracing import trace
 from opdispatch.tracing.structure import leaves
 

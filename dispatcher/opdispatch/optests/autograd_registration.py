@@ -5,12 +5,12 @@ Mirrors ``torch/testing/_internal/optests/autograd_registration.py``.
 
 from __future__ import annotations
 
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import AFTER_AUTOGRAD_KEYSET, AUTOGRAD_KEYSET
 from opdispatch.errors import OpCheckError
-from opdispatch.grad_mode import enable_grad
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import AFTER_AUTOGRAD_KEYSET, AUTOGRAD_KEYSET
+from opdispatch.local_state.grad_mode import enable_grad
 from opdispatch.optests.sample import Sample, off_leaf, tensors_in
-from opdispatch.tensor import Tensor
+from opdispatch.tensors.tensor import Tensor
 
 _FOR_ALL = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.errors import NoKernelError, OpCheckError
-from opdispatch.fake_tensor import FakeTensorMode
+from opdispatch.keys.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
+from opdispatch.modes.fake_tensor import FakeTensorMode
 from opdispatch.optests.sample import Sample, describe, off_leaf, tensors_in
-from opdispatch.tensor import Tensor
+from opdispatch.tensors.tensor import Tensor
 from opdispatch.tracing.structure import leaves
 
 _META = to_runtime_key(DispatchKey.Dense, BackendComponent.Meta)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from opdispatch.custom_operator import CustomOpDef
+from opdispatch.dispatch.operator_handle import OperatorHandle
 from opdispatch.errors import ArgumentError, OpCheckError
-from opdispatch.operator_handle import OperatorHandle
-from opdispatch.ops import OpOverloadPacket
+from opdispatch.library.custom_operator import CustomOpDef
+from opdispatch.library.ops import OpOverloadPacket
 from opdispatch.optests.aot_autograd import check_aot_dispatch
 from opdispatch.optests.autograd_registration import check_autograd_registration
 from opdispatch.optests.fake_tensor import check_fake_tensor

@@ -21,11 +21,11 @@ from opdispatch.arrays import (
     on_host,
 )
 from opdispatch.arrays.math_bits import stored
+from opdispatch.dispatch.operator_handle import OperatorHandle
 from opdispatch.errors import OpCheckError
-from opdispatch.generator import Generator, with_default_generators
-from opdispatch.operator_handle import OperatorHandle
-from opdispatch.tensor import Tensor
-from opdispatch.tensor_operators import namespace
+from opdispatch.tensors.generator import Generator, with_default_generators
+from opdispatch.tensors.operators import namespace
+from opdispatch.tensors.tensor import Tensor
 from opdispatch.tracing.structure import leaves, map_leaves
 
 # Those of torch.testing.assert_close: relative and absolute.

@@ -10,10 +10,10 @@ from itertools import combinations
 from typing import Any
 
 from opdispatch.errors import OpCheckError
-from opdispatch.function_schema import AliasInfo, Argument
-from opdispatch.grad_mode import no_grad
+from opdispatch.local_state.grad_mode import no_grad
 from opdispatch.optests.sample import Sample, content_of, share_memory, tensors_in
-from opdispatch.tensor import Tensor
+from opdispatch.schema.function_schema import AliasInfo, Argument
+from opdispatch.tensors.tensor import Tensor
 
 _ANYTHING = "*"
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from opdispatch.flop_counter import find_flop_formula
+from opdispatch.modes.flop_counter import find_flop_formula
 from opdispatch.profiler.recorder import Process, Recorder, Shapes, Span
 
 

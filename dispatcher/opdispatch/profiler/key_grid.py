@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from opdispatch.dispatch_key_set import RUNTIME_KEYS
+from opdispatch.keys.dispatch_key_set import RUNTIME_KEYS
 
 _PLACES = {str(key): place for place, key in enumerate(RUNTIME_KEYS)}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from opdispatch.errors import ArgumentError
-from opdispatch.local_dispatch_key_set import LOCAL_STATE, LocalState, LocalStateGuard
+from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE, LocalState, LocalStateGuard
 from opdispatch.profiler.event_averages import EventList, average_by_name
 from opdispatch.profiler.function_events import FunctionEvent, build_events
 from opdispatch.profiler.key_grid import KeyGrid

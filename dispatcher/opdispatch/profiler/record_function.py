@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Self
 
 from opdispatch.errors import ArgumentError
-from opdispatch.mode_decorator import ModeDecorator
-from opdispatch.observed_range import ObservedRange
+from opdispatch.local_state.mode_decorator import ModeDecorator
+from opdispatch.local_state.observed_range import ObservedRange
 
 
 class record_function(ModeDecorator):  # noqa: N801 - PyTorch's name

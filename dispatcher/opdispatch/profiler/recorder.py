@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import find_key_bits
-from opdispatch.boxing import split_without_defaults
-from opdispatch.call_observer import CallObserver
-from opdispatch.caller_frames import caller_lines
-from opdispatch.flop_counter import find_flop_formula, shapes_of
-from opdispatch.inspection import is_observed
+from opdispatch.boxing.boxing import split_without_defaults
+from opdispatch.dispatch.inspection import is_observed
+from opdispatch.local_state.call_observer import CallObserver
+from opdispatch.local_state.caller_frames import caller_lines
+from opdispatch.local_state.trace_line import TraceLine, TraceSink
+from opdispatch.modes.flop_counter import find_flop_formula, shapes_of
 from opdispatch.profiler.result_memory import Owners, owners_of, result_bytes
-from opdispatch.trace_line import TraceLine, TraceSink
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
-    from opdispatch.signature import Signature
+    from opdispatch.boxing.signature import Signature
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 MAX_EVENTS = 1_000_000
 """How many events one profile keeps, unless it is told otherwise."""

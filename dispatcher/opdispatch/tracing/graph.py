@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from opdispatch.arrays import find_key_bits
 from opdispatch.errors import ArgumentError, GraphError
-from opdispatch.function_schema import FunctionSchema, OperatorName
-from opdispatch.tensor import Tensor
+from opdispatch.schema.function_schema import FunctionSchema, OperatorName
+from opdispatch.tensors.tensor import Tensor
 from opdispatch.tracing.dead_code import live_nodes
 from opdispatch.tracing.graph_code import format_code
 from opdispatch.tracing.graph_dot import format_dot
@@ -35,8 +35,8 @@ from opdispatch.tracing.replay import Replay, compile_replay
 from opdispatch.tracing.structure import constant_key, map_leaves
 
 if TYPE_CHECKING:
-    from opdispatch.dispatcher import Dispatcher
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.dispatcher import Dispatcher
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 
 class CallOperator(Protocol):
@@ -274,7 +274,7 @@ _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 
 def _default_dispatcher() -> Dispatcher:
     found: Callable[[], Dispatcher] = importlib.import_module(
-        "opdispatch.library"
+        "opdispatch.library.library"
     ).default_dispatcher
     return found()
 

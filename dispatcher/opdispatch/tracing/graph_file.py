@@ -20,8 +20,8 @@ import numpy as np
 
 from opdispatch.arrays import find_layout, on_device, on_host
 from opdispatch.errors import GraphError, OpdispatchError
-from opdispatch.scalar_type import find_dtype_of_name
-from opdispatch.tensor import Tensor
+from opdispatch.schema.scalar_type import find_dtype_of_name
+from opdispatch.tensors.tensor import Tensor
 from opdispatch.tracing.graph import Graph
 from opdispatch.tracing.graph_json import graph_from_json, graph_to_json
 from opdispatch.tracing.node import Constant, TensorFacts

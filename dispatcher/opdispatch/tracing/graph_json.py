@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from opdispatch.errors import GraphError, OpdispatchError
-from opdispatch.function_schema import FunctionSchema, OperatorName
-from opdispatch.scalar_type import find_dtype_of_name
-from opdispatch.schema_parser import parse_schema
+from opdispatch.schema.function_schema import FunctionSchema, OperatorName
+from opdispatch.schema.parser import parse_schema
+from opdispatch.schema.scalar_type import find_dtype_of_name
 from opdispatch.tracing.graph import Graph
 from opdispatch.tracing.node import (
     Constant,

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from opdispatch.arrays import device_of, find_key_bits, find_layout
-from opdispatch.function_schema import FunctionSchema
+from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.tracing.structure import leaves, map_leaves
 
 

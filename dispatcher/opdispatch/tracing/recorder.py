@@ -18,7 +18,8 @@ import numpy as np
 
 from opdispatch.arrays import find_key_bits
 from opdispatch.errors import ArgumentError
-from opdispatch.tensor import Tensor
+from opdispatch.local_state.tracing_state import warn_of_trace
+from opdispatch.tensors.tensor import Tensor
 from opdispatch.tracing.node import (
     Constant,
     Input,
@@ -30,10 +31,9 @@ from opdispatch.tracing.node import (
 )
 from opdispatch.tracing.structure import leaves, map_leaves
 from opdispatch.tracing.unique_names import UniqueNames
-from opdispatch.tracing_state import warn_of_trace
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _Alive = Callable[[], Any]
 

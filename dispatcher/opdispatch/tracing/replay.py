@@ -19,7 +19,7 @@ import keyword
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opdispatch.generated_source import compile_function
+from opdispatch.boxing.generated_source import compile_function
 from opdispatch.tracing.node import Node, Source, Value, values_in
 
 if TYPE_CHECKING:

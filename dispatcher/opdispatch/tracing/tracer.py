@@ -18,21 +18,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from opdispatch.arrays import find_backend, find_key_bits, find_layout
-from opdispatch.autocast_mode import AUTOCAST_KEYS, AUTOCAST_STATE
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError, GraphError
-from opdispatch.local_dispatch_key_set import local_dispatch_key_set
-from opdispatch.tensor import Tensor
-from opdispatch.torch_dispatch_mode import TorchDispatchMode
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.local_state.autocast_mode import AUTOCAST_KEYS, AUTOCAST_STATE
+from opdispatch.local_state.local_dispatch_key_set import local_dispatch_key_set
+from opdispatch.local_state.torch_dispatch_mode import TorchDispatchMode
+from opdispatch.local_state.tracing_state import tracing, warn_of_trace, without
+from opdispatch.tensors.tensor import Tensor
 from opdispatch.tracing.graph import Graph
 from opdispatch.tracing.node import Parameter
 from opdispatch.tracing.recorder import GraphRecorder
 from opdispatch.tracing.structure import map_leaves, named_leaves
-from opdispatch.tracing_state import tracing, warn_of_trace, without
 
 if TYPE_CHECKING:
-    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _Kind = inspect.Parameter
 

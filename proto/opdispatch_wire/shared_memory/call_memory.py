@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch.tensor import Tensor
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.shared_memory.arena_block import Block
 from opdispatch_wire.shared_memory.peer_memory import LentMemory, OnRelease, PeerMemory

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from opdispatch import DispatchKeySet, ForceDispatchKeyGuard, OperatorHandle
 from opdispatch.arrays import LAYOUTS
-from opdispatch.operator_state import Resolution
+from opdispatch.dispatch.operator_state import Resolution
 from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
 from opdispatch_server.values.device_holders import HOST, takes_device
 from opdispatch_wire.calls import undecoded_arguments

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from opdispatch import Registration
-from opdispatch.registration import RegistrationHandle
+from opdispatch.dispatch.registration import RegistrationHandle
 from opdispatch_server.environments.library_home import SHARED_HOME, LibraryHome
 from opdispatch_server.libraries.replica import Replica, ReplicaState
 from opdispatch_server.processes.interpreter_pool import InterpreterPool

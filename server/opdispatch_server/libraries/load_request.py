@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import PurePath, PurePosixPath, PureWindowsPath
 
 from opdispatch.errors import RegistrationError
-from opdispatch.schema_default import check_device
+from opdispatch.schema.default import check_device
 from opdispatch_server.environments.library_home import LibraryHome, read_home
 from opdispatch_server.libraries.library_loading import LoadOrder
 from opdispatch_server.libraries.library_version import LibrarySource

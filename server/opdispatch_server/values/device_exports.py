@@ -26,7 +26,7 @@ from typing import Any
 
 from opdispatch.arrays import backend_of_device, find_backend
 from opdispatch.errors import DeviceError, DeviceLostError
-from opdispatch.tensor import Tensor
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_wire.errors import RemoteValueGoneError
 from opdispatch_wire.v1 import values_pb2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from opdispatch import OperatorHandle
-from opdispatch.schema_type import DEVICE, OptionalType, SchemaType
+from opdispatch.schema.types import DEVICE, OptionalType, SchemaType
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.library_version import LibraryVersion
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from opdispatch.arrays import LAYOUTS, on_device
-from opdispatch.grad_mode import is_grad_enabled, no_grad
-from opdispatch.tensor import Tensor
+from opdispatch.local_state.grad_mode import is_grad_enabled, no_grad
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.tensors import is_tensor
 from opdispatch_wire.v1 import values_pb2
 

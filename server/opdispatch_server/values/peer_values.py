@@ -12,7 +12,7 @@ import grpc
 
 from opdispatch.arrays import DeviceMemory, backend_of_device
 from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError, OpdispatchError
-from opdispatch.tensor import Tensor
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.values.device_exports import find_device_id

@@ -32,7 +32,7 @@ from opdispatch.arrays import (
 from opdispatch.arrays.layouts import elements_of
 from opdispatch.autograd.variable import meta_of
 from opdispatch.errors import DeviceError
-from opdispatch.tensor import Tensor
+from opdispatch.tensors.tensor import Tensor
 
 
 class Form(NamedTuple):

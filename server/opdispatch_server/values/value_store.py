@@ -15,7 +15,7 @@ from opdispatch.arrays import ArrayBackend, copy_of, find_backend, find_layout
 from opdispatch.arrays.layout import read_only_view
 from opdispatch.autograd.elsewhere import name_leaf
 from opdispatch.autograd.variable import edge_of, meta_of
-from opdispatch.tensor import Tensor
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_server.values.stored_value import StoredValue, with_history_of
 from opdispatch_server.worker.reading_turn import hand_over_turn
 from opdispatch_wire.errors import DeadlineExceededError, RemoteValueGoneError, WireError

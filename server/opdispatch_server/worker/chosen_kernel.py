@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from opdispatch import Dispatcher, DispatchKeySet, KernelFunction, OperatorHandle, OperatorName
+from opdispatch.boxing.signature import Signature
 from opdispatch.errors import WaitTimeoutError
-from opdispatch.signature import Signature
 from opdispatch_server.blame.flight_record import KERNEL, Subject
 from opdispatch_server.operator_registry import parse_operator_name
 from opdispatch_wire.v1 import execution_pb2

@@ -13,8 +13,8 @@ import grpc
 
 from opdispatch import DispatchKeySet, KernelFunction, OperatorHandle, TraceLine
 from opdispatch.errors import OpdispatchError
-from opdispatch.local_dispatch_key_set import LOCAL_STATE
-from opdispatch.trace_line import TraceSink
+from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
+from opdispatch.local_state.trace_line import TraceSink
 from opdispatch_server.call_context import MAX_DEPTH, RUNNING_CALL, CallContext
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields

@@ -20,7 +20,7 @@ import grpc.aio
 from opdispatch import default_dispatcher
 from opdispatch.arrays import run_on_device
 from opdispatch.errors import OpdispatchError
-from opdispatch.tensor_operators import keep_private
+from opdispatch.tensors.operators import keep_private
 from opdispatch_server.blame.fitness import Fitness
 from opdispatch_server.blame.flight_record import process_recorder
 from opdispatch_server.devices import take_devices

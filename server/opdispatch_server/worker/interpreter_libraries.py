@@ -14,7 +14,7 @@ from types import ModuleType
 from opdispatch import Dispatcher, KernelFunction
 from opdispatch.arrays import collected_backends
 from opdispatch.errors import InternalError, OpdispatchError, RegistrationError
-from opdispatch.unload_hooks import collected_unload_hooks, run_unload_hooks
+from opdispatch.library.unload_hooks import collected_unload_hooks, run_unload_hooks
 from opdispatch_server.blame.flight_record import IMPORT, UNLOAD, Subject
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.full_collections import FullCollections

@@ -11,7 +11,6 @@ from time import monotonic_ns
 from typing import Any
 
 from opdispatch.arrays import find_lost_device, preferred_backends, run_on_device
-from opdispatch.dispatch_key import DispatchKey
 from opdispatch.errors import (
     AmbiguousKernelError,
     DeviceLostError,
@@ -20,8 +19,9 @@ from opdispatch.errors import (
     OpdispatchError,
     ReturnError,
 )
-from opdispatch.grad_mode import AUTOGRAD_STATE, AutogradState
-from opdispatch.local_dispatch_key_set import DEFAULT_STATE, ForceLocalState, LocalState
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, AutogradState
+from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, ForceLocalState, LocalState
 from opdispatch_server.blame.fitness import Fitness
 from opdispatch_server.blame.flight_record import SPARE_SLOT, FlightRecorder, call_key, end_word
 from opdispatch_server.call_context import RUNNING_CALL, CallContext, RunningCall

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from opdispatch import DispatchKeySet
+from opdispatch.boxing.signature import Signature
+from opdispatch.local_state.trace_line import TraceSink
 from opdispatch.profiler.recorder import Place, Recorder, this_process
-from opdispatch.signature import Signature
-from opdispatch.trace_line import TraceSink
 from opdispatch_wire.profiles import MAX_BYTES, MAX_EVENTS, profile_to_proto
 from opdispatch_wire.v1 import execution_pb2
 

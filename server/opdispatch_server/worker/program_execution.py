@@ -11,6 +11,7 @@ from opdispatch import Dispatcher
 from opdispatch.arrays import on_host, run_on_device
 from opdispatch.autograd.elsewhere import arrive, has_history
 from opdispatch.autograd.node import Origin
+from opdispatch.boxing.named_results import names_of_results
 from opdispatch.errors import (
     AmbiguousKernelError,
     ArgumentError,
@@ -19,8 +20,7 @@ from opdispatch.errors import (
     OperatorNotFoundError,
     ReturnError,
 )
-from opdispatch.named_results import names_of_results
-from opdispatch.tensor import Tensor
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_server.blame.flight_record import FlightRecorder, call_key
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.values.device_exports import DeviceExports

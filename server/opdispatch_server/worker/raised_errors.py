@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from opdispatch.arrays import explain_device_error
+from opdispatch.boxing.read_only_arguments import hint_of_write
 from opdispatch.errors import (
     DeviceError,
     DeviceLostError,
@@ -12,7 +13,6 @@ from opdispatch.errors import (
     OpdispatchError,
     ReturnError,
 )
-from opdispatch.read_only_arguments import hint_of_write
 from opdispatch_server.library_code.user_traceback import (
     describe_exception,
     exception_message,

@@ -1,0 +1,134 @@
+"""Adapters between the two ways to call a kernel.
+
+Mirrors ``ATen/core/boxing/impl/boxing.h``. The generated code of an operator always passes
+every argument; ``elide_defaults`` fits that to functions which do not take them all.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.schema.function_schema import NO_DEFAULT
+
+if TYPE_CHECKING:
+    from opdispatch.boxing.kernel_function import BoxedFunction
+    from opdispatch.boxing.signature import Signature
+    from opdispatch.dispatch.operator_handle import OperatorHandle
+
+
+def unboxed_from_boxed(
+    boxed: BoxedFunction, op: OperatorHandle, keys: DispatchKeySet
+) -> Callable[..., Any]:
+    """``boxed`` as a function of ``op``'s arguments."""
+    signature = op.call_signature
+    keyword_only = signature.keyword_only_names
+    num_returns = len(signature.schema.returns)
+
+    if not keyword_only:
+
+        def unboxed_positional(*args: Any) -> Any:
+            stack = list(args)
+            boxed(op, keys, stack)
+            return stack[0] if len(stack) == num_returns == 1 else signature.unbox_returns(stack)
+
+        return unboxed_positional
+
+    def unboxed(*args: Any, **kwargs: Any) -> Any:
+        stack = [*args, *(kwargs[name] for name in keyword_only)]
+        boxed(op, keys, stack)
+        return signature.unbox_returns(stack)
+
+    return unboxed
+
+
+def boxed_from_unboxed(
+    function: Callable[..., Any], signature: Signature
+) -> Callable[[list[Any]], None]:
+    """``function`` as a function of a stack, whose arguments it replaces by the returns."""
+    box_returns = signature.box_returns
+    if not signature.keyword_only_names:
+
+        def boxed_positional(stack: list[Any]) -> None:
+            stack[:] = box_returns(function(*stack))
+
+        return boxed_positional
+
+    def boxed(stack: list[Any]) -> None:
+        args, kwargs = signature.split(stack)
+        stack[:] = box_returns(function(*args, **kwargs))
+
+    return boxed
+
+
+def elide_defaults(
+    function: Callable[..., Any], signature: Signature, *, skip: int = 0
+) -> Callable[..., Any]:
+    """``function``, so that it can be called with every argument of ``signature``.
+
+    PyTorch leaves out arguments that have their default value when it calls a Python kernel,
+    so kernels need not take them. Here a kernel that takes every argument gets every
+    argument, and the schema's defaults hold whatever the function's own are; only for one that
+    does not (or does not say) are defaults left out. ``skip`` leading parameters are the
+    dispatcher's.
+    """
+    if _takes_all(function, signature, skip):
+        return function
+    positional, keyword_defaults = signature.split(signature.converted_defaults())
+
+    def with_defaults_left_out(*args: Any, **kwargs: Any) -> Any:
+        own, given = args[:skip], args[skip:]
+        kept, named = _leave_out(positional, keyword_defaults, given, kwargs)
+        return function(*own, *kept, **named)
+
+    return with_defaults_left_out
+
+
+def split_without_defaults(
+    signature: Signature, stack: Sequence[Any]
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """``signature.split``, leaving out what PyTorch leaves out: for functions of any operator."""
+    args, kwargs = signature.split(stack)
+    if not signature.has_defaults:
+        return args, kwargs
+    return _leave_out(*signature.split(signature.converted_defaults()), args, kwargs)
+
+
+def _leave_out(
+    defaults: Sequence[Any],
+    keyword_defaults: Mapping[str, Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The arguments but for trailing positional ones and keywords that have their defaults."""
+    given = leave_out_defaults(defaults, args)
+    kept = {k: v for k, v in kwargs.items() if not _is_default(v, keyword_defaults[k])}
+    return given, kept
+
+
+def leave_out_defaults(defaults: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """Return the values but for trailing ones that are the defaults in their places."""
+    given = list(values)
+    while given and _is_default(given[-1], defaults[len(given) - 1]):
+        given.pop()
+    return given
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    # Equal values of other types differ: 1 is no default for True, nor 1.0 for 1.
+    return default is not NO_DEFAULT and type(value) is type(default) and bool(value == default)
+
+
+def _takes_all(function: Callable[..., Any], signature: Signature, skip: int) -> bool:
+    try:
+        parameters = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-in functions do not say
+        return False
+    count = skip + signature.num_positional
+    try:
+        parameters.bind(*[None] * count, **dict.fromkeys(signature.keyword_only_names))
+    except TypeError:
+        return False
+    return True

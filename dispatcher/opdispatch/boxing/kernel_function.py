@@ -1,0 +1,234 @@
+"""A kernel: a function behind a table slot, callable boxed and unboxed.
+
+Mirrors ``ATen/core/boxing/KernelFunction.h``. Boxed, a kernel takes one stack of values and
+replaces its arguments by its returns. Unboxed, it takes the operator's arguments, positional
+ones by position and keyword-only ones by name, and returns its returns. Whichever a kernel was
+made from, it can be called both ways; ``boxing.py`` has the adapters.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from opdispatch.boxing import read_only_arguments
+from opdispatch.boxing.boxing import (
+    boxed_from_unboxed,
+    elide_defaults,
+    split_without_defaults,
+    unboxed_from_boxed,
+)
+from opdispatch.boxing.read_only_arguments import with_read_only_arguments
+from opdispatch.errors import KernelTypeError
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.schema.function_schema import FunctionSchema, OperatorName
+from opdispatch.schema.parser import parse_schema
+
+if TYPE_CHECKING:
+    from opdispatch.boxing.signature import Signature
+    from opdispatch.dispatch.operator_handle import OperatorHandle
+
+BoxedFunction = Callable[["OperatorHandle", DispatchKeySet, list[Any]], None]
+UnboxedFunction = Callable[..., Any]
+FindKeys = Callable[[DispatchKeySet], DispatchKeySet]
+
+
+class KernelFunction:
+    """A kernel, made by one of the class methods; immutable.
+
+    ``function`` is what it was made from: None for a fallthrough, and for a kernel whose function
+    is not made before it is called. ``signature`` is what the
+    kernel itself says that it takes and returns, as a schema without a name: None if it does not
+    say (PyTorch infers one for a C++ function, and none for a Python function). Registrations
+    for one operator must agree on it.
+    """
+
+    __slots__ = (
+        "_adapted",
+        "_boxed",
+        "_keys_below",
+        "_make",
+        "function",
+        "is_elsewhere",
+        "is_fallthrough",
+        "signature",
+        "with_keyset",
+    )
+
+    def __init__(
+        self,
+        function: Callable[..., Any] | None,
+        *,
+        boxed: BoxedFunction | None = None,
+        keys_below: FindKeys | None = None,
+        make: Callable[[], UnboxedFunction] | None = None,
+        with_keyset: bool = False,
+        is_fallthrough: bool = False,
+        is_elsewhere: bool = False,
+        signature: FunctionSchema | None = None,
+    ) -> None:
+        self.function = function
+        self.signature = signature
+        self.with_keyset = with_keyset
+        self.is_fallthrough = is_fallthrough
+        self.is_elsewhere = is_elsewhere
+        self._boxed = boxed
+        self._keys_below = keys_below
+        self._make = make
+        # The unboxed function as it is called for the signature it was last called for. A
+        # pair replaced as a whole, so that no lock is needed.
+        self._adapted: tuple[Signature, UnboxedFunction] | None = None
+
+    @classmethod
+    def from_unboxed(
+        cls, function: UnboxedFunction, *, with_keyset: bool = False, signature: str = ""
+    ) -> KernelFunction:
+        """A kernel from a Python function of the operator's arguments.
+
+        With ``with_keyset``, the dispatch key set of the call comes before them. With
+        ``signature``, such as ``"(Tensor x) -> Tensor"``, it is only registered for an operator
+        of that signature. Raises KernelTypeError if ``function`` cannot be called, SchemaError
+        if ``signature`` does not parse.
+        """
+        parsed = None
+        if signature:
+            # The grammar wants a name, and a kernel has none.
+            parsed = parse_schema(f"kernel{signature}").with_name(OperatorName(""))
+        return cls(_callable(function), with_keyset=with_keyset, signature=parsed)
+
+    @classmethod
+    def from_maker(cls, make: Callable[[], UnboxedFunction]) -> KernelFunction:
+        """A kernel from the function that ``make()`` gives when a call first arrives there.
+
+        For libraries of many operators, of which a process calls few. Threads that arrive at once
+        may each make one.
+        """
+        return cls(None, make=_callable(make))
+
+    @classmethod
+    def from_boxed(cls, function: BoxedFunction, *, is_elsewhere: bool = False) -> KernelFunction:
+        """A kernel from ``function(op, keys, stack)``, which changes the stack in place.
+
+        ``is_elsewhere`` says that it only passes the call on, to be dispatched in another process.
+        """
+        return cls(_callable(function), boxed=function, is_elsewhere=is_elsewhere)
+
+    @classmethod
+    def from_fallback(
+        cls, function: Callable[..., Any], *, with_keyset: bool = False
+    ) -> KernelFunction:
+        """A kernel for any operator, from ``function(op, *args, **kwargs)``.
+
+        With ``with_keyset``, the dispatch key set of the call comes first of all. Arguments that
+        have their default are left out: trailing ones, and keywords. This is the convention of
+        ``torch.library.Library.fallback``.
+        """
+        _callable(function)
+
+        def boxed(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+            signature = op.call_signature
+            args, kwargs = split_without_defaults(signature, stack)
+            first = (keys, op) if with_keyset else (op,)
+            stack[:] = signature.box_returns(function(*first, *args, **kwargs))
+
+        return cls(function, boxed=boxed, with_keyset=with_keyset)
+
+    @classmethod
+    def from_layer(
+        cls, make: Callable[[UnboxedFunction], UnboxedFunction], keys_below: FindKeys
+    ) -> KernelFunction:
+        """A kernel that does something around the one for other keys, mostly those below.
+
+        ``make(below)`` is a function of all the operator's arguments. ``below`` is the operator's
+        ``redispatch_converted`` for ``keys_below(keys of the call)``; its kernel is looked up when
+        the function is made, which is once for all calls with the same keys. To leave a call to
+        that kernel, arguments and result, ``return below.kernel(...)`` costs less.
+        """
+        return cls(_callable(make), keys_below=keys_below)
+
+    @classmethod
+    def fallthrough(cls) -> KernelFunction:
+        """A kernel that is never called: calls pass on to the next key."""
+        return cls(None, is_fallthrough=True)
+
+    @property
+    def is_boxed(self) -> bool:
+        """Whether the kernel was made from a function of a stack."""
+        return self._boxed is not None
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether the kernel goes on with another one, which it is made for."""
+        return self._keys_below is not None
+
+    @property
+    def documentation(self) -> str:
+        """The docstring of the function, or ""."""
+        return (inspect.getdoc(self.function) or "") if self.function is not None else ""
+
+    def unboxed(self, op: OperatorHandle, keys: DispatchKeySet) -> UnboxedFunction:
+        """The kernel as a function of ``op``'s arguments, for calls with ``keys``.
+
+        It is for ``op`` as it is now: whoever keeps it does so in its ``OperatorState``.
+        """
+        if self._boxed is not None:
+            return unboxed_from_boxed(self._boxed, op, keys)
+        if self._keys_below is not None:
+            assert self.function is not None, "a layer has what makes it"
+            layer: UnboxedFunction = self.function(op.redispatch_function(self._keys_below(keys)))
+            return layer
+        signature, adapted = op.call_signature, self._adapted
+        if adapted is None or adapted[0] is not signature:
+            adapted = self._adapted = (signature, self.adapt(signature))
+        function = partial(adapted[1], keys) if self.with_keyset else adapted[1]
+        if read_only_arguments.STRICT:
+            return with_read_only_arguments(function, signature.schema, keys)
+        return function
+
+    def adapt(self, signature: Signature) -> UnboxedFunction:
+        """Its function as one that can be called with every argument of ``signature``.
+
+        With ``with_keyset``, the key set comes first. Not for boxed kernels and layers.
+        """
+        function = self.function if self._make is None else self._make()
+        assert function is not None, "a fallthrough is never called"
+        return elide_defaults(function, signature, skip=int(self.with_keyset))
+
+    def boxed(self, op: OperatorHandle, keys: DispatchKeySet) -> Callable[[list[Any]], None]:
+        """The kernel as a function of a stack of ``op``'s arguments, for calls with ``keys``."""
+        if self._boxed is not None:
+            return partial(self._boxed, op, keys)
+        return boxed_from_unboxed(self.unboxed(op, keys), op.call_signature)
+
+    def call_boxed(self, op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+        """Replace the arguments on ``stack``, in schema order, by the returns."""
+        self.boxed(op, keys)(stack)
+
+    def __repr__(self) -> str:
+        if self.is_fallthrough:
+            return "<KernelFunction fallthrough>"
+        if self._make is not None:
+            return "<KernelFunction unboxed, made when it is called>"
+        kind = "boxed" if self.is_boxed else "layer" if self.is_layer else "unboxed"
+        return f"<KernelFunction {kind} {getattr(self.function, '__qualname__', self.function)}>"
+
+
+def _callable(function: Callable[..., Any]) -> Callable[..., Any]:
+    if not callable(function):
+        raise KernelTypeError(f"a kernel must be callable, and {function!r} is not")
+    return function
+
+
+class _FallthroughKernel:
+    """Register it as a kernel, and calls pass on to the next dispatch key."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("fallthrough_kernel says how to register, and is never called")
+
+    def __repr__(self) -> str:
+        return "fallthrough_kernel"
+
+
+fallthrough_kernel = _FallthroughKernel()

@@ -1,0 +1,51 @@
+"""Results by name: what an operator returns whose schema names several returns.
+
+``minmax(Tensor x) -> (Tensor least, Tensor greatest)`` returns a named tuple. As
+``torch.return_types`` are, it is a tuple in every other respect.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from opdispatch.schema.function_schema import FunctionSchema
+
+_NAMES = "_result_names"  # the class attribute; no field begins so
+
+
+def result_names(schema: FunctionSchema) -> tuple[str, ...]:
+    """Return the names of the returns; () unless there are several, and all have a name."""
+    names = tuple(each.name for each in schema.returns)
+    return names if len(names) > 1 and all(names) and not schema.is_varret else ()
+
+
+def result_class(names: tuple[str, ...]) -> type[tuple[Any, ...]]:
+    """Return the class of results of these names, one for all schemas; ``tuple`` for ()."""
+    return _named_class(names) if names else tuple
+
+
+def names_of_results(value: Any) -> tuple[str, ...]:
+    """Return the names of what an operator has returned; () if it has none."""
+    names: tuple[str, ...] = getattr(type(value), _NAMES, ())
+    return names
+
+
+@lru_cache(maxsize=1024)
+def _named_class(names: tuple[str, ...]) -> type[tuple[Any, ...]]:
+    # The names come with a schema. One that cannot be an attribute, such as one of Python's
+    # keywords, becomes ``_0``.
+    base = namedtuple("Results", names, rename=True)  # type: ignore[misc]
+
+    def reduce(self: tuple[Any, ...]) -> tuple[Any, ...]:
+        return make_results, (names, tuple(self))
+
+    members = {"__slots__": (), "__reduce__": reduce, "__module__": __name__, _NAMES: names}
+    return type("Results", (base,), members)
+
+
+def make_results(names: tuple[str, ...], values: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the values as a tuple with these names."""
+    return tuple.__new__(result_class(names), values)

@@ -1,0 +1,279 @@
+"""The lines that have to do with one argument, in what ``call_source.py`` generates.
+
+They set a value to what the caller gave or to the default, convert it, and read its key bits. They
+may raise KeyError and TypeError: then the readable twin takes the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from opdispatch.arrays import PLAIN_KEY_BITS, key_bits_of
+from opdispatch.boxing.argument_conversion import converter_of
+from opdispatch.boxing.basic_conversion import USUAL_DTYPES
+from opdispatch.schema.function_schema import Argument
+from opdispatch.schema.types import (
+    BOOL,
+    FLOAT,
+    INT,
+    SCALAR,
+    SCALAR_TYPE,
+    STR,
+    SYM_INT,
+    TENSOR,
+    ListType,
+    OptionalType,
+    SchemaType,
+    is_generator,
+)
+from opdispatch.tensors.generator import key_bits_of_generator
+from opdispatch.tensors.tensor import Tensor
+
+_INTS = (INT, SYM_INT)
+
+# Python classes whose values need no conversion to these types: nothing but the class is asked.
+_EXACT = {BOOL: "bool", FLOAT: "float", STR: "str"}
+
+IS_TENSOR = "(_t := _type({0})) is _ndarray or _t is _Tensor or _t in _PLAIN"
+"""True of what is known to be a tensor: the commonest types first."""
+IS_USUAL_TENSOR = "((_t := _type({0})) is _ndarray or _t is _Tensor)"
+_BITS = "_CPU if (_t := _type({0})) is _ndarray else {0}.key_bits if _t is _Tensor else _PLAIN[_t]"
+
+# True of what needs no conversion to an int: Python compares small numbers faster, and the
+# converter knows of the larger ones. And what is no such element of a list.
+_IS_SMALL = "_type({0}) is _int and -0x3FFFFFFF <= {0} <= 0x3FFFFFFF"
+_IS_NOT_SMALL = "_type({0}) is not _int or {0} > 0x3FFFFFFF or {0} < -0x3FFFFFFF"
+
+
+class _Missing:
+    """Stands for an argument that was not given."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<missing>"
+
+
+MISSING: Any = _Missing()
+
+
+def _key_bits_of_all(values: Sequence[Any]) -> int:
+    """The key bits of a list of tensors. Raises TypeError if one is none."""
+    bits = 0
+    for value in values:
+        kind = type(value)
+        its = value.key_bits if kind is Tensor else PLAIN_KEY_BITS.get(kind) or key_bits_of(value)
+        if its is not bits:  # a union makes a new int
+            bits = bits | its if bits else its
+    return bits
+
+
+ARGUMENT_GLOBALS: dict[str, Any] = {
+    "_M": MISSING,
+    "_PLAIN": PLAIN_KEY_BITS,
+    "_CPU": PLAIN_KEY_BITS[np.ndarray],
+    "_ndarray": np.ndarray,
+    "_Tensor": Tensor,
+    "_bits_of": key_bits_of,
+    "_bits_of_all": _key_bits_of_all,
+    "_bits_of_generator": key_bits_of_generator,
+    # A schema may call an argument "type": built-in names get names of ours.
+    **{f"_{cls.__name__}": cls for cls in (type, bool, int, float, str, list, tuple)},
+    "_len": len,
+    "_dtypes": USUAL_DTYPES,
+    "_errors": (KeyError, TypeError),
+}
+"""What the lines refer to, for any argument."""
+
+
+class ArgumentSource:
+    """The lines of the argument at ``place`` of a schema, whose parameter is called ``name``."""
+
+    def __init__(self, place: int, argument: Argument, name: str) -> None:
+        self.argument = argument
+        self.name = name
+        self.kind = argument.type
+        # Parameter and value differ where there is a default or a conversion, since the twin is
+        # given what the caller gave.
+        as_given = _is_one_tensor(self.kind) and not argument.has_default
+        self.value = name if as_given else f"_v{place}"
+        self.globals: dict[str, Any] = {}
+        """What its lines refer to, beside ``ARGUMENT_GLOBALS``."""
+        self._default = "_M"
+        if argument.has_default:
+            self._default = f"_d{place}"
+            self.globals[self._default] = argument.default
+        self._converter = ""
+        if not _is_one_tensor(self.kind):
+            self._converter = f"_c{place}"
+            self.globals[self._converter] = converter_of(self.kind)
+
+    def set_value(self, reads_bits: bool) -> list[str]:
+        """Set its value to what was given, converted, or to the default."""
+        name, value, argument = self.name, self.value, self.argument
+        convert = self._convert(reads_bits)
+        if argument.kwarg_only and name != argument.name:
+            return [f"{value} = {self._default}", *convert]
+        if not argument.has_default:
+            return convert if value == name else [f"{value} = {name}", *convert]
+        if not _is_converted(argument):
+            return [f"{value} = {self._default} if {name} is _M else {name}", *convert]
+        given = [f"{value} = {name}", *convert]
+        otherwise = ["else:", *(f"    {line}" for line in given)]
+        return [f"if {name} is _M: {value} = {self._default}", *otherwise]
+
+    def is_sure(self) -> str:
+        """An expression: whether what was given is taken, and as it is; "" if none can tell."""
+        test = _is_taken(self.kind, self.name)
+        if not self.argument.has_default:
+            return test
+        is_usual = test and _is_converted(self.argument)
+        return f"({self.name} is _M or {test})" if is_usual else ""
+
+    def take(self) -> list[str]:
+        """Set its value to what was given, or to the default, where that ``is_sure``."""
+        if self.value == self.name:
+            return []
+        has_default = self.argument.has_default
+        unless = f"{self._default} if {self.name} is _M else " if has_default else ""
+        return [f"{self.value} = {unless}{self.name}"]
+
+    def set_bits(self) -> list[str]:
+        """Set ``_b`` to its key bits: of the first argument that has any."""
+        if self.kind is TENSOR:
+            return [f"_b = {_BITS.format(self.value)}"]
+        if isinstance(self.kind, ListType) and self.kind.element is TENSOR:
+            return [
+                f"for _e in {self.value}:",
+                "    if _type(_e) is not _ndarray:",
+                f"        _b = _bits_of_all({self.value}); break",
+                f"else: _b = _CPU if {self.value} else 0",
+            ]
+        return ["_b = 0", *self.add_bits()]
+
+    def add_bits(self) -> list[str]:
+        """Add its key bits to ``_b``."""
+        name, kind = self.value, self.kind
+        # Mostly the tensors of a call have the same bits, and a union makes a new int.
+        add = [f"_c = {_BITS.format(name)}", "if _c is not _b: _b |= _c"]
+        if kind is TENSOR:
+            return add
+        if isinstance(kind, OptionalType):
+            return [f"if {name} is not None:", *(f"    {line}" for line in add)]
+        assert isinstance(kind, ListType)
+        if isinstance(kind.element, OptionalType):
+            return [f"for _e in {name}:", "    if _e is not None: _b |= _bits_of(_e)"]
+        return [f"_b |= _bits_of_all({name})"]
+
+    def add_bits_of_generator(self) -> list[str]:
+        """Add the key bits of a generator, if it is one."""
+        if not is_generator(self.kind):
+            return []
+        return [f"if {self.value} is not None: _b |= _bits_of_generator({self.value})"]
+
+    def look_at_type(self) -> list[str]:
+        """Raise KeyError if a tensor is none; where no key bits are read."""
+        if not _is_one_tensor(self.kind):
+            return []
+        unless = "" if self.kind is TENSOR else f"{self.value} is not None and "
+        return [f"if {unless}(_t := _type({self.value})) is not _Tensor: _PLAIN[_t]"]
+
+    def fresh(self) -> str:
+        """An expression of what its parameter has, or of a new list if that is one."""
+        match self.kind:
+            case ListType():
+                return f"{self.name}[:]"
+            case OptionalType(ListType()):
+                return f"None if {self.name} is None else {self.name}[:]"
+        return self.name
+
+    def _convert(self, reads_bits: bool) -> list[str]:
+        """Convert its value.
+
+        What is in a list of tensors needs no look where the bits of each are read.
+        """
+        name, kind = self.value, self.kind
+        if _is_one_tensor(kind):
+            return []
+        converted = f"{self._converter}({name})"
+        convert = f"{name} = {converted}"
+        if not self.argument.has_default and _accepts_anything(converter_of(kind)):
+            return [f"if {name} is _M: raise _errors[0]", convert]
+        if reads_bits and kind.dispatches:
+            given = f"_type({name}) is _list or _type({name}) is _tuple"
+            return [f"{name} = [*{name}] if {given} else {converted}"]
+        of = _without_none(kind)
+        unless_none = "" if of is kind else f"if {name} is not None: "
+        if of is SCALAR_TYPE:
+            known = f"_t if (_t := _dtypes.get({name})) is not None else {converted}"
+            return [f"{unless_none}{name} = {known}"]
+        unusual = ""
+        if of is SCALAR:
+            unusual = f"_type({name}) is not _float and ({_IS_NOT_SMALL.format(name)})"
+        elif of in _EXACT:
+            unusual = f"_type({name}) is not _{_EXACT[of]}"
+        elif of in _INTS:
+            unusual = _IS_NOT_SMALL.format(name)
+        if unusual:
+            return [f"if {unusual}:", f"    {unless_none}{convert}"]
+        if isinstance(of, ListType) and _without_none(of.element) in _INTS:
+            return self._convert_ints(of, convert, unless_none)
+        return [f"{unless_none}{convert}"]
+
+    def _convert_ints(self, kind: ListType, convert: str, unless_none: str) -> list[str]:
+        name, may_be_none = self.value, kind.element not in _INTS
+        unless = "_e is not None and " if may_be_none else ""
+        lines = [
+            f"if (_t := _type({name})) is _tuple or _t is _list:",
+            f"    for _e in {name}:",
+            f"        if {unless}({_IS_NOT_SMALL.format('_e')}):",
+            f"            {convert}; break",
+            f"    else: {name} = [*{name}]",
+        ]
+        if kind.size and not may_be_none:
+            lines.append(f"elif {_IS_SMALL.format(name)}: {name} = [{name}] * {kind.size}")
+        return [*lines, "else:", f"    {unless_none}{convert}"]
+
+
+def _is_one_tensor(kind: SchemaType) -> bool:
+    """Whether it is ``Tensor`` or ``Tensor?``."""
+    return kind.dispatches and not isinstance(kind, ListType)
+
+
+def _is_taken(kind: SchemaType, name: str) -> str:
+    """An expression that is true of nothing that the converter of that type would not return."""
+    if isinstance(kind, OptionalType):
+        test = _is_taken(kind.element, name)
+        return test and f"({name} is None or {test})"
+    if kind is TENSOR:
+        return IS_USUAL_TENSOR.format(name)
+    if kind is SCALAR:
+        return f"(_type({name}) is _float or {_IS_SMALL.format(name)})"
+    if kind in _INTS:
+        return f"({_IS_SMALL.format(name)})"
+    return f"_type({name}) is _{_EXACT[kind]}" if kind in _EXACT else ""
+
+
+def _without_none(kind: SchemaType) -> SchemaType:
+    return kind.element if isinstance(kind, OptionalType) else kind
+
+
+def _is_converted(argument: Argument) -> bool:
+    """Whether the default can be passed to kernels as it is: a new list is due to each call."""
+    try:
+        converted = converter_of(argument.type)(argument.default)
+    except TypeError:  # PyTorch's schemas may have defaults of the wrong type
+        return False
+    return converted is argument.default and isinstance(converted, int | float | str | None)
+
+
+def _accepts_anything(convert: Callable[[Any], Any]) -> bool:
+    """Whether a converter would take even the stand-in for an argument that was not given."""
+    try:
+        convert(MISSING)
+    except TypeError:
+        return False
+    return True

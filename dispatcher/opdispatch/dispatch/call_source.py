@@ -1,0 +1,383 @@
+"""The text of the functions that are generated for a schema; see ``compiled_call.py``.
+
+For ``(Tensor x, int n=1) -> Tensor`` it is, but for the order of a few lines::
+
+    def __call__(_op, /, x=_M, n=_M, *_extra, **_more):
+        if _extra or _more:
+            return _op.interpret_call(*_given([], [('x', x), ('n', n)], _extra, [], _more))
+        try:
+            _v1 = _d1 if n is _M else n         # and checked to be an int
+            _b = key bits of x                  # KeyError, if it is no tensor
+            # KeyError, if it is the first call of its kind
+            _k = (
+                _op._entry.calls if not _on or _local() is _DEFAULT
+                else _op._entry.calls_in(_local())
+            )[_b]
+        except _errors:
+            _k = None
+        if _k is None:
+            return _op.interpret_call(...)
+        _r = _k(x, _v1)
+        if _r is a tensor: return _r
+        return _op._entry.signature.check_result(_r)
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Sequence
+from typing import Any
+
+from opdispatch.boxing.named_results import result_class, result_names
+from opdispatch.dispatch.argument_source import (
+    ARGUMENT_GLOBALS,
+    IS_TENSOR,
+    MISSING,
+    ArgumentSource,
+)
+from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, SWITCHED_ON
+from opdispatch.schema.function_schema import FunctionSchema
+from opdispatch.schema.types import TENSOR, ListType
+
+_FIND_KERNEL = (
+    "_k = (_op._entry.calls if not _on or _local() is _DEFAULT"
+    " else _op._entry.calls_in(_local()))[_b]"
+)
+
+
+class CallSource:
+    """Writes the source of one schema's entry points. All names of ours start with ``_``.
+
+    ``globals`` is what the generated code refers to.
+    """
+
+    def __init__(self, schema: FunctionSchema) -> None:
+        self.schema = schema
+        self.globals: dict[str, Any] = ARGUMENT_GLOBALS | {
+            "_on": SWITCHED_ON,
+            "_local": LOCAL_STATE.get,
+            "_DEFAULT": DEFAULT_STATE,
+            "_given": _given,
+        }
+        # A schema may use Python's keywords, our names, or one name twice: such an argument gets a
+        # name of ours, by which no caller can give it. See `_parameters`.
+        self.arguments: list[ArgumentSource] = []
+        known = [argument.name for argument in schema.arguments]
+        for place, argument in enumerate(schema.arguments):
+            usable = (
+                not keyword.iskeyword(argument.name)
+                and not argument.name.startswith("_")
+                and known.count(argument.name) == 1
+                and argument.name.isidentifier()
+            )
+            name = argument.name if usable else f"_a{place}"
+            self.arguments.append(ArgumentSource(place, argument, name))
+            self.globals |= self.arguments[-1].globals
+        self.names = [each.name for each in self.arguments]
+        self.dispatching = [each for each in self.arguments if each.kind.dispatches]
+        positional = [each for each in self.arguments if not each.argument.kwarg_only]
+        # Up to the last one that has a name of ours, parameters are given by position only. The
+        # twin deals with a caller who gives them by name.
+        ours = [place for place, each in enumerate(positional) if each.name != each.argument.name]
+        first = ours[-1] + 1 if ours else 0
+        self.positional_only = [each.name for each in positional[:first]]
+        self.positional = [each.name for each in positional[first:]]
+        self.keyword_only = [
+            each.name
+            for each in self.arguments
+            if each.argument.kwarg_only and each.name == each.argument.name
+        ]
+
+    def call(self, function: str) -> str:
+        """``__call__``: the keys come from the arguments."""
+        unusual = "_extra or _more"
+        fallback = f"return _op.interpret_call(*{self._collected()})"
+        return self._function(function, ["_op"], [], unusual, self._find_kernel(), fallback)
+
+    def packet(self, function: str) -> str:
+        """``__call__`` of a packet: of what its ``_only`` is when the call begins."""
+        unusual = "_op is None or _extra or _more"
+        fallback = f"return _packet._interpret_call(*{self._collected()})"
+        first = ["_op = _packet._only"]  # once: another thread may set it to None
+        return self._function(function, ["_packet"], first, unusual, self._find_kernel(), fallback)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the types of arguments can say that an overload takes them, whatever comes."""
+        named = sum(argument.kwarg_only for argument in self.schema.arguments)
+        all_sure = all(each.is_sure() for each in self.arguments)
+        return bool(self.arguments) and len(self.keyword_only) == named and all_sure
+
+    def packet_of_several(self, function: str) -> str:
+        """``__call__`` of a packet whose ``_only`` is the overload that is tried first, and is
+        chosen if it takes the arguments for sure; see ``is_sure``.
+
+        Parameters by position have no names, since those of the other overloads may be others.
+        """
+        positional = [*self.positional_only, *self.positional]
+        given, named = ", ".join(positional), _named(self.keyword_only)
+        required = [each.name for each in self.arguments if not each.argument.has_default]
+        any_call = f"_packet._call_any([{given}], _extra, {{{named}**_more}})"
+        call_any = f"return {any_call}"
+        unusual, otherwise, unknown = "_extra or _more", call_any, call_any
+        # What is given to other overloads, such as for numbers beside arrays, is mostly as much as
+        # this one must have. A conditional expression reads no more than it needs.
+        if required and required == positional[: len(required)]:
+            types = ", ".join(f"_type({name})" for name in required)
+            args = ", ".join(required)
+            choose = f"_packet._choose(({args},), {{}})"
+            kept_call = f"(_packet._by_types.get(({types},)) or {choose})({args})"
+            if len(required) == len(self.arguments):
+                unusual = f"{unusual} or {required[-1]} is _M"
+                otherwise, unknown = f"return {kept_call}", f"return {choose}({args})"
+            else:
+                optional = [each.name for each in self.arguments if each.argument.has_default]
+                is_usual = f"{required[-1]} is not _M and {' is '.join([*optional, '_M'])}"
+                otherwise = f"return {kept_call} if {is_usual} else {any_call}"
+        lines = [
+            f"if {unusual}: {call_any}",
+            "_op = _packet._only",
+            f"if _op is None: {otherwise}",
+            *(line for each in self.arguments for line in each.take()),
+            *self._set_bits_if_sure(otherwise),
+            "try:",
+            f"    {_FIND_KERNEL}",
+            "except _errors:",
+            "    _k = None",
+            f"if _k is None: {unknown}",
+            f"_r = _k({self._arguments([each.value for each in self.arguments])})",
+            *self._returns(),
+        ]
+        before = "".join(f", {name}=_M" for name in positional)
+        after = "".join(f", {name}=_M" for name in self.keyword_only)
+        head = f"def {function}(_packet{before}, /, *_extra{after}, **_more):"
+        return "\n    ".join([head, *lines]) + "\n"
+
+    def redispatch(self, function: str) -> str:
+        """``redispatch``: the keys are given; local sets do not count."""
+        body = [
+            *(line for each in self.arguments for line in each.look_at_type()),
+            "_k = _op._entry.redispatches[_keys.bits]",
+        ]
+        fallback = f"return _op.interpret_redispatch(_keys, *{self._collected()})"
+        unusual = "_extra or _more or _on and _local().trace is not None"
+        own = ["_op", "_keys"]
+        return self._function(function, own, [], unusual, body, fallback, reads_bits=False)
+
+    def redispatch_converted(self, function: str) -> str:
+        """``redispatch_converted``: arguments are all there, and as they should be.
+
+        A list is a new one again: a kernel may change its own, and the caller may keep this one.
+        """
+        values = [each.fresh() for each in self.arguments]
+        lines = [
+            f"def {function}({self._parameters(['_op', '_keys'])}):",
+            "    _k = _op._entry.redispatches.get(_keys.bits)",
+            "    if _k is None or _extra or _more or _on and _local().trace is not None:",
+            f"        return _op.interpret_redispatch(_keys, *{self._collected()})",
+            f"    _r = _k({self._arguments(values)})",
+            *(f"    {line}" for line in self._returns()),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def link(self, function: str) -> str:
+        """``_link``: ``redispatch_converted`` for a kernel that has been found.
+
+        Nothing, if a keyword-only argument has a name that cannot be a parameter's.
+        """
+        if len(self.keyword_only) < sum(a.kwarg_only for a in self.schema.arguments):
+            return ""
+        positional = [*self.positional_only, *self.positional]
+        star = ["*"] if self.keyword_only else []
+        values = [each.fresh() for each in self.arguments]
+        lines = [
+            f"def {function}(_op, _keys, _k):",
+            "    _check = _op.call_signature.check_result",
+            f"    def _call({', '.join([*positional, *star, *self.keyword_only])}):",
+            f"        _r = _k({self._arguments(values)})",
+            *(f"        {line}" for line in self._returns("_check")),
+            "    _call.kernel = _k",
+            "    return _call",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def boxed(self) -> str:
+        """``redispatch_boxed``: a stack is taken as it is, and its returns are checked."""
+        lines = [
+            "def redispatch_boxed(_op, keys, stack):",
+            "    _k = _op._entry.boxed_redispatches.get(keys.bits)",
+            "    if _k is None or _on and _local().trace is not None:",
+            "        return _op.interpret_redispatch_boxed(keys, stack)",
+            "    _k(stack)",
+        ]
+        returns = self.schema.returns
+        if len(returns) == 1 and returns[0].type is TENSOR:
+            one = IS_TENSOR.format("stack[0]")
+            lines.append(f"    if len(stack) == 1 and ({one}): return")
+        lines.append("    stack[:] = _op._entry.signature.check_returns(stack)")
+        return "\n".join(lines) + "\n"
+
+    def _function(
+        self,
+        function: str,
+        own: list[str],
+        first: list[str],
+        unusual: str,
+        body: list[str],
+        fallback: str,
+        reads_bits: bool = True,
+    ) -> str:
+        values = [line for each in self.arguments for line in each.set_value(reads_bits)]
+        lines = [
+            f"def {function}({self._parameters(own)}):",
+            *(f"    {line}" for line in first),
+            f"    if {unusual}: {fallback}",
+            "    try:",
+            *(f"        {line}" for line in (*values, *body)),
+            "    except _errors:",
+            "        _k = None",
+            # Outside the handler, or the twin's errors would drag this one along.
+            "    if _k is None:",
+            f"        {fallback}",
+            f"    _r = _k({self._arguments([each.value for each in self.arguments])})",
+            *(f"    {line}" for line in self._returns()),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _parameters(self, own: list[str]) -> str:
+        """The parameters. What is given by a name that is none of theirs is in ``_more``.
+
+        An argument given both by position and by name is refused by Python itself, with a
+        TypeError: telling it apart here would cost every call by name half its time again.
+        """
+        defaulted = [f"{name}=_M" for name in self.positional]
+        before = [*own, *(f"{name}=_M" for name in self.positional_only), "/"]
+        after = [f"{name}=_M" for name in self.keyword_only]
+        return ", ".join([*before, *defaulted, "*_extra", *after, "**_more"])
+
+    def _find_kernel(self) -> list[str]:
+        """Lines that set ``_k`` to the kernel for the keys of the arguments."""
+        of_generators = (line for each in self.arguments for line in each.add_bits_of_generator())
+        return [*self._set_bits(), *of_generators, _FIND_KERNEL]
+
+    def _set_bits(self) -> list[str]:
+        """Lines that set ``_b`` to the key bits of the tensors."""
+        if not self.dispatching:
+            return ["_b = 0"]
+        first, *others = self.dispatching
+        lines = [*first.set_bits(), *(line for each in others for line in each.add_bits())]
+        if others and (are_arrays := self._are_arrays()):
+            return [f"if {are_arrays}: _b = _CPU", "else:", *(f"    {line}" for line in lines)]
+        return lines
+
+    def _set_bits_if_sure(self, otherwise: str) -> list[str]:
+        """The same, or do ``otherwise``, if types do not say that the arguments are taken."""
+        are_arrays = self._are_arrays()
+        looked_at = self.dispatching if are_arrays else []
+        others = " and ".join(each.is_sure() for each in self.arguments if each not in looked_at)
+        lines = [f"if not ({others}): {otherwise}"] if others else []
+        if not are_arrays:
+            return [*lines, *self._set_bits()]
+        bits = [self.dispatching[0].set_bits(), *(each.add_bits() for each in looked_at[1:])]
+        return [
+            *lines,
+            f"if {are_arrays}: _b = _CPU",
+            f"elif {' and '.join(each.is_sure() for each in looked_at)}:",
+            *(f"    {line}" for each in bits for line in each),
+            f"else: {otherwise}",
+        ]
+
+    def _are_arrays(self) -> str:
+        """An expression: whether all tensors are NumPy's arrays, as they mostly are.
+
+        One look at each can tell. "" if one of them may be None, or a list.
+        """
+        if not self.dispatching or any(each.kind is not TENSOR for each in self.dispatching):
+            return ""
+        first, *others = (f"_type({each.value})" for each in self.dispatching)
+        return " is ".join([first, "_ndarray", *others])
+
+    def _arguments(self, values: Sequence[str]) -> str:
+        """The kernel's arguments: its own names for the keyword-only ones, which are fixed."""
+        places = list(zip(self.names, values, self.schema.arguments, strict=True))
+        parts = [value for _, value, argument in places if not argument.kwarg_only]
+        named = [(n, v, a) for n, v, a in places if a.kwarg_only]
+        if all(name == argument.name for name, _, argument in named):
+            parts += [f"{name}={value}" for name, value, _ in named]
+        else:
+            parts.append("**{" + ", ".join(f"{a.name!r}: {v}" for _, v, a in named) + "}")
+        return ", ".join(parts)
+
+    def _collected(self) -> str:
+        """The arguments, for the twin: a pair of args and kwargs."""
+        # A keyword-only argument with a name of ours was not given, or is in `_more`.
+        parts = [
+            f"[{', '.join(self.positional_only)}]",
+            _pairs(self.positional),
+            "_extra",
+            _pairs(self.keyword_only),
+            "_more",
+        ]
+        return f"_given({', '.join(parts)})"
+
+    # The entry's, since the operator may be gone by the time its kernel returns.
+    def _returns(self, check_result: str = "_op._entry.signature.check_result") -> list[str]:
+        returns = self.schema.returns
+        check = f"return {check_result}(_r)"
+        if not returns:
+            return ["if _r is None: return None", check]
+        if len(returns) == 1 and returns[0].type is TENSOR:
+            return [f"if {IS_TENSOR.format('_r')}: return _r", check]
+        is_list = len(returns) == 1 and returns[0].type == ListType(TENSOR)
+        if is_list or (returns and all(each.type is TENSOR for each in returns)):
+            new = "[*_r]" if is_list else "_r"  # the kernel may keep its list
+            usual = (
+                "_type(_r) is _list"
+                if is_list
+                else f"_type(_r) is _tuple and _len(_r) == {len(returns)}"
+            )
+            if names := result_names(self.schema):
+                self.globals |= {"_named": result_class(names), "_new": tuple.__new__}
+                # What another layer has named already stays what it is.
+                usual, new = (
+                    f"(_n := _type(_r) is _named) or {usual}",
+                    "_r if _n else _new(_named, _r)",
+                )
+            return [
+                f"if {usual}:",
+                "    for _e in _r:",
+                f"        if not ({IS_TENSOR.format('_e')}): break",
+                f"    else: return {new}",
+                check,
+            ]
+        return [check]
+
+
+def _named(names: list[str]) -> str:
+    """Source of items of a dict of values by names."""
+    return "".join(f"{name!r}: {name}, " for name in names)
+
+
+def _pairs(names: list[str]) -> str:
+    """Source of a list of names with their values."""
+    return "[" + ", ".join(f"({name!r}, {name})" for name in names) + "]"
+
+
+def _given(
+    positional_only: list[Any],
+    positional: list[tuple[str, Any]],
+    extra: tuple[Any, ...],
+    keyword_only: list[tuple[str, Any]],
+    more: dict[str, Any],
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a call as the twin takes them, without those that were not given.
+
+    All that can go by name does; see Note [Compiled for one schema]. With ``extra`` arguments,
+    which come after all others, that is not possible, and not needed: the call is refused.
+    """
+    args = [value for value in positional_only if value is not MISSING]
+    if extra:
+        args += [*(value for _, value in positional), *extra]
+        positional = []
+    named = {name: value for name, value in [*positional, *keyword_only] if value is not MISSING}
+    return args, named | more

@@ -1,0 +1,85 @@
+"""Questions about one operator that no call asks.
+
+Mirrors the methods of ``OperatorHandle`` (``ATen/core/dispatch/Dispatcher.h``) and the functions of
+``torch._C`` that begin with ``_dispatch_``. Those that ask for a *computed* kernel look at the
+dispatch table, where composite kernels and fallbacks count; the others look at what has been
+registered for exactly that key.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opdispatch.dispatch.operator_dump import TableRow
+from opdispatch.dispatch.operator_handle import OperatorHandle
+from opdispatch.dispatch.operator_state import is_fallthrough, table_key
+from opdispatch.errors import DispatchKeyError
+from opdispatch.keys.dispatch_key import DispatchKey, is_alias_key, parse_dispatch_key
+from opdispatch.keys.dispatch_key_set import DispatchKeySet, bits_of_key
+
+UNOBSERVED_OPERATORS: Final = frozenset(
+    {
+        "aten::size",
+        "aten::is_leaf",
+        "aten::output_nr",
+        "aten::_version",
+        "aten::is_complex",
+        "profiler::_record_function_enter",
+        "profiler::_record_function_exit",
+    }
+)
+"""The operators that a profiler does not record, as PyTorch lists them."""
+
+
+def is_observed(op: OperatorHandle) -> bool:
+    """Whether a profiler should record the operator: all are, but for a few that are too cheap."""
+    return op.name.name not in UNOBSERVED_OPERATORS
+
+
+def has_kernel_for_any_dispatch_key(op: OperatorHandle, keys: DispatchKeySet) -> bool:
+    """Whether a kernel is registered for any of ``keys`` itself; alias keys do not count."""
+    return any(not is_alias_key(kernel.key) and keys.has(kernel.key) for kernel in op.kernels())
+
+
+def is_kernel_for_dispatch_key_fallthrough(op: OperatorHandle, key: DispatchKey | str) -> bool:
+    """Whether the kernel that is registered for exactly ``key`` is a fallthrough.
+
+    Raises NoKernelError if there is none.
+    """
+    key = parse_dispatch_key(key) if isinstance(key, str) else key
+    for kernel in op.kernels():
+        if kernel.key is key and kernel.active:
+            return is_fallthrough(kernel.registration)
+    raise op.no_kernel_error(str(key), f"{op.name} has no kernel registered for {key}")
+
+
+def has_computed_kernel_for_dispatch_key(op: OperatorHandle, key: DispatchKey | str) -> bool:
+    """Whether the dispatch table has a row for ``key``, be it a fallthrough or an ambiguous one.
+
+    A functionality of several backends stands for its row of the CPU. Raises DispatchKeyError
+    for an alias key, which has no row.
+    """
+    return _find_row(op, key) is not None
+
+
+def get_computed_kernel_for_dispatch_key(op: OperatorHandle, key: DispatchKey | str) -> TableRow:
+    """The row of the dispatch table for ``key``: its kernel, and why it is this one.
+
+    Raises NoKernelError if there is none, DispatchKeyError for an alias key.
+    """
+    row = _find_row(op, key)
+    if row is None:
+        raise op.no_kernel_error(str(key), f"{op.name} has no kernel for {key} in its table")
+    return row
+
+
+def _find_row(op: OperatorHandle, key: DispatchKey | str) -> TableRow | None:
+    key = parse_dispatch_key(key) if isinstance(key, str) else key
+    if is_alias_key(key):
+        raise DispatchKeyError(
+            f"the alias key {key} has no row in a dispatch table",
+            hint="ask for one of the runtime keys that it stands for",
+            key=str(key),
+        )
+    slot = table_key(bits_of_key(key))
+    return next((row for row in op.table_rows() if row.key is slot), None)

@@ -1,0 +1,71 @@
+"""The names of all operators, as readers look them up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from opdispatch.schema.function_schema import OperatorName
+
+if TYPE_CHECKING:
+    from opdispatch.dispatch.operator_entry import OperatorEntry
+
+
+class NameChange(NamedTuple):
+    """What a name leads to from now on: an entry, defined or not, or nothing (None).
+
+    ``number`` is that of the definition, if there is one.
+    """
+
+    name: OperatorName
+    entry: OperatorEntry | None
+    number: int | None = None
+
+
+class NameTable:
+    """Operator names to entries, and names without overload to their defined overloads.
+
+    It lives in a ``LeftRight``, so it is changed only by ``update``, twice with the same changes.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[OperatorName, OperatorEntry] = {}
+        # In order of definition: the overloads of a call by name are tried in this order.
+        self.overloads: dict[str, tuple[OperatorName, ...]] = {}
+        self._numbers: dict[OperatorName, int] = {}
+
+    def copy(self) -> NameTable:
+        """An equal table."""
+        table = NameTable()
+        table.entries, table.overloads = dict(self.entries), dict(self.overloads)
+        table._numbers = dict(self._numbers)
+        return table
+
+    def update(self, changes: Iterable[NameChange]) -> None:
+        """Apply changes."""
+        for name, entry, number in changes:
+            if entry is None:
+                self.entries.pop(name, None)
+            else:
+                self.entries[name] = entry
+            if number == self._numbers.get(name):
+                continue
+            known = self.overloads.get(name.name, ())
+            rest = tuple(other for other in known if other != name) if known else known
+            if number is None:
+                del self._numbers[name]
+            else:
+                self._numbers[name] = number
+                rest = (*rest, name)
+                if len(rest) > 1:
+                    rest = tuple(sorted(rest, key=self._numbers.__getitem__))
+            if rest:
+                self.overloads[name.name] = rest
+            else:
+                del self.overloads[name.name]
+
+    def agrees_with(self, entries: Iterable[OperatorEntry]) -> bool:
+        """Whether it leads to exactly these entries, and to the overloads they define."""
+        expected = NameTable()
+        expected.update(NameChange(e.name, e, e.newest_definition_number) for e in entries)
+        return (self.entries, self.overloads) == (expected.entries, expected.overloads)

@@ -1,0 +1,202 @@
+"""The registrations of one operator.
+
+Mirrors ``ATen/core/dispatch/OperatorEntry.h``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from opdispatch.boxing.signature import Signature
+from opdispatch.dispatch.attribute_stores import AttributeStore
+from opdispatch.dispatch.operator_state import Fallbacks, OperatorState
+from opdispatch.dispatch.registration import RegistrationHandle
+from opdispatch.keys.dispatch_key import DispatchKey
+
+if TYPE_CHECKING:
+    from opdispatch.dispatch.dispatcher import Dispatcher
+    from opdispatch.dispatch.operator_handle import OperatorHandle
+    from opdispatch.local_state.local_dispatch_key_set import LocalState
+    from opdispatch.schema.function_schema import FunctionSchema, OperatorName
+
+NO_CALLS: dict[int, Callable[..., Any]] = {}
+
+
+class OperatorEntry:
+    """What has been registered for one operator name, newest first.
+
+    Guards      ``definitions`` and ``kernels`` belong to the dispatcher's mutex. ``state`` and
+                its memos ``calls``, ``redispatches`` and ``boxed_redispatches`` are published
+                under it, together with those of other entries, and read without.
+    Invariants  I1  ``definitions`` has at most one element;
+                I2  no list in ``kernels`` is empty;
+                I3  outside a transaction, ``state`` is the snapshot of the two, and the
+                    memos are the state's; a dead entry has none of them;
+                I4  the schema of an entry never changes once published: a definition with
+                    another schema gets an entry of its own, so code compiled for the old
+                    schema can never meet a kernel for the new one.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "boxed_redispatches",
+        "calls",
+        "definition_number",
+        "definitions",
+        "dispatcher",
+        "handle",
+        "kernels",
+        "name",
+        "redispatches",
+        "report_error",
+        "schema",
+        "signature",
+        "state",
+    )
+
+    def __init__(self, dispatcher: Dispatcher, name: OperatorName) -> None:
+        self.dispatcher = dispatcher
+        self.name = name
+        self.definitions: list[RegistrationHandle] = []
+        self.kernels: dict[DispatchKey, list[RegistrationHandle]] = {}
+        # The ones it was ever published with (I4): they stay when the entry is dead, for
+        # the calls that are under way then.
+        self.schema: FunctionSchema | None = None
+        self.signature: Signature | None = None
+        self.state: OperatorState | None = None
+        # That of the definition in ``state``; None without one. It belongs to the mutex, too.
+        self.definition_number: int | None = None
+        self.calls = NO_CALLS
+        self.redispatches = NO_CALLS
+        self.boxed_redispatches = NO_CALLS
+        self.handle: OperatorHandle | None = None
+        self.report_error: Callable[[str], None] | None = None
+
+    def calls_in(self, local: LocalState) -> Mapping[int, Callable[..., Any]]:
+        """``calls`` of tasks in that state; none where the twin has more to do than to call."""
+        state = self.state
+        memo = None if state is None else state.calls_in(local)
+        return NO_CALLS if memo is None else memo
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether anything is registered for the name."""
+        return bool(self.definitions) or any(self.kernels.values())
+
+    @property
+    def newest_definition_number(self) -> int | None:
+        """The number of its definition, published or not; None without one."""
+        return self.definitions[0].number if self.definitions else None
+
+    def kernels_for(self, key: DispatchKey) -> list[RegistrationHandle]:
+        """The list of registrations for ``key``, newest first; made if need be."""
+        return self.kernels.setdefault(key, [])
+
+    def snapshot(self, fallbacks: Fallbacks) -> OperatorState:
+        """The registrations as callers should see them. The caller holds the mutex."""
+        definition = self.definitions[0].registration if self.definitions else None
+        schema = definition.schema if definition is not None else None
+        signature = None
+        if schema is not None:
+            known = _is_same_schema(schema, self.schema)
+            signature = self.signature if known else Signature(schema)
+        kernels = {key: handles[0].registration for key, handles in self.kernels.items() if handles}
+        return OperatorState(definition, signature, kernels, fallbacks)
+
+    def prune(self) -> None:
+        """Forget the keys that have no kernels any more (I2)."""
+        for key in [key for key, handles in self.kernels.items() if not handles]:
+            del self.kernels[key]
+
+    def begin(self, state: OperatorState) -> None:
+        """Show ``state``, in an entry that nobody calls yet."""
+        for _, name, value in self.stores_of(state):
+            setattr(self, name, value)
+
+    def stores_of(self, state: OperatorState) -> tuple[AttributeStore, ...]:
+        """What shows ``state`` to callers, once it is stored."""
+        self.definition_number = self.newest_definition_number
+        shown = (
+            (self, "state", state),
+            (self, "redispatches", state.redispatches),
+            (self, "boxed_redispatches", state.boxed_redispatches),
+            (self, "calls", state.calls),
+        )
+        if self.schema is not None or state.schema is None:
+            return shown
+        return (
+            *shown,
+            (self, "schema", state.schema),
+            (self, "signature", state.signature),
+            (self, "handle", None),  # it was made when there was no schema to compile
+        )
+
+    def stores_of_death(self) -> tuple[AttributeStore, ...]:
+        """What shows that the entry is dead, once it is stored; ``forget_handle`` follows."""
+        self.definition_number = None
+        return (
+            (self, "state", None),
+            (self, "redispatches", NO_CALLS),
+            (self, "boxed_redispatches", NO_CALLS),
+            (self, "calls", NO_CALLS),
+        )
+
+    def forget_handle(self) -> None:
+        """Leave the handle of a dead entry to those who hold it.
+
+        Each of the two would keep the other until the garbage collector comes.
+        """
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            handle.forget_schema()
+
+    @property
+    def needs_successor(self) -> bool:
+        """Whether its definition has another schema than the one callers know it by (I4)."""
+        return (
+            self.schema is not None
+            and bool(self.definitions)
+            and not _is_same_schema(self.definitions[0].registration.schema, self.schema)
+        )
+
+    def successor(self) -> OperatorEntry:
+        """An entry with the same registrations, for a new schema; this one is left without."""
+        entry = OperatorEntry(self.dispatcher, self.name)
+        entry.definitions, entry.kernels = self.definitions, self.kernels
+        entry.report_error = self.report_error
+        self.definitions, self.kernels = [], {}
+        return entry
+
+    def find_violations(self, fallbacks: Fallbacks) -> list[str]:
+        """What does not hold, in words. The caller holds the mutex."""
+        wrong = []
+        if len(self.definitions) > 1:
+            wrong.append(f"it has {len(self.definitions)} definitions")
+        wrong += [
+            f"it has an empty list of kernels for {k}" for k, v in self.kernels.items() if not v
+        ]
+        handles = [*self.definitions, *(h for kernels in self.kernels.values() for h in kernels)]
+        dead = [handle for handle in handles if not handle.live]
+        wrong += [f"it holds {handle}" for handle in dead]
+        if self.state is None:
+            return [f"{self.name}: {text}" for text in [*wrong, "it is not published"]]
+        expected = self.snapshot(fallbacks)
+        if self.state.kernels != expected.kernels:
+            wrong.append("its published kernels are not the registered ones")
+        if self.state.definition is not expected.definition:
+            wrong.append("its published definition is not the registered one")
+        if self.state.fallbacks is not fallbacks:
+            wrong.append("its published fallbacks are not the registered ones")
+        state = self.state
+        memos = (self.calls, self.redispatches, self.boxed_redispatches)
+        theirs = (state.calls, state.redispatches, state.boxed_redispatches)
+        if any(mine is not its for mine, its in zip(memos, theirs, strict=True)):
+            wrong.append("its compiled callers look at another state")
+        wrong += self.state.find_violations()
+        return [f"{self.name}: {text}" for text in wrong]
+
+
+def _is_same_schema(one: FunctionSchema | None, other: FunctionSchema | None) -> bool:
+    # Equal schemas may still differ: a default of 1 equals one of True, and one of 1.0.
+    return one is other or (one == other and str(one) == str(other))

@@ -1,0 +1,419 @@
+"""An operator as callers hold it: ``handle(x, y)`` dispatches.
+
+Mirrors ``OperatorHandle`` of ``ATen/core/dispatch/Dispatcher.h`` and ``OpOverload`` of
+``torch/_ops.py``. The methods here are the specification of a call, in steps that one can
+read; ``compiled_call.py`` generates a shorter way to the same answer for each schema.
+
+Note [A handle follows its name]
+    PyTorch 2.13 crashes when an operator is called that has been unregistered. Here the handle
+    looks the name up again: it calls whatever is registered under it now, or raises
+    OperatorNotFoundError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from opdispatch.autograd.inference_tensor import ADINPLACE_OR_VIEW_BIT, marking_results
+from opdispatch.boxing.kernel_function import KernelFunction
+from opdispatch.boxing.signature import Signature
+from opdispatch.dispatch.call_watch import CallWatch
+from opdispatch.dispatch.dispatch_table import AMBIGUOUS
+from opdispatch.dispatch.op_overload_names import OpOverloadNames
+from opdispatch.dispatch.operator_dump import (
+    RegisteredKernel,
+    TableRow,
+    format_registrations,
+    format_table,
+    table_rows,
+)
+from opdispatch.dispatch.operator_state import OperatorState, Resolution, is_fallthrough
+from opdispatch.dispatch.registration import Registration
+from opdispatch.errors import AmbiguousKernelError, NoKernelError, OperatorNotFoundError
+from opdispatch.keys.dispatch_key import DispatchKey, is_alias_key, key_of
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE, LocalState
+from opdispatch.schema.function_schema import FunctionSchema, OperatorName
+
+if TYPE_CHECKING:
+    from opdispatch.dispatch.dispatcher import Dispatcher
+    from opdispatch.dispatch.operator_entry import OperatorEntry
+
+
+class OperatorHandle(OpOverloadNames):
+    """One overload of one operator; made by the dispatcher, callable from any thread."""
+
+    __slots__ = ("__weakref__", "_entry")
+
+    def __init__(self, entry: OperatorEntry) -> None:
+        self._entry = entry
+
+    # -- what it is ---------------------------------------------------------------------------
+
+    @property
+    def name(self) -> OperatorName:
+        """The operator's name."""
+        return self._entry.name
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """The dispatcher that it is an operator of."""
+        return self._entry.dispatcher
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether the operator is defined; one with kernels alone cannot be called."""
+        return self._state().signature is not None
+
+    @property
+    def signature(self) -> Signature:
+        """How its arguments are bound. Raises OperatorNotFoundError if it is not defined."""
+        return self._signature_in(self._state())
+
+    @property
+    def call_signature(self) -> Signature:
+        """The signature of a call that is under way: it stays if the operator is unregistered."""
+        entry = self._entry
+        # Within a transaction, a call may be of a definition that is not published.
+        if entry.signature is None or entry.dispatcher.in_transaction:
+            return self.signature
+        return entry.signature
+
+    @property
+    def may_write(self) -> bool:
+        """Whether calls may write to arguments: at once, for those who ask in each call."""
+        signature = self._entry.signature
+        return signature is None or bool(signature.written)
+
+    @property
+    def schema(self) -> FunctionSchema:
+        """Its schema. Raises OperatorNotFoundError if it is not defined."""
+        return self.signature.schema
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags of its definition: each a ``Tag``, which is its own name as text."""
+        definition = self._state().definition
+        return list(definition.tags) if definition is not None else []
+
+    @property
+    def defined_at(self) -> str:
+        """Where it was defined, "FILE:LINE"; "" if it was not."""
+        definition = self._state().definition
+        return definition.site if definition is not None else ""
+
+    @property
+    def definition(self) -> Registration | None:
+        """The registration that defined it."""
+        return self._state().definition
+
+    def kernels(self) -> list[RegisteredKernel]:
+        """Its kernels in the order of their keys, the newest of each key first."""
+        return self._entry.dispatcher.list_kernels(self.name)
+
+    def has_kernel_for_dispatch_key(self, key: DispatchKey | str) -> bool:
+        """Whether a kernel is registered for exactly ``key``, be it a runtime or an alias key."""
+        return key_of(key) in self._state().kernels
+
+    @property
+    def asks_vmap_mode(self) -> bool:
+        """Whether calls within ``vmap`` differ even without a batch: see ``OperatorState``."""
+        state = self._entry.state  # at once: it is asked in each call
+        return (self._state() if state is None else state).asks_vmap_mode
+
+    def kernel_for_dispatch_key(self, key: DispatchKey) -> KernelFunction | None:
+        """Return the newest kernel that is registered for exactly ``key``, or None."""
+        registration = self._state().kernels.get(key)
+        return None if registration is None else registration.kernel
+
+    # -- the steps of a call ------------------------------------------------------------------
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arguments as a stack, in schema order, with defaults. Raises ArgumentError."""
+        return self.signature.bind(args, kwargs)
+
+    def dispatch_keys(self, stack: Sequence[Any]) -> DispatchKeySet:
+        """The keys that a call with these arguments is dispatched with, in this task."""
+        return DispatchKeySet(self._bits(self._state(), stack))
+
+    def lookup(self, keys: DispatchKeySet) -> Resolution:
+        """The kernel for ``keys``, as ``dispatch_keys`` gives them.
+
+        Raises NoKernelError if there is none, AmbiguousKernelError if there are two.
+        """
+        return self._lookup(self._state(), keys.bits)
+
+    def check_returns(self, stack: Sequence[Any]) -> list[Any]:
+        """The returns on ``stack``, converted to their types. Raises ReturnError."""
+        return self.signature.check_returns(stack)
+
+    def no_kernel_error(
+        self, key: str, what: str, state: OperatorState | None = None
+    ) -> NoKernelError:
+        """The error for a call that no kernel serves at ``key``: ``what``, and which keys are.
+
+        ``state`` is the one the call was looked up in; the current one, if it is not given.
+        """
+        served = [str(k) for k in (state or self._state()).keys_with_kernel()]
+        have = f"kernels serve {_shorten(served)}" if served else "no key has a kernel"
+        return NoKernelError(
+            f"{what}; {have}", operator=str(self.name), key=key, available=", ".join(served)
+        )
+
+    # -- calls --------------------------------------------------------------------------------
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the kernel for the keys of the arguments.
+
+        Raises ArgumentError, NoKernelError, AmbiguousKernelError, ReturnError,
+        OperatorNotFoundError, and what the kernel raises.
+        """
+        return self.interpret_call(args, kwargs)
+
+    def redispatch(self, keys: DispatchKeySet, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the kernel for exactly ``keys``, whatever keys the arguments have."""
+        return self.interpret_redispatch(keys, args, kwargs)
+
+    def redispatch_converted(self, keys: DispatchKeySet, /, *args: Any, **kwargs: Any) -> Any:
+        """``redispatch`` by a kernel of this operator that passes on what it was given.
+
+        All arguments must be there, converted: compiled code does not look at them again.
+        """
+        return self.interpret_redispatch(keys, args, kwargs)
+
+    def redispatch_function(self, keys: DispatchKeySet) -> Callable[..., Any]:
+        """``redispatch_converted`` for these keys, as a function of the arguments alone.
+
+        The kernel is looked up now, unless calls are traced: to be kept in an ``OperatorState``.
+        The function has it as ``kernel``, for who passes on what is its own and looks at no
+        result: the kernel gets those very lists, and what it returns is not checked.
+        """
+        handle, state = self._follow()
+        if LOCAL_STATE.get().trace is None:
+            function = state.redispatches.get(keys.bits)
+            if function is None and (kernel := state.find_kernel(keys.bits)) is not None:
+                function = kernel.unboxed(handle, keys)
+                state.remember(state.redispatches, keys.bits, function)
+            if function is not None:
+                return handle._link(keys, function)
+        return handle._unlinked(keys)  # which raises, or is seen
+
+    def _link(self, keys: DispatchKeySet, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``redispatch_converted`` of what ``function`` is for; compiled code calls that."""
+        return self._unlinked(keys)
+
+    def _unlinked(self, keys: DispatchKeySet) -> Callable[..., Any]:
+        function, kernel = (partial(self.redispatch_converted, keys) for _ in range(2))
+        function.__dict__["kernel"] = kernel
+        return function
+
+    def interpret_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A call in readable steps; what compiled code does whenever it is in doubt."""
+        handle, state = self._follow()
+        local = LOCAL_STATE.get()
+        signature = handle._signature_in(state)
+        stack = signature.bind(args, kwargs)
+        argument_bits = signature.key_bits(stack)
+        bits = state.mask(local.apply(argument_bits))
+        kernel = handle._lookup(state, bits)
+        function = kernel.kernel.unboxed(handle, DispatchKeySet(bits))
+        if not local.included & ADINPLACE_OR_VIEW_BIT:  # in inference mode
+            function = marking_results(signature.schema, function)
+        if (memo := state.calls_in(local)) is not None:
+            state.remember(memo, argument_bits, function)
+        return handle._run(function, signature, stack, kernel, "call", local)
+
+    def interpret_redispatch(
+        self, keys: DispatchKeySet, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """``redispatch`` in readable steps."""
+        handle, state = self._follow()
+        local = LOCAL_STATE.get()
+        signature = handle._signature_in(state)
+        stack = signature.bind(args, kwargs)
+        kernel = handle._lookup(state, keys.bits)
+        function = kernel.kernel.unboxed(handle, keys)
+        if local.trace is None:
+            state.remember(state.redispatches, keys.bits, function)
+        return handle._run(function, signature, stack, kernel, "redispatch", local)
+
+    def call_boxed(self, stack: list[Any]) -> None:
+        """Replace the arguments on ``stack``, as ``bind`` gives them, by the returns."""
+        handle, state = self._follow()
+        bits = handle._bits(state, stack)
+        handle._call_kernel_boxed(state, handle._lookup(state, bits), bits, stack, "callBoxed")
+
+    def redispatch_boxed(self, keys: DispatchKeySet, stack: list[Any]) -> None:
+        """``call_boxed`` with exactly ``keys``, whatever keys the arguments have."""
+        self.interpret_redispatch_boxed(keys, stack)
+
+    def interpret_redispatch_boxed(self, keys: DispatchKeySet, stack: list[Any]) -> None:
+        """``redispatch_boxed`` in readable steps."""
+        handle, state = self._follow()
+        handle._signature_in(state)  # without a definition, that is what is wrong
+        kernel = handle._lookup(state, keys.bits)
+        if LOCAL_STATE.get().trace is None:
+            function = kernel.kernel.boxed(handle, keys)
+            state.remember(state.boxed_redispatches, keys.bits, function)
+        handle._call_kernel_boxed(state, kernel, keys.bits, stack, "redispatchBoxed")
+
+    def call_boxed_for_dispatch_key(self, key: DispatchKey | str, stack: list[Any]) -> None:
+        """Call the kernel in the slot of ``key`` as ``call_boxed`` does, with the arguments' keys.
+
+        Of an alias key, it is the kernel that is registered for it.
+        """
+        key = key_of(key)
+        handle, state = self._follow()
+        bits = handle._bits(state, stack)
+        kernel = handle._checked(state, key, bits, arrived=str(key))
+        handle._call_kernel_boxed(state, kernel, bits, stack, "callBoxed")
+
+    def set_report_error_callback(self, callback: Callable[[str], None] | None) -> None:
+        """Call ``callback(key)`` whenever a call finds no kernel, before NoKernelError is raised.
+
+        What the callback raises is raised instead. It is not asked about Meta tensors, nor about
+        an ambiguous kernel, as in PyTorch. Mirrors ``_dispatch_set_report_error_callback``.
+        """
+        self._follow()[0]._entry.report_error = callback
+
+    # -- looking inside -----------------------------------------------------------------------
+
+    def table_rows(self) -> list[TableRow]:
+        """The computed dispatch table, Undefined first; keys without a kernel have no row."""
+        return table_rows(self._state())
+
+    def dump_table(self) -> str:
+        """The computed dispatch table in the lines of ``torch._C._dispatch_dump_table``."""
+        return format_table(self.table_rows())
+
+    def dump_state(self) -> str:
+        """What has been registered, in the manner of ``torch._C._dispatch_dump``."""
+        return format_registrations(str(self.name), self._state().definition, self.kernels())
+
+    def __repr__(self) -> str:
+        return f"<OperatorHandle {self.name}>"
+
+    def forget_schema(self) -> None:
+        """From now on, binds arguments to what the operator's name stands for at each call.
+
+        See Note [Compiled for one schema] in ``compiled_call.py``.
+        """
+        self.__class__ = OperatorHandle
+
+    # -- plumbing -----------------------------------------------------------------------------
+
+    def _follow(self) -> tuple[OperatorHandle, OperatorState]:
+        """The handle and state to use. See Note [A handle follows its name]."""
+        entry = self._entry
+        state = entry.dispatcher.state_of(entry)
+        if state is not None:
+            return self, state
+        handle = entry.dispatcher.find_op(entry.name)
+        if handle is None:
+            raise OperatorNotFoundError(
+                f"operator {entry.name} is gone: the library that defined it was unloaded",
+                operator=str(entry.name),
+            )
+        return handle._follow()
+
+    def _state(self) -> OperatorState:
+        return self._follow()[1]
+
+    def _signature_in(self, state: OperatorState) -> Signature:
+        if state.signature is None:
+            raise OperatorNotFoundError(
+                f"operator {self.name} has kernels but no definition",
+                hint="did you forget to define it?",
+                operator=str(self.name),
+            )
+        return state.signature
+
+    def _bits(self, state: OperatorState, stack: Sequence[Any]) -> int:
+        """The keys of a call with these arguments."""
+        argument_bits = self._signature_in(state).key_bits(stack)
+        return state.mask(LOCAL_STATE.get().apply(argument_bits))
+
+    def _lookup(self, state: OperatorState, bits: int) -> Resolution:
+        return self._checked(state, state.resolve(bits)[0], bits)
+
+    def _checked(
+        self, state: OperatorState, key: DispatchKey, bits: int, arrived: str = ""
+    ) -> Resolution:
+        registration, reason = state.slot(key) if not is_alias_key(key) else state.registered(key)
+        if registration is None or registration.kernel is None or is_fallthrough(registration):
+            # The name that PyTorch gives the highest key differs from its slot's if no backend
+            # is set: "QuantizedUndefined" is served by the slot of QuantizedCPU.
+            arrived = arrived or str(DispatchKeySet(bits).highest_priority_key)
+            self._raise_no_kernel(state, arrived, reason, registration)
+        return Resolution(key, registration, registration.kernel, reason)
+
+    def _raise_no_kernel(
+        self, state: OperatorState, arrived: str, reason: str, registration: Registration | None
+    ) -> NoReturn:
+        facts = {"operator": str(self.name), "key": arrived}
+        if reason == AMBIGUOUS:
+            raise AmbiguousKernelError(
+                f"{self.name} has a CompositeImplicitAutograd kernel and a kernel for a backend "
+                "that shares AutogradOther, so which of them autograd should use is ambiguous",
+                hint="register a kernel for AutogradOther, or CompositeExplicitAutograd instead",
+                **facts,
+            )
+        report = self._entry.report_error
+        if report is not None and registration is None and arrived != "Meta":
+            report(arrived)
+        if registration is not None:
+            what = f"{self.name} falls through at {arrived}, which a redispatch cannot do"
+        elif arrived == "Named":
+            what = (
+                f"{self.name} is not yet supported with named tensors: call it with tensors whose "
+                "names are dropped, `tensor.rename(None)`, and name its result"
+            )
+        elif arrived == "Undefined":
+            what = f"{self.name} was called without tensor arguments, and has no kernel for that"
+        else:
+            what = f"{self.name} has no kernel for arguments from the {arrived} backend"
+        error = self.no_kernel_error(arrived, what, state)
+        if arrived == "Undefined" and registration is None:
+            error.hint = (
+                "register one for CompositeExplicitAutograd, which needs no tensor; tensors in a "
+                "Dict do not choose a kernel"
+            )
+        raise error
+
+    def _run(
+        self,
+        function: Any,
+        signature: Signature,
+        stack: Sequence[Any],
+        kernel: Resolution,
+        kind: str,
+        local: LocalState,
+    ) -> Any:
+        args, kwargs = signature.split(stack)
+        if local.trace is None and local.observer is None:
+            return signature.check_result(function(*args, **kwargs))
+        with CallWatch(self, kernel, kind, local, stack) as watch:
+            watch.result = signature.check_result(function(*args, **kwargs))
+        return watch.result
+
+    def _call_kernel_boxed(
+        self, state: OperatorState, kernel: Resolution, bits: int, stack: list[Any], kind: str
+    ) -> None:
+        local = LOCAL_STATE.get()
+        signature = self._signature_in(state)
+        if local.trace is None and local.observer is None:
+            kernel.kernel.call_boxed(self, DispatchKeySet(bits), stack)
+            stack[:] = signature.check_returns(stack)
+            return
+        with CallWatch(self, kernel, kind, local, stack) as watch:
+            kernel.kernel.call_boxed(self, DispatchKeySet(bits), stack)
+            stack[:] = signature.check_returns(stack)
+            watch.result = signature.unbox_returns(stack)
+
+
+def _shorten(names: Sequence[str], most: int = 12) -> str:
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most} more"

@@ -1,0 +1,249 @@
+"""What callers see of an operator: an immutable snapshot of its registrations.
+
+Mirrors the dispatch table of ``OperatorEntry`` and the masks of ``DispatchKeyExtractor``. PyTorch
+fills a table of one slot a key whenever a registration changes, and must find out which slots
+the change affects. Here a change publishes a new snapshot, whose slots are computed when
+a call first needs them and kept from then on. Nothing can be stale: every slot follows from the
+one snapshot that it is kept in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from opdispatch.boxing.kernel_function import KernelFunction
+from opdispatch.boxing.signature import Signature
+from opdispatch.dispatch.dispatch_table import Slot, compute_slot
+from opdispatch.dispatch.registration import Registration
+from opdispatch.keys.dispatch_key import (
+    FUNCTIONALITIES,
+    FUNCTIONALITY_BIT,
+    NUM_BACKENDS,
+    DispatchKey,
+)
+from opdispatch.keys.dispatch_key_set import (
+    BACKEND_MASK,
+    OFFSET_AND_MASK,
+    RUNTIME_KEYS,
+    WORD_MASK,
+    DispatchKeySet,
+)
+from opdispatch.local_state.local_dispatch_key_set import (
+    DEFAULT_STATE,
+    LocalState,
+    apply_local_sets,
+)
+
+if TYPE_CHECKING:
+    from opdispatch.schema.function_schema import FunctionSchema
+
+# Key sets met by calls are few; a caller that makes up many must not make memory grow.
+MEMO_LIMIT = 256
+STATE_LIMIT = 16
+"""As few are the sets of keys that tasks have switched on and off."""
+NONDETERMINISTIC = "nondeterministic_seeded"
+"""The tag of operators whose results are random."""
+
+
+class Fallbacks:
+    """The backend fallbacks of a dispatcher: the newest one of each runtime key. Immutable."""
+
+    __slots__ = ("by_key", "fallthrough_keys")
+
+    def __init__(self, by_key: Mapping[DispatchKey, Registration]) -> None:
+        self.by_key = by_key
+        self.fallthrough_keys = frozenset(
+            key for key, registration in by_key.items() if is_fallthrough(registration)
+        )
+
+
+def is_fallthrough(registration: Registration | None) -> bool:
+    """Whether ``registration`` is of a kernel, and one that is never called."""
+    kernel = registration.kernel if registration is not None else None
+    return kernel is not None and kernel.is_fallthrough
+
+
+def table_key(bits: int) -> DispatchKey:
+    """The key whose slot serves a call with ``bits``; without a backend, the CPU's."""
+    offset, mask = OFFSET_AND_MASK[(bits >> NUM_BACKENDS).bit_length()]
+    return RUNTIME_KEYS[offset + max((bits & mask).bit_length() - 1, 0)]
+
+
+class Resolution(NamedTuple):
+    """Which kernel a call arrived at: the key it has, and why it is this one."""
+
+    key: DispatchKey
+    registration: Registration
+    kernel: KernelFunction
+    reason: str
+
+    @property
+    def registered_at(self) -> str:
+        """Where the kernel was registered, "FILE:LINE"."""
+        return self.registration.site
+
+
+class OperatorState:
+    """One operator between two changes.
+
+    Guards      nothing: the registrations never change, and the memos below only gain
+                entries, each of which follows from the registrations.
+    Invariants  every entry of ``calls``, ``redispatches`` and ``boxed_redispatches`` is what
+                ``resolve`` says for its key, and so is each of ``calls_in`` a state.
+    """
+
+    __slots__ = (
+        "_asks_vmap_mode",
+        "_calls_in",
+        "_masks",
+        "_slots",
+        "boxed_redispatches",
+        "calls",
+        "definition",
+        "fallbacks",
+        "kernels",
+        "redispatches",
+        "signature",
+    )
+
+    def __init__(
+        self,
+        definition: Registration | None,
+        signature: Signature | None,
+        kernels: Mapping[DispatchKey, Registration],
+        fallbacks: Fallbacks,
+    ) -> None:
+        self.definition = definition
+        self.signature = signature
+        self.kernels = kernels
+        self.fallbacks = fallbacks
+        # From the key bits of a call's arguments, in the default local state, to the function
+        # to call; and the same from the key bits of a redispatch, unboxed and boxed.
+        self.calls: dict[int, Callable[..., Any]] = {}
+        self._calls_in: dict[tuple[int, int], dict[int, Callable[..., Any]]] = {}
+        self.redispatches: dict[int, Callable[..., Any]] = {}
+        self.boxed_redispatches: dict[int, Callable[..., Any]] = {}
+        self._slots: dict[DispatchKey, Slot] = {}
+        self._masks: dict[int, int] = {}
+        self._asks_vmap_mode: bool | None = None
+
+    @property
+    def schema(self) -> FunctionSchema | None:
+        """The operator's schema, if it is defined."""
+        return self.definition.schema if self.definition is not None else None
+
+    @property
+    def asks_vmap_mode(self) -> bool:
+        """Whether calls within ``vmap`` differ even without a batch: random ones, and those with a
+        kernel for FuncTorchVmapMode."""
+        found = self._asks_vmap_mode
+        if found is None:
+            tags = () if self.definition is None else self.definition.tags
+            found = NONDETERMINISTIC in tags or DispatchKey.FuncTorchVmapMode in self.kernels
+            self._asks_vmap_mode = found
+        return found
+
+    def slot(self, key: DispatchKey) -> Slot:
+        """The slot of a runtime key."""
+        slot = self._slots.get(key)
+        if slot is None:
+            slot = compute_slot(key, self.kernels, self.fallbacks.by_key)
+            self._slots[key] = slot
+        return slot
+
+    def registered(self, key: DispatchKey) -> Slot:
+        """Return what is registered for exactly ``key``, which may be an alias key."""
+        return Slot(self.kernels.get(key), "kernel")
+
+    def mask(self, bits: int) -> int:
+        """``bits`` without the functionalities that fall through on their highest backend."""
+        backend = max((bits & BACKEND_MASK).bit_length() - 1, 0)
+        mask = self._masks.get(backend)
+        if mask is None:
+            mask = self.compute_mask(backend)
+            self._masks[backend] = mask
+        return bits & mask
+
+    def compute_mask(self, backend: int) -> int:
+        """The bits that do not fall through when ``backend`` is the highest one: pure."""
+        own = any(is_fallthrough(registration) for registration in self.kernels.values())
+        mask = WORD_MASK
+        for functionality in FUNCTIONALITIES:
+            place = FUNCTIONALITY_BIT[functionality]
+            key = table_key(1 << place | 1 << backend)
+            # A slot falls through only if some kernel of the operator does, or its fallback.
+            if (own or key in self.fallbacks.fallthrough_keys) and is_fallthrough(
+                self.slot(key).registration
+            ):
+                mask &= ~(1 << place)
+        return mask
+
+    def resolve(self, bits: int) -> tuple[DispatchKey, Slot]:
+        """The key that a call with ``bits`` arrives at, and its slot."""
+        key = table_key(bits)
+        return key, self.slot(key)
+
+    def find_kernel(self, bits: int) -> KernelFunction | None:
+        """The kernel that a call with ``bits`` arrives at, if there is one that can be called."""
+        registration, _ = self.resolve(bits)[1]
+        if registration is None or is_fallthrough(registration):
+            return None
+        return registration.kernel
+
+    def calls_in(self, local: LocalState) -> dict[int, Callable[..., Any]] | None:
+        """``calls`` of tasks in a state: of its own where it adds keys to them or takes some.
+
+        None where a trace or an observer is to see each call, or if there are too many states.
+        """
+        if local is DEFAULT_STATE:
+            return self.calls
+        if local.trace is not None or local.observer is not None:
+            return None
+        switched = local.included, local.excluded
+        memo = self._calls_in.get(switched)
+        if memo is None and len(self._calls_in) < STATE_LIMIT:
+            memo = self._calls_in.setdefault(switched, {})
+        return memo
+
+    def remember(
+        self, memo: dict[int, Callable[..., Any]], bits: int, call: Callable[..., Any]
+    ) -> None:
+        """Keep the function for ``bits`` in one of the memos, if there is room."""
+        if len(memo) < MEMO_LIMIT:
+            memo[bits] = call
+
+    def keys_with_kernel(self) -> list[DispatchKey]:
+        """The runtime keys that the operator's own kernels serve, in the order of the table."""
+        own = [(key, self.slot(key).registration) for key in RUNTIME_KEYS]
+        fallbacks = self.fallbacks.by_key
+        return [
+            key
+            for key, registration in own
+            if registration is not None
+            and registration is not fallbacks.get(key)
+            and not is_fallthrough(registration)
+        ]
+
+    def find_violations(self) -> list[str]:
+        """What does not follow from the registrations, in words."""
+        fresh = OperatorState(self.definition, self.signature, self.kernels, self.fallbacks)
+        wrong = [
+            f"the slot of {key} is {slot}, and should be {fresh.slot(key)}"
+            for key, slot in list(self._slots.items())
+            if fresh.slot(key) != slot
+        ]
+        wrong += [
+            f"the mask of backend {backend} is {mask:#x}, "
+            f"and should be {fresh.compute_mask(backend):#x}"
+            for backend, mask in list(self._masks.items())
+            if fresh.compute_mask(backend) != mask
+        ]
+        default = DEFAULT_STATE.included, DEFAULT_STATE.excluded
+        for switched, memo in [(default, self.calls), *list(self._calls_in.items())]:
+            for bits in list(memo):
+                keys = fresh.mask(apply_local_sets(*switched, bits))
+                if fresh.resolve(keys)[1].registration is None:
+                    which = f"{DispatchKeySet(bits)} leads to a kernel"
+                    wrong.append(f"{which}, and should lead to none")
+        return wrong

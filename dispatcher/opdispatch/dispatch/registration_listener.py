@@ -1,0 +1,39 @@
+"""Who is told of operators that come and go.
+
+Mirrors ``OpRegistrationListener`` of ``ATen/core/dispatch/Dispatcher.h``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from opdispatch.schema.function_schema import OperatorName
+
+LOG = logging.getLogger("opdispatch")
+
+
+class RegistrationListener(Protocol):
+    """Is told of operators that are defined, and of those about to lose their definition.
+
+    Both are called with the registration mutex held, so that their order is the order of the
+    changes: they must be quick, must not wait for another thread, and must not register. What
+    they raise is logged.
+    """
+
+    def on_operator_registered(self, name: OperatorName) -> None:
+        """The operator can be called from now on; or is the last of several overloads from now on,
+        since it was defined anew.
+        """
+
+    def on_operator_deregistered(self, name: OperatorName) -> None:
+        """The operator can still be called, but not much longer."""
+
+
+def tell(event: Callable[[OperatorName], None], name: OperatorName) -> None:
+    """Tell a listener. One that raises must not stop a publication half-way."""
+    try:
+        event(name)
+    except Exception:
+        LOG.exception("a registration listener failed at %s", name)

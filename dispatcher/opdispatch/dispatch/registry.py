@@ -1,0 +1,428 @@
+"""The writer's side of the dispatcher: who has registered what, and how it gets published."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from opdispatch.dispatch.attribute_stores import AttributeStore, store_at_once
+from opdispatch.dispatch.left_right import LeftRight
+from opdispatch.dispatch.name_table import NameChange, NameTable
+from opdispatch.dispatch.operator_entry import OperatorEntry
+from opdispatch.dispatch.operator_state import Fallbacks, OperatorState
+from opdispatch.dispatch.registration import Registration, RegistrationHandle
+from opdispatch.dispatch.signature_check import check_signatures
+from opdispatch.dispatch.transaction import ChangeLog, Transaction
+from opdispatch.errors import DispatchKeyError, DuplicateDefinitionError, RegistrationError
+from opdispatch.keys.dispatch_key import DispatchKey, is_alias_key
+from opdispatch.keys.dispatch_key_set import RUNTIME_KEYS, get_runtime_dispatch_key_set
+from opdispatch.schema.function_schema import OperatorName
+
+Handles = list[RegistrationHandle]
+RuleKey = tuple[OperatorName, type[Any]]
+"""The operator, and the class of the mode or the tensor that is asked."""
+
+# As in PyTorch: a backend from outside may bring its own autograd, and a fallback for a
+# functionality such as Dense serves no slot, so that two are not in each other's way.
+_MANY_FALLBACKS = frozenset(
+    key for key in DispatchKey if key not in RUNTIME_KEYS or key.name == "AutogradPrivateUse1"
+)
+
+
+class Registry:
+    """The registrations of one dispatcher, newest first.
+
+    Guards      ``mutex`` is the right to register and to undo. Readers never take it: they look
+                names up in ``names``, and each entry publishes its own state.
+    Invariants  outside a transaction:
+                I1  ``entries`` has exactly the operators with a definition or a kernel, and
+                    ``names`` leads to the same entries;
+                I2  the state of every entry is the snapshot of its registrations and of
+                    ``published_fallbacks``, which are the newest of ``fallbacks``.
+                Always: a registration that raises has changed nothing.
+    ``changed`` is notified at the end of every publication; its waiters are the dispatcher's
+    ``wait_for_def`` and ``wait_for_impl``.
+    """
+
+    def __init__(self, make_entry: Callable[[OperatorName], OperatorEntry]) -> None:
+        self._make_entry = make_entry
+        self.mutex = threading.RLock()
+        self.changed = threading.Condition(self.mutex)
+        self.entries: dict[OperatorName, OperatorEntry] = {}
+        self.namespaces: dict[str, Handles] = {}
+        self.fallbacks: dict[DispatchKey, Handles] = {}
+        self.published_fallbacks = Fallbacks({})
+        self.rules: dict[RuleKey, Handles] = {}
+        self.published_rules: Mapping[RuleKey, Registration] = {}
+        self.names: LeftRight[NameTable] = LeftRight(NameTable)
+        self.allowed_keys: frozenset[DispatchKey] | None = None  # None allows every key
+        self.skipped: Handles = []
+        self.epoch = 0
+        self.on_defined: Callable[[OperatorName], None] = lambda name: None
+        self.on_undefined: Callable[[OperatorName], None] = lambda name: None
+        self._numbers = itertools.count(1)
+        self._log: ChangeLog | None = None
+        self._depth = 0
+        self._busy = False  # see Note [Finalizers may undo]
+        self._deferred: Handles = []
+        # The thread in a transaction. Others read it without the mutex: whatever they see, it
+        # is not their own number.
+        self._owner: int | None = None
+
+    # -- transactions ---------------------------------------------------------------------------
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the calling thread is in a transaction, and so sees what is not published."""
+        return self._owner == threading.get_ident()
+
+    def begin(self) -> ChangeLog:
+        """Enter a transaction, or one within it."""
+        self.mutex.acquire()
+        self._depth += 1
+        if self._log is None:
+            self._log = ChangeLog()
+            self._owner = threading.get_ident()
+        return self._log
+
+    def end(self) -> None:
+        """Leave a transaction; the outermost one publishes."""
+        try:
+            while self._depth == 1 and self.log.has_changes:
+                log, self._log = self.log, ChangeLog()
+                self._busy = True
+                try:
+                    self._publish(log)
+                finally:
+                    self._busy = False
+                self._undo_deferred()
+        finally:
+            self._depth -= 1
+            is_over = self._depth == 0
+            if is_over:
+                self._owner = self._log = None
+            self.mutex.release()
+            if is_over:
+                self._undo_put_off()
+
+    @property
+    def log(self) -> ChangeLog:
+        """The changes of the transaction that the caller is in."""
+        assert self._log is not None, "only used within a transaction"
+        return self._log
+
+    # -- changes; the caller is in a transaction ------------------------------------------------
+
+    def insert(self, handle: RegistrationHandle) -> None:
+        """Registers. Raises RegistrationError, and changes nothing, if it cannot be."""
+        registration = handle.registration
+        self._busy = True
+        try:
+            self._check(registration)
+            handle.number = next(self._numbers)
+            for handles in self._lists_of(registration):
+                self.log.insert(handles, handle)
+            self._touch(registration)
+        finally:
+            self._busy = False
+        self._undo_deferred()
+
+    def remove(self, handle: RegistrationHandle) -> None:
+        """Undo a registration that is live."""
+        if self._busy:
+            self._deferred.append(handle)
+            return
+        registration = handle.registration
+        self._busy = True
+        try:
+            for handles in self._lists_of(registration):
+                self.log.remove(handles, handle)
+            self._touch(registration)
+        finally:
+            self._busy = False
+        self._undo_deferred()
+
+    # Note [Finalizers may undo]
+    # The garbage collector can run a finalizer at almost any point of this file, in the thread
+    # that holds the mutex, and a finalizer may well close a handle. In the middle of a change
+    # such an undoing is only noted; it is done as soon as the change is complete.
+    # It may also strike in the middle of a look-up, for which somebody else waits who holds the
+    # mutex. So there nobody waits for the mutex: who holds it does what was noted meanwhile when
+    # he lets go of it.
+
+    def undo(self, handles: Sequence[RegistrationHandle]) -> None:
+        """Undo what is live of these, in one publication."""
+        if self.names.is_being_read:
+            self._deferred.extend(handles)
+            self._undo_put_off()
+            return
+        with Transaction(self):
+            for handle in handles:
+                if handle.live:
+                    self.remove(handle)
+
+    def _undo_put_off(self) -> None:
+        while self._deferred and not self._busy and self.mutex.acquire(blocking=False):
+            try:
+                with Transaction(self):
+                    self._undo_deferred()
+            finally:
+                self.mutex.release()
+
+    def _undo_deferred(self) -> None:
+        while self._deferred:
+            handle = self._deferred.pop()
+            if handle.live:
+                self.remove(handle)
+
+    def is_skipped(self, registration: Registration) -> bool:
+        """Whether it is for a key that is not allowed."""
+        allowed, key = self.allowed_keys, registration.key
+        return allowed is not None and bool(key) and key not in allowed
+
+    def find_handle(self, registration: Registration) -> RegistrationHandle | None:
+        """The live handle of a kernel's registration. The caller holds the mutex."""
+        entry = self.entries.get(registration.name) if registration.name is not None else None
+        lists = entry.kernels if entry is not None else self.fallbacks
+        found = (h for handles in lists.values() for h in handles if h.registration is registration)
+        return next(found, None)
+
+    def _lists_of(self, registration: Registration) -> list[Handles]:
+        """The lists that hold ``registration``'s handle while it is live."""
+        if self.is_skipped(registration):
+            return [self.skipped]
+        match registration.kind:
+            case "library":
+                return [self.namespaces.setdefault(registration.namespace, [])]
+            case "def":
+                assert registration.schema is not None
+                return [self._entry(registration.schema.name).definitions]
+            case "impl":
+                assert registration.name is not None
+                assert registration.key is not None
+                return [self._entry(registration.name).kernels_for(registration.key)]
+            case "fallback":
+                keys = runtime_keys_of_fallback(registration.key)
+                return [self.fallbacks.setdefault(key, []) for key in keys]
+            case "dispatch_rule":
+                return [self.rules.setdefault(_rule_key(registration), [])]
+
+    def _entry(self, name: OperatorName) -> OperatorEntry:
+        entry = self.entries.get(name)
+        if entry is None:
+            entry = self.entries[name] = self._make_entry(name)
+        return entry
+
+    def _touch(self, registration: Registration) -> None:
+        if self.is_skipped(registration):
+            return
+        if registration.kind == "fallback":
+            self.log.fallbacks_changed = True
+        if registration.kind == "library":
+            self.log.namespaces_changed = True
+        if registration.kind == "dispatch_rule":  # the operator itself need not be there
+            self.log.rules_changed = True
+            return
+        name = registration.schema.name if registration.schema else registration.name
+        if name is not None:
+            self.log.touched[self._entry(name)] = None
+
+    def _check(self, registration: Registration) -> None:
+        if self.is_skipped(registration):
+            return
+        match registration.kind:
+            case "library":
+                namespace = registration.namespace
+                what = f"the namespace {namespace!r} has a library of kind DEF"
+                hint = "a FRAGMENT library can add operators to it"
+                taken = self.namespaces.get(namespace)
+                self._refuse_second(taken, registration, what, hint, namespace=namespace)
+            case "def":
+                assert registration.schema is not None
+                name = registration.schema.name
+                entry = self.entries.get(name)
+                taken = entry.definitions if entry is not None else None
+                what = f"operator {name} is defined"
+                self._refuse_second(taken, registration, what, operator=str(name))
+                check_signatures(entry, registration)
+            case "impl":
+                if registration.kernel is None or registration.key is None:
+                    raise RegistrationError("an implementation needs a kernel and a dispatch key")
+                assert registration.name is not None
+                check_signatures(self.entries.get(registration.name), registration)
+            case "fallback":
+                for key in runtime_keys_of_fallback(registration.key):
+                    if key in _MANY_FALLBACKS:
+                        continue
+                    what = f"the dispatch key {key} has a fallback"
+                    self._refuse_second(self.fallbacks.get(key), registration, what)
+            case "dispatch_rule":
+                key_of_rule = _rule_key(registration)
+                name, cls = key_of_rule
+                what = f"{cls.__qualname__} has a rule for {name}"
+                self._refuse_second(self.rules.get(key_of_rule), registration, what)
+
+    def _refuse_second(
+        self,
+        taken: Handles | None,
+        registration: Registration,
+        what: str,
+        hint: str = "",
+        **facts: str,
+    ) -> None:
+        if taken:
+            first = taken[0].registration
+            if first.site and first.site == registration.site:  # a module that is loaded anew
+                hint = "close the old library first, or use custom_op, which replaces its own"
+            raise DuplicateDefinitionError(
+                f"{what} already, {first.debug}; the second one was {registration.debug}",
+                hint=hint,
+                first_site=first.site,
+                second_site=registration.site,
+                **facts,
+            )
+
+    # -- what callers see -----------------------------------------------------------------------
+
+    def entry_seen(self, name: OperatorName) -> OperatorEntry | None:
+        """The entry of that name, as the calling thread should see it."""
+        if self.is_mine:
+            entry = self.entries.get(name)
+            return entry if entry is not None and entry.is_registered else None
+        return self.names.read(lambda names: names.entries.get(name))
+
+    def state_seen(self, entry: OperatorEntry) -> OperatorState | None:
+        """The state of ``entry``, as the calling thread should see it: None if it is dead."""
+        if not self.is_mine or not (entry in self.log.touched or self.log.fallbacks_changed):
+            return entry.state
+        if self.entries.get(entry.name) is not entry or not entry.is_registered:
+            return None
+        return entry.snapshot(self._newest_fallbacks())
+
+    def rule_seen(self, name: OperatorName, cls: type[Any]) -> Registration | None:
+        """The rule of exactly that class for an operator, as the calling thread should see it."""
+        if self.is_mine:
+            handles = self.rules.get((name, cls))
+            return handles[0].registration if handles else None
+        return self.published_rules.get((name, cls))
+
+    def _newest_fallbacks(self) -> Fallbacks:
+        return Fallbacks({key: h[0].registration for key, h in self.fallbacks.items() if h})
+
+    def _publish(self, log: ChangeLog) -> None:
+        """Show the changes of the outermost transaction to all threads, at one instant."""
+        stores: list[AttributeStore] = [(self, "epoch", self.epoch + 1)]
+        fallbacks = self.published_fallbacks
+        if log.namespaces_changed:
+            self.namespaces = {namespace: h for namespace, h in self.namespaces.items() if h}
+        if log.fallbacks_changed:
+            fallbacks = self._newest_fallbacks()
+            stores.append((self, "published_fallbacks", fallbacks))
+            for entry in self.entries.values():
+                log.touched[entry] = None
+        if log.rules_changed:
+            self.rules = {key: handles for key, handles in self.rules.items() if handles}
+            rules = {key: h[0].registration for key, h in self.rules.items()}
+            stores.append((self, "published_rules", rules))
+        touched = list(log.touched)
+        for name in [e.name for e in touched if _is_defined(e) and _is_known_otherwise(e)]:
+            self.on_undefined(name)
+        gained = [
+            e.name
+            for e in touched
+            if e.definitions and (_is_known_otherwise(e) or self._has_moved(e))
+        ]
+        changes, dead = self._prepare(touched, fallbacks, stores)
+        if changes:
+            self.names.write(lambda names: names.update(changes), stores)
+        else:
+            store_at_once(stores)
+        for entry in dead:
+            entry.forget_handle()
+        for name in gained:
+            self.on_defined(name)
+        self.changed.notify_all()
+
+    def _prepare(
+        self, touched: Sequence[OperatorEntry], fallbacks: Fallbacks, stores: list[AttributeStore]
+    ) -> tuple[list[NameChange], list[OperatorEntry]]:
+        """Add to ``stores`` what callers are to see of the entries that were touched.
+
+        Returns the changes of the names, and the entries that die.
+        """
+        changes: list[NameChange] = []
+        dead: list[OperatorEntry] = []
+        for entry in touched:
+            entry.prune()
+            known, was_number = entry.state is not None, entry.definition_number
+            shown = entry
+            if not entry.is_registered:
+                del self.entries[entry.name]
+                if known:
+                    changes.append(NameChange(entry.name, None))
+                    dead.append(entry)
+                continue
+            if entry.needs_successor:
+                shown = self.entries[entry.name] = entry.successor()
+                dead.append(entry)
+            state = shown.snapshot(fallbacks)
+            if shown.state is None:  # nobody can have found it yet
+                shown.begin(state)
+            else:
+                stores += shown.stores_of(state)
+            number = shown.newest_definition_number
+            if shown is not entry or not known or was_number != number:
+                changes.append(NameChange(shown.name, shown, number))
+        for entry in dead:
+            # At the same instant as the names: a caller who finds it dead finds its successor.
+            stores += entry.stores_of_death()
+        return changes, dead
+
+    def _has_moved(self, entry: OperatorEntry) -> bool:
+        """Whether it is defined anew, and so the last one of several overloads."""
+        if entry.definition_number == entry.newest_definition_number:
+            return False
+        name = entry.name.name
+        return len(self.names.read(lambda names: names.overloads.get(name, ()))) > 1
+
+    def find_violations(self) -> list[str]:
+        """What does not hold, in words: every state is recomputed and compared."""
+        with self.mutex:
+            entries = list(self.entries.values())
+            wrong = [text for e in entries for text in e.find_violations(self.published_fallbacks)]
+            empty = [str(entry.name) for entry in entries if not entry.is_registered]
+            wrong += [f"{name} has an entry, and nothing is registered for it" for name in empty]
+            if not self.names.read(lambda names: names.agrees_with(entries)):
+                wrong.append("the published names are not those of the registered operators")
+            newest = {key: h[0].registration for key, h in self.fallbacks.items() if h}
+            if newest != self.published_fallbacks.by_key:
+                wrong.append("the published fallbacks are not the registered ones")
+            rules = {key: h[0].registration for key, h in self.rules.items() if h}
+            if rules != self.published_rules:
+                wrong.append("the published rules are not the registered ones")
+            return wrong
+
+
+def _is_defined(entry: OperatorEntry) -> bool:
+    return entry.state is not None and entry.state.definition is not None
+
+
+def _is_known_otherwise(entry: OperatorEntry) -> bool:
+    """Whether callers know the operator without its definition, or by another schema."""
+    return _is_defined(entry) != bool(entry.definitions) or entry.needs_successor
+
+
+def _rule_key(registration: Registration) -> RuleKey:
+    name, cls = registration.name, registration.rule_class
+    if name is None or cls is None or registration.rule is None:
+        raise RegistrationError("a rule needs an operator, a class and a function")
+    return name, cls
+
+
+def runtime_keys_of_fallback(key: DispatchKey | None) -> list[DispatchKey]:
+    """The runtime keys that a fallback for ``key`` serves. Raises DispatchKeyError if none."""
+    if not key:
+        raise DispatchKeyError("a fallback needs the dispatch key that it is for")
+    return list(get_runtime_dispatch_key_set(key)) if is_alias_key(key) else [key]

@@ -1,0 +1,63 @@
+"""Registrations of one operator agree on its signature, or the later one is refused.
+
+Mirrors ``OperatorEntry::registerSchema`` and the check of C++ signatures in
+``OperatorEntry::registerKernel``. Only kernels that say their signature take part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from opdispatch.dispatch.registration import Registration
+from opdispatch.errors import SchemaMismatchError
+from opdispatch.schema.function_schema import FunctionSchema
+
+if TYPE_CHECKING:
+    from opdispatch.dispatch.operator_entry import OperatorEntry
+
+
+def check_signatures(entry: OperatorEntry | None, registration: Registration) -> None:
+    """Compare a definition or kernel with what ``entry`` has. The caller holds the mutex.
+
+    Raises SchemaMismatchError, which names both places. Its text does not depend on which of a
+    definition and a kernel came first.
+    """
+    if entry is None or signature_of(registration) is None:
+        return
+    for other in _registrations_of(entry):
+        # A definition says what is expected, be it the older or the newer one.
+        one, two = (registration, other) if registration.kind == "def" else (other, registration)
+        expected, found = signature_of(one), signature_of(two)
+        if expected is None or found is None:
+            continue
+        difference = expected.find_differences(found)
+        if difference is not None:
+            raise SchemaMismatchError(
+                f"{_named(one, entry)}, {one.debug}, and {_named(two, entry)}, {two.debug}, "
+                f"do not have the same signature: {difference}",
+                operator=str(entry.name),
+                first_site=other.site,
+                second_site=registration.site,
+                difference=difference,
+            )
+
+
+def signature_of(registration: Registration) -> FunctionSchema | None:
+    """What a definition or kernel says of arguments and returns, if it says anything."""
+    if registration.kind == "def":
+        return registration.schema
+    return registration.kernel.signature if registration.kernel is not None else None
+
+
+def _registrations_of(entry: OperatorEntry) -> Iterator[Registration]:
+    """The definition first, then the kernels."""
+    for handles in (entry.definitions, *entry.kernels.values()):
+        for handle in handles:
+            yield handle.registration
+
+
+def _named(registration: Registration, entry: OperatorEntry) -> str:
+    if registration.kind == "def":
+        return f"the definition {registration.schema}"
+    return f"the {registration.key} kernel {signature_of(registration)} of {entry.name}"

@@ -1,0 +1,111 @@
+"""Several registrations that become visible at once, or not at all."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from opdispatch.dispatch.registration import Registration, RegistrationHandle
+
+if TYPE_CHECKING:
+    from opdispatch.dispatch.operator_entry import OperatorEntry
+    from opdispatch.dispatch.registry import Registry
+
+
+class _Change(NamedTuple):
+    """A handle was put into, or taken out of, a list at a place."""
+
+    handles: list[RegistrationHandle]
+    place: int
+    handle: RegistrationHandle
+    inserted: bool
+
+
+class ChangeLog:
+    """The changes of the outermost transaction, and the operators that they touch.
+
+    Guards      belongs to the dispatcher's mutex, held from the first change to the publication.
+    Invariants  undoing the changes from last to first gives the state before the first.
+    """
+
+    def __init__(self) -> None:
+        self.changes: list[_Change] = []
+        self.touched: dict[OperatorEntry, None] = {}  # a set that keeps its order
+        self.fallbacks_changed = False
+        self.namespaces_changed = False
+        self.rules_changed = False
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether anything has been touched, even if it was undone since."""
+        return bool(self.changes or self.touched or self.fallbacks_changed)
+
+    def insert(self, handles: list[RegistrationHandle], handle: RegistrationHandle) -> None:
+        """Put ``handle`` first."""
+        handles.insert(0, handle)
+        handle.live = True
+        self.changes.append(_Change(handles, 0, handle, inserted=True))
+
+    def remove(self, handles: list[RegistrationHandle], handle: RegistrationHandle) -> None:
+        """Take ``handle`` out."""
+        place = handles.index(handle)
+        del handles[place]
+        handle.live = False
+        self.changes.append(_Change(handles, place, handle, inserted=False))
+
+    def undo_to(self, length: int) -> None:
+        """Undo every change but the first ``length``, the last one first."""
+        while len(self.changes) > length:
+            handles, place, handle, inserted = self.changes.pop()
+            if inserted:
+                del handles[place]
+            else:
+                handles.insert(place, handle)
+            handle.live = not inserted
+
+
+class Transaction:
+    """A ``with`` block whose registrations and undoings are published together at its end.
+
+    The block holds the dispatcher's mutex for its thread. An exception undoes everything that
+    happened in the block, publishes nothing, and propagates. Other threads see the changes when
+    the outermost block ends, all at one instant: who has seen one of them finds them all. The
+    thread itself sees its own registrations at once, through every name that it looks up in the
+    block; a handle that it held before calls what is published.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._log: ChangeLog | None = None
+        self._start = 0
+
+    @property
+    def registrations(self) -> list[Registration]:
+        """What has been registered in the block so far and not undone, in order."""
+        changes = self._log.changes[self._start :] if self._log is not None else []
+        # One handle may be in several lists: a fallback for an alias is.
+        inserted = dict.fromkeys(change.handle for change in changes if change.inserted)
+        return [handle.registration for handle in inserted if handle.live]
+
+    def rollback(self) -> None:
+        """Undo everything that happened in the block so far."""
+        if self._log is not None:
+            self._log.undo_to(self._start)
+
+    def __enter__(self) -> Self:
+        self._log = self._registry.begin()
+        self._start = len(self._log.changes)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if exc_type is not None:
+                self.rollback()
+        finally:
+            self._log = None
+            self._registry.end()

@@ -1,0 +1,54 @@
+"""The elements that a base and its views share, and what was written to them since.
+
+Mirrors ``ATen/FunctionalStorageImpl.h``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from opdispatch.functorch.functionalization.view_meta import Strided, ViewMeta, scatter, stand_in
+
+if TYPE_CHECKING:
+    from opdispatch.functorch.functionalization.level import Level
+
+
+class FunctionalStorage:
+    """A base's value, and the writes that are to be applied to it: not before somebody looks.
+
+    Of one level, and for one thread at a time.
+    """
+
+    __slots__ = ("_layout", "_updates", "base", "generation", "level")
+
+    def __init__(self, base: Any, level: Level) -> None:
+        self.base = base
+        self.level = level
+        self.generation = 0
+        """How many writes there were. A tensor of an older one is out of date."""
+        self._updates: list[tuple[tuple[ViewMeta, ...], Any]] = []
+        # As it was at first: a write changes no strides.
+        array = getattr(base, "array", base)
+        self._layout = (tuple(array.shape), array.dtype, getattr(array, "strides", None))
+
+    def add_update(self, views: tuple[ViewMeta, ...], value: Any) -> None:
+        """Note that the view that ``views`` make of the base has become ``value``."""
+        self._updates.append((views, value))
+        self.generation += 1
+
+    def apply_updates(self) -> None:
+        """Make the base what the writes have made of it. To be called below the level."""
+        while self._updates:
+            views, value = self._updates[0]
+            self.base = scatter(self.base, views, value)
+            del self._updates[0]
+
+    def strided(self, views: Sequence[ViewMeta]) -> Strided | None:
+        """A stand-in with the strides that such a view has where there are views."""
+        array = stand_in(*self._layout)
+        for view in views:
+            if view.strided is None:
+                return None
+            array = view.strided(array)
+        return array

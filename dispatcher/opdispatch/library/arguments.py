@@ -1,0 +1,38 @@
+"""What a library is told, in the terms of the dispatcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from opdispatch.boxing.kernel_function import KernelFunction, fallthrough_kernel
+from opdispatch.errors import KernelTypeError, SchemaError
+from opdispatch.tensors.tensor import handles_operators
+
+
+def namespace_of(qualname: object) -> str:
+    """That of an operator's name. Raises SchemaError for a name without."""
+    namespace, colons, _ = str(qualname).partition("::")
+    if not colons or not isinstance(qualname, str):
+        raise SchemaError(f"the name of an operator looks like 'namespace::name', not {qualname!r}")
+    return namespace
+
+
+def kernel_of(fn: Callable[..., Any] | KernelFunction, *, with_keyset: bool) -> KernelFunction:
+    """The kernel that is registered for a function. Raises KernelTypeError."""
+    if isinstance(fn, KernelFunction):
+        return fn
+    if fn is fallthrough_kernel:
+        return KernelFunction.fallthrough()
+    return KernelFunction.from_unboxed(fn, with_keyset=with_keyset)
+
+
+def check_rule(torch_dispatch_class: object, func: object) -> None:
+    """Raise KernelTypeError unless modes or tensors of the class are asked, and it is callable."""
+    if not isinstance(torch_dispatch_class, type) or not handles_operators(torch_dispatch_class):
+        raise KernelTypeError(
+            f"a rule is for a class of modes or of tensors that has a __torch_dispatch__, and "
+            f"{torch_dispatch_class!r} is none"
+        )
+    if not callable(func):
+        raise KernelTypeError(f"a rule must be callable, and {func!r} is not")

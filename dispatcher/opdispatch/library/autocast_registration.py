@@ -1,0 +1,36 @@
+"""``register_autocast``: what autocast casts for an operator of one's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opdispatch.dispatch.registration import RegistrationHandle
+from opdispatch.functionalities.autocast import cast_inputs as make_policy
+from opdispatch.functionalities.autocast import make_autocast_kernel
+from opdispatch.library.library import Library
+from opdispatch.library.registration_target import OperatorLike, target_of
+from opdispatch.local_state.autocast_mode import autocast_key
+
+
+def register_autocast(
+    op: OperatorLike,
+    device_type: str,
+    cast_inputs: Any,
+    /,
+    *,
+    lib: Library | None = None,
+) -> RegistrationHandle:
+    """Have `autocast` cast the tensors of an operator: its kernel for the device's Autocast key.
+
+    In a block, floating-point tensors of ``device_type`` but those of float64 are cast to the dtype
+    ``cast_inputs``, and the operator runs with autocast off. ``op`` is an operator, its name,
+    ``"image::sobel"``, or what ``custom_op`` has defined. It is undone with ``lib``; without one,
+    it stays. Raises ArgumentError for a device type that has no Autocast key and for what is no
+    dtype of numbers, and OperatorNotFoundError.
+
+    Mirrors ``torch.library.register_autocast``; keyword-only arguments are cast as well.
+    """
+    key = autocast_key(device_type)
+    kernel = make_autocast_kernel(make_policy(cast_inputs), device_type)
+    name, library = target_of(op, lib)
+    return library.impl(library.dispatcher.get_schema(name), kernel, key)

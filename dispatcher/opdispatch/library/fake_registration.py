@@ -1,0 +1,74 @@
+"""``register_fake``: what an operator returns for tensors without elements."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from opdispatch.library.library import Library
+from opdispatch.library.registration_target import OperatorLike, definition_for, target_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@overload
+def register_fake(
+    op: OperatorLike,
+    func: None = None,
+    /,
+    *,
+    lib: Library | None = None,
+    allow_override: bool = True,
+) -> Callable[[F], F]: ...
+@overload
+def register_fake(
+    op: OperatorLike,
+    func: F,
+    /,
+    *,
+    lib: Library | None = None,
+    allow_override: bool = True,
+) -> F: ...
+def register_fake(
+    op: OperatorLike,
+    func: Callable[..., Any] | None = None,
+    /,
+    *,
+    lib: Library | None = None,
+    allow_override: bool = True,
+) -> Any:
+    """Register the kernel of an operator for tensors without elements: fake ones, and on meta.
+
+    ``@register_fake("image::sobel")``, or with ``func``, no decorator. The function takes the
+    operator's arguments, tensors on ``meta`` among them, and returns what the operator would, as
+    tensors on ``meta``: ``array_api.empty_like(x)``, ``Tensor(MetaArray(shape, dtype))``. Results
+    of fake tensors pretend to be on the device of the arguments. It is undone with ``lib``; without
+    one, it stays. A kernel for Meta that is there is covered; with ``allow_override=False`` it is a
+    DuplicateDefinitionError. Raises RegistrationError, also for an operator that is not defined, or
+    is what it calls. ``op`` may be what ``custom_op`` has defined, whose ``register_fake`` it then
+    is. As ``torch.library.register_fake``.
+    """
+    if (definition := definition_for(op, lib)) is not None:
+        return definition.register_fake if func is None else definition.register_fake(func)
+    name, library = target_of(op, lib)
+
+    def decorate(fn: F) -> F:
+        library.register_fake(name, fn, allow_override=allow_override)
+        return fn
+
+    return decorate if func is None else decorate(func)
+
+
+def impl_abstract(
+    qualname: OperatorLike,
+    func: Callable[..., Any] | None = None,
+    *,
+    lib: Library | None = None,
+    _stacklevel: int = 1,
+) -> Any:
+    """Warn, and call ``register_fake``, which had this name in PyTorch before 2.4."""
+    warnings.warn("impl_abstract was renamed to register_fake", FutureWarning, stacklevel=2)
+    return (
+        register_fake(qualname, lib=lib) if func is None else register_fake(qualname, func, lib=lib)
+    )

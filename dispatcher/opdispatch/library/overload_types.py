@@ -1,0 +1,111 @@
+"""Which overload takes arguments, as far as their types say it.
+
+``Dispatcher.resolve_overload`` tries one overload after the other with the arguments themselves.
+Mostly the answer is the same for all values of the same types, and can be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from opdispatch.arrays import PLAIN_KEY_BITS
+from opdispatch.schema.function_schema import FunctionSchema
+from opdispatch.schema.types import (
+    BOOL,
+    COMPLEX,
+    FLOAT,
+    INT,
+    SCALAR,
+    STR,
+    SYM_INT,
+    TENSOR,
+    ListType,
+    OptionalType,
+    SchemaType,
+)
+from opdispatch.tensors.tensor import Tensor
+
+_NONE = type(None)
+_NUMBERS = (bool, int, float, complex)
+_LISTS = (list, tuple)
+_ARRAYS = (np.ndarray, Tensor)
+
+# Values of these types are never taken for one of that type of the schema language, and values of
+# those always are. What is in neither, such as int for ``int`` of 64 bits, must be looked at.
+_NEVER: dict[SchemaType, frozenset[type]] = {
+    TENSOR: frozenset({*_NUMBERS, str, _NONE, *_LISTS}),
+    SCALAR: frozenset({str, _NONE, Tensor, *_LISTS}),
+    INT: frozenset({float, complex, str, _NONE, *_LISTS}),
+    SYM_INT: frozenset({float, complex, str, _NONE, *_LISTS}),
+    STR: frozenset({*_NUMBERS, _NONE, *_ARRAYS, *_LISTS}),
+}
+_ALWAYS: dict[SchemaType, frozenset[type]] = {
+    TENSOR: frozenset({Tensor}),
+    SCALAR: frozenset({bool, float, complex}),
+    BOOL: frozenset({bool}),
+    FLOAT: frozenset({float}),
+    STR: frozenset({str}),
+}
+_OF_NUMBERS = (SCALAR, INT, SYM_INT, FLOAT, COMPLEX, BOOL)
+"""Types for which an array counts that has one element."""
+
+
+def takes_always(schema: FunctionSchema, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether it takes arguments of these types, whatever their values are."""
+    pairs = _pairs(schema, args, kwargs)
+    return pairs is not None and all(_always(kind, type(value)) for kind, value in pairs)
+
+
+def takes_never(
+    schema: FunctionSchema, args: Sequence[Any], kwargs: Mapping[str, Any], *, of_numbers: bool
+) -> bool:
+    """Whether it takes no arguments of these types, whatever their values are.
+
+    Where an array could count as a number, one of one element could: only with ``of_numbers``.
+    """
+    pairs = _pairs(schema, args, kwargs)
+    return pairs is None or any(_never(kind, type(value), of_numbers) for kind, value in pairs)
+
+
+def _pairs(
+    schema: FunctionSchema, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[tuple[SchemaType, Any]] | None:
+    """What is given, with the types it is given for; None if a schema takes no such call."""
+    arguments = schema.arguments
+    if len(args) > sum(not argument.kwarg_only for argument in arguments):
+        return None
+    others = arguments[len(args) :]
+    if not kwargs.keys() <= {argument.name for argument in others}:
+        return None
+    if any(a.name not in kwargs and not a.has_default for a in others):
+        return None
+    named = ((a.type, kwargs[a.name]) for a in others if a.name in kwargs)
+    return [*zip((a.type for a in arguments), args, strict=False), *named]
+
+
+def _always(kind: SchemaType, given: type) -> bool:
+    if isinstance(kind, OptionalType):
+        return given is _NONE or _always(kind.element, given)
+    return given in _ALWAYS.get(kind, ()) or (kind is TENSOR and given in PLAIN_KEY_BITS)
+
+
+def _never(kind: SchemaType, given: type, of_numbers: bool) -> bool:
+    if isinstance(kind, OptionalType):
+        return given is not _NONE and _never(kind.element, given, of_numbers)
+    if isinstance(kind, ListType) and kind.size is None:
+        return given in (*_NUMBERS, str, _NONE, *_ARRAYS)
+    if kind in _OF_NUMBERS and given in _ARRAYS and not of_numbers:
+        return True
+    return given in _NEVER.get(kind, ())
+
+
+def any_could_be_number(values: Iterable[Any]) -> bool:
+    """Whether an array among them counts as a number, too."""
+    for value in values:  # on the way of each call that asks: no generator
+        cls = type(value)
+        if (cls is np.ndarray and value.size == 1) or (cls is Tensor and value.size in (1, None)):
+            return True
+    return False

@@ -1,0 +1,81 @@
+"""Where a registration goes that names an operator: to a library, or to what has defined it.
+
+``custom_op`` gives definitions, which know more than the operator's name. Functions that register
+something for an operator take one in the place of the operator or its name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from opdispatch.dispatch.operator_handle import OperatorHandle
+from opdispatch.errors import SchemaError
+from opdispatch.library.arguments import namespace_of
+from opdispatch.library.library import Library, default_dispatcher
+
+if TYPE_CHECKING:
+    from opdispatch.library.custom_operator import CustomOpDef
+
+
+class OperatorDefinition:
+    """A base for definitions; each has the whole name of its operator."""
+
+    _name: str
+    _library: Library
+    """Has all that is registered for the operator, and is closed with the definition."""
+
+    @property
+    def _qualname(self) -> str:
+        """The whole name, by PyTorch's name for it."""
+        return self._name
+
+
+DEFINITIONS: dict[str, OperatorDefinition] = {}
+"""The definitions that stand, by name. Guarded by the dispatcher's mutex."""
+
+OperatorLike = str | OperatorHandle | OperatorDefinition
+"""What registrations are for: an operator, its name, or its definition."""
+
+
+def name_of(op: OperatorLike) -> str:
+    """Return the name of an operator, ``"image::sobel"``. Raises SchemaError for what is none."""
+    if isinstance(op, OperatorDefinition):
+        return op._name
+    if isinstance(op, OperatorHandle):
+        return str(op.name)
+    if not isinstance(op, str):
+        raise SchemaError(
+            f"an operator, its name or what custom_op has defined was expected, not {op!r}"
+        )
+    return op
+
+
+def definition_for(op: OperatorLike, lib: Library | None) -> CustomOpDef[..., object] | None:
+    """Return the definition by ``custom_op``, whose methods replace what they registered before.
+
+    None for other operators, and where a library is given, with which it is to be undone.
+    """
+    if lib is not None:
+        return None
+    known: OperatorDefinition | None
+    if isinstance(op, OperatorDefinition):
+        known = op
+    elif isinstance(op, OperatorHandle) and op.dispatcher is not default_dispatcher():
+        known = None
+    else:
+        known = DEFINITIONS.get(name_of(op))
+    return cast("CustomOpDef[..., object] | None", known)
+
+
+def target_of(op: OperatorLike, lib: Library | None) -> tuple[str, Library]:
+    """Return the operator's name, and the library that registers for it.
+
+    Without one, it is that of the operator's definition, or for other operators, one that stays.
+    """
+    name = name_of(op)
+    if (definition := definition_for(op, lib)) is not None:
+        lib = definition._library
+    if lib is None:
+        dispatcher = op.dispatcher if isinstance(op, OperatorHandle) else None
+        lib = Library(namespace_of(name), "FRAGMENT", dispatcher=dispatcher)
+    return name, lib

@@ -1,0 +1,59 @@
+"""``register_torch_dispatch``: what a mode or a class of tensors does with one operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from opdispatch.library.library import Library
+from opdispatch.library.registration_target import OperatorLike, definition_for, target_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@overload
+def register_torch_dispatch(
+    op: OperatorLike,
+    torch_dispatch_class: type,
+    func: None = None,
+    /,
+    *,
+    lib: Library | None = None,
+) -> Callable[[F], F]: ...
+@overload
+def register_torch_dispatch(
+    op: OperatorLike,
+    torch_dispatch_class: type,
+    func: F,
+    /,
+    *,
+    lib: Library | None = None,
+) -> F: ...
+def register_torch_dispatch(
+    op: OperatorLike,
+    torch_dispatch_class: type,
+    func: Callable[..., Any] | None = None,
+    /,
+    *,
+    lib: Library | None = None,
+) -> Any:
+    """Have calls of an operator handled by a function, where modes or tensors of a class are asked.
+
+    ``func(mode, func, types, args, kwargs)`` is called in the place of the ``__torch_dispatch__``
+    of a TorchDispatchMode of just that class, and ``func(cls, func, types, args, kwargs)`` in that
+    of a class of tensors; NotImplemented leaves the call to the next one. Without ``func`` it is a
+    decorator. ``op`` is an operator, its name, ``"image::sobel"``, which need not be defined yet,
+    or what ``custom_op`` has defined. It is undone with ``lib``; without one, it stays. Raises
+    KernelTypeError for another class, DuplicateDefinitionError if there is one already. As
+    ``torch.library.register_torch_dispatch``.
+    """
+    if (definition := definition_for(op, lib)) is not None:
+        register = definition.register_torch_dispatch
+        return register(torch_dispatch_class, func) if func else register(torch_dispatch_class)
+    name, library = target_of(op, lib)
+
+    def decorate(fn: F) -> F:
+        library.register_torch_dispatch(name, torch_dispatch_class, fn)
+        return fn
+
+    return decorate if func is None else decorate(func)

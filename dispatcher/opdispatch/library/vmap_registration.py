@@ -1,0 +1,81 @@
+"""``register_vmap``: how ``vmap`` batches an operator of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from opdispatch.dispatch.registration import RegistrationHandle
+from opdispatch.errors import KernelTypeError, RegistrationError, TransformError
+from opdispatch.functionalities.batching_rule import BatchedCall, make_batching_kernel
+from opdispatch.library.library import Library
+from opdispatch.library.registration_target import OperatorLike, target_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@overload
+def register_vmap(
+    op: OperatorLike, func: None = None, /, *, lib: Library | None = None
+) -> Callable[[F], F]: ...
+@overload
+def register_vmap(
+    op: OperatorLike, func: Callable[..., Any], /, *, lib: Library | None = None
+) -> RegistrationHandle: ...
+def register_vmap(
+    op: OperatorLike,
+    func: Callable[..., Any] | None = None,
+    /,
+    *,
+    lib: Library | None = None,
+) -> Any:
+    """Register the batching rule of an operator, ``"image::sobel"``, a handle or a CustomOpDef.
+
+    ``func(info, in_dims, *args, **kwargs)`` is called when a tensor is batched. ``info`` has the
+    ``batch_size`` and the ``randomness``; ``in_dims`` says for each positional argument where its
+    batch is: 0, or None if it has none, or is no tensor; for a list of tensors, it is a list. It
+    returns the result with the batch in it, and in which dimension: a pair of both, or of tuples of
+    as many as the operator returns. Calls in it are without the batch. Without ``func`` it is a
+    decorator. It is undone with ``lib``; without one, it stays. Raises OperatorNotFoundError,
+    KernelTypeError for what cannot be called, and RegistrationError if a keyword-only argument is a
+    tensor. As ``torch.library.register_vmap``.
+    """
+    if func is None:
+
+        def decorate(rule: F) -> F:
+            register_vmap(op, rule, lib=lib)
+            return rule
+
+        return decorate
+    return _register(op, func, lib)
+
+
+def _register(
+    op: OperatorLike, func: Callable[..., Any], lib: Library | None
+) -> RegistrationHandle:
+    if not callable(func):
+        raise KernelTypeError(f"a batching rule must be callable, and {func!r} is not")
+    name, library = target_of(op, lib)
+    handle = library.dispatcher.get_schema(name)
+    schema = handle.schema
+    if named := [a.name for a in schema.arguments if a.kwarg_only and a.type.dispatches]:
+        raise RegistrationError(
+            f"a batching rule cannot be registered for {schema.name}: its keyword-only argument "
+            f"{named[0]!r} is a tensor",
+            hint="register a kernel for FuncTorchBatchedDecomposition",
+            operator=str(schema.name),
+        )
+
+    def rule(call: BatchedCall) -> tuple[Any, Any]:
+        args, kwargs = call.op.call_signature.split(call.args)
+        in_dims = tuple(call.dims[: len(args)])
+        result = func(call.info, in_dims, *args, **kwargs)
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            raise TransformError(
+                f"the batching rule of {call.op.name} returned {type(result).__name__}; expected "
+                "a pair of the result and the dimension of the batch in it",
+                operator=str(call.op.name),
+            )
+        return result[0], result[1]
+
+    return library.impl(handle, make_batching_kernel(rule), "FuncTorchBatched")

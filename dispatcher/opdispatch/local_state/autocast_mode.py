@@ -1,0 +1,223 @@
+"""`autocast`: whether calls cast their floating-point tensors, and to what.
+
+Mirrors ``torch/amp/autocast_mode.py`` and the state in ``ATen/autocast_mode.cpp``: the Autocast
+keys are in the local excluded set of every task, and a device's leaves it in a block. Kernels for
+the key do the casting (``functionalities/autocast.py``), by `get_autocast_dtype`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from opdispatch.errors import ArgumentError
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import DispatchKeySet, bits_of_key
+from opdispatch.local_state.local_dispatch_key_set import (
+    LOCAL_STATE,
+    LocalState,
+    local_dispatch_key_set,
+    with_excluded,
+)
+from opdispatch.local_state.mode_decorator import ModeDecorator
+from opdispatch.schema.scalar_type import find_dtype_of_name, is_numeric
+
+_HALF, _BFLOAT = find_dtype_of_name("float16"), find_dtype_of_name("bfloat16")
+_K = DispatchKey
+_KEYS = {
+    "cpu": _K.AutocastCPU,
+    "cuda": _K.AutocastCUDA,
+    "mtia": _K.AutocastMTIA,
+    "maia": _K.AutocastMAIA,
+    "xpu": _K.AutocastXPU,
+    "ipu": _K.AutocastIPU,
+    "hpu": _K.AutocastHPU,
+    "xla": _K.AutocastXLA,
+    "mps": _K.AutocastMPS,
+    "privateuseone": _K.AutocastPrivateUse1,
+}
+AUTOCAST_KEYS = DispatchKeySet.of(*_KEYS.values())
+"""The keys of all of them."""
+_SUPPORTED = (_BFLOAT, _HALF)
+_ANY_DTYPE = ("cuda",)
+"""The device types that may be asked to cast to anything."""
+
+CastCache = dict[tuple[int, Any, bool], tuple[Any, Any, int, Any]]
+"""By the identity of a tensor, the dtype, and whether gradients are recorded: the tensor, its array
+and version when it was cast, and the cast one."""
+
+
+class AutocastState(NamedTuple):
+    """What a task says about autocast beside its keys: an immutable value, replaced as a whole."""
+
+    dtypes: MappingProxyType[str, Any]
+    cache_enabled: bool
+    cache: CastCache | None
+    """What was cast since the outermost block began; None outside of all blocks."""
+    nesting: int = 0
+    """How many blocks the task is in, in whatever order they end."""
+
+
+_DEFAULT = AutocastState(
+    MappingProxyType({d: _BFLOAT if d in ("cpu", "maia", "hpu", "xla") else _HALF for d in _KEYS}),
+    cache_enabled=True,
+    cache=None,
+)
+AUTOCAST_STATE: ContextVar[AutocastState] = ContextVar(
+    "opdispatch_autocast_state", default=_DEFAULT
+)
+
+
+def autocast_key(device_type: str) -> DispatchKey:
+    """The Autocast key of a device type. Raises ArgumentError if there is none."""
+    key = _KEYS.get(device_type)
+    if key is None:
+        raise ArgumentError(
+            f"autocast knows no device type {device_type!r}; it knows {', '.join(_KEYS)}",
+            argument="device_type",
+        )
+    return key
+
+
+def dtype_to_cast_to(dtype: Any) -> np.dtype[Any]:
+    """The dtype that somebody says. Raises ArgumentError if it is none of numbers."""
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except (TypeError, ValueError):
+        found = np.dtype(object)
+    if not is_numeric(found):
+        raise ArgumentError(
+            f"autocast cannot cast to {dtype!r}, which is no dtype of numbers", argument="dtype"
+        )
+    return found
+
+
+def is_autocast_enabled(device_type: str) -> bool:
+    """Whether calls with tensors of ``device_type`` visit their Autocast key in this task."""
+    return not local_dispatch_key_set()[1].has(autocast_key(device_type))
+
+
+def get_autocast_dtype(device_type: str) -> np.dtype[Any]:
+    """The dtype that a kernel for the Autocast key of ``device_type`` casts to in this task."""
+    autocast_key(device_type)
+    dtype: np.dtype[Any] = AUTOCAST_STATE.get().dtypes[device_type]
+    return dtype
+
+
+def is_autocast_cache_enabled() -> bool:
+    """Whether leaves that require gradients are cast once in the outermost block of this task."""
+    return AUTOCAST_STATE.get().cache_enabled
+
+
+def clear_autocast_cache() -> None:
+    """Forget what this task's outermost block has cast so far."""
+    cache = AUTOCAST_STATE.get().cache
+    if cache is not None:
+        cache.clear()
+
+
+def autocast_dtypes_of_task() -> dict[str, np.dtype[Any]]:
+    """The dtypes that this task casts to, by device type: where it casts, and not to the usual."""
+    excluded = local_dispatch_key_set()[1]
+    dtypes = AUTOCAST_STATE.get().dtypes
+    return {
+        device_type: dtypes[device_type]
+        for device_type, usual in _DEFAULT.dtypes.items()
+        if dtypes[device_type] != usual and not excluded.has(_KEYS[device_type])
+    }
+
+
+@contextmanager
+def with_autocast_dtypes(dtypes: Mapping[str, np.dtype[Any]]) -> Iterator[None]:
+    """A block in which another task's dtypes are those of this one: for what it has called here."""
+    whole = MappingProxyType({**_DEFAULT.dtypes, **dtypes})
+    token = AUTOCAST_STATE.set(AutocastState(whole, cache_enabled=True, cache={}, nesting=1))
+    try:
+        yield
+    finally:
+        AUTOCAST_STATE.reset(token)
+
+
+class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
+    """In the block, operators choose the floating-point dtype of their tensors of ``device_type``.
+
+    Those that have a kernel for its Autocast key: products are made in ``dtype``, what needs range
+    or precision in float32, and others take the widest dtype among their arguments. All of them
+    leave float64 alone. With ``enabled=False``, none is cast, even within another such block.
+
+    A leaf that requires gradients is cast once in the outermost block, unless ``cache_enabled`` is
+    False. Warns, and is not enabled, for a dtype that the device type does not cast to;
+    raises ArgumentError for a device type that has no Autocast key, and for what is no dtype of
+    numbers.
+    """
+
+    def __init__(
+        self,
+        device_type: str,
+        dtype: Any = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        self._key_bit = bits_of_key(autocast_key(device_type))
+        self._device_type = device_type
+        self._dtype = get_autocast_dtype(device_type) if dtype is None else dtype_to_cast_to(dtype)
+        self._cache_enabled = cache_enabled
+        self._enabled = enabled and _is_supported(device_type, self._dtype)
+        self._entered: list[tuple[LocalState, AutocastState, LocalState, AutocastState]] = []
+        """Of each block that it is in: what was there before, and what it has put in its place."""
+
+    def __enter__(self) -> Self:
+        keys, state = LOCAL_STATE.get(), AUTOCAST_STATE.get()
+        cached = state.cache_enabled if self._cache_enabled is None else self._cache_enabled
+        off = 0 if self._enabled else self._key_bit
+        self._entered.append((keys, state, *self._set(off, self._dtype, cached, state.nesting + 1)))
+        return self
+
+    def _set(
+        self, off: int, dtype: np.dtype[Any], cache_enabled: bool, nesting: int
+    ) -> tuple[LocalState, AutocastState]:
+        """Set the key's bit in the excluded set, and what is of this device type alone."""
+        keys, state = LOCAL_STATE.get(), AUTOCAST_STATE.get()
+        keys = with_excluded(keys, keys.excluded & ~self._key_bit | off)
+        dtypes = state.dtypes
+        if dtypes[self._device_type] is not dtype:
+            dtypes = MappingProxyType({**dtypes, self._device_type: dtype})
+        cache = ({} if state.cache is None else state.cache) if nesting else None
+        state = AutocastState(dtypes, cache_enabled, cache, nesting)
+        LOCAL_STATE.set(keys)
+        AUTOCAST_STATE.set(state)
+        return keys, state
+
+    def __exit__(self, *exc: object) -> None:
+        keys, state, own_keys, own_state = self._entered.pop()
+        now = AUTOCAST_STATE.get()
+        if now.nesting == 1:
+            clear_autocast_cache()
+        if now is own_state and LOCAL_STATE.get() is own_keys:
+            LOCAL_STATE.set(keys)
+            AUTOCAST_STATE.set(state)
+        else:  # blocks that began later have not ended
+            off = keys.excluded & self._key_bit
+            dtype = state.dtypes[self._device_type]
+            self._set(off, dtype, state.cache_enabled, now.nesting - 1)
+
+    def clone(self) -> autocast:
+        """A new one of the same arguments."""
+        return autocast(self._device_type, self._dtype, self._enabled, self._cache_enabled)
+
+
+def _is_supported(device_type: str, dtype: np.dtype[Any]) -> bool:
+    """Whether that can be cast to; warns if not."""
+    if device_type in _ANY_DTYPE or dtype in _SUPPORTED:
+        return True
+    warnings.warn(
+        f"autocast on {device_type!r} casts to bfloat16 or float16, not to {dtype}: it is disabled",
+        stacklevel=3,
+    )
+    return False

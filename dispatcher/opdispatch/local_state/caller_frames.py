@@ -1,0 +1,63 @@
+"""The lines of Python that have called an operator, without those of this distribution."""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from contextlib import contextmanager
+from types import FrameType
+
+_CONTEXTLIB = contextmanager.__code__.co_filename
+_PACKAGES = frozenset({"opdispatch", "opdispatch_client", "opdispatch_server", "opdispatch_wire"})
+
+# A call of these is a registration, also by libraries of this distribution. ``functools``
+# calls the functions that it has made one of several for types, ``define`` and ``impl``.
+_REGISTERING = re.compile(
+    r"functools|opdispatch\.(local_state\.caller_frames|"
+    r"library\.(library|custom_operator|\w+_registration))"
+)
+
+
+def caller_lines(most: int) -> tuple[str, ...]:
+    """Who calls, the nearest first: ``train.py(12): step``. At most so many lines."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_between(frame):
+        frame = frame.f_back
+    lines: list[str] = []
+    while frame is not None and len(lines) < most:
+        code = frame.f_code
+        lines.append(f"{code.co_filename}({frame.f_lineno}): {code.co_name}")
+        frame = frame.f_back
+    return tuple(lines)
+
+
+def warn_caller(text: str, category: type[Warning]) -> None:
+    """Warn at the nearest line of a caller outside of this distribution."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and is_between(frame):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)
+
+
+def caller_site() -> str:
+    """Where something is registered, "FILE:LINE": the nearest frame outside of what registers."""
+    frame = sys._getframe(1)
+    while _registers(frame) and frame.f_back is not None:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _registers(frame: FrameType) -> bool:
+    return _REGISTERING.fullmatch(str(frame.f_globals.get("__name__", ""))) is not None
+
+
+def is_between(frame: FrameType) -> bool:
+    """Whether a frame is one of this distribution, or of what runs its generators."""
+    filename = frame.f_code.co_filename
+    module = str(frame.f_globals.get("__name__", ""))
+    return (
+        module.partition(".")[0] in _PACKAGES
+        or filename.startswith("<opdispatch")
+        or filename == _CONTEXTLIB
+    )

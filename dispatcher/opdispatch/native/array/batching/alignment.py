@@ -1,0 +1,73 @@
+"""Samples of different numbers of dimensions, and which dimension of a sample is meant.
+
+In what follows, a batched tensor is of shape (B, *sample).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from opdispatch.functionalities.batching_rule import BatchedCall
+from opdispatch.native.array.derivatives.namespace import xp
+from opdispatch.native.array.operators.meta_shapes import check_axes, check_axis, refusal
+
+
+def with_ndim(x: Any, dim: int | None, ndim: int) -> Any:
+    """``x`` with samples of that many dimensions at least: new ones, of extent 1, are in front."""
+    if dim is None or (missing := ndim + 1 - x.ndim) <= 0:
+        return x
+    return xp.reshape(x, (x.shape[0], *[1] * missing, *x.shape[1:]))
+
+
+def batched(x: Any, dim: int | None, batch_size: int) -> Any:
+    """``x`` with a batch; of one that has none, all samples are the same."""
+    return x if dim is not None else xp.broadcast_to(x, (batch_size, *x.shape))
+
+
+def aligned(call: BatchedCall, places: Sequence[int]) -> list[Any]:
+    """All arguments, so that those at ``places`` broadcast as their samples do."""
+    tensors = [place for place in places if call.args[place] is not None]
+    ndim = max(call.ndim(place) for place in tensors)
+    args = list(call.args)
+    for place in tensors:
+        args[place] = with_ndim(args[place], call.dims[place], ndim)
+    return args
+
+
+def axis_below(call: BatchedCall, axis: int, ndim: int) -> int:
+    """Where an axis of samples of ``ndim`` dimensions is. Raises ArgumentError if nowhere."""
+    return check_axis(call.name, axis, ndim) + 1
+
+
+def axes_below(
+    call: BatchedCall, axes: Sequence[int] | None, ndim: int, *, repeatable: bool = False
+) -> list[int]:
+    """Where several are; None means all."""
+    return [axis + 1 for axis in check_axes(call.name, axes, ndim, repeatable=repeatable)]
+
+
+def with_dimension(call: BatchedCall, axis: int) -> tuple[Any, int]:
+    """The first argument, and an axis below.
+
+    Where NumPy takes a number for a vector of one, so does this.
+    """
+    x, ndim = call.args[0], call.ndim(0)
+    if ndim == 0 and axis in (0, -1):
+        return (x if call.dims[0] is None else flattened(x)), 1
+    return x, axis_below(call, axis, ndim)
+
+
+def flattened(x: Any) -> Any:
+    """Batched samples as vectors."""
+    return xp.reshape(x, (x.shape[0], math.prod(x.shape[1:])))
+
+
+def check_matrices(call: BatchedCall) -> None:
+    """Raise ArgumentError if samples of the first argument have fewer than two dimensions."""
+    if call.ndim(0) < 2:
+        raise refusal(
+            call.name,
+            f"was given a sample of shape {list(call.shape(0))}; expected 2 dimensions, or more",
+        )

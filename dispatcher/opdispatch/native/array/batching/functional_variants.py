@@ -1,0 +1,38 @@
+"""Batching rules of what is called where there are to be no views and no writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opdispatch.functionalities.batching_rule import BatchedCall, Rule
+from opdispatch.native.array.batching.alignment import batched
+from opdispatch.native.array.batching.elementwise import ELEMENTWISE
+from opdispatch.native.array.batching.indexing import INDEXING
+from opdispatch.native.array.batching.manipulation import MANIPULATION
+from opdispatch.native.array.batching.products import PRODUCTS
+from opdispatch.native.array.derivatives.namespace import OPERATORS, xp
+from opdispatch.native.array.operators.functional_variants import VIEWS
+
+_OF_VIEWS = ELEMENTWISE | MANIPULATION | PRODUCTS | INDEXING
+
+
+def _setitem(call: BatchedCall) -> tuple[Any, Any]:
+    """By the rule of ``setitem_``, for a copy, which has the batch of any argument."""
+    x, overload = call.args[0], call.op.name.overload_name
+    whole = xp.astype(batched(x, call.dims[0], call.batch_size), x.dtype)
+    write = getattr(OPERATORS.operators.setitem_, overload)
+    args, dims = [whole, *call.args[1:]], [0, *call.dims[1:]]
+    return INDEXING[f"setitem_.{overload}"](BatchedCall(write, call.info, args, dims))
+
+
+def _alike(call: BatchedCall) -> tuple[Any, Any]:
+    """Of two tensors of one shape."""
+    pairs = zip(call.args, call.dims, strict=True)
+    return call.run([batched(x, dim, call.batch_size) for x, dim in pairs]), 0
+
+
+FUNCTIONAL_VARIANTS: dict[str, Rule] = {
+    **{f"{view}_copy": _OF_VIEWS[view] for view in VIEWS},
+    **dict.fromkeys(("setitem.Scalar", "setitem.Tensor"), _setitem),
+    **dict.fromkeys(("copy", "copy_", "real_scatter", "imag_scatter"), _alike),
+}

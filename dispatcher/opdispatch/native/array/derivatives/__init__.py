@@ -1,0 +1,82 @@
+"""The derivatives of the operators of the library ``array``: one table, by topic.
+
+namespace       what formulas are written in
+elementwise     element by element
+reductions      sums, extrema, what is cumulative, order
+manipulation    moved, cut and joined
+scatter         what was taken from places, some more than once
+indexing        indexing and assignment, and taking from places
+products        of vectors, matrices and tensors
+linalg          inverses, determinants, powers, diagonals
+decompositions  of matrices
+norms           of vectors and matrices
+fft             Fourier transforms
+no_derivative   the operators that have none
+grad_operator   the way back as an operator
+"""
+
+from __future__ import annotations
+
+from opdispatch.functionalities.adinplace_or_view import make_view_kernel, make_write_kernel
+from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
+from opdispatch.functionalities.derivative_kernel import make_derivative_kernel
+from opdispatch.functionalities.forward_derivative import make_forward_kernel
+from opdispatch.library.library import Library
+from opdispatch.native.array.derivatives.decompositions import DECOMPOSITIONS
+from opdispatch.native.array.derivatives.elementwise import BINARY, CHOICES, UNARY
+from opdispatch.native.array.derivatives.fft import FFT
+from opdispatch.native.array.derivatives.grad_operator import register_grad
+from opdispatch.native.array.derivatives.indexing import INDEXING
+from opdispatch.native.array.derivatives.linalg import LINALG
+from opdispatch.native.array.derivatives.manipulation import MANIPULATION
+from opdispatch.native.array.derivatives.no_derivative import CONSTANT
+from opdispatch.native.array.derivatives.norms import NORMS
+from opdispatch.native.array.derivatives.products import PRODUCTS
+from opdispatch.native.array.derivatives.reductions import REDUCTIONS
+from opdispatch.native.array.operators import functional_variants
+from opdispatch.native.array.operators.math_bits import MATH_BIT_VIEWS
+from opdispatch.schema.function_schema import FunctionSchema
+
+DERIVATIVES: dict[str, Formulas] = {
+    **UNARY,
+    **BINARY,
+    **CHOICES,
+    **REDUCTIONS,
+    **MANIPULATION,
+    **INDEXING,
+    **PRODUCTS,
+    **LINALG,
+    **DECOMPOSITIONS,
+    **NORMS,
+    **FFT,
+}
+"""By operator, overload by overload: a formula for each argument that has a gradient."""
+
+WRITES = ("copy_", "setitem_.Scalar", "setitem_.Tensor")
+VIEWS = (*functional_variants.VIEWS, "astype")
+"""Of their first argument; ``reshape`` and ``astype`` where they can."""
+DERIVATIVES |= {f"{name}_copy": DERIVATIVES[name] for name in functional_variants.VIEWS}
+
+
+_NO_TANGENTS: Formulas = {RESULT: Forward.CONSTANT}
+
+
+def register_derivatives(library: Library) -> None:
+    """Register all of them with the library that has the operators, in one publication."""
+    dispatcher = library.dispatcher
+
+    def schema_of(name: str) -> FunctionSchema:
+        return dispatcher.get_schema(f"{library.ns}::{name}").schema
+
+    with dispatcher.transaction():
+        register_grad(library)
+        for name, formulas in [*DERIVATIVES.items(), *((name, {}) for name in CONSTANT)]:
+            library.impl(name, make_derivative_kernel(schema_of(name), formulas), "Autograd")
+            if name in CONSTANT or RESULT in formulas:
+                kernel = make_forward_kernel(schema_of(name), formulas or _NO_TANGENTS)
+                library.impl(name, kernel, "FuncTorchGradWrapper")
+        for name in WRITES:
+            library.impl(name, make_write_kernel(schema_of(name)), "ADInplaceOrView")
+        for name in (*VIEWS, *MATH_BIT_VIEWS):
+            find = dispatcher.finder_of(f"{library.ns}::{name}")
+            library.impl(name, make_view_kernel(schema_of(name), find), "ADInplaceOrView")

@@ -1,0 +1,54 @@
+"""``array::grad``: the way back as an operator, so that it can be gone where the graph is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from opdispatch import autograd
+from opdispatch.errors import AutogradError
+from opdispatch.library.library import Library
+from opdispatch.tensors.tensor import Tensor
+
+_SCHEMA = (
+    "grad(Tensor[] outputs, Tensor[] inputs, Tensor?[] grad_outputs, *, "
+    "bool? retain_graph=None, bool create_graph=False, bool allow_unused=False) -> Tensor?[]"
+)
+
+
+def register_grad(library: Library) -> None:
+    """Define it."""
+    library.define(_SCHEMA)
+    library.impl("grad", grad, "CompositeImplicitAutograd")
+
+
+def grad(
+    outputs: Sequence[Any],
+    inputs: Sequence[Any],
+    grad_outputs: Sequence[Any],
+    *,
+    retain_graph: bool | None,
+    create_graph: bool,
+    allow_unused: bool,
+) -> list[Any]:
+    """``opdispatch.autograd.grad``; without ``grad_outputs``, these are an empty list.
+
+    Raises AutogradError.
+    """
+    if any(not isinstance(each, Tensor) for each in (*outputs, *inputs)):
+        raise AutogradError("array::grad is of tensors, and was given an array without a history")
+    gradients = [each if each is None else _tensor(each) for each in grad_outputs]
+    return list(
+        autograd.grad(
+            list(outputs),
+            list(inputs),
+            gradients or None,
+            retain_graph=retain_graph,
+            create_graph=create_graph,
+            allow_unused=allow_unused,
+        )
+    )
+
+
+def _tensor(value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else Tensor(value)

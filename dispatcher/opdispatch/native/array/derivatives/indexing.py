@@ -1,0 +1,117 @@
+"""Derivatives of indexing and assignment, and of taking from places."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
+from opdispatch.native.array.derivatives.namespace import (
+    OPERATORS,
+    copy_for,
+    with_forward,
+    xp,
+    zeros_for,
+    zeros_like,
+)
+from opdispatch.native.array.derivatives.scatter import add_along, add_at_elements, places_of
+
+
+def _placed(grad: Any, x_shape: Any, start: Any, stop: Any, step: Any) -> Any:
+    """Zeros, with the gradient where its elements were taken from."""
+    whole = zeros_for(x_shape, grad)
+    return OPERATORS.operators.setitem_.Tensor(whole, start, stop, step, [], grad)
+
+
+def _placed_by_arrays(
+    grad: Any, x_shape: Any, start: Any, stop: Any, step: Any, indices: Any
+) -> Any:
+    """The same, where an element may have been taken more than once."""
+    if all(each is None or each.dtype.kind == "b" for each in indices):  # not so by masks
+        whole = zeros_for(x_shape, grad)
+        return OPERATORS.operators.setitem_.Tensor(whole, start, stop, step, indices, grad)
+    places = OPERATORS.operators.getitem.Tensor(
+        places_of(x_shape, grad.device), start, stop, step, indices
+    )
+    return add_at_elements(x_shape, places, grad)
+
+
+def _cleared(grad: Any, start: Any, stop: Any, step: Any, indices: Any) -> Any:
+    """The gradient of what was there before."""
+    given = [each for each in indices if each is not None]
+    whole = copy_for(grad, *given)
+    return OPERATORS.operators.setitem_.Scalar(whole, start, stop, step, indices, 0.0)
+
+
+def _written(grad: Any, start: Any, stop: Any, step: Any, indices: Any, value_shape: Any) -> Any:
+    """The gradient of what was written, which may have more dimensions, of extent 1."""
+    if indices:
+        part = OPERATORS.operators.getitem.Tensor(grad, start, stop, step, indices)
+    else:
+        part = OPERATORS.operators.getitem.default(grad, start, stop, step)
+    more = len(value_shape) - part.ndim
+    return xp.reshape(part, ((1,) * more + part.shape)) if more > 0 else part
+
+
+def _write_forward(
+    x_t: Any, value_t: Any, x: Any, start: Any, stop: Any, step: Any, indices: Any
+) -> Any:
+    """Write to the tangent of what was written to, as to that."""
+    whole = xp.zeros_like(x) if x_t is None else x_t
+    if value_t is None:
+        return OPERATORS.operators.setitem.Scalar(whole, start, stop, step, indices, 0.0)
+    return OPERATORS.operators.setitem.Tensor(whole, start, stop, step, indices, value_t)
+
+
+def _take(grad: Any, x_shape: Any, indices: Any, axis: int | None) -> Any:
+    if axis is None or not x_shape:
+        return add_at_elements(x_shape, indices, grad)
+    before, after = x_shape[:axis], x_shape[axis:][1:]
+    grad = xp.reshape(grad, (*before, math.prod(indices.shape), *after))
+    return add_along(x_shape, axis, xp.reshape(indices, (-1,)), grad)
+
+
+def _take_along_axis(grad: Any, x_shape: Any, indices: Any, axis: int) -> Any:
+    places = places_of(x_shape, grad.device)
+    return add_at_elements(x_shape, xp.take_along_axis(places, indices, axis=axis), grad)
+
+
+def _repeat(grad: Any, x_shape: Any, repeats: Any, axis: int | None) -> Any:
+    if axis is None or not x_shape:
+        return add_at_elements(x_shape, xp.repeat(places_of(x_shape, grad.device), repeats), grad)
+    places = xp.repeat(xp.arange(x_shape[axis], device=grad.device), repeats)
+    return add_along(x_shape, axis, places, grad)
+
+
+def _real_part_cleared(grad: Any) -> Any:
+    return OPERATORS.operators.real_scatter.default(grad, xp.zeros_like(xp.real(grad)))
+
+
+def _imag_part_cleared(grad: Any) -> Any:
+    return OPERATORS.operators.imag_scatter.default(grad, xp.zeros_like(xp.imag(grad)))
+
+
+_WRITTEN: dict[str, Formulas] = {
+    "Scalar": {"x": _cleared, RESULT: Forward.ELEMENTWISE},
+    "Tensor": {"x": _cleared, "value": _written, RESULT: _write_forward},
+}
+_COPIED: Formulas = {
+    "x": zeros_like,
+    "src": lambda grad: grad,
+    RESULT: lambda src_t: src_t,
+}
+
+_INDEXING: dict[str, Formulas] = {
+    "copy": _COPIED,
+    "copy_": _COPIED,
+    "getitem": {"x": _placed},
+    "getitem.Tensor": {"x": _placed_by_arrays},
+    "repeat.Tensor": {"x": _repeat},
+    "imag_scatter": {"x": _imag_part_cleared, "src": lambda grad: xp.imag(grad)},
+    "real_scatter": {"x": _real_part_cleared, "src": lambda grad: xp.real(grad)},
+    **{f"setitem.{overload}": formulas for overload, formulas in _WRITTEN.items()},
+    **{f"setitem_.{overload}": formulas for overload, formulas in _WRITTEN.items()},
+    "take": {"x": _take},
+    "take_along_axis": {"x": _take_along_axis},
+}
+INDEXING = with_forward(Forward.LINEAR, _INDEXING)

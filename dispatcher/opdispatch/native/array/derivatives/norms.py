@@ -1,0 +1,66 @@
+"""Derivatives of norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from opdispatch.functionalities.derivative import Formulas, Forward
+from opdispatch.native.array.derivatives.namespace import masked, with_forward, xp, zeros_like
+from opdispatch.native.array.derivatives.reductions import kept, shared
+
+_MATRIX = (-2, -1)
+
+
+def _vector_norm(
+    grad: Any, x: Any, axis: Sequence[int] | None, keepdims: bool, ord: Any, result: Any
+) -> Any:
+    grad, norm = kept(grad, x.shape, axis, keepdims), kept(result, x.shape, axis, keepdims)
+    if ord == 0:
+        return None  # nothing goes back, whatever comes before
+    if ord == 1:
+        return grad * xp.sign(x)
+    if ord in (math.inf, -math.inf):
+        return xp.sign(x) * shared(grad, xp.abs(x) == norm, axis)
+    if ord == 2:
+        return x * masked(norm != 0, grad / norm)
+    scale = masked(norm != 0, grad / norm ** (ord - 1))
+    if ord > 2:
+        return x * xp.abs(x) ** (ord - 2) * scale
+    return xp.sign(x) * masked(x != 0, xp.abs(x) ** (ord - 1)) * scale
+
+
+def _fro(grad: Any, x: Any, keepdims: bool, result: Any) -> Any:
+    return _vector_norm(grad, x, _MATRIX, keepdims, 2, result)
+
+
+def _matrix_norm(grad: Any, x: Any, keepdims: bool, ord: Any, result: Any) -> Any:
+    if ord in (None, "fro"):
+        return _fro(grad, x, keepdims, result)
+    if 0 in x.shape[-2:]:
+        return zeros_like(x)
+    grad = kept(grad, x.shape, _MATRIX, keepdims)
+    if ord in ("nuc", 2, -2):
+        u, s, vh = xp.linalg.svd(x, full_matrices=False)
+        values = xp.expand_dims(s, axis=-2)
+        return xp.matmul(u * (grad if ord == "nuc" else _of_one(grad, values, ord)), vh)
+    # Of the sums of the sizes in each column, or in each row.
+    sums = xp.sum(xp.abs(x), axis=-2 if abs(ord) == 1 else -1, keepdims=True)
+    return xp.sign(x) * _of_one(grad, sums, ord)
+
+
+def _of_one(grad: Any, values: Any, ord: Any) -> Any:
+    """That of the largest or the smallest, with those that are equal."""
+    choose = xp.max if ord > 0 else xp.min
+    return shared(grad, values == choose(values, axis=_MATRIX, keepdims=True), _MATRIX)
+
+
+_NORM: Formulas = {"x": _matrix_norm}
+
+_NORMS: dict[str, Formulas] = {
+    "linalg_matrix_norm": _NORM,
+    "linalg_matrix_norm.ord": _NORM,
+    "linalg_vector_norm": {"x": _vector_norm},
+}
+NORMS = with_forward(Forward.REDUCTION, _NORMS)

@@ -1,0 +1,125 @@
+"""What is called in the place of views and of assignment where there are to be none.
+
+``getitem_copy`` and the like give what ``getitem`` gives, with elements of its own. ``setitem``
+returns a tensor with what ``setitem_`` would have written to its argument, as ``copy`` does for
+``copy_``; ``real_scatter`` and ``imag_scatter`` one with another real or imaginary part. PyTorch
+has ``slice_copy``, ``slice_scatter`` and others.
+
+Their kernels, for every backend without one of its own, copy what the operators for views give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from opdispatch.arrays import find_backend
+from opdispatch.functionalities.functional_counterpart import copied, functional_schema
+from opdispatch.library.library import Library
+from opdispatch.native.array.operators.functions import FUNCTIONS
+from opdispatch.native.array.operators.indexing import INDEXING
+from opdispatch.native.array.operators.kernels import plain
+from opdispatch.native.array.operators.meta_shapes import refusal
+from opdispatch.schema.function_schema import FunctionSchema, OperatorName
+from opdispatch.schema.parser import parse_schema
+
+VIEWS = (
+    *("broadcast_to", "expand_dims", "flip", "getitem", "imag", "linalg_diagonal"),
+    *("matrix_transpose", "moveaxis", "permute_dims", "real", "reshape", "squeeze", "unstack"),
+)
+"""The operators that give views, but for ``astype``, which copies if it is told to."""
+
+COPY_ = parse_schema("copy_(Tensor(a!) x, Tensor src) -> Tensor(a!)")
+_SCATTERS = ("real", "imag")
+
+
+def _without_aliases(schema: FunctionSchema, name: str) -> FunctionSchema:
+    functional = functional_schema(schema)
+    return functional.with_name(OperatorName(name, schema.name.overload_name))
+
+
+def _schemas() -> dict[str, FunctionSchema]:
+    """The operators that give views or write, by what they are called."""
+    return {str(each.schema.name): each.schema for each in (*FUNCTIONS, *INDEXING)}
+
+
+def register_functional_variants(library: Library) -> None:
+    """Register them with the library that has the operators for views, in one publication."""
+    dispatcher, schemas = library.dispatcher, _schemas()
+
+    def find(name: str) -> Callable[..., Any]:
+        """The operator, looked up when it is called: it is not published yet."""
+        return lambda *args, **kwargs: dispatcher.get_schema(f"array::{name}")(*args, **kwargs)
+
+    with dispatcher.transaction():
+        for view in VIEWS:
+            name = library.define(str(_without_aliases(schemas[view], f"{view}_copy")))
+            library.impl(name, _copying(find(view)), _KEY)
+        for overload in ("Scalar", "Tensor"):
+            write = f"setitem_.{overload}"
+            name = library.define(str(_without_aliases(schemas[write], "setitem")))
+            library.impl(name, _writing_to_a_copy(find(write)), _KEY)
+        for part in _SCATTERS:
+            name = library.define(f"{part}_scatter(Tensor x, Tensor src) -> Tensor")
+            library.impl(name, _scattering(find(part), find("setitem_.Tensor")), _KEY)
+        library.define(str(COPY_))
+        library.impl("copy_", copy_, "CompositeExplicitAutograd")
+        library.impl(library.define(str(_without_aliases(COPY_, "copy"))), copy, _KEY)
+
+
+_KEY = "CompositeExplicitAutogradNonFunctional"
+
+
+def _copying(view: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: copied(view(*args, **kwargs))
+
+
+def _writing_to_a_copy(write: Callable[..., Any]) -> Callable[..., Any]:
+    def write_to_a_copy(x: Any, *args: Any) -> Any:
+        copy_of_x = copied(x)
+        write(copy_of_x, *args)
+        return copy_of_x
+
+    return write_to_a_copy
+
+
+def _scattering(part: Callable[..., Any], write: Callable[..., Any]) -> Callable[..., Any]:
+    def scatter(x: Any, src: Any) -> Any:
+        copy_of_x = copied(x)
+        write(part(copy_of_x), [], [], [], [], src)
+        return copy_of_x
+
+    return scatter
+
+
+def copy_(x: Any, src: Any) -> Any:
+    """Write the elements of ``src`` to ``x``, of the same shape and dtype.
+
+    Raises ArgumentError for others and for tensors that are not dense, and DeviceError.
+    """
+    _check_alike("copy_", x, src)
+    target = plain(x)
+    backend = find_backend(type(target))
+    if backend is None:
+        raise refusal("copy_", "writes to dense tensors; expected such")
+    contents = plain(src)
+    owner = find_backend(type(contents))
+    if owner is not None and owner is not backend:
+        contents = owner.to_host(contents)  # from there, every backend takes them
+    backend.assign(target, contents)
+    return x
+
+
+def copy(x: Any, src: Any) -> Any:
+    """What ``copy_`` would have made of ``x``: a copy of ``src``. Raises ArgumentError."""
+    _check_alike("copy", x, src)
+    return copied(src)
+
+
+def _check_alike(name: str, x: Any, src: Any) -> None:
+    if tuple(x.shape) != tuple(src.shape) or x.dtype != src.dtype:
+        raise refusal(
+            name,
+            f"takes tensors of one shape and dtype, not {list(x.shape)} of {x.dtype} and "
+            f"{list(src.shape)} of {src.dtype}",
+        )

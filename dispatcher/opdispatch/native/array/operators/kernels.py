@@ -1,0 +1,380 @@
+"""Kernels for plain arrays and tensors out of functions for plain arrays.
+
+Each is a Python function with the arguments of its operator's schema, written here as text and
+compiled: what it does beside calling the library's own function is what a small call pays for.
+
+    def add(x1, x2):
+        if type(x1) is Tensor or type(x2) is Tensor:
+            return Tensor(
+                add(
+                    x1.array if type(x1) is Tensor else x1,
+                    x2.array if type(x2) is Tensor else x2,
+                )
+            )
+        if (one := x1.dtype) is not x2.dtype or (
+            one is not FLOAT32 and one is not FLOAT64 and one is not INT64
+            and one.kind in DOUBTFUL_KINDS
+        ):
+            check_pair("add", one, x2.dtype)
+        return function(x1, x2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.exceptions import DTypePromotionError
+
+from opdispatch.boxing.generated_source import compile_function
+from opdispatch.errors import ArgumentError, OpdispatchError
+from opdispatch.native.array.operators.dtypes import (
+    DOUBTFUL_KINDS,
+    KINDS_OF_SCALAR,
+    check_complex,
+    check_numbers,
+    check_pair,
+    check_scalar,
+    find_out_of_range,
+)
+from opdispatch.native.array.operators.functions import ArrayFunction, Kernel
+from opdispatch.native.array.operators.meta_shapes import as_tuple, refusal, show
+from opdispatch.native.array.operators.numpy_calls import CHECKS, NumpyCall
+from opdispatch.native.array.operators.sizes import is_of_no_array
+from opdispatch.schema.function_schema import NO_DEFAULT, Argument
+from opdispatch.tensors.tensor import Tensor
+
+# The commonest dtypes are told by their identity, which takes less than to ask for their kinds.
+_USUAL = ("FLOAT32", "FLOAT64", "INT64", "BOOL")
+_USUAL_DTYPES = {name: np.dtype(name.lower()) for name in _USUAL}
+_IS_UNUSUAL = " and ".join(f"one is not {name}" for name in _USUAL_DTYPES)
+
+
+def make_kernel(
+    function: ArrayFunction,
+    call: Callable[..., Any],
+    unusual: Callable[..., Any] | None = None,
+    short: NumpyCall | None = None,
+) -> Kernel:
+    """The kernel of an operator, which has ``call`` do the work on plain arrays.
+
+    Arrays of doubtful dtypes, and of 16-bit numbers where a pair is checked, go to ``unusual``: see
+    ``half_precision``. What ``short`` is for, it does.
+    """
+    arguments = function.schema.arguments
+    returns_tensor = [str(each.type) for each in function.schema.returns] == ["Tensor"]
+    name = function.operator.partition(".")[0]
+    lines = [f"def kernel({_parameters(arguments)}):"]
+    lists = [each.name for each in arguments if str(each.type) == "Tensor[]"]
+    if is_tensor := " or ".join(filter(None, map(_has_tensor, arguments))):
+        call_plain = f"kernel({_passed(arguments, _unwrapped)})"
+        written = next((each.name for each in arguments if each.is_write), None)
+        wrapper = "Tensor" if returns_tensor else "wrap"
+        unwrap = (
+            [f"return {wrapper}({call_plain})"]
+            if written is None
+            else [call_plain, f"return {written}"]
+        )
+        unwrap = [f"if {is_tensor}:", *(f"    {line}" for line in unwrap)]
+        if lists:
+            checks = _list_checks(function, name, lists[0], unwrap)
+        else:
+            otherwise = f"return unusual({_passed(arguments, _plain)})" if unusual else ""
+            checks = [*unwrap, *_checks(function, name, otherwise)]
+        lines += (f"    {line}" for line in checks)
+        if any(each.name == "dtype" for each in arguments) and not function.has_device:  # of a sum
+            lines += [
+                '    if dtype is not None and x.dtype.kind == "c":',
+                f"        check_complex({name!r}, x.dtype, dtype)",
+            ]
+    functions: dict[str, Any] = {}
+    if short and sum(argument.type.dispatches for argument in arguments) < 2 and not lists:
+        short, functions = short.for_its_own()
+    lines += [
+        "    try:",
+        *(f"        {line}" for line in (_shortened(arguments, short) if short else ())),
+        f"        return function({_passed(arguments, _plain)})",
+        "    except NoCommonType as error:",
+        f"        raise without_common_type({name!r}, error) from None",
+        "    except TypeError as error:",
+        f"        raise with_types({name!r}, error, {_listed(arguments)}) from None",
+        "    except (ValueError, OverflowError, IndexError, RuntimeError) as error:",
+        "        if isinstance(error, OpdispatchError):",
+        "            raise",
+        f"        raise with_shapes({name!r}, error, {_listed(arguments)}, "
+        f"{_numbers(arguments)}) from None",
+    ]
+    namespace: dict[str, Any] = {
+        "Tensor": Tensor,
+        "np": np,
+        **CHECKS,
+        **functions,
+        "ndarray": np.ndarray,
+        **_USUAL_DTYPES,
+        "DOUBTFUL_KINDS": DOUBTFUL_KINDS,
+        "KINDS_OF_SCALAR": KINDS_OF_SCALAR,
+        "check_pair": check_pair,
+        "check_scalar": check_scalar,
+        "check_numbers": check_numbers,
+        "check_all": check_all,
+        "check_each": check_each,
+        "check_complex": check_complex,
+        "with_shapes": with_shapes,
+        "OpdispatchError": OpdispatchError,
+        "NoCommonType": DTypePromotionError,
+        "without_common_type": without_common_type,
+        "with_types": with_types,
+        "wrap": wrap,
+        "plain": plain,
+        "function": call,
+        "unusual": unusual,
+        **{f"default_{each.name}": each.default for each in arguments if each.has_default},
+    }
+    title = f"kernel of array::{function.operator}"
+    kernel: Kernel = compile_function(title, "\n".join(lines), namespace, "kernel")
+    kernel.__name__ = kernel.__qualname__ = function.operator
+    return kernel
+
+
+def plain(value: Any) -> Any:
+    """The array of a tensor; a list of tensors as a list of arrays."""
+    if type(value) is Tensor:
+        return value.array
+    if type(value) is list or type(value) is tuple:
+        return [plain(each) for each in value]
+    return value
+
+
+def wrap(result: Any) -> Any:
+    """Tensors out of arrays, one or several."""
+    if isinstance(result, tuple | list):
+        wrapped = [Tensor(each) for each in result]
+        return wrapped if isinstance(result, list) else tuple(wrapped)
+    return Tensor(result)
+
+
+def _parameters(arguments: Sequence[Argument]) -> str:
+    parts, is_keyword = [], False
+    for argument in arguments:
+        if argument.kwarg_only and not is_keyword:
+            is_keyword = True
+            parts.append("*")
+        default = "" if argument.default is NO_DEFAULT else f"=default_{argument.name}"
+        parts.append(f"{argument.name}{default}")
+    return ", ".join(parts)
+
+
+def _passed(arguments: Sequence[Argument], spelled: Callable[[Argument], str]) -> str:
+    return ", ".join(
+        f"{argument.name}={spelled(argument)}" if argument.kwarg_only else spelled(argument)
+        for argument in arguments
+    )
+
+
+def _listed(arguments: Sequence[Argument]) -> str:
+    values = "".join(f"{each.name}, " for each in arguments)
+    wanted = "shape" if any(each.name == "shape" for each in arguments) else "None"
+    return f"({values}), {wanted}"
+
+
+def _numbers(arguments: Sequence[Argument]) -> str:
+    """What is passed for axes and counts, by name; the shape that is wanted is told apart.
+
+    Where slices begin and end is neither: NumPy takes any number there.
+    """
+    kinds = {each.name: str(each.type) for each in arguments}
+    names = [each for each, kind in kinds.items() if kind.startswith("int") and kind != "int?[]"]
+    return "{" + ", ".join(f"{each!r}: {each}" for each in names if each != "shape") + "}"
+
+
+def _has_tensor(argument: Argument) -> str:
+    if not argument.type.dispatches:
+        return ""
+    name = argument.name
+    if str(argument.type).endswith("[]"):
+        return f"Tensor in map(type, {name})"
+    return f"type({name}) is Tensor"
+
+
+def _unwrapped(argument: Argument) -> str:
+    name = argument.name
+    if str(argument.type) in ("Tensor", "Tensor?"):
+        return f"{name}.array if type({name}) is Tensor else {name}"
+    return f"plain({name})" if argument.type.dispatches else name
+
+
+def _plain(argument: Argument) -> str:
+    """As the array libraries want it: extents and axes in tuples."""
+    name = argument.name
+    if str(argument.type).startswith("int["):
+        return f"tuple({name}) if type({name}) is list else {name}"
+    return name
+
+
+def _shortened(arguments: Sequence[Argument], short: NumpyCall) -> Iterator[str]:
+    """Lines that return what ``short`` gives, if it is for these arguments."""
+    arrays = [each.name for each in arguments if str(each.type) == "Tensor"]
+    conditions = [*(f"type({each}) is ndarray" for each in arrays[:1]), short.condition]
+    values = {each.name: _plain(each) for each in arguments}
+    yield f"if {' and '.join(filter(None, conditions))}:"
+    yield f"    return {short.expression.format_map(values)}"
+
+
+def _checks(function: ArrayFunction, name: str, otherwise: str) -> list[str]:
+    """Lines that refuse dtypes, and end with ``otherwise`` where those are doubtful."""
+    kinds = {each.name: str(each.type) for each in function.schema.arguments}
+    promoted = [each for each in function.promoted if kinds[each].startswith("Tensor")]
+    lines = []
+    if all(kinds[each] == "Tensor" for each in promoted):
+        lines = _promotion_checks(function, name, promoted, otherwise)
+    elif promoted:
+        lines = [f"check_all({name!r}, ({', '.join(promoted)},))"]
+    checked = promoted if lines else []
+    for each, kind in kinds.items():
+        if each in checked or kind not in ("Tensor", "Tensor?"):
+            continue
+        check = [
+            f"one = {each}.dtype",
+            f"if {_IS_UNUSUAL} and one.kind in DOUBTFUL_KINDS:",
+            f"    check_numbers({name!r}, one)",
+            *([f"    {otherwise}"] if otherwise else []),
+        ]
+        if kind == "Tensor?":
+            check = [f"if {each} is not None:", *(f"    {line}" for line in check)]
+        lines += check
+    return lines
+
+
+def _promotion_checks(
+    function: ArrayFunction, name: str, promoted: Sequence[str], otherwise: str
+) -> list[str]:
+    """Those of tensors that are promoted together, and of scalars with the first of them."""
+    if not promoted:
+        return []
+    kinds = {each.name: str(each.type) for each in function.schema.arguments}
+    first, *others = promoted
+    lines = []
+    for scalar in (each for each in function.promoted if kinds[each] == "Scalar"):
+        lines += [
+            f"if (type({scalar}) is not float or (one := {first}.dtype) is not FLOAT32 and "
+            f"one is not FLOAT64) and {first}.dtype.kind not in KINDS_OF_SCALAR[type({scalar})]:",
+            f"    doubtful = check_scalar({name!r}, {first}.dtype, {scalar})",
+            *([f"    if doubtful: {otherwise}"] if otherwise else []),
+        ]
+    doubts = "one.kind in DOUBTFUL_KINDS" + (" or one.itemsize == 2" if otherwise else "")
+    for other in others:
+        lines += [
+            f"if (one := {first}.dtype) is not {other}.dtype or {_IS_UNUSUAL} and ({doubts}):",
+            f"    check_pair({name!r}, one, {other}.dtype)",
+            *([f"    {otherwise}"] if otherwise else []),
+        ]
+    return lines
+
+
+def _list_checks(
+    function: ArrayFunction, name: str, arrays: str, unwrap: Sequence[str]
+) -> list[str]:
+    """Lines that refuse the dtypes of a list; tensors are unwrapped if there are any."""
+    check = "check_all" if arrays in function.promoted else "check_each"
+    return [
+        f"one = {arrays}[0].dtype if {arrays} else None",
+        f"is_unusual = {_IS_UNUSUAL}",
+        f"for each in {arrays}:",
+        "    if type(each) is not ndarray or each.dtype is not one or is_unusual:",
+        *(f"        {line}" for line in unwrap),
+        f"        {check}({name!r}, {arrays})",
+        "        break",
+    ]
+
+
+def check_all(name: str, arrays: Iterable[Any]) -> None:
+    """Raise ArgumentError unless any two of the arrays, but for None, have a common type.
+
+    uint8 has one with uint64 and one with int8; the three of them have none.
+    """
+    dtypes: list[np.dtype[Any]] = []
+    for each in arrays:
+        if each is not None and each.dtype not in dtypes:
+            for dtype in dtypes or [each.dtype]:
+                check_pair(name, dtype, each.dtype)
+            dtypes.append(each.dtype)
+
+
+def check_each(name: str, arrays: Iterable[Any]) -> None:
+    """Raise ArgumentError unless all of the arrays have numbers."""
+    for each in arrays:
+        if each.dtype.kind in DOUBTFUL_KINDS:
+            check_numbers(name, each.dtype)
+
+
+def without_common_type(name: str, error: DTypePromotionError) -> ArgumentError:
+    """What to raise where NumPy promotes dtypes of ml_dtypes to none, such as float16 and bfloat16.
+
+    Some of its functions do, so that `check_pair` does not refuse these.
+    """
+    return ArgumentError(
+        f"array::{name} was given arrays of types without a common one: {error}",
+        hint="convert one of them with astype",
+        operator=name,
+    )
+
+
+def with_types(
+    name: str, error: TypeError, values: Sequence[Any], wanted: int | Sequence[int] | None
+) -> TypeError:
+    """What to raise where an array library takes no arrays, or scalars, of the types given."""
+    if isinstance(error, OpdispatchError):
+        return error
+    types: list[str] = []
+    for value in values:
+        items = value if isinstance(value, list | tuple) else [value]
+        types += [str(each.dtype) for each in items if hasattr(each, "dtype")]
+        if type(value) in KINDS_OF_SCALAR:
+            types.append(repr(value))
+    return ArgumentError(
+        f"array::{name} is not defined for {' and '.join(types)}: {error}", operator=name
+    )
+
+
+def with_shapes(
+    name: str,
+    error: Exception,
+    values: Sequence[Any],
+    wanted: int | Sequence[int] | None,
+    numbers: Mapping[str, Any],
+) -> Exception:
+    """An array library's error, with the shapes that it is about if it does not say them.
+
+    They are those of the arguments, and the one that was asked for. Of sizes and axes that no array
+    can have, it is an ArgumentError, with the numbers that were given, too; and ScalarRangeError of
+    a number that no element can be.
+    """
+    shapes: list[tuple[int, ...]] = []
+    for value in values:
+        items = value if isinstance(value, list | tuple) else [value]
+        shapes += [tuple(each.shape) for each in items if _is_array(each)]
+    if wanted is not None:
+        shapes.append(as_tuple(wanted))
+    text = str(error)
+    if is_of_no_array(error, numbers.values()):
+        given = " and ".join(f"{key} {each}" for key, each in numbers.items() if each is not None)
+        places = (f"of {show(*shapes)}" if shapes else "", f"with {given}" if given else "")
+        return refusal(name, f"{' '.join(filter(None, places))}: {text}")
+    if type(error) is OverflowError:
+        given_types = [each for each in values if isinstance(each, np.dtype)]
+        for dtype in given_types or [each.dtype for each in values if _is_array(each)]:
+            if (found := find_out_of_range(name, values, dtype)) is not None:
+                return found
+    if type(error) is not ValueError or not shapes or all(_is_in(each, text) for each in shapes):
+        return error
+    return ValueError(f"array::{name} of {show(*shapes)}: {text}")
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and not isinstance(value, np.dtype)
+
+
+def _is_in(shape: tuple[int, ...], text: str) -> bool:
+    """Whether a message has the shape, as NumPy writes shapes."""
+    return str(shape).replace(" ", "") in text.replace(" ", "")

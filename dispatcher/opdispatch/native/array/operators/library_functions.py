@@ -1,0 +1,271 @@
+"""The functions that operators stand for, where a library has one, as their schemas want them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from opdispatch.native.array.operators.dtypes import is_promoted
+from opdispatch.native.array.operators.extension_functions import EXTENSION_ADAPTERS
+from opdispatch.native.array.operators.functions import ArrayFunction, Kernel
+from opdispatch.native.array.operators.meta_shapes import as_tuple, refusal, show
+from opdispatch.native.array.operators.preconditions import with_precondition
+from opdispatch.native.array.operators.sizes import (
+    check_points,
+    check_range,
+    check_repeats,
+    check_tiles,
+)
+from opdispatch.native.array.operators.special_cases import expm1, floor_divide
+
+
+def find_function(namespace: Any, function: ArrayFunction) -> Kernel:
+    """The function of a namespace of the standard that an operator stands for."""
+    return with_precondition(function.operator, find_unchecked(namespace, function))
+
+
+def find_unchecked(namespace: Any, function: ArrayFunction) -> Kernel:
+    """As ``find_function``, for arguments that the operator is for."""
+    found: Kernel = functools.reduce(getattr, function.path, namespace)
+    adapt = _ADAPTERS.get(function.operator)
+    return found if adapt is None else adapt(found)
+
+
+def _broadcast_arrays(found: Kernel) -> Kernel:
+    """The results are no views by their schema: nobody may write through them to the arguments."""
+
+    def broadcast_arrays(arrays: Any) -> Any:
+        results = list(arrays)
+        for each in arrays:
+            if type(each) is not np.ndarray or each.shape != arrays[0].shape:
+                results = list(found(*arrays))
+                break
+        for place, each in enumerate(results):
+            if isinstance(each, np.ndarray):
+                results[place] = each.view()
+                results[place].setflags(write=False)
+        return results
+
+    return broadcast_arrays
+
+
+def _broadcast_to(found: Kernel) -> Kernel:
+    """NumPy's is never written to. Where each element is there once, PyTorch's is a view."""
+
+    def broadcast_to(x: Any, shape: Any) -> Any:
+        result = found(x, shape)
+        if isinstance(result, np.ndarray) and result.size == x.size and x.flags.writeable:
+            result.flags.writeable = True
+        return result
+
+    return broadcast_to
+
+
+def _clip(found: Kernel) -> Kernel:
+    """That of array-api-compat wraps bounds of other types around, and writes to integer ones."""
+
+    def clip(x: Any, *bounds: Any) -> Any:
+        if is_promoted(x.dtype, bounds):
+            return np.clip(x, *bounds)
+        x = _in_native_order(x)
+        return found(x, *(_as_bound(each, x.dtype) for each in bounds))
+
+    return clip
+
+
+def _clip_to_numbers(found: Kernel) -> Kernel:
+    """That of array-api-compat takes ten times as long for what two ufuncs do."""
+
+    def clip(x: Any, low: Any = None, high: Any = None) -> Any:
+        is_complex = complex in (type(low), type(high))
+        if x.dtype.kind != "f" or is_complex:
+            if is_complex or is_promoted(x.dtype, (low, high)):
+                return np.clip(x, low, high)
+            return found(_in_native_order(x), low, high)
+        bounded = x if low is None else np.maximum(x, low)  # CuPy's, if it is an array of CuPy's
+        if high is not None:
+            return np.minimum(bounded, high)
+        return _in_native_order(x.copy()) if bounded is x else bounded
+
+    return clip
+
+
+def _in_native_order(x: Any) -> Any:
+    """What array-api-compat has no ``clip`` for is an array of the other byte order."""
+    return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
+
+
+def _as_bound(bound: Any, dtype: Any) -> Any:
+    """A bound in the type of what it bounds; for integers, the nearest number of that type.
+
+    A copy of what cannot be written to, as kernels' arguments in the service cannot.
+    """
+    if not hasattr(bound, "dtype"):
+        return bound
+    if bound.dtype == dtype:
+        is_kept = not isinstance(bound, np.ndarray) or bound.flags.writeable
+        return bound if is_kept else bound.copy()
+    bound = _in_native_order(bound)
+    namespace = array_namespace(bound)
+    if dtype.kind in "iu" and bound.dtype.kind in "iu":
+        wanted, given = namespace.iinfo(dtype), namespace.iinfo(bound.dtype)
+        bound = namespace.clip(bound, max(wanted.min, given.min), min(wanted.max, given.max))
+    return namespace.astype(bound, dtype)
+
+
+def _flip(found: Kernel) -> Kernel:
+    """NumPy's makes a number of an array without dimensions, and no view."""
+
+    def flip(x: Any, *, axis: Any) -> Any:
+        result = found(x, axis=axis)
+        return result if x.ndim else x[...]
+
+    return flip
+
+
+def _repeat(found: Kernel) -> Kernel:
+    """NumPy's takes no numbers of type uint64."""
+
+    def repeat(x: Any, repeats: Any, *, axis: int | None) -> Any:
+        if isinstance(repeats, np.ndarray):
+            check_repeats(x, repeats, axis)
+        return found(
+            x, repeats.astype("int64") if repeats.dtype.kind == "u" else repeats, axis=axis
+        )
+
+    return repeat
+
+
+def _reshape(found: Kernel) -> Kernel:
+    """NumPy takes every negative extent for -1."""
+
+    def reshape(x: Any, shape: int | tuple[int, ...], *, copy: bool | None) -> Any:
+        for extent in shape if type(shape) is tuple else as_tuple(shape):
+            if extent < -1:
+                shapes = show(as_tuple(shape)), show(x.shape)
+                raise refusal("reshape", "cannot make the shape {} of the shape {}".format(*shapes))
+        return found(x, shape, copy=copy)
+
+    return reshape
+
+
+def _of_possible_size(check: Callable[..., None]) -> Callable[[Kernel], Kernel]:
+    """NumPy's sizes wrap around: see ``sizes``."""
+
+    def adapt(found: Kernel) -> Kernel:
+        def call(*args: Any, **options: Any) -> Any:
+            check(*args, **options)
+            return found(*args, **options)
+
+        return call
+
+    return adapt
+
+
+def _diff(found: Kernel) -> Kernel:
+    """It takes no None, and goes on when there is nothing left."""
+
+    def diff(x: Any, *, n: int = 1, prepend: Any = None, append: Any = None, **options: Any) -> Any:
+        ends = {"prepend": prepend, "append": append}
+        given = {name: end for name, end in ends.items() if end is not None}
+        most = sum(max((1, *each.shape)) for each in (x, *given.values()))
+        result = found(x, n=min(n, most), **given, **options)
+        return x.copy() if result is x else result
+
+    return diff
+
+
+def _meshgrid(found: Kernel) -> Kernel:
+    """CuPy's returns a single array as it is."""
+
+    def meshgrid(arrays: Sequence[Any], *, indexing: str) -> list[Any]:
+        grids = list(found(*arrays, indexing=indexing))
+        return [each.copy() if any(each is one for one in arrays) else each for each in grids]
+
+    return meshgrid
+
+
+def _where(found: Kernel) -> Kernel:
+    """NumPy's wraps an integer around that the type of the array cannot hold."""
+
+    def where(condition: Any, x1: Any, x2: Any) -> Any:
+        array, number = (x1, x2) if hasattr(x1, "dtype") else (x2, x1)
+        if array.dtype.kind in "iu" and type(number) is int:
+            array.dtype.type(number)  # raises OverflowError
+        return found(condition, x1, x2)
+
+    return where
+
+
+def _isin(found: Kernel) -> Kernel:
+    """NumPy's goes by floats where an integer is beside uint64, and CuPy's takes no scalar."""
+
+    def isin(x1: Any, x2: Any, *, invert: bool = False) -> Any:
+        array = x1 if hasattr(x1, "dtype") else x2
+        x1, x2 = (x if x is array else _as_element(x, array) for x in (x1, x2))
+        return found(x1, x2, invert=invert)
+
+    return isin
+
+
+def _as_element(number: Any, array: Any) -> Any:
+    """An array of a number: of the other one's type, if that is of integers and has it."""
+    namespace, dtype = array_namespace(array), None
+    if type(number) is int and array.dtype.kind in "iu":
+        known = namespace.iinfo(array.dtype)
+        dtype = array.dtype if known.min <= number <= known.max else None
+    return namespace.asarray(number, dtype=dtype)
+
+
+def _shifted(found: Kernel) -> Kernel:
+    """NumPy's fails at an array without dimensions."""
+
+    def shifted(x: Any, *shift: Any, **options: Any) -> Any:
+        is_alone = not x.shape and all(axes in (None, (), []) for axes in options.values())
+        is_alone = is_alone and all(len(as_tuple(each)) == 1 for each in shift)
+        return x.copy() if is_alone else found(x, *shift, **options)
+
+    return shifted
+
+
+def _unstack(found: Kernel) -> Kernel:
+    """NumPy's makes numbers of an array with one dimension, and no views."""
+
+    def unstack(x: Any, *, axis: int) -> Any:
+        if x.ndim == 1 and axis in (0, -1):
+            return [x[place, ...] for place in range(len(x))]
+        return list(found(x, axis=axis))
+
+    return unstack
+
+
+# Where a schema cannot say what the standard's function takes or returns, or a library's differs.
+_ADAPTERS: Final[dict[str, Callable[[Kernel], Kernel]]] = {
+    "arange": _of_possible_size(check_range),
+    "broadcast_arrays": _broadcast_arrays,
+    "broadcast_to": _broadcast_to,
+    "clip": _clip_to_numbers,
+    **dict.fromkeys(("clip.Tensor", "clip.ScalarMin", "clip.ScalarMax"), _clip),
+    "diff": _diff,
+    "expm1": expm1,
+    "flip": _flip,
+    **dict.fromkeys(
+        ("floor_divide.Tensor", "floor_divide.Scalar", "floor_divide.ScalarFirst"), floor_divide
+    ),
+    **dict.fromkeys(("isin.Scalar", "isin.ScalarFirst"), _isin),
+    "meshgrid": _meshgrid,
+    "linspace": _of_possible_size(check_points),
+    **dict.fromkeys(("fft_fftshift", "fft_ifftshift", "roll"), _shifted),
+    "nonzero": lambda found: lambda x: list(found(x)),
+    "repeat": _of_possible_size(check_repeats),
+    "repeat.Tensor": _repeat,
+    "reshape": _reshape,
+    "tile": _of_possible_size(check_tiles),
+    **dict.fromkeys(("where.ScalarSelf", "where.ScalarOther"), _where),
+    "unstack": _unstack,
+    **EXTENSION_ADAPTERS,
+}

@@ -1,0 +1,218 @@
+"""A tensor for other libraries: NumPy's functions and arrays, and DLPack.
+
+https://numpy.org/doc/stable/user/basics.interoperability.html
+https://dmlc.github.io/dlpack/latest/python_spec.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from opdispatch.arrays import FakeArray, find_backend, give_by_dlpack
+from opdispatch.arrays.level_array import LevelArray
+from opdispatch.errors import AutogradError, DeviceError
+from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
+from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
+from opdispatch.local_state.tracing_state import note_reading
+from opdispatch.tensors.operators import namespace
+
+if TYPE_CHECKING:
+    from opdispatch.tensors.tensor import Tensor
+
+_AUTOGRAD = AUTOGRAD_KEYSET.bits
+_OPERATORS = {
+    **{f"arc{name}": f"a{name}" for name in ("cos", "cosh", "sin", "sinh", "tan", "tan2", "tanh")},
+    "absolute": "abs",
+    "conjugate": "conj",
+    "invert": "bitwise_invert",
+    "left_shift": "bitwise_left_shift",
+    "power": "pow",
+    "right_shift": "bitwise_right_shift",
+}
+"""The standard's names of NumPy's functions, where they are others."""
+
+
+class TensorExchange:
+    """A base of ``Tensor``: what others get of it."""
+
+    __slots__ = ()
+
+    array: Any
+    requires_grad_flag: bool
+
+    if TYPE_CHECKING:
+
+        @property
+        def device(self) -> str:
+            """Where its elements are."""
+
+        def _require_dense(self, what: str) -> None:
+            """Raise ArgumentError for another layout."""
+
+        def detach(self) -> Tensor:
+            """The same elements, without a history."""
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        followed = list(filter(_is_followed, inputs))
+        if followed or any(map(_is_unknown, inputs)):
+            operator = None if kwargs or method != "__call__" else _find_operator(ufunc)
+            if operator is not None:
+                return operator(*map(_as_number, inputs))
+            if followed and not any(isinstance(each.array, LevelArray) for each in followed):
+                raise _lost_history(ufunc, method)
+        for value in (*inputs, *kwargs.get("out", ())):
+            note_reading(value, "a tensor in a function of NumPy's")
+        given = kwargs.get("out", ())
+        if given:
+            kwargs["out"] = tuple(_array_of(value) for value in given)
+        result = getattr(ufunc, method)(*(_array_of(value) for value in inputs), **kwargs)
+        # Whoever gives a tensor to write to gets that tensor back, as with `x += 1`.
+        if len(given) == 1:
+            return given[0]
+        if given:
+            return tuple(r if g is None else g for r, g in zip(result, given, strict=True))
+        return result
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        note_reading(self, "a tensor as NumPy's array")
+        self._require_dense("have its elements in one array")
+        if self.device != "cpu" and not isinstance(self.array, FakeArray):
+            raise DeviceError(
+                f"NumPy has no array for a tensor on {self.device!r}",
+                hint="move it first: tensor.cpu()",
+            )
+        if _is_recorded(self):
+            raise AutogradError(
+                "NumPy's array of a tensor that requires gradients would leave no history",
+                hint="use tensor.detach(), or a block of no_grad()",
+            )
+        return np.array(self.array, dtype=dtype, copy=copy)
+
+    def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
+        """Its elements in an array of NumPy's, which shares their memory where it can.
+
+        ``force`` is for ``detach().cpu().numpy()``. Without it, raises AutogradError for a tensor
+        that requires gradients, unless they are not recorded, and DeviceError for one that is not
+        in the host's memory.
+        """
+        return self.detach().cpu().__array__() if force else self.__array__()
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        note_reading(self, "a tensor by DLPack")
+        refuse_recorded(self)
+        array = self.array
+        if _goes_backwards(array):
+            if copy is False:
+                raise BufferError(
+                    f"a tensor with negative strides, of shape {list(array.shape)}, is not "
+                    "shared by DLPack; ask for a copy"
+                )
+            if isinstance(array, np.ndarray):
+                copy = True  # which None is for, where it is needed
+            elif (backend := find_backend(type(array))) is not None:
+                array, copy = backend.copy(array), None  # CuPy's makes none on a GPU
+        given = {
+            "stream": stream,
+            "max_version": max_version,
+            "dl_device": dl_device,
+            "copy": copy,
+        }
+        asked = {name: value for name, value in given.items() if value is not None}
+        try:
+            if type(array) is np.ndarray:
+                return give_by_dlpack(array, **asked)
+            return self._of_dlpack("__dlpack__", array)(**asked)
+        except ValueError as error:  # what NumPy raised for another device before 2.4
+            raise BufferError(str(error)) from error
+
+    def __dlpack_device__(self) -> Any:
+        return self._of_dlpack("__dlpack_device__", self.array)()
+
+    def _of_dlpack(self, name: str, array: Any) -> Any:
+        method = getattr(array, name, None)
+        if method is None:
+            kind = type(array).__name__
+            raise BufferError(f"the elements of {kind}, on {self.device}, cannot be had by DLPack")
+        return method
+
+
+def refuse_recorded(tensor: TensorExchange) -> None:
+    """Raise BufferError for a tensor that DLPack cannot give with its history, as PyTorch does.
+
+    What a transform follows says so by itself.
+    """
+    if _is_recorded(tensor) and not isinstance(tensor.array, LevelArray):
+        raise BufferError(
+            "a tensor that requires gradients would leave no history by DLPack; use "
+            "tensor.detach(), or a block of no_grad()"
+        )
+
+
+def _goes_backwards(array: Any) -> bool:
+    """Whether PyTorch, which has no negative strides, would end the process at the array."""
+    strides = getattr(array, "strides", None)
+    if not isinstance(strides, tuple):
+        return False
+    pairs = zip(array.shape, strides, strict=True)
+    return any(extent > 1 and stride < 0 for extent, stride in pairs)
+
+
+def _is_recorded(tensor: TensorExchange) -> bool:
+    """Whether what is calculated with it has a history.
+
+    Nothing has one in a kernel below Autograd: the result of the whole operator has.
+    """
+    if not tensor.requires_grad_flag or not AUTOGRAD_STATE.get().grad_mode:
+        return False
+    return _AUTOGRAD & ~LOCAL_STATE.get().excluded != 0
+
+
+def _is_followed(value: Any) -> bool:
+    """Whether gradients or a transform go by the operators that a tensor is given to."""
+    if not isinstance(value, TensorExchange):
+        return False
+    return _is_recorded(value) or isinstance(value.array, LevelArray)
+
+
+def _find_operator(ufunc: np.ufunc) -> Callable[..., Any] | None:
+    """The function of ``opdispatch.array_api`` that does the same."""
+    return getattr(namespace(), _OPERATORS.get(ufunc.__name__, ufunc.__name__), None)
+
+
+def _as_number(value: Any) -> Any:
+    """NumPy's scalars are numbers, as PyTorch has it: ``np.float64(2) * x`` is ``2.0 * x``."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _lost_history(ufunc: np.ufunc, method: str) -> AutogradError:
+    called = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+    return AutogradError(
+        f"np.{called} leaves no history, and was given a tensor that requires gradients",
+        hint="use the function of opdispatch.array_api, or give it x.detach()",
+    )
+
+
+def _is_unknown(value: Any) -> bool:
+    """Whether NumPy would take a tensor's array for an object, such as that of a device."""
+    if not isinstance(value, TensorExchange):
+        return False
+    cls = type(value.array)
+    return not (hasattr(cls, "__array_ufunc__") or hasattr(cls, "__array__"))
+
+
+def _array_of(value: Any) -> Any:
+    """What NumPy calculates with. Raises DeviceError and ArgumentError where there is nothing."""
+    if _is_unknown(value):
+        return value.__array__()  # which says why not
+    return value.array if isinstance(value, TensorExchange) else value

@@ -1,0 +1,253 @@
+"""``Generator``: where random numbers come from, and how far a program has got with them.
+
+Mirrors ``ATen/core/Generator.h``. A state is two numbers, as of PyTorch's generators for CUDA: a
+seed and an offset. Random bits are those of Philox4x64-10, a function of the seed and of a block's
+number, and the offset is the number of the next block. How many blocks a call takes follows from
+how many elements it makes; so a state is a value that can be sent elsewhere, and whoever makes the
+call, on whatever device, finds the same bits.
+
+J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011),
+https://numpy.org/doc/stable/reference/random/bit_generators/philox.html
+"""
+
+from __future__ import annotations
+
+import operator
+import secrets
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from opdispatch.arrays import COMPONENTS, canonical_device, split_device
+from opdispatch.errors import ArgumentError
+from opdispatch.keys.dispatch_key import DispatchKey, to_runtime_key
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+
+DEFAULT_SEED = 67280421310721
+"""The seed of a new generator, as in PyTorch (``c10::detail::default_rng_seed_val``)."""
+WORDS_OF_BLOCK = 4
+"""How many words of 64 bits a block of Philox has."""
+
+_WORD = 1 << 64
+
+
+class GeneratorState(NamedTuple):
+    """All there is to a generator but for its device: a value."""
+
+    seed: int
+    offset: int
+    """The number of the next block."""
+
+
+class Generator:
+    """A sequence of random numbers for operators with an argument ``Generator? generator``.
+
+    ``device`` is where the numbers are made: "cpu", "cuda", "cuda:1"; there need not be one here.
+    Any thread may use it: calls that draw from it at the same time get different numbers, in an
+    order that is not known. ``key_set`` are the dispatch keys that it adds to a call; those of the
+    device's backend, if none are given.
+    """
+
+    __slots__ = ("_key_set", "_mutex", "_state", "device")
+
+    def __init__(self, device: str = "cpu", *, key_set: DispatchKeySet | None = None) -> None:
+        kind, _ = split_device(device)
+        self.device = device
+        self._key_set = key_set or DispatchKeySet.of(
+            to_runtime_key(DispatchKey.Dense, COMPONENTS[kind])
+        )
+        self._mutex = threading.Lock()  # protects the changes of _state, a value replaced whole
+        self._state = GeneratorState(DEFAULT_SEED, 0)
+
+    @property
+    def key_set(self) -> DispatchKeySet:
+        """Takes part in the dispatch of a call that it is an argument of."""
+        return self._key_set
+
+    @property
+    def key_bits(self) -> int:
+        """The word of ``key_set``."""
+        return self._key_set.bits
+
+    @property
+    def state(self) -> GeneratorState:
+        """The current one. Setting it is ``set_state``."""
+        return self._state
+
+    @state.setter
+    def state(self, value: tuple[int, int]) -> None:
+        seed, offset = value
+        if not (0 <= seed < _WORD and 0 <= offset < _WORD):
+            raise ArgumentError(
+                "a generator's seed and offset are unsigned integers of 64 bits, not "
+                f"{seed} and {offset}"
+            )
+        with self._mutex:
+            self._state = GeneratorState(seed, offset)
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Begin the sequence of a seed; return the generator.
+
+        A negative one stands for that many below 2**64. Raises ArgumentError for one that has more
+        than 64 bits.
+        """
+        self.state = GeneratorState(_checked_seed(seed), 0)
+        return self
+
+    def seed(self) -> int:
+        """Begins a sequence that nobody can guess; returns its seed."""
+        seed = secrets.randbits(64)
+        self.state = GeneratorState(seed, 0)
+        return seed
+
+    def initial_seed(self) -> int:
+        """The seed of the sequence."""
+        return self._state.seed
+
+    def get_offset(self) -> int:
+        """How far it has got: the number of the next block."""
+        return self._state.offset
+
+    def set_offset(self, offset: int) -> None:
+        """Go to another place of the sequence. Raises ArgumentError for what is no place."""
+        self.state = (self._state.seed, offset)
+
+    def get_state(self) -> np.ndarray[Any, Any]:
+        """The state as 16 bytes, uint8: the seed and the offset, little-endian."""
+        return np.frombuffer(np.array(self._state, "<u8").tobytes(), np.uint8).copy()
+
+    def set_state(self, new_state: Any) -> None:
+        """Take over what ``get_state`` has given. Raises ArgumentError for anything else."""
+        given = np.asarray(new_state)
+        if given.dtype != np.uint8 or given.shape != (16,):
+            raise ArgumentError(
+                "the state of a generator is an array of 16 bytes (uint8), not of shape "
+                f"{list(given.shape)} and type {given.dtype}"
+            )
+        seed, offset = np.frombuffer(given.tobytes(), "<u8").tolist()
+        self.state = (seed, offset)
+
+    def clone_state(self) -> Generator:
+        """Another generator in the same state."""
+        clone = Generator(self.device, key_set=self._key_set)
+        clone._state = self._state
+        return clone
+
+    def reserve(self, words: int) -> GeneratorState:
+        """Takes so many words of 64 bits, in whole blocks; returns where they begin."""
+        blocks = -(-words // WORDS_OF_BLOCK)
+        with self._mutex:
+            state = self._state
+            self._state = GeneratorState(state.seed, (state.offset + blocks) % _WORD)
+        return state
+
+    def advance(self, before: GeneratorState, after: GeneratorState) -> None:
+        """Take over what a call elsewhere has left, which began with ``before``.
+
+        Raises ArgumentError if the generator has gone on since: others have the same numbers.
+        """
+        with self._mutex:
+            if self._state == before:
+                self._state = after
+                return
+        raise ArgumentError(
+            "a generator was used while a call elsewhere had it, so that both have made the same "
+            "random numbers",
+            hint="wait for the result of one call before the next, or use a generator for each",
+        )
+
+    def __repr__(self) -> str:
+        seed, offset = self._state
+        return f"Generator({self.device!r}, seed={seed}, offset={offset})"
+
+
+def words_from(state: GeneratorState, count: int) -> np.ndarray[Any, Any]:
+    """So many random words (uint64) of a sequence, from the block on that the state names."""
+    found = _of_thread.__dict__
+    if not found:  # to make one for each call takes ten times as long as to set its state
+        found["bits"] = np.random.Philox(key=0)
+        found["state"] = found["bits"].state
+    bits, whole = found["bits"], found["state"]
+    whole["state"]["key"][:] = (state.seed, 0)
+    whole["state"]["counter"][:] = (state.offset, 0, 0, 0)
+    bits.state = whole
+    words: np.ndarray[Any, Any] = bits.random_raw(count)
+    return words
+
+
+_of_thread = threading.local()
+
+
+def key_bits_of_generator(value: Any) -> int:
+    """What a Generator argument adds to the dispatch keys of a call; NumPy's adds nothing."""
+    return value.key_bits if isinstance(value, Generator) else 0
+
+
+_mutex = threading.Lock()  # protects _defaults and _seed
+_defaults: dict[str, Generator] = {}
+_instead: ContextVar[Mapping[str, Generator] | None] = ContextVar(
+    "opdispatch_default_generators", default=None
+)
+_seed: int | None = None  # what manual_seed said last: for the devices that are used later
+
+
+def default_generator(device: str = "cpu") -> Generator:
+    """The one that operators on a device use if they are given none, in this process.
+
+    It begins with a seed that nobody can guess, unless ``manual_seed`` was called. Raises
+    DeviceError for what is no device.
+    """
+    name = canonical_device(device)
+    if (instead := _instead.get()) and name in instead:
+        return instead[name]
+    with _mutex:
+        found = _defaults.get(name)
+        if found is None:
+            found = _defaults[name] = Generator(name)
+            if _seed is None:
+                found.seed()
+            else:
+                found.manual_seed(_seed)
+        return found
+
+
+def default_generator_states() -> dict[str, GeneratorState]:
+    """Those of the default generators that this process has used, by device."""
+    with _mutex:
+        return {name: generator.state for name, generator in _defaults.items()}
+
+
+@contextmanager
+def with_default_generators(generators: Mapping[str, Generator]) -> Iterator[None]:
+    """A block in which this task has others, by device with its number."""
+    names = [(canonical_device(device), each) for device, each in generators.items()]
+    token = _instead.set(dict(names))
+    try:
+        yield
+    finally:
+        _instead.reset(token)
+
+
+def manual_seed(seed: int) -> Generator:
+    """Seeds the default generators of all devices of this process; returns that of the CPU."""
+    global _seed
+    checked = _checked_seed(seed)
+    with _mutex:
+        _seed = checked
+        for generator in _defaults.values():
+            generator.manual_seed(checked)
+    return default_generator()
+
+
+def _checked_seed(seed: int) -> int:
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise ArgumentError(f"a seed is an integer, not {type(seed).__name__}") from None
+    if not -(1 << 63) <= number < _WORD:
+        raise ArgumentError("a seed has at most 64 bits: it is from -2**63 to 2**64 - 1")
+    return number % _WORD

@@ -1,0 +1,181 @@
+"""``x[index]`` and ``x[index] = value`` of tensors, as calls of the operators for them.
+
+They are ``array::getitem`` and ``array::setitem_``; ``native/array/operators/indexing.py``
+says how an index is written in a schema's types.
+
+Note [Arrays around an ellipsis]
+    Arrays of an index broadcast to joint dimensions, which are where the arrays are if these are
+    next to each other, and else in front. NumPy does not count those as next to each other between
+    which there is an ellipsis, though it may stand for no dimension: of shape (3, 3),
+    ``x[None, :, i, ..., j]`` begins with the joint dimensions, and ``x[None, :, i, j]`` does not.
+    An operator's lists have no ellipsis. Such an index, which is rare, becomes one of arrays alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from types import EllipsisType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from opdispatch.arrays import find_key_bits
+
+_SCALARS = frozenset({bool, int, float, complex})
+
+
+class _Operators(NamedTuple):
+    get: Any
+    get_arrays: Any
+    set_scalar: Any
+    set_tensor: Any
+
+
+@functools.cache
+def _operators() -> _Operators:
+    array = importlib.import_module("opdispatch.array_api.operators").OPERATORS
+    return _Operators(
+        array.getitem.default, array.getitem.Tensor, array.setitem_.Scalar, array.setitem_.Tensor
+    )
+
+
+def getitem(x: Any, index: Any) -> Any:
+    """What ``index`` selects of a tensor. Raises IndexError."""
+    if type(index) is int:
+        return _operators().get(x, [index], [None], [None])
+    start, stop, step, indices = _entries_of(index, x.shape)
+    if indices:
+        return _operators().get_arrays(x, start, stop, step, indices)
+    return _operators().get(x, start, stop, step)
+
+
+def setitem(x: Any, index: Any, value: Any) -> None:
+    """Write there. Raises IndexError, and ValueError if it cannot be written to."""
+    entries = _entries_of(index, x.shape)
+    if type(value) in _SCALARS:
+        _operators().set_scalar(x, *entries, value)
+    else:
+        is_tensor = find_key_bits(value) is not None
+        _operators().set_tensor(x, *entries, value if is_tensor else np.asarray(value))
+
+
+def _entries_of(
+    index: Any, shape: tuple[int, ...]
+) -> tuple[list[int | None], list[int | None], list[int | None], list[Any]]:
+    """Start, stop and step of each entry, and the arrays among them."""
+    given = index if isinstance(index, tuple) else (index,)
+    entries = [
+        entry
+        if entry is None or isinstance(entry, slice | EllipsisType)
+        else _number_or_array(entry)
+        for entry in given
+    ]
+    if any(entry is ... for entry in entries):
+        entries = _without_ellipsis(entries, shape)
+    start: list[int | None] = []
+    stop: list[int | None] = []
+    step: list[int | None] = []
+    arrays: list[Any] = []
+    for entry in entries:
+        is_array = False
+        if isinstance(entry, slice):
+            first, last, by = entry.start, entry.stop, 1 if entry.step is None else entry.step
+        else:
+            is_array = not isinstance(entry, int | None)
+            first, last, by = None if is_array else entry, None, None
+        start.append(first)
+        stop.append(last)
+        step.append(by)
+        arrays.append(entry if is_array else None)
+    return start, stop, step, arrays if any(each is not None for each in arrays) else []
+
+
+def _number_or_array(entry: Any) -> Any:
+    if isinstance(entry, int | np.integer) and not isinstance(entry, bool):
+        return int(entry)
+    if find_key_bits(entry) is not None:
+        return entry
+    array = np.asarray(entry)
+    # An empty list is one of places, whatever NumPy makes of it otherwise.
+    return array if array.size or array.dtype.kind != "f" else array.astype(np.intp)
+
+
+def _without_ellipsis(entries: list[Any], shape: tuple[int, ...]) -> list[Any]:
+    """The entries with whole axes for ``...``. See Note [Arrays around an ellipsis]."""
+    place = next(place for place, entry in enumerate(entries) if entry is ...)
+    before, after = entries[:place], entries[place + 1 :]
+    if any(entry is ... for entry in after):
+        raise IndexError("an index has one ellipsis ('...') at most")
+    taken = sum(_dimensions_of(entry) for entry in (*before, *after))
+    if taken == len(shape) and _separates(before, after):
+        return _joint_first([*before, *after], shape)
+    return [*before, *[slice(None)] * max(0, len(shape) - taken), *after]
+
+
+def _separates(before: list[Any], after: list[Any]) -> bool:
+    """Whether the joint dimensions are elsewhere for the ellipsis between, though it is none."""
+    entries = [*before, *after]
+    if not any(_is_array(entry) for entry in entries):
+        return False
+    advanced = [n for n, entry in enumerate(entries) if not _is_slice_or_axis(entry)]
+    first, last = advanced[0], advanced[-1]
+    return 0 < first < len(before) <= last and last - first + 1 == len(advanced)
+
+
+def _joint_first(entries: list[Any], shape: tuple[int, ...]) -> list[Any]:
+    """The same index in arrays alone: of each axis, the places, in a dimension of their own behind
+    the joint ones. The entries are for all axes. Raises IndexError.
+    """
+    array_api = importlib.import_module("opdispatch.array_api")
+    expanded: list[Any] = []
+    taken = 0
+    for entry in entries:
+        if _is_array(entry) and np.dtype(entry.dtype) == np.bool:
+            _check_mask(tuple(entry.shape), shape[taken : taken + len(entry.shape)])
+            expanded += array_api.nonzero(entry)
+        else:
+            expanded.append(entry)
+        taken += _dimensions_of(entry)
+    behind = own = sum(map(_is_slice_or_axis, expanded))
+    axis, places = 0, []
+    for entry in expanded:
+        own -= _is_slice_or_axis(entry)  # how many dimensions follow that of this one
+        if entry is None:  # a dimension in which all of them have one place
+            continue
+        if isinstance(entry, slice):
+            places.append(np.arange(*entry.indices(shape[axis])).reshape(-1, *[1] * own))
+        else:
+            array = entry if _is_array(entry) else np.asarray(entry)
+            reshape = np.reshape if isinstance(array, np.ndarray) else array_api.reshape
+            places.append(reshape(array, (*array.shape, *[1] * behind)))
+        axis += 1
+    return places
+
+
+def _check_mask(shape: tuple[int, ...], extents: tuple[int, ...]) -> None:
+    if not shape:
+        raise IndexError(
+            "a mask without dimensions cannot be beside an ellipsis that stands for none; leave "
+            "the ellipsis out"
+        )
+    if shape != extents:
+        raise IndexError(
+            f"a mask of shape {list(shape)} does not fit dimensions of the extents {list(extents)}"
+        )
+
+
+def _is_slice_or_axis(entry: Any) -> bool:
+    return entry is None or isinstance(entry, slice)
+
+
+def _is_array(entry: Any) -> bool:
+    return not isinstance(entry, slice | int | None)
+
+
+def _dimensions_of(entry: Any) -> int:
+    """How many dimensions of the tensor an entry stands for."""
+    if entry is None:
+        return 0
+    is_mask = hasattr(entry, "dtype") and np.dtype(entry.dtype) == np.bool
+    return len(entry.shape) if is_mask else 1

@@ -1,0 +1,118 @@
+"""Names of dimensions: a tensor that has some carries the key Named.
+
+Mirrors ``torch/_namedtensor_internals.py`` of PyTorch before 2.13, which has dropped them. A name
+is an identifier, or None for a dimension without one. Operators that have a kernel for Named take
+such a tensor; all others refuse it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from opdispatch.autograd.variable import edge_of, meta_of
+from opdispatch.errors import ArgumentError
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import DispatchKeySet, bits_of_key
+
+NAMED_BIT = bits_of_key(DispatchKey.Named)
+
+Names = tuple[str | None, ...]
+
+
+class TensorNames:
+    """A base of ``Tensor``: its names."""
+
+    __slots__ = ()
+
+    key_bits: int
+    requires_grad_flag: bool
+    array: Any
+    _names: Names
+
+    if TYPE_CHECKING:
+
+        @property
+        def ndim(self) -> int:
+            """The number of dimensions."""
+
+    @property
+    def names(self) -> Names:
+        """The name of each dimension; None for one without."""
+        if self.key_bits & NAMED_BIT:
+            # What has come from another process has the key alone.
+            found: Names | None = getattr(self, "_names", None)
+            if found is not None:
+                return found
+        return (None,) * self.ndim
+
+    def has_names(self) -> bool:
+        """Whether any dimension has a name."""
+        return any(name is not None for name in self.names)
+
+    def rename(self, *names: Any, **renamed: str | None) -> Any:
+        """A tensor over the same elements with other names, or without: ``rename(None)``.
+
+        ``rename("N", "C")`` names every dimension, with ``...`` for those that keep theirs;
+        ``rename(N="batch")`` those of these names. It is part of the same graph. Raises
+        ArgumentError for what are no names, two that are equal, or not one for each dimension.
+        """
+        chosen = self._chosen(names, renamed)
+        _check(chosen, self.ndim)
+        bits = self.key_bits & ~NAMED_BIT
+        if any(name is not None for name in chosen):
+            bits |= NAMED_BIT
+        make: Any = type(self)
+        other = make(self.array, keys=DispatchKeySet(bits))
+        edge_of(self)  # a leaf's gradient is this tensor's, also if the other one has gone
+        other._names = chosen
+        other.autograd_meta = meta_of(self)
+        other.requires_grad_flag = self.requires_grad_flag
+        return other
+
+    def _chosen(self, names: tuple[Any, ...], renamed: dict[str, str | None]) -> Names:
+        mine = self.names
+        if names and renamed:
+            raise ArgumentError("rename takes names in order, or which to rename, and not both")
+        if renamed:
+            for name in renamed:
+                if name not in mine:
+                    raise ArgumentError(f"rename was asked to rename {name!r}, not in {mine}")
+            return tuple(renamed.get(name, name) if name is not None else None for name in mine)
+        if len(names) == 1 and names[0] is None:
+            return (None,) * len(mine)
+        if len(names) == 1 and isinstance(names[0], list | tuple):
+            names = tuple(names[0])
+        if names.count(...) > 1:
+            raise ArgumentError("rename takes one ellipsis")
+        if ... in names:
+            place = names.index(...)
+            kept = len(mine) - len(names) + 1
+            return (*names[:place], *mine[place : place + max(kept, 0)], *names[place + 1 :])
+        return names
+
+
+def names_of_new(names: Sequence[str | None], ndim: int) -> Names | None:
+    """The names that a tensor begins with; None for none. Raises ArgumentError if they do not fit.
+
+    As those that ``rename`` takes; ``...`` stands for nothing here, since nothing has a name yet.
+    """
+    if isinstance(names, str):
+        raise ArgumentError(
+            f"the names of a tensor are one for each dimension, and not the text {names!r}",
+            hint=f"names=({names!r},)",
+        )
+    chosen = tuple(names)
+    _check(chosen, ndim)
+    return chosen if any(name is not None for name in chosen) else None
+
+
+def _check(names: tuple[Any, ...], ndim: int) -> None:
+    if len(names) != ndim:
+        raise ArgumentError(f"{len(names)} names {names} were given to {ndim} dimensions")
+    given = [name for name in names if name is not None]
+    for name in given:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ArgumentError(f"a name of a dimension is an identifier or None, not {name!r}")
+        if given.count(name) > 1:
+            raise ArgumentError(f"the name {name!r} was given to more than one dimension: {names}")

@@ -1,0 +1,347 @@
+"""What the array API standard's arrays can do by themselves: operators, indexing, conversions.
+
+Each operator calls a function of ``opdispatch.array_api``, which calls an operator of the library
+``array``: it is imported when the first one is used.
+
+Note [Operators of its own]
+    In a worker interpreter the default dispatcher has what the daemon says, and nothing else: a
+    library that a kernel's arithmetic brought there would be in the way of the same one when the
+    daemon has it loaded. And operators that are loaded elsewhere have kernels there that ask the
+    daemon: no way to add two tensors. So there, tensors have a dispatcher of their own. For the
+    backends that libraries bring along it calls what libraries have registered for them.
+
+https://data-apis.org/array-api/2025.12/API_specification/array_object.html
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from opdispatch.arrays import (
+    FakeArray,
+    MetaArray,
+    device_errors,
+    find_backend,
+    find_key_bits,
+    find_layout,
+)
+from opdispatch.arrays.lazy_array import LazyArray, materialized
+from opdispatch.arrays.level_array import LevelArray
+from opdispatch.autograd.node import Edge
+from opdispatch.autograd.variable import edge_of, meta_of
+from opdispatch.autograd.view_nodes import check_may_be_written_to, rebase_history
+from opdispatch.errors import ArgumentError
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, NOT_RECORDING, is_grad_enabled, no_grad
+from opdispatch.local_state.tracing_state import is_traced, note_reading
+from opdispatch.tensors.indexing import getitem, setitem
+
+_is_private = False
+
+_SCALARS = (bool, int, float, complex)
+_LINEAR = frozenset({"add", "subtract"})
+_OF_LEVELS = DispatchKeySet.of(DispatchKey.FuncTorchBatched, DispatchKey.FuncTorchGradWrapper).bits
+
+Operator = Callable[[Any, Any], Any]
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def keep_private() -> None:
+    """Have operators of tensors go through a dispatcher of their own, before one is used.
+
+    See Note [Operators of its own].
+    """
+    global _is_private
+    _is_private = True
+
+
+def is_private() -> bool:
+    """Whether ``keep_private`` was called."""
+    return _is_private
+
+
+@functools.cache
+def namespace() -> Any:
+    """``opdispatch.array_api``, imported when it is needed."""
+    return importlib.import_module("opdispatch.array_api")
+
+
+def _finder_of(function: str) -> Callable[[], Callable[..., Any]]:
+    return functools.cache(lambda: getattr(namespace(), function))
+
+
+def is_operand(value: object) -> bool:
+    """Whether tensors have operators with it: with numbers, arrays, and other tensors."""
+    return isinstance(value, _SCALARS) or find_key_bits(value) is not None
+
+
+def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
+    """An operator, its reflection, and the one that writes to the first operand."""
+    find = _finder_of(function)
+
+    def forward(self: Any, other: Any, /) -> Any:
+        if type(other) is not type(self) and not is_operand(other):
+            return NotImplemented
+        return find()(self, other)
+
+    def reflected(self: Any, other: Any, /) -> Any:
+        if not is_operand(other):
+            return NotImplemented
+        return find()(other, self)
+
+    def in_place(self: Any, other: Any, /) -> Any:
+        is_step = _is_recorded(self, other) and _has_one_history(self)
+        edge = edge_of(self) if is_step else None
+        result = forward(_as_it_is(self, edge, other, function), other)
+        if result is NotImplemented:
+            return result
+        is_of_dtype = result.dtype == self.dtype or result.dtype == self.dtype.newbyteorder("=")
+        if not is_of_dtype or result.shape != self.shape:
+            raise ArgumentError(
+                f"the result has shape {list(result.shape)} and dtype {result.dtype}, and cannot "
+                f"be written to a tensor of shape {list(self.shape)} and dtype {self.dtype}"
+            )
+        node = getattr(result, "grad_fn", None) if is_step else None
+        if node is None or len(node.edges) < 2 - (edge is not None) or node.edges[0] != edge:
+            self[...] = result
+            return self
+        check_may_be_written_to(self)  # which is recorded as one step, that of the calculation
+        outer = AUTOGRAD_STATE.set(NOT_RECORDING[False])
+        try:
+            self[...] = result
+        finally:
+            AUTOGRAD_STATE.reset(outer)
+        rebase_history(self, node)
+        return self
+
+    return (
+        _named(forward, f"__{name}__", f"``{function}`` of it and another one."),
+        _named(reflected, f"__r{name}__", f"``{function}`` of another one and it."),
+        _named(in_place, f"__i{name}__", f"``{function}`` of it and another one, written to it."),
+    )
+
+
+def _as_it_is(written: Any, edge: Edge | None, other: Any, function: str) -> Any:
+    """A tensor that is about to be written to; a copy, if the way back needs what it was."""
+    needs_it = _may_have_gradient(other) or (function == "pow" and _may_have_gradient(written))
+    if not needs_it or function in _LINEAR or not is_grad_enabled():
+        return written
+    if edge is None:
+        return +written
+    with no_grad():
+        copied = +written
+    meta_of(copied).edge = edge
+    copied.requires_grad_flag = True
+    return copied
+
+
+def _is_recorded(written: Any, other: Any) -> bool:
+    """Whether one of them requires gradients, and they are recorded."""
+    flags = getattr(written, "requires_grad", False), getattr(other, "requires_grad", False)
+    return True in flags and is_grad_enabled()
+
+
+def _has_one_history(written: Any) -> bool:
+    """Whether it is a tensor of plain elements: no level, trace or class has another history."""
+    from opdispatch.tensors.tensor import Tensor
+
+    if type(written) is not Tensor or is_traced(written):
+        return False
+    array = written.array
+    if type(array) is np.ndarray:
+        return True
+    is_other = isinstance(array, LevelArray | FakeArray | LazyArray)
+    return not is_other and find_backend(type(array)) is not None
+
+
+def _may_have_gradient(value: Any) -> bool:
+    """Whether it has one, or a tensor that stands for it in a traced graph may have one."""
+    flag = getattr(value, "requires_grad", False)
+    return flag or bool(getattr(value, "key_bits", 0) & _OF_LEVELS) or is_traced(value)
+
+
+def _on_host(array: Any) -> Any:
+    """An array as one that Python's conversions know; of a device, a copy of its elements.
+
+    Raises DeviceError, and ArgumentError for other layouts unless there is one element.
+    """
+    if type(array) is np.ndarray:
+        return array
+    array = materialized(array)
+    if (layout := find_layout(type(array))) is not None:
+        if None in array.shape or math.prod(array.shape) != 1:
+            raise ArgumentError(
+                f"a {layout.name} tensor of shape {list(array.shape)} is no number and no list of "
+                "numbers"
+            )
+        array = layout.to_dense(array)
+    backend = None if isinstance(array, MetaArray) else find_backend(type(array))
+    if backend is None:
+        return array
+    with device_errors(backend.device_of(array)):
+        return backend.to_host(array)
+
+
+def _one_on_host(array: Any) -> Any:
+    """``_on_host`` without dimensions if there is one element; more are for NumPy to refuse.
+
+    PyTorch takes one element of any shape; NumPy does before 2.4, and warns.
+    """
+    array = _on_host(array)
+    return array.reshape(()) if isinstance(array, np.ndarray) and array.size == 1 else array
+
+
+def _comparison(name: str, function: str) -> Operator:
+    return _binary(name, function)[0]
+
+
+def _unary(name: str, function: str) -> Callable[[Any], Any]:
+    find = _finder_of(function)
+
+    def operator(self: Any, /) -> Any:
+        return find()(self)
+
+    return _named(operator, f"__{name}__", f"``{function}`` of it.")
+
+
+def _named(operator: Method, name: str, text: str) -> Method:
+    operator.__name__ = name
+    operator.__qualname__ = f"TensorOperators.{name}"
+    operator.__doc__ = text
+    return operator
+
+
+class TensorOperators:
+    """A base of ``Tensor`` and of what stands for one: each has a shape, and an ``array``."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def array(self) -> Any:
+            """Its elements, in an array of any backend."""
+
+        @property
+        def shape(self) -> tuple[int, ...]:
+            """The extent of each dimension, in elements."""
+
+    __add__, __radd__, __iadd__ = _binary("add", "add")
+    __sub__, __rsub__, __isub__ = _binary("sub", "subtract")
+    __mul__, __rmul__, __imul__ = _binary("mul", "multiply")
+    __truediv__, __rtruediv__, __itruediv__ = _binary("truediv", "divide")
+    __floordiv__, __rfloordiv__, __ifloordiv__ = _binary("floordiv", "floor_divide")
+    __mod__, __rmod__, __imod__ = _binary("mod", "remainder")
+    __pow__, __rpow__, __ipow__ = _binary("pow", "pow")
+    __matmul__, __rmatmul__, __imatmul__ = _binary("matmul", "matmul")
+    __and__, __rand__, __iand__ = _binary("and", "bitwise_and")
+    __or__, __ror__, __ior__ = _binary("or", "bitwise_or")
+    __xor__, __rxor__, __ixor__ = _binary("xor", "bitwise_xor")
+    __lshift__, __rlshift__, __ilshift__ = _binary("lshift", "bitwise_left_shift")
+    __rshift__, __rrshift__, __irshift__ = _binary("rshift", "bitwise_right_shift")
+    __lt__ = _comparison("lt", "less")
+    __le__ = _comparison("le", "less_equal")
+    __gt__ = _comparison("gt", "greater")
+    __ge__ = _comparison("ge", "greater_equal")
+    __eq__ = _comparison("eq", "equal")
+    __ne__ = _comparison("ne", "not_equal")
+    __hash__ = None  # type: ignore[assignment]
+    __neg__ = _unary("neg", "negative")
+    __pos__ = _unary("pos", "positive")
+    __abs__ = _unary("abs", "abs")
+    __invert__ = _unary("invert", "bitwise_invert")
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """``opdispatch.array_api``. Raises ArgumentError for a revision that it is not of."""
+        if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12", "2025.12"):
+            raise ArgumentError(
+                f"there is no namespace for revision {api_version!r} of the array API standard; "
+                f"there is one for {namespace().__array_api_version__}"
+            )
+        return namespace()
+
+    def __bool__(self) -> bool:
+        note_reading(self, "bool() of a tensor")
+        return bool(_on_host(self.array))
+
+    def __int__(self) -> int:
+        note_reading(self, "int() of a tensor")
+        return int(_one_on_host(self.array))
+
+    def __float__(self) -> float:
+        note_reading(self, "float() of a tensor")
+        return float(_one_on_host(self.array))
+
+    def __complex__(self) -> complex:
+        note_reading(self, "complex() of a tensor")
+        return complex(_one_on_host(self.array))
+
+    def __index__(self) -> int:
+        note_reading(self, "a tensor as an index")
+        array = _on_host(self.array)
+        if isinstance(array, np.ndarray) and (array.shape or array.dtype.kind not in "iu"):
+            raise TypeError("only a tensor of one integer, without dimensions, is an index")
+        return array.__index__()  # type: ignore[no-any-return]
+
+    def __getitem__(self, index: Any) -> Any:
+        return getitem(self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        setitem(self, index, value)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a 0-d tensor")
+        note_reading(self, "len() of a tensor")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.shape:
+            raise TypeError("iteration over a 0-d tensor")
+        return (self[place] for place in range(len(self)))
+
+    def __format__(self, spec: str) -> str:
+        """Its number's, if something is asked for and it has no dimensions."""
+        if spec and not self.shape:
+            return format(self.item(), spec)
+        return super().__format__(spec)
+
+    def item(self) -> Any:
+        """The number in a tensor of one element. Raises ValueError if it has another number."""
+        note_reading(self, "item() of a tensor")
+        return _on_host(self.array).item()
+
+    def tolist(self) -> Any:
+        """Its elements as Python numbers, in a list for each dimension; one number without any.
+
+        Raises ArgumentError for a sparse or nested tensor.
+        """
+        note_reading(self, "tolist() of a tensor")
+        return np.asarray(_on_host(self.array)).tolist()
+
+    @property
+    def size(self) -> int | None:
+        """How many elements it has; None if that is not known."""
+        return math.prod(self.shape)
+
+    @property
+    def T(self) -> Any:  # noqa: N802
+        """A matrix with rows and columns exchanged. Raises ArgumentError unless it is a matrix."""
+        if (ndim := len(self.shape)) != 2:
+            raise ArgumentError(
+                f"T is of a tensor of 2 dimensions, and this one has {ndim}",
+                hint="use mT, or array_api.permute_dims",
+            )
+        return namespace().matrix_transpose(self)
+
+    @property
+    def mT(self) -> Any:  # noqa: N802
+        """The same of each matrix in its last two dimensions."""
+        return namespace().matrix_transpose(self)
