@@ -43,6 +43,15 @@ def test_cells_go_with_the_last_library_that_does_harm():
     assert separation.cells == set()
 
 
+def test_fewer_interpreters_have_fewer_cells():
+    separation = Separation()
+    separation.update({"bad"}, NAMES, "worker-1")
+    separation.update({"bad"}, NAMES, "worker-2")
+    assert separation.cells == {"worker-1", "worker-2"}
+    separation.update({"bad"}, NAMES[:2])
+    assert separation.cells == {"worker-1"}
+
+
 STEPS = st.lists(
     st.tuples(
         st.sets(st.sampled_from(["a", "b", "c"])),

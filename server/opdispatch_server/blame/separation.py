@@ -34,6 +34,8 @@ class Separation:
             self.cells.clear()
         else:
             most = max(1, len(names) // INTERPRETERS_PER_CELL)
+            # There may have been more interpreters before: the others need one, too.
+            self.cells = set(sorted(self.cells)[:most])
             if died in names and len(self.cells) < most:
                 self.cells.add(died)
             if not self.cells:
