@@ -177,12 +177,14 @@ class RunningCall:
     depth: int = 0
     run: int = 0
     nested_calls: NestedTime | None = None
+    version: int = 0
+    """The version of the library whose code runs; 0 where it is of several, or of none."""
 
     @classmethod
-    def of(cls, context: CallContext) -> RunningCall:
-        """The call that begins to run."""
+    def of(cls, context: CallContext, version: int = 0) -> RunningCall:
+        """Return the call that begins to run, of a kernel in that version of its library."""
         nested_calls = context.direct.nested_calls if context.direct is not None else None
-        return cls(context.deadline, context.depth, context.run, nested_calls)
+        return cls(context.deadline, context.depth, context.run, nested_calls, version)
 
     @contextmanager
     def nested(self) -> Iterator[CallContext]:

@@ -170,7 +170,9 @@ def test_what_a_library_logs_keeps_its_level_and_logger(
     assert (loud["interpreter"], loud["library"]) == ("worker-1", "talker")
     assert loud["operator"] == "talker::talk"
     assert loud["call"] > 0
-    assert records["imported"]["library"] == "talker"
+    assert loud["version"] == 1
+    imported = records["imported"]
+    assert (imported["library"], imported["version"]) == ("talker", 1)
     assert "operator" not in records["imported"]
     assert records["excused"]["traceback"].endswith("ValueError: caught")
     (warned,) = [r for r in daemon.log_records() if r["logger"] == "py.warnings"]

@@ -1,4 +1,4 @@
-"""What an asyncio session calls: operators, with values here or elsewhere, and programs."""
+"""Calls of an asyncio session: operators, with values here or elsewhere, and programs."""
 
 from __future__ import annotations
 

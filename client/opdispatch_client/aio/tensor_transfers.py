@@ -1,4 +1,4 @@
-"""What a remote tensor of an asyncio session asks of it: its elements, and moves."""
+"""Requests of an asyncio session's remote tensors to it: for their elements, and to move them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Array = np.ndarray[Any, Any]
 
 
 class AsyncElsewhere(Protocol):
-    """What a session does with its remote tensors."""
+    """The operations of a session on its remote tensors."""
 
     async def fetch(self, tensor: RemoteValue, deadline: float | None = None) -> Array:
-        """The elements."""
+        """Return the elements."""
 
     async def call(
         self,
@@ -33,7 +33,7 @@ class AsyncElsewhere(Protocol):
         """Call an operator; tensors among the results stay where they are."""
 
     async def move(self, tensor: RemoteValue, device: str, deadline: float | None = None) -> Any:
-        """The same on another device."""
+        """Return the same on another device."""
 
 
 class AsyncTensorTransfers(RemoteValue):

@@ -37,7 +37,7 @@ def connect(
     retry: bool = True,
     direct: bool = True,
 ) -> Session:
-    """Opens a session with the daemon at `address`.
+    """Open a session with the daemon at `address`.
 
     The address is like ``unix:///run/opdispatch.sock``, ``dns:///host:port`` or
     ``host:port``; without one, it is ``OPDISPATCH_ADDRESS`` or the daemon's default. Each
@@ -51,7 +51,7 @@ def connect(
     `lane` may insist on "local", "stream" or "grpc". Over the local lane, calls like one that the
     daemon has answered go to the interpreters themselves, unless `direct` is false.
 
-    Raises AddressError for an address that is none, DaemonUnavailableError if nobody answers
+    Raises AddressError for an address that is none, DaemonUnavailableError if no daemon answers
     there, WireError if the daemon speaks another version of the protocol.
     """
     endpoint = resolve_endpoint(

@@ -25,7 +25,7 @@ class CallFuture(Future[Any]):
         """Tells the other side that nobody waits any more; set when the call has begun."""
 
     def cancel(self) -> bool:
-        """Cancels the call, unless it is done; whether it is cancelled now, or was before."""
+        """Cancel the call, unless it is done; whether it is cancelled now, or was before."""
         if not super().cancel():
             return False
         if self._end():
@@ -35,7 +35,7 @@ class CallFuture(Future[Any]):
         return True
 
     def add_done_callback(self, fn: Callback) -> None:
-        """Has ``fn`` called with this future when it is done or cancelled; now, if it is."""
+        """Have ``fn`` called with this future when it is done or cancelled; now, if it is."""
         if self.done():
             super().add_done_callback(fn)
         else:
@@ -43,7 +43,7 @@ class CallFuture(Future[Any]):
             super().add_done_callback(lambda future: run(fn, future))
 
     def succeed(self, result: Any) -> None:
-        """Ends with a result, unless it was cancelled."""
+        """End with a result, unless it was cancelled."""
         if self._end():
             try:
                 self.set_result(result)
@@ -51,7 +51,7 @@ class CallFuture(Future[Any]):
                 self._tell_of_cancellation()
 
     def fail(self, error: BaseException) -> None:
-        """Ends with an error, unless it was cancelled."""
+        """End with an error, unless it was cancelled."""
         if self._end():
             try:
                 self.set_exception(error)
@@ -59,7 +59,7 @@ class CallFuture(Future[Any]):
                 self._tell_of_cancellation()
 
     def _tell_of_cancellation(self) -> None:
-        """Tells those that wait for several futures; whoever has ended this one does so."""
+        """Tell those that wait for several futures; whoever has ended this one does so."""
         self.set_running_or_notify_cancel()
 
     def _end(self) -> bool:

@@ -82,14 +82,14 @@ class BlockingCalls:
         return self._daemon.name
 
     def open(self, info: ServerInfo, limit: int) -> None:
-        """Chooses a lane for messages of at most ``limit`` bytes.
+        """Choose a lane for messages of at most ``limit`` bytes.
 
         Raises DaemonUnavailableError if there is none of the kind that the endpoint insists on.
         """
         self._daemon.open(info, limit)
 
     def close(self) -> None:
-        """Ends all calls; no others can be made. Idempotent."""
+        """End all calls; no others can be made. Idempotent."""
         if not self._endpoint.is_of_this_process:
             return
         self._busy.stop()
@@ -102,7 +102,7 @@ class BlockingCalls:
         self._second_ways.close()
 
     def call(self, call: Call) -> Any:
-        """Makes a call and waits for its result. Raises what went wrong."""
+        """Make a call and wait for its result. Raises what went wrong."""
         attempt = CallAttempt(call, self._endpoint)
         try:
             return attempt.read(self._reply_to(attempt))
@@ -128,7 +128,7 @@ class BlockingCalls:
     def submit(
         self, make: Callable[[], Call], *, flush: bool = True, deadline: float | None = None
     ) -> Future[Any]:
-        """Begins the call that ``make`` gives; whatever goes wrong is the future's exception.
+        """Begin the call that ``make`` gives; whatever goes wrong is the future's exception.
 
         Waits while SUBMITTED_AT_MOST calls are under way, until the call's ``deadline`` if it has
         one. What is not flushed may stay here.
@@ -149,7 +149,7 @@ class BlockingCalls:
         return future
 
     def flush(self) -> None:
-        """Sends what has been submitted."""
+        """Send what has been submitted."""
         while self._unsent and self._endpoint.is_of_this_process:
             with contextlib.suppress(KeyError):  # another thread has taken the last one
                 self._unsent.popitem()[0].flush()
@@ -368,7 +368,7 @@ class BlockingCalls:
             raise self._endpoint.closed_error()
 
     def _tend(self) -> bool:
-        """Says what of memory is not used any more; whether there may be more to say."""
+        """Say what of memory is not used any more; whether there may be more to say."""
         if not self._endpoint.is_of_this_process:
             return False
         self._direct.tend()

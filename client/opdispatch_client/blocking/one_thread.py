@@ -13,7 +13,7 @@ class OneThread:
         self._thread = ThreadPoolExecutor(1, name)
 
     def submit(self, work: Callable[..., object], *arguments: object) -> None:
-        """Has the thread do it.
+        """Have the thread do it.
 
         Raises RuntimeError, and never does it, after ``close`` or if no thread can be started.
         """
@@ -26,7 +26,7 @@ class OneThread:
                 raise
 
     def close(self) -> None:
-        """Does what there is, and nothing else. Idempotent."""
+        """Do what there is, and nothing else. Idempotent."""
         self._thread.shutdown(wait=False)
 
 

@@ -86,7 +86,7 @@ class RemoteCalls:
     def open(
         self, on: str | None = None, device: str | None = None, *, deadline: float | None = None
     ) -> tuple[Lease, remote_pb2.Keep, DecodeRemote]:
-        """What a call needs that keeps values: their lease, where, and what makes tensors."""
+        """Return the lease of values that a call keeps, where they go, and what makes tensors."""
         with in_time(deadline, self._endpoint) as timeout:
             lease = self._lease.get(timeout)
 

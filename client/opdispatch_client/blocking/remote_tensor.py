@@ -53,7 +53,7 @@ class RemoteTensor(TensorTransfers, TensorOperators):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Calls the operator in the session. See Note [Calculating elsewhere]."""
+        """Call the operator in the session. See Note [Calculating elsewhere]."""
         kwargs = kwargs or {}
         call = _first_of(cls, [*args, *kwargs.values()])._elsewhere.call
         if local_dispatch_key_set_is_default():

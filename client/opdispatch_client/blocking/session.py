@@ -65,7 +65,7 @@ class Session(SessionBase, CallingSession):
         return self._calls.lane
 
     def refresh_server_info(self, *, timeout: float | None = None) -> ServerInfo:
-        """Asks the daemon again who it is, and takes over its message limit."""
+        """Ask the daemon again who it is, and take over its message limit."""
         if timeout is not None:
             timeout = check_seconds(timeout, "timeout")
         return self._introduced(self._send(rpcs.get_server_info(), timeout=timeout))
@@ -98,7 +98,7 @@ class Session(SessionBase, CallingSession):
         have. Until then calls go on with the version before.
 
         Raises LibraryLoadError, or the registration's own error, with the traceback in
-        ``facts["traceback"]``; nothing is left behind then. WaitTimeoutError if somebody else's
+        ``facts["traceback"]``; nothing is left behind then. WaitTimeoutError if another client's
         import was still awaited at the end of the session's timeout.
 
         With `requirements` (the path of a requirements file, or its lines) it gets interpreters
@@ -144,7 +144,7 @@ class Session(SessionBase, CallingSession):
         return self._send(rpcs.unload(name, version=version))
 
     def unload_and_measure(self, name: str, *, version: int | None = None) -> UnloadedLibrary:
-        """Unloads as ``unload`` does, and tells how much memory that gives back."""
+        """Unload as ``unload`` does, and tell how much memory that gives back."""
         return self._send(rpcs.unload_and_measure(name, version=version))
 
     def scale(self, name: str, interpreters: int) -> Library:

@@ -41,7 +41,7 @@ class Submission:
         timeout: float | None = None,
         **kwargs: Any,
     ) -> Future[Any]:
-        """Begins a call and returns at once; the future has its result, or what went wrong.
+        """Begin a call and return at once; the future has its result, or what went wrong.
 
         Any number of calls may be under way; with 1,024, the next one waits for one of them to
         end. Cancelling the future cancels the call: it does not run then, unless an interpreter
@@ -64,7 +64,7 @@ class Submission:
         remote: bool = False,
         timeout: float | None = None,
     ) -> OrderedResults:
-        """Calls an operator once for each item, a tuple of arguments; iterates over the results.
+        """Call an operator once for each item, a tuple of arguments; iterate over the results.
 
         They come in the order of the items, and the error of a call where its result would.
         Calls begin at once, and as results are taken; at most `in_flight` have begun whose
@@ -93,8 +93,8 @@ class Submission:
         deadline = None if options.timeout is None else options.deadline
         if traces() and any(map(is_traced, leaves((args, kwargs)))):
             warn_of_trace(
-                f"{operator} is not recorded in the trace, since nobody knows when its result is "
-                "there: that is a constant of the graph; call it instead"
+                f"{operator} is not recorded in the trace, since its result may come at any "
+                "moment: that is a constant of the graph; call it instead"
             )
         retry = self._endpoint.retry
         begin = functools.partial(self._calls.submit, flush=flush, deadline=deadline)

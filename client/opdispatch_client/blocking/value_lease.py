@@ -56,7 +56,7 @@ class ValueLease:
             return self._lease
 
     def close(self) -> None:
-        """Ends the stream: the daemon lets go of everything. Idempotent."""
+        """End the stream: the daemon lets go of everything. Idempotent."""
         with self._mutex:
             self._is_closed = True
             if self._stream is not None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import itertools
 import mmap
 import os
 import threading
@@ -103,7 +104,6 @@ class FlightRecorder:
         self.free = list(range(0, SPARE_SLOT, SLOT_WORDS))
         self.free.reverse()
         self._rows: dict[Subject, int] = {}
-        self._subjects: list[Subject] = []
         self._lock = threading.Lock()
         if self.descriptor:
             weakref.finalize(self, os.close, self.descriptor).atexit = False
@@ -117,7 +117,6 @@ class FlightRecorder:
         with self._lock:
             row = self._rows.get(subject)
             if row is None:
-                self._subjects.append(subject)
                 row = self._rows[subject] = min(len(self._rows), _MORE)
                 self._write_text(row, "\n".join(subject) if row < _MORE else "\n\n")
         return row
@@ -146,14 +145,22 @@ class FlightRecorder:
             self.free.append(slot)
 
     def find_running(self) -> Flight | None:
-        """Return what began last of what runs in this thread; None if nothing does."""
+        """Return what began last of what runs in this thread; None if nothing does.
+
+        None, too, for what has found no row of its own.
+        """
         threads = self.words[2:_FIRST_ROW:SLOT_WORDS].tolist()
-        mine, latest = threading.get_native_id(), None
+        mine, latest = threading.get_native_id(), (0, 0, 0, 0)
         for index in [index for index, thread in enumerate(threads) if thread == mine]:
             row, began, thread, call = self.words[SLOT_WORDS * index : SLOT_WORDS * (index + 1)]
-            if 0 < row <= _MORE and (latest is None or began / 1e9 > latest.began):
-                latest = Flight(self._subjects[row - 1], began / 1e9, thread, call)
-        return latest
+            if 0 < row <= _MORE:
+                latest = max(latest, (began, row, thread, call))
+        began, row, thread, call = latest
+        if not row:
+            return None
+        with self._lock:  # rows are in the order in which they were given
+            subject = next(itertools.islice(self._rows, row - 1, None))
+        return Flight(subject, began / 1e9, thread, call)
 
     def _write_text(self, row: int, text: str) -> None:
         data = text.encode(errors="replace")[: _TEXT_BYTES - 1]

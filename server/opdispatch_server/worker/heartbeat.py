@@ -2,26 +2,76 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
 from opdispatch.arrays import device_transfers
 from opdispatch_server.blame.fitness import Fitness
 from opdispatch_server.worker.direct_calls import DirectCalls
-from opdispatch_wire.v1 import interpreter_pb2, registry_pb2
+from opdispatch_wire.v1 import interpreter_pb2 as pb
+from opdispatch_wire.v1 import registry_pb2
+
+Say = Callable[[pb.InterpreterMessage], Awaitable[None]]
+
+# How long an interpreter that was held up for a heartbeat listens before it says that it lives.
+_SECOND_THOUGHTS = 0.02
 
 
-def heartbeat_of(calls: DirectCalls, fitness: Fitness) -> interpreter_pb2.Heartbeat:
-    """As of now."""
-    return interpreter_pb2.Heartbeat(
-        problem=fitness.problem,
-        suspect=fitness.suspect,
-        direct_calls_in_flight=calls.in_flight,
-        direct_calls_total=calls.total,
-        transfers=[
-            registry_pb2.DeviceTransfers(
-                device=device,
-                to_device=each.to_device,
-                from_device=each.from_device,
-                from_peers=each.from_peers,
-            )
-            for device, each in device_transfers().items()
-        ],
-    )
+class Heartbeats:
+    """The heartbeats of one interpreter, and whether it is fit. Belongs to the event loop.
+
+    From the event loop: a library that keeps the interpreter lock, or a process that is stopped, is
+    silent, as it should be; a kernel that lets go of the lock is not.
+    """
+
+    def __init__(self, calls: DirectCalls) -> None:
+        self.fitness = Fitness(self._report_unfit)
+        self._calls = calls
+        self._unfit = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def begin(self) -> None:
+        """Take heed of what threads report, from now on. To be called in the event loop."""
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self, say: Say, period: float) -> None:
+        """Say every ``period`` seconds that this interpreter is alive, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + period
+            await asyncio.sleep(period)
+            if loop.time() > due + period:
+                # It was held up, and may have been given up: that has come meanwhile, then.
+                await asyncio.sleep(_SECOND_THOUGHTS)
+            self.fitness.check()
+            await say(self._message())
+
+    async def say_when_unfit(self, say: Say) -> None:
+        """Say it at once when kernels cannot run properly any more."""
+        await self._unfit.wait()
+        await say(self._message())
+
+    def _report_unfit(self) -> None:
+        """Have a heartbeat sent at once; in any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._unfit.set)
+
+    def _message(self) -> pb.InterpreterMessage:
+        beat = pb.Heartbeat(
+            problem=self.fitness.problem,
+            suspect=self.fitness.suspect,
+            direct_calls_in_flight=self._calls.in_flight,
+            direct_calls_total=self._calls.total,
+            transfers=[
+                registry_pb2.DeviceTransfers(
+                    device=device,
+                    to_device=each.to_device,
+                    from_device=each.from_device,
+                    from_peers=each.from_peers,
+                )
+                for device, each in device_transfers().items()
+            ],
+        )
+        return pb.InterpreterMessage(heartbeat=beat)

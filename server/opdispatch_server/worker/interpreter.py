@@ -21,8 +21,8 @@ from opdispatch import default_dispatcher
 from opdispatch.arrays import run_on_device
 from opdispatch.errors import OpdispatchError
 from opdispatch.tensors.operators import keep_private
-from opdispatch_server.blame.fitness import Fitness
 from opdispatch_server.blame.flight_record import process_recorder
+from opdispatch_server.call_context import RUNNING_CALL, RunningCall
 from opdispatch_server.devices import take_devices
 from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.fork_guard import GUARD
@@ -38,7 +38,7 @@ from opdispatch_server.worker.call_rules import DaemonCalls
 from opdispatch_server.worker.daemon_lane import DaemonLane
 from opdispatch_server.worker.direct_calls import DirectCalls
 from opdispatch_server.worker.direct_listener import DirectListener
-from opdispatch_server.worker.heartbeat import heartbeat_of
+from opdispatch_server.worker.heartbeat import Heartbeats
 from opdispatch_server.worker.interpreter_libraries import InterpreterLibraries
 from opdispatch_server.worker.kernel_calls import KernelThreads
 from opdispatch_server.worker.kernel_error_log import KernelErrorLog
@@ -66,8 +66,6 @@ LOG = logging.getLogger("opdispatch.interpreter")
 
 # How long an instruction that is being carried out may keep a reconnection waiting.
 DROP_TIMEOUT = 30.0
-# How long an interpreter that was held up for a heartbeat listens before it says that it lives.
-_SECOND_THOUGHTS = 0.02
 _NEWS_PAUSE = 0.05
 # How long calls that are running have to end when the interpreter is told to stop.
 LAST_CALLS_WAIT = 2.0
@@ -120,7 +118,8 @@ class Interpreter:
         )
         self._values = ValueStore()
         self._recorder = process_recorder()
-        self._fitness = Fitness(self._report_unfit)
+        self._direct = DirectCalls(self._libraries)
+        self._heartbeats = Heartbeats(self._direct)
         self._peers = PeerValues(self._limit)
         self._exports = DeviceExports()
         self._lost_device = LostDevice(self.stop)
@@ -140,11 +139,10 @@ class Interpreter:
             self._values,
             programs,
             self._recorder,
-            self._fitness,
+            self._heartbeats.fitness,
             self._lost_device.note,
             self._kernel_errors,
         )
-        self._direct = DirectCalls(self._libraries)
         self._direct_lanes = KernelLanes(
             self._execution, self._direct, settings.max_message_bytes, MemoryBudget()
         )
@@ -155,7 +153,6 @@ class Interpreter:
         self._answering: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()  # gRPC fails the stream if two write at once
         self._stopping = asyncio.Event()
-        self._unfit = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop
         self._attending: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
@@ -178,6 +175,7 @@ class Interpreter:
         """
         self._loop = asyncio.get_running_loop()
         self._lost_device.begin()
+        self._heartbeats.begin()
         server = asyncio_server(server_options(self._limit))
         # The daemon knows how many calls may run, and what may be large.
         streams = KernelStreams(
@@ -309,8 +307,11 @@ class Interpreter:
                         await self._take_place(message.welcome)
                         # At once: the daemon counts from its welcome.
                         if period := message.welcome.heartbeat_seconds:
-                            tasks.append(asyncio.create_task(self._beat(session, period)))
-                            tasks.append(asyncio.create_task(self._tell_when_unfit(session)))
+                            say = functools.partial(self._say, session)
+                            beats = self._heartbeats
+                            tasks.append(asyncio.create_task(beats.run(say, period)))
+                            tasks.append(asyncio.create_task(beats.say_when_unfit(say)))
+                            tasks.append(asyncio.create_task(self._give_back(period)))
                         await self._begin(session, message.welcome)
                     case "goodbye":
                         # Whatever becomes of the stream now, this is its last word.
@@ -429,49 +430,31 @@ class Interpreter:
             await asyncio.sleep(_NEWS_PAUSE)  # many errors are one message
             news.clear()
 
-    async def _beat(self, session: Session, period: float) -> None:
-        """Say again and again that this interpreter is alive.
+    async def _give_back(self, pause: float) -> None:
+        """Let go of expired exports, and of unloaded code, every ``pause`` seconds.
 
-        From the event loop: a library that keeps the interpreter lock, or a process that is
-        stopped, is silent, as it should be; a kernel that lets go of the lock is not.
+        Apart from the heartbeats: a full collection must not delay one.
         """
-        loop = asyncio.get_running_loop()
         while True:
-            due = loop.time() + period
-            await asyncio.sleep(period)
-            if loop.time() > due + period:
-                # It was held up, and may have been given up: that has come meanwhile, then.
-                await asyncio.sleep(_SECOND_THOUGHTS)
-            self._fitness.check()
-            await self._say_heartbeat(session)
+            await asyncio.sleep(pause)
+            self._exports.drop_expired()
             if self._libraries.unloaded.remains:
-                await asyncio.to_thread(self._libraries.unloaded.collect)
-
-    async def _say_heartbeat(self, session: Session) -> None:
-        beat = heartbeat_of(self._direct, self._fitness)
-        await self._say(session, pb.InterpreterMessage(heartbeat=beat))
-        self._exports.drop_expired()
-
-    def _report_unfit(self) -> None:
-        """Have a heartbeat sent at once; in any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._unfit.set)
-
-    async def _tell_when_unfit(self, session: Session) -> None:
-        await self._unfit.wait()
-        await self._say_heartbeat(session)
+                collect = self._libraries.unloaded.collect
+                await self._loop.run_in_executor(self._registrar, collect)
 
     def _obey(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
         subject = self._libraries.subject_of(message)
         row = self._recorder.row_of(subject) if subject is not None else None
         slot = self._recorder.begin(row) if row is not None else None
+        token = RUNNING_CALL.set(RunningCall(version=message.stage.version))
         try:
             return run_on_device((), self._libraries.obey, message)
         except BaseException as failure:  # an instruction is always answered
-            is_unfit = subject is not None and self._fitness.check()
-            refusal = self._fitness.refusal(str(subject)) if is_unfit else None
+            is_unfit = subject is not None and self._heartbeats.fitness.check()
+            refusal = self._heartbeats.fitness.refusal(str(subject)) if is_unfit else None
             return self._failed(message, refusal or failure)
         finally:
+            RUNNING_CALL.reset(token)
             if slot is not None and row is not None:
                 self._recorder.end(slot, row)
 

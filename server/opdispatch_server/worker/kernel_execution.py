@@ -229,7 +229,7 @@ class KernelExecution:
             choice = ChosenKernel.of_slot(self._libraries.dispatcher, request)
         if library is not None:
             library.begin_call()
-        token = RUNNING_CALL.set(RunningCall.of(context))
+        token = RUNNING_CALL.set(RunningCall.of(context, library.version if library else 0))
         # FlightRecorder.begin and end, in line: every call passes here.
         recorder = self._recorder
         row = choice.row

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 
 from opdispatch_server.blame.flight_record import FlightRecorder
+from opdispatch_server.call_context import RUNNING_CALL
 
 _CALL_NUMBER = 0xFFFFFFFF
 """The part of a ``call_key`` that is the call's number on its lane."""
 
 
 class RunningCode(logging.Filter):
-    """Adds operator, library and call to records, from what runs in the thread that logs.
+    """Adds operator, library, version and call, of what runs in the thread that logs.
 
     Looked up when something is logged: calls pay nothing for it.
     """
@@ -25,6 +26,8 @@ class RunningCode(logging.Filter):
         if not hasattr(record, "event") and (flight := self._recorder.find_running()) is not None:
             record.library = flight.subject.library
             record.operator = flight.subject.operator
+            if version := RUNNING_CALL.get().version:
+                record.version = version
             if call := flight.call & _CALL_NUMBER:
                 record.call = call
         return True
