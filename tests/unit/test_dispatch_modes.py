@@ -161,6 +161,14 @@ def test_leaving_restores_the_exact_words(notes):
         assert local_dispatch_key_set() == before
 
 
+def test_kernel_below_python_keeps_the_callers_snapshot_key(define):
+    seen = []
+    op = define("t::look(Tensor x) -> ()", CPU=lambda x: seen.append(local_dispatch_key_set()[0]))
+    with IncludeDispatchKeyGuard(K.PythonTLSSnapshot):
+        op.redispatch(DispatchKeySet.of(K.Python, K.CPU), Tensor(X))
+    assert K.PythonTLSSnapshot in seen[0]
+
+
 def test_a_mode_may_be_entered_twice(double, notes):
     mode = Noting(notes)
     with mode, mode:

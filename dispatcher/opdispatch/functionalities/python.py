@@ -90,7 +90,7 @@ def _redispatch_plain(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]
     """Redispatch below Python, with tensors of classes as plain ones and the keys above off."""
     given = {id(plain): tensor for tensor, plain in _make_plain(stack)}
     included, excluded = local_dispatch_key_set()
-    included -= DispatchKeySet.of(_K.Python, _K.PythonTLSSnapshot)
+    included = included.remove(_K.Python)
     with ForceDispatchKeyGuard(included, excluded | ABOVE_PYTHON):
         op.redispatch_boxed(keys & BELOW_PYTHON, stack)
     if given:  # what was written to is returned as it was given
