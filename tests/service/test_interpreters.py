@@ -210,7 +210,7 @@ def test_an_added_interpreter_ends_with_its_daemon(start_daemon: StartDaemon):
         assert session.interpreters()[0].name == "worker-1"
         assert daemon.stop() == 0
         _, errors = process.communicate(timeout=10)
-        assert process.returncode == 1
+        assert process.returncode == 1, errors.decode()
         ended = f"opdispatch: the daemon at {daemon.address} has ended the session"
         assert errors.decode() == f"{ended}: the daemon is stopping\n"
 
@@ -235,7 +235,7 @@ def test_many_added_interpreters_all_end_with_a_daemon_that_they_had_to_look_for
             workers[1].send_signal(signal.SIGCONT)
         for process in (workers[0], workers[2]):
             _, errors = process.communicate(timeout=20)
-            assert process.returncode == 1
+            assert process.returncode == 1, errors.decode()
             last = errors.decode().splitlines()[-1]
             assert last.endswith("has ended the session: the daemon is stopping")
 
@@ -259,8 +259,8 @@ def test_names_of_interpreters_are_unique(lent_daemon: RunningDaemon):
     for name in ("worker-1", "worker-2"):
         with worker(lent_daemon, "--name", name) as process:
             _, errors = process.communicate(timeout=20)
-            assert process.returncode == 1
-            assert f"keeps the name '{name}' for an interpreter of its own".encode() in errors
+            assert f"keeps the name '{name}' for an interpreter of its own" in errors.decode()
+            assert process.returncode == 1, errors.decode()
 
 
 def test_the_second_interpreter_of_a_name_is_refused_and_the_first_is_unharmed(
@@ -271,7 +271,7 @@ def test_the_second_interpreter_of_a_name_is_refused_and_the_first_is_unharmed(
         shared.load(write_library("const", constant(5)), interpreter="extra")
         with worker(lent_daemon, "--name", "extra") as second:
             _, errors = second.communicate(timeout=20)
-            assert second.returncode == 1
+            assert second.returncode == 1, errors.decode()
             assert errors.decode() == (
                 f"opdispatch: another interpreter is named 'extra' (pid {first.pid}) "
                 "(choose another name with --name)\n"

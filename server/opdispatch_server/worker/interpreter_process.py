@@ -44,7 +44,7 @@ LOG = logging.getLogger("opdispatch.interpreter")
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Runs an interpreter of the daemon's until its session ends, then leaves the process."""
+    """Run an interpreter of the daemon's until its session ends, then leaves the process."""
     options = _parse(argv)
     _tell_of_trouble()
     GUARD.install()
@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         direct_lane=options.direct_lane,
         device=options.device,
     )
+    _keep_grpc()
     try:
         asyncio.run(_serve(settings))
     except (OpdispatchError, OSError) as error:
@@ -97,6 +98,7 @@ def run_user_interpreter(
             folder = RunFolder.create()
             listen = folder.socket("calls.sock")
         _tell_of_trouble()
+        _keep_grpc()
         GUARD.install()
         add_filter(RunningCode(process_recorder()))
 
@@ -135,6 +137,15 @@ def _tell_of_trouble() -> None:
     # lock.
     faulthandler.register(DUMP_SIGNAL, all_threads=True)
     logging.captureWarnings(True)  # of a library, too: they have a level
+
+
+def _keep_grpc() -> None:
+    """Have gRPC's polling thread and its core last as long as the process.
+
+    They would be taken down with the last server and channel of a session, beside whatever else
+    still ends in the process: a crash there would hide why the interpreter leaves.
+    """
+    grpc.aio.init_grpc_aio()
 
 
 def _ask_message_limit(daemon: str) -> int:
