@@ -6,6 +6,12 @@ import time
 
 from opdispatch_server.nested_time import NestedTime
 
+ATTENTION = 1.0
+"""Seconds for which an interpreter takes direct calls without hearing that it may.
+
+See Note [Direct calls and the registry] in ``worker.direct_calls``.
+"""
+
 
 class DirectRun:
     """``began`` is a time of ``time.monotonic``, 0 while the call waits for its turn."""

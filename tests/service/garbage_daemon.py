@@ -2,7 +2,7 @@
 
 ``python garbage_daemon.py FILE`` takes the arguments of ``opdispatch serve`` after
 that. Told SIGUSR1, it writes the types of all that only the collector would free, one a line, to
-FILE, and frees it.
+FILE, and frees it; and to FILE.modules the modules of the server that it has loaded.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ def main(arguments: Sequence[str]) -> int:
 
     async def run(self: Daemon, *args: Any) -> None:
         def report() -> None:
+            loaded = [name for name in sys.modules if name.startswith("opdispatch_server.")]
+            _write(path.with_suffix(".modules"), loaded)
             _write(path, _collect())
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, report)

@@ -187,3 +187,14 @@ def test_requests_leave_no_garbage(daemon: GarbageDaemon, name: str):
         REQUESTS[name](daemon)
     left = [kind for kind in daemon.take_garbage() if not kind.startswith(OF_GRPC)]
     assert left == [], "\n".join(left)
+
+
+def test_a_daemon_that_has_served_everything_has_loaded_no_module_of_interpreters(
+    daemon: GarbageDaemon,
+):
+    for name in REQUESTS:
+        REQUESTS[name](daemon)
+    daemon.take_garbage()
+    loaded = daemon.report.with_suffix(".modules").read_text().split()
+    assert "opdispatch_server.daemon" in loaded
+    assert [name for name in loaded if name.startswith("opdispatch_server.worker")] == []

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from opdispatch_server.worker import reading_turn
-from opdispatch_server.worker.reading_turn import PATIENCE, ReadingTurn, hand_over_turn
+from opdispatch_server.serving import reading_turn
+from opdispatch_server.serving.reading_turn import PATIENCE, ReadingTurn, hand_over_turn
 from opdispatch_server.worker.turn_watch import TurnWatch
 
 LONG_AGO = 1.0
@@ -126,7 +126,7 @@ def test_who_begins_to_read_while_the_turn_is_taken_does_not_read(
         return 2 * LONG_AGO
 
     reader = threading.Thread(target=read_on)
-    monkeypatch.setattr("opdispatch_server.worker.reading_turn.time.monotonic", now)
+    monkeypatch.setattr("opdispatch_server.serving.reading_turn.time.monotonic", now)
     turn.begin_kernel(1, LONG_AGO)
     turn.hand_over_if_stuck()
     monkeypatch.undo()

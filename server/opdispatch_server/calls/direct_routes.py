@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from opdispatch import DispatchKeySet, OperatorHandle
+from opdispatch_server.direct_run import ATTENTION
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry
-from opdispatch_server.worker.direct_calls import ATTENTION
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 

@@ -4,6 +4,7 @@ listeners, run_folder              addresses, locks, sockets
 grpc_services, status_answers,
 message_limit                      what all gRPC services share
 lane_listener                      takes the connections of a local lane
+reading_turn                       whose turn it is to read one
 call_stream, incoming_tensors      calls over a gRPC stream
 calls_in_flight                    those of one connection
 """

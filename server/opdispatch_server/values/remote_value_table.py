@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from opdispatch.arrays import register_tensor_type
 from opdispatch_server.loop_slices import SLICE, in_slices
-from opdispatch_server.values.value_store import check_keep, ids_meant
+from opdispatch_server.value_ids import check_keep, ids_meant
 from opdispatch_wire.errors import RefusedError, RemoteLimitError, RemoteValueGoneError, WireError
 from opdispatch_wire.remote_values import (
     SESSION_BYTES,

@@ -9,8 +9,8 @@ from typing import Any
 from opdispatch_server.loop_slices import in_slices
 from opdispatch_server.serving.grpc_services import Malformed
 from opdispatch_server.serving.status_answers import Context
+from opdispatch_server.value_ids import ids_meant
 from opdispatch_server.values.remote_value_table import RemoteValueTable, ValueHolder
-from opdispatch_server.values.value_store import ids_meant
 from opdispatch_wire.errors import RefusedError
 from opdispatch_wire.v1 import remote_pb2
 

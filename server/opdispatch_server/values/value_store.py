@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -16,18 +16,13 @@ from opdispatch.arrays.layout import read_only_view
 from opdispatch.autograd.elsewhere import name_leaf
 from opdispatch.autograd.variable import edge_of, meta_of
 from opdispatch.tensors.tensor import Tensor
+from opdispatch_server.serving.reading_turn import hand_over_turn
+from opdispatch_server.value_ids import ids_meant
 from opdispatch_server.values.stored_value import StoredValue, with_history_of
-from opdispatch_server.worker.reading_turn import hand_over_turn
-from opdispatch_wire.errors import DeadlineExceededError, RemoteValueGoneError, WireError
+from opdispatch_wire.errors import DeadlineExceededError, RemoteValueGoneError
 from opdispatch_wire.layouts import refuse_misfits
 from opdispatch_wire.nesting import ValueCount, check_nesting
-from opdispatch_wire.remote_values import (
-    PREFIX_BYTES,
-    SESSION_BYTES,
-    RemoteFacts,
-    store_key,
-    value_id,
-)
+from opdispatch_wire.remote_values import RemoteFacts, store_key, value_id
 from opdispatch_wire.tensors import is_tensor, refuse_masked
 from opdispatch_wire.v1 import remote_pb2, values_pb2
 
@@ -226,25 +221,6 @@ class CallWrites:
         """The call has ended, whether it has begun to write or not."""
         if self._held:
             self._store.end_writes(self._held)
-
-
-def ids_meant(ids: Collection[bytes], known: Iterable[bytes]) -> list[bytes]:
-    """The ids themselves, and for a prefix those of ``known`` that begin with it."""
-    meant = [number for number in ids if len(number) != PREFIX_BYTES]
-    prefixes = {number for number in ids if len(number) == PREFIX_BYTES}
-    if prefixes:
-        meant += [number for number in known if number[:PREFIX_BYTES] in prefixes]
-    return meant
-
-
-def check_keep(keep: remote_pb2.Keep) -> None:
-    """Raise WireError if what is to be kept could have no ids."""
-    for name, value, length in (
-        ("session", keep.session, SESSION_BYTES),
-        ("prefix", keep.prefix, PREFIX_BYTES),
-    ):
-        if len(value) != length:
-            raise WireError(f"$.keep.{name} has {len(value)} bytes; expected {length}")
 
 
 class KeptResults:

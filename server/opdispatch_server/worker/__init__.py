@@ -23,7 +23,7 @@ Calls come:
 
 call_rules                                  which of them may run
 kernel_lanes, kernel_lane, lane_call,
-reading_turn, turn_watch                    over local lanes
+turn_watch                                  over local lanes
 kernel_streams, kernel_calls,
 streamed_call                               over gRPC
 direct_calls, direct_listener               from clients themselves, past the daemon

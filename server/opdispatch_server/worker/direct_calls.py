@@ -24,15 +24,12 @@ import time
 from collections.abc import Awaitable, Callable
 
 from opdispatch_server.call_context import KERNEL_THREADS, CallContext, deadline_of
-from opdispatch_server.direct_run import DirectRun
+from opdispatch_server.direct_run import ATTENTION, DirectRun
 from opdispatch_server.worker.interpreter_libraries import InterpreterLibraries
 from opdispatch_server.worker.waiting_room import WaitingRoom
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.remote_values import needs_daemon
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
-
-ATTENTION = 1.0
-"""Seconds for which an interpreter believes that it has heard everything."""
 
 # How often the event loop says that it is there.
 _PULSE = ATTENTION / 4

@@ -26,7 +26,8 @@ from opdispatch_server.blame.fitness import Fitness
 from opdispatch_server.blame.flight_record import SPARE_SLOT, FlightRecorder, call_key, end_word
 from opdispatch_server.call_context import RUNNING_CALL, CallContext, RunningCall
 from opdispatch_server.operator_registry import parse_operator_name
-from opdispatch_server.values.value_store import CallWrites, KeptResults, ValueStore, check_keep
+from opdispatch_server.value_ids import check_keep
+from opdispatch_server.values.value_store import CallWrites, KeptResults, ValueStore
 from opdispatch_server.worker.chosen_kernel import ChosenKernel
 from opdispatch_server.worker.daemon_lane import CallTrace, RemoteTraceLine
 from opdispatch_server.worker.interpreter_libraries import InterpreterLibraries

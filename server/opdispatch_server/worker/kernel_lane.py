@@ -28,11 +28,11 @@ from collections.abc import Callable
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.serving.reading_turn import ReadingTurn
 from opdispatch_server.worker.call_rules import CallRules
 from opdispatch_server.worker.kernel_execution import KernelExecution
 from opdispatch_server.worker.lane_call import LaneCall
 from opdispatch_server.worker.library_turns import LibraryTurns
-from opdispatch_server.worker.reading_turn import ReadingTurn
 from opdispatch_server.worker.turn_watch import TurnWatch
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST

@@ -23,14 +23,15 @@ from opdispatch.errors import (
 from opdispatch.tensors.tensor import Tensor
 from opdispatch_server.blame.flight_record import FlightRecorder, call_key
 from opdispatch_server.call_context import CallContext
+from opdispatch_server.serving.reading_turn import hand_over_turn
+from opdispatch_server.value_ids import check_keep
 from opdispatch_server.values.device_exports import DeviceExports
 from opdispatch_server.values.device_moves import Copied, moved_to
 from opdispatch_server.values.peer_values import PeerValues
-from opdispatch_server.values.value_store import CallWrites, KeptResults, ValueStore, check_keep
+from opdispatch_server.values.value_store import CallWrites, KeptResults, ValueStore
 from opdispatch_server.worker.compiled_program import CompiledProgram, ProgramCache, StepError
 from opdispatch_server.worker.loaded_library import LoadedLibrary
 from opdispatch_server.worker.raised_errors import error_of_kernel
-from opdispatch_server.worker.reading_turn import hand_over_turn
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.nesting import ValueCount, check_nesting

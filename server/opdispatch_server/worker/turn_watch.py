@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from opdispatch_server.worker.reading_turn import PATIENCE, ReadingTurn
+from opdispatch_server.serving.reading_turn import PATIENCE, ReadingTurn
 
 # The watch goes to sleep after so many looks without a busy lane.
 _IDLE_LOOKS = 20
