@@ -10,8 +10,8 @@ For ``(Tensor x, int n=1) -> Tensor`` it is, but for the order of a few lines::
             _b = key bits of x                  # KeyError, if it is no tensor
             # KeyError, if it is the first call of its kind
             _k = (
-                _op._entry.calls if not _on or _local() is _DEFAULT
-                else _op._entry.calls_in(_local())
+                _op._entry.calls if not _on or (_s := _local()) is _DEFAULT
+                else _op._entry.calls_of_states[_s.switched]
             )[_b]
         except _errors:
             _k = None
@@ -40,8 +40,8 @@ from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.schema.types import TENSOR, ListType
 
 _FIND_KERNEL = (
-    "_k = (_op._entry.calls if not _on or _local() is _DEFAULT"
-    " else _op._entry.calls_in(_local()))[_b]"
+    "_k = (_op._entry.calls if not _on or (_s := _local()) is _DEFAULT"
+    " else _op._entry.calls_of_states[_s.switched])[_b]"
 )
 
 

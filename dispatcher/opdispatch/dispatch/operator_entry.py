@@ -5,7 +5,7 @@ Mirrors ``ATen/core/dispatch/OperatorEntry.h``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.boxing.signature import Signature
@@ -17,18 +17,18 @@ from opdispatch.keys.dispatch_key import DispatchKey
 if TYPE_CHECKING:
     from opdispatch.dispatch.dispatcher import Dispatcher
     from opdispatch.dispatch.operator_handle import OperatorHandle
-    from opdispatch.local_state.local_dispatch_key_set import LocalState
     from opdispatch.schema.function_schema import FunctionSchema, OperatorName
 
-NO_CALLS: dict[int, Callable[..., Any]] = {}
+NO_CALLS: dict[Any, Any] = {}
 
 
 class OperatorEntry:
     """What has been registered for one operator name, newest first.
 
     Guards      ``definitions`` and ``kernels`` belong to the dispatcher's mutex. ``state`` and
-                its memos ``calls``, ``redispatches`` and ``boxed_redispatches`` are published
-                under it, together with those of other entries, and read without.
+                its memos ``calls``, ``calls_of_states``, ``redispatches`` and
+                ``boxed_redispatches`` are published under it, together with those of other
+                entries, and read without.
     Invariants  I1  ``definitions`` has at most one element;
                 I2  no list in ``kernels`` is empty;
                 I3  outside a transaction, ``state`` is the snapshot of the two, and the
@@ -42,6 +42,7 @@ class OperatorEntry:
         "__weakref__",
         "boxed_redispatches",
         "calls",
+        "calls_of_states",
         "definition_number",
         "definitions",
         "dispatcher",
@@ -68,16 +69,11 @@ class OperatorEntry:
         # That of the definition in ``state``; None without one. It belongs to the mutex, too.
         self.definition_number: int | None = None
         self.calls = NO_CALLS
+        self.calls_of_states = NO_CALLS
         self.redispatches = NO_CALLS
         self.boxed_redispatches = NO_CALLS
         self.handle: OperatorHandle | None = None
         self.report_error: Callable[[str], None] | None = None
-
-    def calls_in(self, local: LocalState) -> Mapping[int, Callable[..., Any]]:
-        """``calls`` of tasks in that state; none where the twin has more to do than to call."""
-        state = self.state
-        memo = None if state is None else state.calls_in(local)
-        return NO_CALLS if memo is None else memo
 
     @property
     def is_registered(self) -> bool:
@@ -121,6 +117,7 @@ class OperatorEntry:
             (self, "state", state),
             (self, "redispatches", state.redispatches),
             (self, "boxed_redispatches", state.boxed_redispatches),
+            (self, "calls_of_states", state.calls_of_states),
             (self, "calls", state.calls),
         )
         if self.schema is not None or state.schema is None:
@@ -139,6 +136,7 @@ class OperatorEntry:
             (self, "state", None),
             (self, "redispatches", NO_CALLS),
             (self, "boxed_redispatches", NO_CALLS),
+            (self, "calls_of_states", NO_CALLS),
             (self, "calls", NO_CALLS),
         )
 
@@ -189,8 +187,9 @@ class OperatorEntry:
         if self.state.fallbacks is not fallbacks:
             wrong.append("its published fallbacks are not the registered ones")
         state = self.state
-        memos = (self.calls, self.redispatches, self.boxed_redispatches)
-        theirs = (state.calls, state.redispatches, state.boxed_redispatches)
+        names = ("calls", "calls_of_states", "redispatches", "boxed_redispatches")
+        memos = [getattr(self, name) for name in names]
+        theirs = [getattr(state, name) for name in names]
         if any(mine is not its for mine, its in zip(memos, theirs, strict=True)):
             wrong.append("its compiled callers look at another state")
         wrong += self.state.find_violations()

@@ -95,11 +95,11 @@ class OperatorState:
 
     __slots__ = (
         "_asks_vmap_mode",
-        "_calls_in",
         "_masks",
         "_slots",
         "boxed_redispatches",
         "calls",
+        "calls_of_states",
         "definition",
         "fallbacks",
         "kernels",
@@ -119,9 +119,10 @@ class OperatorState:
         self.kernels = kernels
         self.fallbacks = fallbacks
         # From the key bits of a call's arguments, in the default local state, to the function
-        # to call; and the same from the key bits of a redispatch, unboxed and boxed.
+        # to call; such by what else a task has switched on and off; and the same from the key
+        # bits of a redispatch, unboxed and boxed.
         self.calls: dict[int, Callable[..., Any]] = {}
-        self._calls_in: dict[tuple[int, int], dict[int, Callable[..., Any]]] = {}
+        self.calls_of_states: dict[tuple[int, int], dict[int, Callable[..., Any]]] = {}
         self.redispatches: dict[int, Callable[..., Any]] = {}
         self.boxed_redispatches: dict[int, Callable[..., Any]] = {}
         self._slots: dict[DispatchKey, Slot] = {}
@@ -198,12 +199,11 @@ class OperatorState:
         """
         if local is DEFAULT_STATE:
             return self.calls
-        if local.trace is not None or local.observer is not None:
+        if (switched := local.switched) is None:
             return None
-        switched = local.included, local.excluded
-        memo = self._calls_in.get(switched)
-        if memo is None and len(self._calls_in) < STATE_LIMIT:
-            memo = self._calls_in.setdefault(switched, {})
+        memo = self.calls_of_states.get(switched)
+        if memo is None and len(self.calls_of_states) < STATE_LIMIT:
+            memo = self.calls_of_states.setdefault(switched, {})
         return memo
 
     def remember(
@@ -240,7 +240,7 @@ class OperatorState:
             if fresh.compute_mask(backend) != mask
         ]
         default = DEFAULT_STATE.included, DEFAULT_STATE.excluded
-        for switched, memo in [(default, self.calls), *list(self._calls_in.items())]:
+        for switched, memo in [(default, self.calls), *list(self.calls_of_states.items())]:
             for bits in list(memo):
                 keys = fresh.mask(apply_local_sets(*switched, bits))
                 if fresh.resolve(keys)[1].registration is None:

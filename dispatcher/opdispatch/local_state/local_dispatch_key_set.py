@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from opdispatch.keys.dispatch_key import DispatchKey
@@ -43,9 +43,13 @@ class LocalState:
     excluded: int = DEFAULT_EXCLUDED_SET.bits
     trace: TraceSink | None = None
     observer: CallObserver | None = None
+    switched: tuple[int, int] | None = field(init=False, compare=False, repr=False, default=None)
+    """The two sets, by which kernels are kept; None where a trace or an observer sees each call."""
 
     def __post_init__(self) -> None:
         SWITCHED_ON.add(id(self))
+        if self.trace is None and self.observer is None:
+            object.__setattr__(self, "switched", (self.included, self.excluded))
 
     def __del__(self, _remove: Callable[[int], None] = SWITCHED_ON.discard) -> None:
         _remove(id(self))  # a parameter, since at exit the globals may be gone before it
