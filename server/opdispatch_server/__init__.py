@@ -29,6 +29,8 @@ Both:
     library_code/       the code of libraries: stored, taken apart, imported
 
     call_context, nested_time, direct_run       what a call carries, and what it takes by itself
+    operator_names                              names of operators, as clients write them
+    message_limit                               the longest message inside
     value_ids                                   the ids of tensors that interpreters keep
     registration_codec                          how registrations travel
     lifted_kernels                              kernels that are registered below others

@@ -364,6 +364,11 @@ def worker(
 _SWITCH_SECONDS = 0.001
 
 
+# How interpreters start where there is no template to fork them.
+_START = "opdispatch_server.worker.interpreter_start"
+_BOOTSTRAP = Path(__file__).parent / "worker" / "environment_bootstrap.py"
+
+
 def _fork_template() -> Template | None:
     """Fork the process that interpreters are forked from, once what both need is imported."""
     from opdispatch_server.fork_guard import NO_FORK_SUPPORT
@@ -387,12 +392,14 @@ def _fork_template() -> Template | None:
 
 async def _serve(configuration: DaemonConfiguration, template: Template | None) -> None:
     from opdispatch_server.daemon import Daemon
+    from opdispatch_server.processes.worker_commands import InterpreterEntry
     from opdispatch_server.serving.run_folder import RunFolder
 
     sys.setswitchinterval(_SWITCH_SECONDS)
     folder = RunFolder.create()
     try:
-        await Daemon(configuration, folder, template).run(_announce)
+        entry = InterpreterEntry(_START, _BOOTSTRAP, template)
+        await Daemon(configuration, folder, entry).run(_announce)
     finally:
         folder.remove()
 

@@ -32,6 +32,7 @@ from opdispatch_server.configuration import (
     default_call_bytes,
 )
 from opdispatch_server.environments.environment_store import EnvironmentStore
+from opdispatch_server.environments.interpreter_packages import Bootstrap
 from opdispatch_server.interpreter_events import InterpreterEvents
 from opdispatch_server.interpreters.blame import Blame
 from opdispatch_server.interpreters.interpreter_ends import InterpreterEnds
@@ -44,11 +45,11 @@ from opdispatch_server.libraries.library_transaction import LibraryTransaction
 from opdispatch_server.libraries.load_request import reading_load_request
 from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.processes.interpreter_pools import InterpreterPools
 from opdispatch_server.processes.supervisor import Supervisor
-from opdispatch_server.processes.template import Template
-from opdispatch_server.processes.worker_commands import WorkerCommands
+from opdispatch_server.processes.worker_commands import InterpreterEntry, WorkerCommands
 from opdispatch_server.registration_waits import RegistrationWaits
 from opdispatch_server.registry_view import RegistryView
 from opdispatch_server.servicers.execution_servicer import ExecutionServicer
@@ -62,7 +63,6 @@ from opdispatch_server.serving.grpc_services import (
     add_registry_service,
 )
 from opdispatch_server.serving.listeners import Listener, bind, warn_of_other_users
-from opdispatch_server.serving.message_limit import internal_message_limit
 from opdispatch_server.serving.run_folder import RunFolder
 from opdispatch_server.state.journal import Journal
 from opdispatch_server.state.state_folder import libraries_in
@@ -102,7 +102,7 @@ class Daemon:
         self,
         configuration: DaemonConfiguration,
         folder: RunFolder,
-        template: Template | None = None,
+        entry: InterpreterEntry,
     ) -> None:
         self._configuration = configuration
         self._folder = folder
@@ -118,16 +118,21 @@ class Daemon:
         self._health = HealthBoard(interpreters_expected=bool(self._names))
         self._sessions = InterpreterSessions()
         self._leases = LeaseWatch(configuration.heartbeat)
-        packages = folder.path / "packages.json"
+        bootstrap = Bootstrap(entry.bootstrap, folder.path / "packages.json")
         commands = WorkerCommands(
-            self._private_address, folder, packages, self._limit, configuration.log_level
+            self._private_address,
+            folder,
+            entry.module,
+            bootstrap,
+            self._limit,
+            configuration.log_level,
         )
         self._supervisor = Supervisor(
             self._names,
             lambda name: commands.command_for(
                 name, devices.get(name, ""), self._pools.python_of(name)
             ),
-            template=template,
+            template=entry.template,
             quarantine_after=configuration.quarantine_after,
             on_ended=lambda name, pid, how: ends.process_ended(name, pid, how),
             on_quarantined=lambda: events.quarantined(),
@@ -146,7 +151,7 @@ class Daemon:
             upload_bytes=configuration.max_library_bytes,
             disk_bytes=configuration.library_disk_bytes,
         )
-        self._environments = EnvironmentStore(configuration.state / "environments", packages)
+        self._environments = EnvironmentStore(configuration.state / "environments", bootstrap)
         self._pools = InterpreterPools(self._supervisor, self._sessions, self._environments)
         self._routes = DirectRoutes(operators, self._sessions)
         transaction = LibraryTransaction(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
-from opdispatch import Dispatcher, OperatorName, OperatorNotFoundError, Registration, SchemaError
+from opdispatch import Dispatcher, OperatorName, Registration
 from opdispatch.dispatch.registration import RegistrationHandle
 from opdispatch.errors import InternalError
 from opdispatch_server.kernel_route import KernelRoute
@@ -13,9 +13,6 @@ from opdispatch_server.lifted_kernels import LiftedKernels
 
 if TYPE_CHECKING:
     from opdispatch_server.libraries.library_version import LibraryVersion
-
-LONGEST_NAME = 4096
-"""How many characters of an operator's name are looked at."""
 
 
 class OperatorRegistry:
@@ -107,20 +104,3 @@ class OperatorRegistry:
         for handle in reversed(replacing):
             handle.close()
         return [self.dispatcher.register(registration) for registration in registrations]
-
-
-def parse_operator_name(name: str) -> OperatorName:
-    """A name as a client wrote it. Raises OperatorNotFoundError if no operator can have it."""
-    if len(name) > LONGEST_NAME:
-        raise OperatorNotFoundError(
-            f"there is no operator {name[:50]!r}..., a name of {len(name)} characters",
-            hint=f"at most {LONGEST_NAME} are looked up",
-        )
-    try:
-        return OperatorName.parse(name)
-    except SchemaError:
-        raise OperatorNotFoundError(
-            f"there is no operator {name!r}",
-            hint="the name of an operator is like namespace::name, or namespace::name.overload",
-            operator=name,
-        ) from None

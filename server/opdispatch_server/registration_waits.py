@@ -18,7 +18,8 @@ from opdispatch import DispatchKey, OperatorName, parse_dispatch_key
 from opdispatch.dispatch.dispatcher import normalize_key
 from opdispatch.dispatch.waiting import wait_timeout_error
 from opdispatch.errors import WaitTimeoutError
-from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
+from opdispatch_server.operator_names import parse_operator_name
+from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.registry_view import RegistryView
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.v1 import registry_pb2 as pb

@@ -14,7 +14,8 @@ from opdispatch_server.interpreters.interpreter_session import InterpreterSessio
 from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.libraries.library_registry import LibraryRegistry
 from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
-from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
+from opdispatch_server.operator_names import parse_operator_name
+from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.processes.supervisor import Supervisor
 from opdispatch_server.values.remote_value_table import RemoteValueTable
 from opdispatch_wire.errors import WireError

@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from opdispatch_server.environments.environment_bootstrap import BorrowedPackages, OwnPackages
 from opdispatch_server.processes.process_memory import find_memory
+from opdispatch_server.worker.environment_bootstrap import BorrowedPackages, OwnPackages
 
 
 def write(folder: Path, *names: str) -> str:

@@ -12,8 +12,13 @@ import pytest
 
 from opdispatch_server.environments import environment_store
 from opdispatch_server.environments.environment_store import Environment, EnvironmentStore
+from opdispatch_server.environments.interpreter_packages import Bootstrap
 from opdispatch_server.environments.library_home import LibraryHome
 from opdispatch_wire.errors import LibraryLoadError
+
+
+def bootstrap_in(folder: Path) -> Bootstrap:
+    return Bootstrap(folder / "bootstrap.py", folder / "packages.json")
 
 
 async def test_nothing_is_left_of_one_and_the_daemon_goes_on_meanwhile(
@@ -33,7 +38,7 @@ async def test_nothing_is_left_of_one_and_the_daemon_goes_on_meanwhile(
 
     monkeypatch.setattr(environment_store, "build_environment", fail)
     monkeypatch.setattr(environment_store.shutil, "rmtree", note_thread)
-    store = EnvironmentStore(tmp_path / "environments", tmp_path / "packages.json")
+    store = EnvironmentStore(tmp_path / "environments", bootstrap_in(tmp_path))
     with pytest.raises(LibraryLoadError, match="no such package"):
         await store.get(LibraryHome(requirements=("nothing==1",)), lambda line: None)
     assert list((tmp_path / "environments").iterdir()) == []
@@ -56,7 +61,7 @@ async def test_one_that_is_finished_while_somebody_looks_for_it_is_not_made_agai
         (folder / "bin").mkdir()
         (folder / "bin" / "python").touch(0o700)
 
-    store = EnvironmentStore(tmp_path / "environments", tmp_path / "packages.json")
+    store = EnvironmentStore(tmp_path / "environments", bootstrap_in(tmp_path))
     find = store._find
 
     def find_slowly(key: str, home: LibraryHome) -> Environment | None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opdispatch_server.environments.import_source import LibrarySource
 from opdispatch_server.environments.library_home import LibraryHome
-from opdispatch_server.libraries.library_version import LibrarySource
 from opdispatch_server.state.journal_record import (
     LibraryRecord,
     VersionRecord,

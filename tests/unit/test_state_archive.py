@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_server.libraries.library_version import LibrarySource
+from opdispatch_server.environments.import_source import LibrarySource
 from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.state.journal import LIBRARY, read_libraries
 from opdispatch_server.state.journal_file import DATABASE

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from opdispatch_server.environments.environment_store import find_key
+from opdispatch_server.environments.import_source import LibrarySource
 from opdispatch_server.environments.library_home import LibraryHome
-from opdispatch_server.libraries.library_version import LibrarySource
 from opdispatch_server.state.journal import LIBRARY
 from opdispatch_server.state.journal_file import DATABASE
 from opdispatch_server.state.journal_record import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_server.libraries.library_version import LibrarySource
+from opdispatch_server.environments.import_source import LibrarySource
 from opdispatch_server.library_code.library_store import LibraryStore, digest_content
 from opdispatch_server.state.journal import LIBRARY
 from opdispatch_server.state.journal_file import DATABASE

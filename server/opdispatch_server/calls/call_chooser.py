@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from opdispatch import DispatchKeySet, ForceDispatchKeyGuard, OperatorHandle
 from opdispatch.arrays import LAYOUTS
 from opdispatch.dispatch.operator_state import Resolution
-from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
+from opdispatch_server.operator_names import parse_operator_name
+from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.values.device_holders import HOST, takes_device
 from opdispatch_wire.calls import undecoded_arguments
 from opdispatch_wire.modes import check_modes, local_keys_of

@@ -26,7 +26,7 @@ from opdispatch_server.calls.kernel_runs import (
     unfit_error,
 )
 from opdispatch_server.calls.program_router import ProgramRouter
-from opdispatch_server.calls.quick_calls import OnReply, QuickCall, QuickCalls
+from opdispatch_server.calls.quick_calls import QuickCall, QuickCalls
 from opdispatch_server.calls.repeats import Repeats, may_run_twice
 from opdispatch_server.interpreters.blame import Blame
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
@@ -34,6 +34,7 @@ from opdispatch_server.libraries.library_registry import LibraryRegistry
 from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.libraries.replica import Replica
 from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.serving.running_call import OnReply
 from opdispatch_server.values.remote_part import Keeping, RemotePart
 from opdispatch_server.values.remote_value_table import RemoteValueTable
 from opdispatch_wire.errors import (
@@ -103,7 +104,7 @@ class CallRouter:
         self._idle.set()
 
     def begin(
-        self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply
+        self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[KernelRun]
     ) -> QuickCall | None:
         """Begin a call that has to wait for nothing but its kernel.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.calls.admission import Admission
 from opdispatch_server.calls.call_chooser import CallChooser
@@ -17,13 +16,11 @@ from opdispatch_server.interpreters.blame import Blame
 from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.libraries.replica import Replica
 from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.serving.running_call import OnReply
 from opdispatch_server.values.device_holders import DeviceHolders
 from opdispatch_wire.errors import MessageTooLargeError
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2
-
-OnReply = Callable[[execution_pb2.CallReply | OpdispatchError | KernelRun], None]
-"""Is told the reply, or the error; or the run that has had none, as its interpreter is gone."""
 
 
 class QuickCall:
@@ -48,7 +45,7 @@ class QuickCall:
         library: LibraryVersion,
         replica: Replica,
         route: execution_pb2.Route | None,
-        on_reply: OnReply,
+        on_reply: OnReply[KernelRun],
         on_end: Callable[[], None],
     ) -> None:
         self._library = library
@@ -141,7 +138,7 @@ class QuickCalls:
         self,
         request: execution_pb2.CallRequest,
         context: CallContext,
-        on_reply: OnReply,
+        on_reply: OnReply[KernelRun],
         on_end: Callable[[], None],
     ) -> QuickCall | None:
         """Begin a call of a client, if it is a quick one: otherwise None, and nothing has begun.

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from opdispatch_server.environments.interpreter_packages import BOOTSTRAP, interpreter_requirements
+from opdispatch_server.environments.interpreter_packages import Bootstrap, interpreter_requirements
 from opdispatch_server.environments.library_home import LibraryHome
 from opdispatch_wire.errors import LibraryLoadError
 
@@ -83,11 +83,11 @@ def _is_editable(line: str) -> bool:
 
 
 async def build_environment(
-    folder: Path, home: LibraryHome, packages: Path, report: Report
+    folder: Path, home: LibraryHome, bootstrap: Bootstrap, report: Report
 ) -> None:
     """Make an environment in the empty ``folder``, with what ``home`` requires.
 
-    ``packages`` is the file for the interpreter's start. Raises LibraryLoadError if something
+    ``bootstrap`` starts the interpreter. Raises LibraryLoadError if something
     cannot be had, or if no interpreter runs with it then.
     """
     requirements = folder / "requirements.txt"
@@ -109,10 +109,10 @@ async def build_environment(
             + ", ".join(core.split()),
             output=error.last_lines,
         ) from error
-    await check_python(python_of(folder), packages, report)
+    await check_python(python_of(folder), bootstrap, report)
 
 
-async def check_python(python: Path, packages: Path, report: Report) -> str:
+async def check_python(python: Path, bootstrap: Bootstrap, report: Report) -> str:
     """Try whether interpreters can run with ``python``. Raises LibraryLoadError.
 
     Returns the folder that it has packages in.
@@ -121,7 +121,7 @@ async def check_python(python: Path, packages: Path, report: Report) -> str:
     version, place = await _ask_version(python)
     try:
         async with asyncio.timeout(CHECK_TIMEOUT):
-            await run_step([str(python), "-E", str(BOOTSTRAP), str(packages)], _unheard)
+            await run_step(bootstrap.command(python), _unheard)
     except TimeoutError as error:
         raise LibraryLoadError(
             f"{python} did not import opdispatch within {CHECK_TIMEOUT:g} s"

@@ -28,7 +28,7 @@ from opdispatch_server.environments.environment_build import (
     check_python,
     python_of,
 )
-from opdispatch_server.environments.interpreter_packages import ABI, write_packages
+from opdispatch_server.environments.interpreter_packages import ABI, Bootstrap, write_packages
 from opdispatch_server.environments.library_home import LibraryHome
 from opdispatch_server.lock_file import open_lock_file
 from opdispatch_server.log_fields import Event, fields
@@ -65,13 +65,13 @@ class EnvironmentStore:
 
     The link is made, in one step, when everything is there: a crash leaves a folder that no
     link leads to, and the next build removes it. (Renaming the folder itself would break the
-    scripts in it, which begin with its path.) ``packages`` is the file for the interpreters'
-    start; it is written when it is first needed. Belongs to the event loop.
+    scripts in it, which begin with its path.) The packages of ``bootstrap``
+    are written when they are first needed. Belongs to the event loop.
     """
 
-    def __init__(self, folder: Path, packages: Path) -> None:
+    def __init__(self, folder: Path, bootstrap: Bootstrap) -> None:
         self._folder = folder
-        self._packages = packages
+        self._bootstrap = bootstrap
         self._builds: dict[str, _Build] = {}
         self._checked: dict[str, Environment] = {}
 
@@ -112,8 +112,8 @@ class EnvironmentStore:
             )  # also if nobody waits for it any more
 
     def _find(self, key: str, home: LibraryHome) -> Environment | None:
-        if not self._packages.exists():  # the first time: most daemons never need it
-            write_packages(self._packages)
+        if not self._bootstrap.packages.exists():  # the first time: most daemons never need it
+            write_packages(self._bootstrap.packages)
         if home.python:
             found = self._checked.get(key)
             return found if found and found.python.exists() else None
@@ -133,7 +133,7 @@ class EnvironmentStore:
                 if not home.python:
                     return await self._build(key, home)
                 python = Path(home.python)
-                places = await check_python(python, self._packages, self._tell(key))
+                places = await check_python(python, self._bootstrap, self._tell(key))
                 self._checked[key] = Environment(key, python, (places,))
                 return self._checked[key]
         except TimeoutError as error:
@@ -159,7 +159,7 @@ class EnvironmentStore:
         draft = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=self._folder))
         try:
             with _locked(draft):
-                await build_environment(draft, home, self._packages, tell)
+                await build_environment(draft, home, self._bootstrap, tell)
                 await asyncio.to_thread(self._put_in_place, key, draft)
         except BaseException:
             await asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True)

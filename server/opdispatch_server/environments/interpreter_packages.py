@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -23,7 +23,23 @@ _OF_THE_COMMAND_LINE = ("typer", "rich")
 # Of Python's extension modules. Asked for now, in one thread: of several that are the first to ask
 # sysconfig, some are told None.
 ABI: str | None = sysconfig.get_config_var("SOABI")
-BOOTSTRAP = Path(__file__).with_name("environment_bootstrap.py")
+
+
+class Bootstrap(NamedTuple):
+    """How interpreters start in an environment that need not have opdispatch installed.
+
+    Its Python runs ``program``, which reads in ``packages`` where the daemon's packages are.
+    """
+
+    program: Path
+    packages: Path
+
+    def command(self, python: Path, *options: str) -> tuple[str, ...]:
+        """Return the command that tries whether ``python`` can import an interpreter.
+
+        With the options of an interpreter after it, it starts one.
+        """
+        return (str(python), "-E", *options, str(self.program), str(self.packages))
 
 
 def interpreter_requirements() -> list[Requirement]:

@@ -22,9 +22,9 @@ from opdispatch_server.call_context import CallContext
 from opdispatch_server.interpreters.interpreter_lane import InterpreterLane
 from opdispatch_server.interpreters.leases import Lease
 from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.processes.interpreter_pool import InterpreterPool
 from opdispatch_server.processes.process_watch import ProcessEnd, describe_exit
-from opdispatch_server.serving.message_limit import internal_message_limit
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.asyncio_grpc import asyncio_channel
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 from opdispatch.errors import DuplicateDefinitionError, OpdispatchError, WaitTimeoutError
 from opdispatch_server.environments.environment_build import Report
+from opdispatch_server.environments.import_source import LibrarySource
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.library_catalog import LibraryCatalog
 from opdispatch_server.libraries.library_events import log_loaded, log_replica_joined
 from opdispatch_server.libraries.library_journal import LibraryJournal
 from opdispatch_server.libraries.library_transaction import LibraryTransaction
-from opdispatch_server.libraries.library_version import LibrarySource, LibraryVersion, VersionState
+from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
 from opdispatch_server.libraries.load_race import LoadRace, LoadWait
 from opdispatch_server.libraries.placement import BUSY_PATIENCE, Place, Placement
 from opdispatch_server.processes.interpreter_pools import InterpreterPools

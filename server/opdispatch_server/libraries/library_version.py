@@ -6,31 +6,18 @@ import asyncio
 import enum
 from collections import Counter
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from opdispatch import Registration
 from opdispatch.dispatch.registration import RegistrationHandle
-from opdispatch_server.environments.library_home import SHARED_HOME, LibraryHome
+from opdispatch_server.environments.import_source import LibrarySource
 from opdispatch_server.libraries.replica import Replica, ReplicaState
 from opdispatch_server.processes.interpreter_pool import InterpreterPool
 from opdispatch_wire.v1 import interpreter_pb2, registry_pb2
 
 if TYPE_CHECKING:
     from opdispatch_server.interpreters.interpreter_session import InterpreterSession
-
-
-@dataclass(frozen=True, slots=True)
-class LibrarySource:
-    """The source of an import: an upload, kept in the library store, or a module's dotted name."""
-
-    # The file's name for an upload, else the module's dotted name.
-    label: str
-    sha256: str
-    is_module: bool = False
-    # The same content elsewhere is another version.
-    home: LibraryHome = SHARED_HOME
 
 
 class VersionState(enum.Enum):

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 
 from opdispatch_server.changes import Changes
+from opdispatch_server.environments.import_source import LibrarySource
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
-from opdispatch_server.libraries.library_version import LibrarySource, LibraryVersion
+from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.processes.interpreter_pool import InterpreterPool
 
 

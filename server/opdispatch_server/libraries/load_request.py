@@ -11,9 +11,9 @@ from pathlib import PurePath, PurePosixPath, PureWindowsPath
 
 from opdispatch.errors import RegistrationError
 from opdispatch.schema.default import check_device
+from opdispatch_server.environments.import_source import LibrarySource
 from opdispatch_server.environments.library_home import LibraryHome, read_home
 from opdispatch_server.libraries.library_loading import LoadOrder
-from opdispatch_server.libraries.library_version import LibrarySource
 from opdispatch_server.libraries.placement import Place
 from opdispatch_server.library_code.library_archive import read_main_source
 from opdispatch_server.library_code.library_store import LibraryStore, digest_content, is_digest

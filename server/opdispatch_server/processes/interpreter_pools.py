@@ -12,9 +12,10 @@ from pathlib import Path
 
 from opdispatch_server.environments.environment_build import Report
 from opdispatch_server.environments.environment_store import Environment, EnvironmentStore
+from opdispatch_server.environments.import_source import LibrarySource
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
-from opdispatch_server.libraries.library_version import LibrarySource, LibraryVersion
+from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.library_code.module_file import digest_module
 from opdispatch_server.processes.interpreter_pool import InterpreterPool
 from opdispatch_server.processes.supervisor import Supervisor

@@ -9,30 +9,44 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from opdispatch_server.environments.interpreter_packages import BOOTSTRAP
+from opdispatch_server.environments.interpreter_packages import Bootstrap
 from opdispatch_server.processes.supervisor import WorkerCommand
+from opdispatch_server.processes.template import Template
 from opdispatch_server.serving.run_folder import RunFolder
+
+
+class InterpreterEntry(NamedTuple):
+    """The ways in which a process becomes an interpreter.
+
+    Python runs ``module``; that of an environment of its own, which need not have opdispatch
+    installed, ``bootstrap``; and ``template``, if there is one, forks.
+    """
+
+    module: str
+    bootstrap: Path
+    template: Template | None = None
 
 
 class WorkerCommands(NamedTuple):
     """The options that all of them have in common.
 
-    ``daemon`` is the address that they call, ``packages`` the file that says what those of an
-    environment of their own import from the daemon's.
+    ``daemon`` is the address that they call. Python runs ``module``, and ``bootstrap`` those of
+    an environment of their own.
     """
 
     daemon: str
     folder: RunFolder
-    packages: Path
+    module: str
+    bootstrap: Bootstrap
     message_limit: int
     log_level: str
 
     def command_for(self, name: str, device: str, python: Path | None) -> WorkerCommand:
         """Return how to start an interpreter; without a ``python``, with the daemon's own."""
         start = (
-            (sys.executable, "-m", "opdispatch_server.worker.interpreter_start")
+            (sys.executable, "-m", self.module)
             if python is None
-            else (str(python), "-E", "-u", str(BOOTSTRAP), str(self.packages))
+            else self.bootstrap.command(python, "-u")
         )
         file_name = _file_name(name)
         arguments = (

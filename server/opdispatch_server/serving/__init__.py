@@ -1,10 +1,9 @@
 """The serving side of the daemon and of interpreters: sockets, streams, statuses.
 
 listeners, run_folder              addresses, locks, sockets
-grpc_services, status_answers,
-message_limit                      what all gRPC services share
+grpc_services, status_answers      what all gRPC services share
 lane_listener                      takes the connections of a local lane
 reading_turn                       whose turn it is to read one
 call_stream, incoming_tensors      calls over a gRPC stream
-calls_in_flight                    those of one connection
+calls_in_flight, running_call      those of one connection, and who runs them
 """

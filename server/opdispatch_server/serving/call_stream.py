@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from opdispatch_server.serving.calls_in_flight import CALLS_IN_FLIGHT, CallRunner, CallsInFlight
+from opdispatch_server.serving.calls_in_flight import CALLS_IN_FLIGHT, CallsInFlight
 from opdispatch_server.serving.grpc_services import Malformed
 from opdispatch_server.serving.incoming_tensors import IncomingTensors
+from opdispatch_server.serving.running_call import CallRunner, Run
 from opdispatch_server.serving.status_answers import Context
 from opdispatch_wire.channel import (
     MAX_MESSAGE_BYTES_DEFAULT,
@@ -45,7 +46,7 @@ class CallStream:
 
     def __init__(
         self,
-        runner: CallRunner,
+        runner: CallRunner[Run],
         context: Context,
         budget: TensorBudget,
         limit: int = MAX_MESSAGE_BYTES_DEFAULT,

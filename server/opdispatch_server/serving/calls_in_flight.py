@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Generic
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.serving.running_call import CallRunner, Run, RunningCall
 from opdispatch_server.serving.status_answers import forget_frames
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
 from opdispatch_wire.detached_tensors import CALL_REPLY, attach, detach
@@ -20,10 +21,6 @@ from opdispatch_wire.received_call import ReceivedCall
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2
 
-if TYPE_CHECKING:  # interpreters, which have calls in flight, too, do without
-    from opdispatch_server.calls.kernel_runs import KernelRun
-    from opdispatch_server.calls.quick_calls import OnReply, QuickCall
-
 LOG = logging.getLogger("opdispatch.lane")
 
 CALLS_IN_FLIGHT = 1024
@@ -33,30 +30,7 @@ CALLS_IN_FLIGHT = 1024
 _LEAST_BYTES = 1024
 
 
-class CallRunner(Protocol):
-    """The runner of calls: the daemon's router, or an interpreter itself."""
-
-    def begin(
-        self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply
-    ) -> QuickCall | None:
-        """Begin a call that has to wait for nothing but its kernel.
-
-        None: it is one for ``call``, and nothing has begun.
-        """
-
-    async def call(
-        self,
-        request: execution_pb2.CallRequest,
-        context: CallContext,
-        broken: KernelRun | None = None,
-    ) -> execution_pb2.CallReply:
-        """Run one call; ``broken`` is a run of it that ``begin`` began and that had no reply.
-
-        Raises OpdispatchError.
-        """
-
-
-class CallsInFlight:
+class CallsInFlight(Generic[Run]):
     """Begins, answers, cancels and bounds them. Belongs to the event loop.
 
     ``send`` gets each CallReply, in pieces if it has large tensors; ``send_large``, if the peer
@@ -66,7 +40,7 @@ class CallsInFlight:
 
     def __init__(
         self,
-        runner: CallRunner,
+        runner: CallRunner[Run],
         send: Callable[[FramePayload], None],
         set_full: Callable[[bool], None],
         reply_limit: int = MAX_MESSAGE_BYTES_HIGHEST,
@@ -82,7 +56,7 @@ class CallsInFlight:
         """The longest reply that the peer takes, in bytes; a longer one becomes an error."""
         self.reply_limit_with_tensors = 0
         """The longest one with its large tensors, where that is longer."""
-        self._calls: dict[int, asyncio.Task[None] | QuickCall] = {}
+        self._calls: dict[int, asyncio.Task[None] | RunningCall] = {}
         # What to call when those end that have no task.
         self._quick_ends: dict[int, Callable[[], None]] = {}
         self._changed = asyncio.Event()
@@ -131,7 +105,7 @@ class CallsInFlight:
         tensors.arguments = arguments
         context = CallContext.of_request(request, tensors)
 
-        def end(result: execution_pb2.CallReply | OpdispatchError | KernelRun) -> None:
+        def end(result: execution_pb2.CallReply | OpdispatchError | Run) -> None:
             if isinstance(result, OpdispatchError):
                 result = execution_pb2.CallReply(error=status_from_error(result))
             elif not isinstance(result, execution_pb2.CallReply):
@@ -183,7 +157,7 @@ class CallsInFlight:
         context: CallContext,
         tensors: CallTensors,
         on_end: Callable[[], None],
-        broken: KernelRun | None = None,
+        broken: Run | None = None,
     ) -> None:
         """Have a task see to the call, which its caller knows by that number."""
         task = asyncio.create_task(self._answer(number, request, context, tensors, broken))
@@ -204,7 +178,7 @@ class CallsInFlight:
         request: execution_pb2.CallRequest,
         context: CallContext,
         tensors: CallTensors,
-        broken: KernelRun | None,
+        broken: Run | None,
     ) -> None:
         try:
             reply = await self._call(request, context, broken)
@@ -227,7 +201,7 @@ class CallsInFlight:
         self,
         request: execution_pb2.CallRequest,
         context: CallContext,
-        broken: KernelRun | None,
+        broken: Run | None,
     ) -> execution_pb2.CallReply | None:
         """The reply; None if nobody waits for it any more."""
         try:

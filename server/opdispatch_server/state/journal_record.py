@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from opdispatch_server.environments.import_source import LibrarySource
 from opdispatch_server.environments.library_home import LibraryHome
-from opdispatch_server.libraries.library_version import LibrarySource
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """An interpreter: a process of its own (``opdispatch worker``, or started by the daemon).
 
 interpreter_start, interpreter_process      its main function
+environment_bootstrap                       runs it where opdispatch need not be installed
 template_process                            what the daemon's own are forked from
 interpreter, heartbeat,
 returning_interpreter                       the session with the daemon, and the next one
@@ -22,9 +23,9 @@ daemon_lane                                 the calls that kernels make to other
 Calls come:
 
 call_rules                                  which of them may run
-kernel_lanes, kernel_lane, lane_call,
+kernel_lanes, kernel_lane,
 turn_watch                                  over local lanes
 kernel_streams, kernel_calls,
-streamed_call                               over gRPC
+kernel_threads                              over gRPC
 direct_calls, direct_listener               from clients themselves, past the daemon
 """

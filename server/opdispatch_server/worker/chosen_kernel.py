@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from opdispatch import Dispatcher, DispatchKeySet, KernelFunction, OperatorHandle, OperatorName
 from opdispatch.boxing.signature import Signature
 from opdispatch.errors import WaitTimeoutError
 from opdispatch_server.blame.flight_record import KERNEL, Subject
-from opdispatch_server.operator_registry import parse_operator_name
+from opdispatch_server.operator_names import parse_operator_name
 from opdispatch_wire.v1 import execution_pb2
-
-if TYPE_CHECKING:
-    from opdispatch_server.worker.loaded_library import LoadedLibrary
 
 MOST_KERNELS = 4096
 """How many a library keeps ready: clients that call directly say themselves what they name."""
@@ -49,10 +46,23 @@ class ChosenKernel:
         return cls(op.name, op.signature, _boxed(op.lookup(keys).kernel, op, keys))
 
 
+class KernelBatch(Protocol):
+    """The kernels that one library has registered, by their places."""
+
+    def get_kernel(self, place: int) -> KernelFunction:
+        """Return the kernel. Raises WireError if there is none."""
+
+    def find_signature(self, name: OperatorName) -> Signature | None:
+        """Return the signature of an operator that the library has defined; None for others."""
+
+    def get_function(self, place: int, signature: Signature) -> Callable[..., Any]:
+        """Return the kernel as a function that takes what the signature says."""
+
+
 class ChosenKernels:
     """Those of one library, by what calls name. Any thread may ask."""
 
-    def __init__(self, library: LoadedLibrary) -> None:
+    def __init__(self, library: KernelBatch) -> None:
         self._library = library
         self._ready: dict[tuple[str, int, int], ChosenKernel] = {}
 

@@ -15,7 +15,7 @@ from opdispatch import Dispatcher, OperatorHandle
 from opdispatch.arrays import describe_type
 from opdispatch.errors import ArgumentError, OpdispatchError
 from opdispatch_server.blame.flight_record import KERNEL, FlightRecorder, Subject
-from opdispatch_server.operator_registry import parse_operator_name
+from opdispatch_server.operator_names import parse_operator_name
 from opdispatch_wire.programs import CheckedProgram, checked_program
 from opdispatch_wire.v1 import remote_pb2, values_pb2
 from opdispatch_wire.values import step_value_from_proto

@@ -25,7 +25,7 @@ from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, ForceLo
 from opdispatch_server.blame.fitness import Fitness
 from opdispatch_server.blame.flight_record import SPARE_SLOT, FlightRecorder, call_key, end_word
 from opdispatch_server.call_context import RUNNING_CALL, CallContext, RunningCall
-from opdispatch_server.operator_registry import parse_operator_name
+from opdispatch_server.operator_names import parse_operator_name
 from opdispatch_server.value_ids import check_keep
 from opdispatch_server.values.value_store import CallWrites, KeptResults, ValueStore
 from opdispatch_server.worker.chosen_kernel import ChosenKernel

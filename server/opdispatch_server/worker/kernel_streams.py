@@ -10,8 +10,9 @@ from opdispatch_server.serving.call_stream import CallStream
 from opdispatch_server.serving.calls_in_flight import CALLS_IN_FLIGHT
 from opdispatch_server.serving.status_answers import Context, answers
 from opdispatch_server.worker.call_rules import CallRules
-from opdispatch_server.worker.kernel_calls import KernelCalls, KernelThreads
+from opdispatch_server.worker.kernel_calls import KernelCalls
 from opdispatch_server.worker.kernel_execution import KernelExecution
+from opdispatch_server.worker.kernel_threads import KernelThreads
 from opdispatch_wire.lanes.chunk_assembler import TensorBudget
 from opdispatch_wire.lanes.stream_lane import StreamLane
 from opdispatch_wire.received_call import ReceivedCall

@@ -1,0 +1,46 @@
+"""The Protocols between those who take calls and those who run them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.call_context import CallContext
+from opdispatch_wire.v1 import execution_pb2
+
+Run = TypeVar("Run")
+"""The runs of a runner that can end without a reply; None for one whose runs cannot."""
+
+OnReply = Callable[[execution_pb2.CallReply | OpdispatchError | Run], None]
+"""Called with the reply, the error, or the run that has had none, as its interpreter is gone."""
+
+
+class RunningCall(Protocol):
+    """A call that has begun and that no task waits for."""
+
+    def abandon(self) -> None:
+        """Discard the reply when it comes: the caller has given up. Idempotent."""
+
+
+class CallRunner(Protocol[Run]):
+    """The runner of calls: the daemon's router, or an interpreter itself."""
+
+    def begin(
+        self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[Run]
+    ) -> RunningCall | None:
+        """Begin a call that has to wait for nothing but its kernel.
+
+        None: it is one for ``call``, and nothing has begun.
+        """
+
+    async def call(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        broken: Run | None = None,
+    ) -> execution_pb2.CallReply:
+        """Run one call; ``broken`` is a run of it that ``begin`` began and that had no reply.
+
+        Raises OpdispatchError.
+        """
