@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 BoxedFunction = Callable[["OperatorHandle", DispatchKeySet, list[Any]], None]
 UnboxedFunction = Callable[..., Any]
 FindKeys = Callable[[DispatchKeySet], DispatchKeySet]
+MakeFunction = Callable[["OperatorHandle", DispatchKeySet], UnboxedFunction]
 
 
 class KernelFunction:
@@ -48,8 +49,8 @@ class KernelFunction:
     __slots__ = (
         "_adapted",
         "_boxed",
-        "_keys_below",
         "_make",
+        "_make_for",
         "function",
         "is_elsewhere",
         "is_fallthrough",
@@ -62,7 +63,7 @@ class KernelFunction:
         function: Callable[..., Any] | None,
         *,
         boxed: BoxedFunction | None = None,
-        keys_below: FindKeys | None = None,
+        make_for: MakeFunction | None = None,
         make: Callable[[], UnboxedFunction] | None = None,
         with_keyset: bool = False,
         is_fallthrough: bool = False,
@@ -75,7 +76,7 @@ class KernelFunction:
         self.is_fallthrough = is_fallthrough
         self.is_elsewhere = is_elsewhere
         self._boxed = boxed
-        self._keys_below = keys_below
+        self._make_for = make_for
         self._make = make
         # The unboxed function as it is called for the signature it was last called for. A
         # pair replaced as a whole, so that no lock is needed.
@@ -136,6 +137,15 @@ class KernelFunction:
         return cls(function, boxed=boxed, with_keyset=with_keyset)
 
     @classmethod
+    def from_operator(cls, make: MakeFunction) -> KernelFunction:
+        """Return a kernel for any operator, out of what can be found once for many calls.
+
+        ``make(op, keys)`` is a function of all the operator's arguments, for calls with these keys.
+        It is kept until something is registered for the operator.
+        """
+        return cls(_callable(make), make_for=make)
+
+    @classmethod
     def from_layer(
         cls, make: Callable[[UnboxedFunction], UnboxedFunction], keys_below: FindKeys
     ) -> KernelFunction:
@@ -146,7 +156,11 @@ class KernelFunction:
         the function is made, which is once for all calls with the same keys. To leave a call to
         that kernel, arguments and result, ``return below.kernel(...)`` costs less.
         """
-        return cls(_callable(make), keys_below=keys_below)
+
+        def make_for(op: OperatorHandle, keys: DispatchKeySet) -> UnboxedFunction:
+            return make(op.redispatch_function(keys_below(keys)))
+
+        return cls(_callable(make), make_for=make_for)
 
     @classmethod
     def fallthrough(cls) -> KernelFunction:
@@ -160,8 +174,8 @@ class KernelFunction:
 
     @property
     def is_layer(self) -> bool:
-        """Whether the kernel goes on with another one, which it is made for."""
-        return self._keys_below is not None
+        """Whether the kernel is made for one operator, as what goes on with another one is."""
+        return self._make_for is not None
 
     @property
     def documentation(self) -> str:
@@ -175,10 +189,8 @@ class KernelFunction:
         """
         if self._boxed is not None:
             return unboxed_from_boxed(self._boxed, op, keys)
-        if self._keys_below is not None:
-            assert self.function is not None, "a layer has what makes it"
-            layer: UnboxedFunction = self.function(op.redispatch_function(self._keys_below(keys)))
-            return layer
+        if self._make_for is not None:
+            return self._make_for(op, keys)
         signature, adapted = op.call_signature, self._adapted
         if adapted is None or adapted[0] is not signature:
             adapted = self._adapted = (signature, self.adapt(signature))

@@ -9,8 +9,7 @@ adinplace_or_view   versions are counted, and views know their bases
 autocast            floating-point arguments are cast
 tracer              the traces of the task are told of the call
 functorch           nested function transforms: the topmost level, and on to the next
-batching, batching_rule
-                    batched tensors, without a batching rule and with one
+batching            batched tensors, without a batching rule and with one
 functionalize, functional_counterpart
                     calls that write to nothing in the place of those that do
 layer_text          the texts of kernels that are layers, as these are

@@ -1,4 +1,4 @@
-"""Batched tensors, of operators that have no batching rule.
+"""Kernels for FuncTorchBatched: of batching rules, and of operators that have none.
 
 Under ``vmap``, an operator with a CompositeImplicitAutograd kernel is what that calls. Any other is
 called for each sample, and the first time it is warned about, as in PyTorch's
@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 from opdispatch.arrays import find_key_bits
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.errors import NoKernelError, TransformError
-from opdispatch.functionalities.batching_rule import batch_frame
 from opdispatch.functorch.batch_loop import call_for_each, check_writes
-from opdispatch.functorch.batched_tensor import BatchedArray, unwrap_all
-from opdispatch.functorch.dynamic_layer import TOP, Lowered, call_without
+from opdispatch.functorch.batched_tensor import BatchedArray
+from opdispatch.functorch.batching_rule import BatchedCall, Rule, run_rule
+from opdispatch.functorch.call_plan import CallPlan
+from opdispatch.functorch.dynamic_layer import TOP, Frame, Lowered, call_without
 from opdispatch.functorch.vmap_layer import VmapLayer
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import DispatchKeySet, bits_of_key
@@ -43,15 +44,55 @@ class BatchingFallbackWarning(UserWarning):
     """An operator has no batching rule, and is called for each sample of a batch."""
 
 
+class BatchingKernel:
+    """A kernel for FuncTorchBatched of any operator that the rule is for.
+
+    Levels of ``vmap`` call the rule itself, unless each step of a call is watched.
+    """
+
+    def __init__(self, rule: Rule) -> None:
+        self.batching_rule = rule
+        self.__name__ = self.__qualname__ = getattr(rule, "__name__", type(rule).__name__)
+
+    def __call__(self, op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+        """Have the rule do the call, if one of the tensors is batched at the topmost level."""
+        frame, layer = _batch_of(op)
+        values, dims, found = layer.unwrapped(stack)
+        if not found:
+            call_without(_BATCHED, op, stack)
+            return
+        call = BatchedCall(CallPlan(op), layer.info, values, dims)
+        with Lowered(frame):
+            result = run_rule(self.batching_rule, call, layer, stack)
+        stack[:] = call.plan.signature.box_returns(result)
+
+
+def make_batching_kernel(rule: Rule) -> KernelFunction:
+    """Return a kernel for FuncTorchBatched."""
+    return KernelFunction.from_boxed(BatchingKernel(rule))
+
+
+def _batch_of(op: OperatorHandle) -> tuple[Frame, VmapLayer]:
+    """Return the batch that a call is in. Raises TransformError if it is in none."""
+    frame = TOP.get()
+    if frame is None or not isinstance(frame.layer, VmapLayer):
+        raise TransformError(
+            f"{op.name} was called with a batched tensor outside of the vmap that has made it",
+            hint="return it from the function, and do not keep it elsewhere",
+            operator=str(op.name),
+        )
+    return frame, frame.layer
+
+
 def call_without_rule(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
     """The fallback of FuncTorchBatched: see above. Raises TransformError, NoKernelError."""
     top = TOP.get()
     if top is None or not isinstance(top.layer, VmapLayer):
         if any(_is_batched(value) for value in stack):
-            batch_frame(op)  # raises
+            _batch_of(op)  # raises
         _without_batch(op, stack)
         return
-    values, dims, found = unwrap_all(stack, top.layer)
+    values, dims, found = top.layer.unwrapped(stack)
     if not found:
         call_without(_BATCHED, op, stack)
     elif _is_composite(op):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import find_key_bits
@@ -38,8 +39,8 @@ from opdispatch.tensors.tensor import Tensor
 if TYPE_CHECKING:
     from opdispatch.dispatch.operator_handle import OperatorHandle
 
-Find = Callable[[Sequence[Any], Sequence[Any], Sequence[Any], Any], Any]
-"""A parameter of a formula, out of arguments, tangents, results and the gradient it is given."""
+Find = Callable[[Sequence[Any], Sequence[Any], Sequence[Any], Any], Sequence[Any]]
+"""The parameters of a formula, of arguments, tangents, results and the gradient it is given."""
 
 _MATRIX = [-2, -1]
 
@@ -48,7 +49,7 @@ class RuleKernel:
     """A kernel for FuncTorchGradWrapper: a rule, as the level of forward mode finds it."""
 
     def __init__(self, rule: ForwardRule) -> None:
-        self.rule = rule
+        self.forward_rule = rule
         self.__name__ = self.__qualname__ = f"forward mode of {rule.schema.name}"
 
     def __call__(self, op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
@@ -58,7 +59,8 @@ class RuleKernel:
             without_wrappers(op, keys, stack)
             return
         with Lowered(frame):
-            frame.layer.carry(op, stack, self.rule)
+            result = frame.layer.carry(op, stack, self.forward_rule)
+        stack[:] = op.call_signature.box_returns(result)
 
 
 def make_forward_kernel(schema: FunctionSchema, formulas: Formulas) -> KernelFunction:
@@ -80,12 +82,19 @@ class TableRule(ForwardRule):
         self,
         op: OperatorHandle,
         args: Sequence[Any],
-        tangents: Sequence[Any],
         results: Sequence[Any],
+        tangents: Sequence[Any],
     ) -> Sequence[Any]:
         """Return the tangents of the results. Raises AutogradError, and what formulas raise."""
-        given = [dispatched(each) for each in args]
-        moved = self._push(op, given, tangents, results)
+        for place in self.tensors:
+            if type(args[place]) is not Tensor:
+                args = [dispatched(each) for each in args]
+                break
+        moved = self._push(op, args, tangents, results)
+        if type(moved) is Tensor and type(result := results[0]) is Tensor:
+            one, other = moved.array, result.array  # by far most: nothing is to be fitted
+            if one.dtype == other.dtype and one.shape == other.shape:
+                return [moved]
         if (type(moved) is not list and type(moved) is not tuple) or type(results[0]) is list:
             moved = [moved]
         return [_fitting(*pair) for pair in zip(moved, results, strict=True)]
@@ -111,34 +120,46 @@ class TableRule(ForwardRule):
         return {each.name: place for place, each in enumerate(self.schema.arguments)}
 
     @cached_property
-    def _moving(self) -> list[tuple[int, Callable[..., Any], list[Find]]]:
+    def _moving(self) -> list[tuple[int, Callable[..., Any], Find]]:
         """The arguments with derivatives: where they are, and their backward formulas."""
         return [
-            (self._places[name], formula, self._finders(formula))
+            (self._places[name], formula, self._finder(formula))
             for name, formula in self._formulas.items()
             if name != RESULT
         ]
 
-    def _finders(self, formula: Callable[..., Any]) -> list[Find]:
-        return [self._finder(each) for each in inspect.signature(formula).parameters]
+    def _finder(self, formula: Callable[..., Any]) -> Find:
+        names = list(inspect.signature(formula).parameters)
+        facts: list[Callable[[Sequence[Any]], Any]] = []
+        places = [self._place_of(name, facts) for name in names]
+        # All at once: there are many formulas of few operations. Of fewer than two, a slice.
+        first = places[0] if places else 0
+        pick: Callable[[Sequence[Any]], Sequence[Any]] = itemgetter(
+            *places if len(places) > 1 else (slice(first, first + len(places)),)
+        )
 
-    def _finder(self, name: str) -> Find:
-        places = self._places
-        if name in ("grad", "grads"):
-            return lambda args, tangents, results, grad: grad
-        if name in ("result", "results"):
-            return lambda args, tangents, results, grad: results[0] if name == "result" else results
+        def find(args: Any, tangents: Any, results: Any, grad: Any) -> Sequence[Any]:
+            known = [grad, results, results[0], *args, *tangents]
+            if facts:
+                known += [fact(args) for fact in facts]
+            return pick(known)
+
+        return find
+
+    def _place_of(self, name: str, facts: list[Callable[[Sequence[Any]], Any]]) -> int:
+        """Return where ``find`` has a parameter; add what it is to compute to ``facts``."""
+        places, own = self._places, 3
+        if name in _PLACES:
+            return _PLACES[name]
         if name in places:
-            place = places[name]
-            return lambda args, tangents, results, grad: args[place]
+            return own + places[name]
         stem, _, what = name.rpartition("_")
-        if stem in places and what in ("t", "shape", "device"):
-            place = places[stem]
-            if what == "t":
-                return lambda args, tangents, results, grad: tangents[place]
-            if what == "shape":
-                return lambda args, tangents, results, grad: _shape(args[place])
-            return lambda args, tangents, results, grad: args[place].device
+        if stem in places and what == "t":
+            return own + len(places) + places[stem]
+        if stem in places and what in _FACTS:
+            place, fact = places[stem], _FACTS[what]
+            facts.append(lambda args: fact(args[place]))
+            return own + 2 * len(places) + len(facts) - 1
         raise AutogradError(
             f"a formula of {self.schema.name} needs {name!r}, which a call does not have"
         )
@@ -146,10 +167,10 @@ class TableRule(ForwardRule):
     # -- the kinds of rules -----------------------------------------------------------------------
 
     def _by_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        finders = self._finders(function)
+        find = self._finder(function)
 
         def push(op: Any, args: Any, tangents: Any, results: Any) -> Any:
-            return function(*[find(args, tangents, results, None) for find in finders])
+            return function(*find(args, tangents, results, None))
 
         return push
 
@@ -161,12 +182,14 @@ class TableRule(ForwardRule):
 
         def push(op: Any, args: Any, tangents: Any, results: Any) -> Any:
             total = None
-            for place, formula, finders in moving:
+            for place, formula, find in moving:
                 tangent = tangents[place]
                 if tangent is not None:
-                    given = _conj(tangent)
-                    known = [find(args, tangents, results, given) for find in finders]
-                    part = _conj(formula(*known))
+                    if tangent.array.dtype.kind == "c":
+                        tangent = _conj(tangent)
+                    part = formula(*find(args, tangents, results, tangent))
+                    if part.array.dtype.kind == "c":
+                        part = _conj(part)
                     total = part if total is None else total + part
             return total
 
@@ -199,14 +222,14 @@ class TableRule(ForwardRule):
         return push
 
     def _reduction(self) -> Callable[..., Any]:
-        [(place, formula, finders)] = self._moving
+        [(place, formula, find)] = self._moving
         axis, keepdims = self._places.get("axis"), self._places.get("keepdims")
 
         def push(op: Any, args: Any, tangents: Any, results: Any) -> Any:
             xp = namespace()
             grad = xp.ones_like(results[0])
-            known = [find(args, tangents, results, grad) for find in finders]
-            gradient, tangent = formula(*known), tangents[place]
+            gradient = formula(*find(args, tangents, results, grad))
+            tangent = tangents[place]
             if gradient is None:
                 return None
             gradient = _conj(gradient)
@@ -225,11 +248,11 @@ class TableRule(ForwardRule):
         return push
 
     def _matrix_function(self) -> Callable[..., Any]:
-        [(place, formula, finders)] = self._moving
+        [(place, formula, find)] = self._moving
 
         def push(op: Any, args: Any, tangents: Any, results: Any) -> Any:
             given = _adjoint(tangents[place])
-            return _adjoint(formula(*[find(args, tangents, results, given) for find in finders]))
+            return _adjoint(formula(*find(args, tangents, results, given)))
 
         return push
 
@@ -277,6 +300,12 @@ def _shape(value: Any) -> Any:
     if type(value) is list:
         return [tuple(each.shape) for each in value]
     return tuple(value.shape)
+
+
+_PLACES = {"grad": 0, "grads": 0, "results": 1, "result": 2}
+"""Where what is no argument's is among what ``find`` has; arguments and tangents come after it."""
+_FACTS: dict[str, Callable[[Any], Any]] = {"shape": _shape, "device": lambda value: value.device}
+"""What a formula may ask of an argument."""
 
 
 def _axes(axis: Any) -> Any:

@@ -7,10 +7,12 @@ the back mode, the process ends.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.errors import NoKernelError
+from opdispatch.functorch.call_plan import NOT_TAKEN, CallPlan
 from opdispatch.functorch.dynamic_layer import (
     TOP,
     Frame,
@@ -22,6 +24,7 @@ from opdispatch.functorch.jvp_layer import DualLayer
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
 
 if TYPE_CHECKING:
     from opdispatch.dispatch.operator_handle import OperatorHandle
@@ -29,12 +32,33 @@ if TYPE_CHECKING:
 _K = DispatchKey
 
 
-def to_top_level(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Hand a call to the topmost level. Raises NoKernelError if there is none."""
-    frame = _frame(op, _K.FuncTorchDynamicLayerFrontMode)
-    if not frame.layer.take(op, stack):
-        stack[:] = map_tensors(unwrap_dead, stack)
+def to_top_level(op: OperatorHandle, keys: DispatchKeySet) -> Callable[..., Any]:
+    """Return a function that hands calls of the operator to the topmost level.
+
+    It raises NoKernelError if there is none.
+    """
+    plan = CallPlan(op)
+    signature, names = plan.signature, plan.signature.keyword_only_names
+
+    def hand_over(*args: Any) -> Any:
+        frame = TOP.get() or _frame(op, _K.FuncTorchDynamicLayerFrontMode)
+        layer, now = frame.layer, LOCAL_STATE.get()
+        known = layer.served
+        if known is not None and known[0] is now and known[1] is frame:
+            below = known[2]
+        else:
+            below = layer.serve_in(frame, now)
+        if below is not None:
+            result = layer.take(plan, frame, below, args)
+            if result is not NOT_TAKEN:
+                return result
+        stack = map_tensors(unwrap_dead, args)
         process_at_top(frame, op, stack)
+        return signature.unbox_returns(stack)
+
+    if not names:
+        return hand_over
+    return lambda *args, **named: hand_over(*args, *[named[name] for name in names])
 
 
 def to_next_level(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
@@ -81,7 +105,7 @@ def _refusal(op: OperatorHandle, key: DispatchKey, missing: str) -> NoKernelErro
 
 
 FALLBACKS = {
-    _K.FuncTorchDynamicLayerFrontMode: KernelFunction.from_boxed(to_top_level),
+    _K.FuncTorchDynamicLayerFrontMode: KernelFunction.from_operator(to_top_level),
     _K.FuncTorchDynamicLayerBackMode: KernelFunction.from_boxed(to_next_level),
     _K.FuncTorchGradWrapper: KernelFunction.from_boxed(without_wrappers),
 }

@@ -67,8 +67,8 @@ class RegisteredRule(ForwardRule):
         self,
         op: OperatorHandle,
         args: Sequence[Any],
-        tangents: Sequence[Any],
         results: Sequence[Any],
+        tangents: Sequence[Any],
     ) -> Sequence[Any]:
         """Return what ``jvp`` says. Raises AutogradError for anything but tangents."""
         signature = op.call_signature

@@ -1,9 +1,11 @@
 """Function transforms: ``vmap``, ``grad`` and their kin, nested in any order.
 
 dynamic_layer   the levels of nested transforms, and how a call goes down through them
+call_plan       what levels find once for all calls of an operator
 written         which argument a return is that was written to
 batched_tensor  tensors with a hidden dimension
 tensor_wrapper  tensors that one level records
+batching_rule   what an operator does with a batch
 batch_loop      an operator called for each sample
 vmap_layer      the level of vmap
 grad_layer      the level of grad

@@ -87,35 +87,6 @@ def unwrap(value: Any, layer: DynamicLayer) -> tuple[Any, int | None]:
     return value, None
 
 
-def unwrap_all(values: list[Any], layer: DynamicLayer) -> tuple[list[Any], list[Any], bool]:
-    """The same for a stack: what is below, the dimensions, and whether there is one."""
-    plain: list[Any] = []
-    dims: list[Any] = []
-    found = False
-    for value in values:
-        if type(value) is Tensor:
-            array = value.array
-            if type(array) is BatchedArray and array.layer is layer:
-                plain.append(array.value)
-                dims.append(0)
-                found = True
-            else:
-                plain.append(value)
-                dims.append(None)
-            continue
-        if type(value) is list:
-            pairs = [unwrap(each, layer) for each in value]
-            plain.append([each for each, _ in pairs])
-            dim: Any = [dim for _, dim in pairs]
-            found = found or 0 in dim
-        else:
-            below, dim = unwrap(value, layer)
-            plain.append(below)
-            found = found or dim is not None
-        dims.append(dim)
-    return plain, dims, found
-
-
 def moved_to_front(value: Any, dim: int) -> Any:
     """``value`` with that dimension first."""
     return value if dim == 0 else namespace().moveaxis(value, dim, 0)

@@ -17,24 +17,20 @@ from typing import TYPE_CHECKING, Any
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
 from opdispatch.errors import AutogradError
 from opdispatch.functorch.batched_tensor import is_tensor, namespace
+from opdispatch.functorch.call_plan import CallPlan
 from opdispatch.functorch.forward_rule import ForwardRule
 from opdispatch.functorch.grad_transform import Recorded
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
 from opdispatch.functorch.tree import leaves
-from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from opdispatch.dispatch.operator_handle import OperatorHandle
 
-_WRAPPER = DispatchKey.FuncTorchGradWrapper
-
 
 def rule_of(op: OperatorHandle) -> ForwardRule:
     """Return the operator's rule; of one that has none, its backward formula twice."""
-    kernel = op.kernel_for_dispatch_key(_WRAPPER)
-    rule = getattr(kernel and kernel.function, "rule", None)
-    return rule if isinstance(rule, ForwardRule) else DoubleBackward(op.call_signature.schema)
+    return CallPlan(op).forward_rule or DoubleBackward(op.call_signature.schema)
 
 
 class DoubleBackward(ForwardRule):
@@ -44,8 +40,8 @@ class DoubleBackward(ForwardRule):
         self,
         op: OperatorHandle,
         args: Sequence[Any],
-        tangents: Sequence[Any],
         results: Sequence[Any],
+        tangents: Sequence[Any],
     ) -> Sequence[Any]:
         """Return the tangents of the results.
 

@@ -16,12 +16,13 @@ exception leaves nothing behind.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from opdispatch.functorch.call_plan import NOT_TAKEN, CallPlan
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET, DispatchKeySet
 from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, LocalState
@@ -95,11 +96,13 @@ class DynamicLayer(ABC):
         # replaced as a whole, and goes with the level: see Note [Nothing is switched on].
         self._entered: tuple[LocalState, LocalState] | None = None
         self._lowered: tuple[LocalState, LocalState] | None = None
+        self.served: tuple[LocalState, Frame, LocalState | None] | None = None
+        """What ``serve_in`` has found last."""
 
     def end(self) -> None:
         """The function has returned: its tensors may live on, what was switched on must not."""
         self.is_alive = False
-        self._entered = self._lowered = None
+        self._entered = self._lowered = self.served = None
 
     def call_with(self, included: int, excluded: int, op: OperatorHandle, stack: list[Any]) -> None:
         """Call an operator with this level's keys switched on, and others off."""
@@ -143,12 +146,21 @@ class DynamicLayer(ABC):
         with Lowered(frame):
             return value.detach() if frame.layer is self else self.detach_below(value)
 
-    def take(self, op: OperatorHandle, stack: list[Any]) -> bool:
-        """Serve a call at once, if nothing is switched on that comes before it.
+    def serve_in(self, frame: Frame, now: LocalState) -> LocalState | None:
+        """Return what is switched on below the level for calls that may be taken at once.
 
-        Otherwise return False: the call is processed step by step.
+        None if something is switched on in ``now`` that comes before them.
         """
-        return False
+        below = None if comes_first(now) else self.state_below(frame, now)
+        self.served = (now, frame, below)
+        return below
+
+    def take(self, plan: CallPlan, frame: Frame, below: LocalState, args: Sequence[Any]) -> Any:
+        """Return what a call returns, made at once at the level below, where ``below`` is on.
+
+        NOT_TAKEN, if it is to be processed step by step. ``frame`` is that of the level.
+        """
+        return NOT_TAKEN
 
     @abstractmethod
     def process(self, op: OperatorHandle, stack: list[Any]) -> None:
@@ -252,7 +264,7 @@ def send_down(frame: Frame, op: OperatorHandle, stack: list[Any]) -> None:
         frame.layer.send_to_next(op, stack)
 
 
-def map_tensors(function: Callable[[Any], Any], values: list[Any]) -> list[Any]:
+def map_tensors(function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
     """The values, with ``function`` of each, and of each in a list."""
     return [
         [function(each) for each in value] if type(value) is list else function(value)

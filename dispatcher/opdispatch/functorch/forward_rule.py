@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from opdispatch.dispatch.operator_handle import OperatorHandle
 
 
-Push = Callable[[Sequence[Any]], Sequence[Any]]
-"""The tangents of a call's results, from those of its arguments."""
+Push = Callable[..., Sequence[Any]]
+"""The tangents of a call's results, from those of its arguments, which come last."""
 
 
 class ForwardRule(ABC):
@@ -38,17 +38,13 @@ class ForwardRule(ABC):
         positional, named = op.call_signature.split(args)
         return op(*positional, **named)
 
-    def step(self, op: OperatorHandle, args: Sequence[Any], results: Sequence[Any]) -> Push:
-        """Return ``push`` as a function of tangents alone."""
-        return lambda tangents: self.push(op, args, tangents, results)
-
     @abstractmethod
     def push(
         self,
         op: OperatorHandle,
         args: Sequence[Any],
-        tangents: Sequence[Any],
         results: Sequence[Any],
+        tangents: Sequence[Any],
     ) -> Sequence[Any]:
         """Return the tangent of each result, None for zero; of a list of tensors, a list.
 

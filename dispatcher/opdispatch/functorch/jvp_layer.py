@@ -20,11 +20,13 @@ from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
 from opdispatch.autograd.view_nodes import shares_elements
 from opdispatch.errors import TransformError
 from opdispatch.functorch.batched_tensor import as_tensor, is_tensor, namespace, tensor_over
+from opdispatch.functorch.call_plan import NOT_TAKEN, CallPlan
 from opdispatch.functorch.dual_tensor import DualArray, dual_of, make_dual
 from opdispatch.functorch.dynamic_layer import (
+    TOP,
     DynamicLayer,
+    Frame,
     bits_off_but_for,
-    comes_first,
     state_outside,
 )
 from opdispatch.functorch.forward_rule import ForwardRule, Push
@@ -33,7 +35,7 @@ from opdispatch.functorch.written import original_of_write
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET, BACKEND_MASK, DispatchKeySet
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, is_grad_enabled, no_grad
-from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
+from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE, LocalState
 from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -53,18 +55,32 @@ class DualLayer(DynamicLayer):
         self._recorded_before = is_grad_enabled() and not off
 
     @abstractmethod
-    def push(self, step: Push, tangents: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
-        """Return the tangents of ``results`` that ``step`` makes of those of the arguments."""
+    def push(
+        self, step: Push, known: Sequence[Any], tangents: Sequence[Any], results: Sequence[Any]
+    ) -> Sequence[Any]:
+        """Return the tangents of ``results``: ``step(*known, tangents)``."""
 
-    def take(self, op: OperatorHandle, stack: list[Any]) -> bool:
-        """Call the operator's rule, unless autocast, a trace or a graph at this level come first.
+    def take(self, plan: CallPlan, frame: Frame, below: LocalState, args: Sequence[Any]) -> Any:
+        """Follow the operator's rule, unless a graph at this level comes first.
 
         Backward passes record some calls of their own, to go back through them at once.
         """
-        if comes_first(LOCAL_STATE.get()) or any(map(_is_recorded, stack)):
-            return False
-        op.redispatch_boxed(_RULE, stack)
-        return True
+        for value in args:
+            if type(value) is Tensor:
+                if value.requires_grad_flag and type(value.array) is DualArray:
+                    return NOT_TAKEN
+            elif type(value) is list and any(map(_is_recorded, value)):
+                return NOT_TAKEN
+        rule = plan.forward_rule
+        if rule is None:
+            plan.op.redispatch_boxed(_RULE, stack := [*args])
+            return plan.signature.unbox_returns(stack)
+        local, top = LOCAL_STATE.set(below), TOP.set(frame.below)
+        try:
+            return self.carry(plan.op, args, rule)
+        finally:
+            TOP.reset(top)
+            LOCAL_STATE.reset(local)
 
     def process(self, op: OperatorHandle, stack: list[Any]) -> None:
         """Call an operator that may be made of others, which are taken one by one.
@@ -77,18 +93,18 @@ class DualLayer(DynamicLayer):
         """Carry tangents through a call that has not been taken apart."""
         from opdispatch.functorch.double_backward import rule_of
 
-        self.carry(op, stack, rule_of(op))
+        stack[:] = op.call_signature.box_returns(self.carry(op, stack, rule_of(op)))
 
-    def carry(self, op: OperatorHandle, stack: list[Any], rule: ForwardRule) -> None:
-        """Replace the arguments of a call by its results and their tangents.
+    def carry(self, op: OperatorHandle, given: Sequence[Any], rule: ForwardRule) -> Any:
+        """Return what a call returns, with tangents.
 
         The level below is current. Raises TransformError if it writes to what the function has
         from outside, and what the rule raises.
         """
-        args = stack[:]
+        args = [*given]
         tangents: list[Any] | None = None
         for place in rule.tensors:
-            value = stack[place]
+            value = args[place]
             if type(value) is Tensor:
                 array = value.array
                 if isinstance(array, WrappedArray) and array.layer is not self:
@@ -109,10 +125,9 @@ class DualLayer(DynamicLayer):
             tangents = None
         carry = self._write if rule.written else self._compute
         if self._recorded_before:
-            carry(op, stack, rule, args, tangents)
-        else:
-            with no_grad():
-                carry(op, stack, rule, args, tangents)
+            return carry(op, given, rule, args, tangents)
+        with no_grad():
+            return carry(op, given, rule, args, tangents)
 
     def _unwrapped(self, values: list[Any]) -> tuple[list[Any], list[Any]]:
         """Return the values and the tangents of a list."""
@@ -126,25 +141,28 @@ class DualLayer(DynamicLayer):
     def _compute(
         self,
         op: OperatorHandle,
-        stack: list[Any],
+        given: Sequence[Any],
         rule: ForwardRule,
         args: list[Any],
         tangents: Any,
-    ) -> None:
-        result = rule.call(op, args)
-        if type(result) is Tensor:
+    ) -> Any:
+        result = rule.call(op, args) if rule.has_keywords else op(*args)
+        is_one = type(result) is Tensor
+        if is_one:
             results = [result]
             has_derivative = result.array.dtype.kind in DIFFERENTIABLE_KINDS
         else:
             results = op.call_signature.box_returns(result)
             has_derivative = _has_derivative(results)
-        moved: Sequence[Any] = ()
+        moved: Sequence[Any] | None = None
         if has_derivative and tangents is not None:
-            moved = self.push(rule.step(op, args, results), tangents, results)
-        given = stack[:] if rule.gives_views else []
-        stack[:] = [self._dual(each, moved[n] if moved else None) for n, each in enumerate(results)]
+            moved = self.push(rule.push, (op, args, results), tangents, results)
+        if is_one and not rule.gives_views:
+            return tensor_over(DualArray(self, result, moved[0] if moved else None))
+        duals = [self._dual(each, moved[n] if moved else None) for n, each in enumerate(results)]
         if rule.gives_views:
-            self._note_views(op, given, args, stack)
+            self._note_views(op, given, args, duals)
+        return op.call_signature.unbox_returns(duals)
 
     def _dual(self, value: Any, tangent: Any) -> Any:
         if type(value) is Tensor:
@@ -157,32 +175,33 @@ class DualLayer(DynamicLayer):
     # -- views and writes: see Note [Tangents of views] -------------------------------------------
 
     def _note_views(
-        self, op: OperatorHandle, given: list[Any], args: list[Any], stack: list[Any]
+        self, op: OperatorHandle, given: Sequence[Any], args: list[Any], duals: list[Any]
     ) -> None:
         """Note of each result whether it is a view of the first argument."""
         base = dual_of(unwrap_dead(given[0]), self)
-        for place, each in enumerate(stack[0] if type(stack[0]) is list else stack):
+        in_list = type(duals[0]) is list
+        for place, each in enumerate(duals[0] if in_list else duals):
             view = dual_of(each, self)
             if view is None or not shares_elements(as_tensor(args[0]), view.value):
                 continue
             if base is None:
                 view.is_immutable = True
             else:
-                number = place if type(stack[0]) is list else None
+                number = place if in_list else None
                 view.become_view_of(base, partial(_view_again, op, args, number))
 
     def _write(
         self,
         op: OperatorHandle,
-        stack: list[Any],
+        given: Sequence[Any],
         rule: ForwardRule,
         args: list[Any],
         tangents: Any,
-    ) -> None:
+    ) -> Any:
         """Write to values, and replace the tangents of what is written to."""
         targets = []
         for place in rule.written:
-            target = dual_of(unwrap_dead(stack[place]), self)
+            target = dual_of(unwrap_dead(given[place]), self)
             if target is None or target.is_immutable:
                 name = rule.schema.arguments[place].name
                 raise TransformError(
@@ -198,16 +217,18 @@ class DualLayer(DynamicLayer):
         results = op.call_signature.box_returns(rule.call(op, args))
         written = [target.value for target in targets]
         if tangents is not None and _has_derivative(written):
-            moved = self.push(rule.step(op, args, written), tangents, written)
+            moved = self.push(rule.push, (op, args, written), tangents, written)
             for target, tangent in zip(targets, moved, strict=True):
                 self._replace_tangent(target, tangent)
         schema = rule.schema
-        stack[:] = [
-            original_of_write(schema, n, each, args, stack)
-            if schema.returns[n].alias_info is not None
-            else self._dual(each, None)
-            for n, each in enumerate(results)
-        ]
+        return op.call_signature.unbox_returns(
+            [
+                original_of_write(schema, n, each, args, given)
+                if schema.returns[n].alias_info is not None
+                else self._dual(each, None)
+                for n, each in enumerate(results)
+            ]
+        )
 
     def keep_from_write(self, root: DualArray) -> None:
         """Do nothing; called before a write to the value of ``root``, or to views of it."""
@@ -215,11 +236,11 @@ class DualLayer(DynamicLayer):
     def _replace_tangent(self, target: DualArray, tangent: Any) -> None:
         root = target.origin
         if target.root is not None:
-            step = partial(_placed, target, root.value)
-            [tangent] = self.push(step, (root.tangent, tangent), [root.value])
+            known, both = (target, root.value), (root.tangent, tangent)
+            [tangent] = self.push(_placed, known, both, [root.value])
         root.tangent = tangent
         for view in root.views():
-            [view.tangent] = self.push(partial(_replayed, view), (tangent,), [view.value])
+            [view.tangent] = self.push(_replayed, (view,), (tangent,), [view.value])
 
 
 class JvpLayer(DualLayer):
@@ -227,9 +248,11 @@ class JvpLayer(DualLayer):
 
     name = "jvp"
 
-    def push(self, step: Push, tangents: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
-        """Return ``step(tangents)``."""
-        return step(tangents)
+    def push(
+        self, step: Push, known: Sequence[Any], tangents: Sequence[Any], results: Sequence[Any]
+    ) -> Sequence[Any]:
+        """Return what the step returns."""
+        return step(*known, tangents)
 
 
 def _is_recorded(value: Any) -> bool:

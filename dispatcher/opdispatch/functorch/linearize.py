@@ -13,6 +13,7 @@ Mirrors the meaning of ``linearize`` in ``torch/_functorch/eager_transforms.py``
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
@@ -78,10 +79,12 @@ class LinearizeLayer(DualLayer):
         self.steps: list[tuple[Push, Sequence[Any], Sequence[Any]]] = []
         """What is to be done, in order: with slots of what it takes and makes."""
 
-    def push(self, step: Push, tangents: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
+    def push(
+        self, step: Push, known: Sequence[Any], tangents: Sequence[Any], results: Sequence[Any]
+    ) -> Sequence[Any]:
         """Return slots for the tangents of ``results``."""
         made = [_slot_for(each) for each in results]
-        self.steps.append((step, tangents, made))
+        self.steps.append((partial(step, *known), tangents, made))
         return made
 
     def keep_from_write(self, root: DualArray) -> None:

@@ -5,25 +5,27 @@ Mirrors ``functorch/VmapInterpreter.cpp``, and ``BatchRulesRandomness.cpp`` in m
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from opdispatch.arrays.level_array import LevelArray
 from opdispatch.dispatch.operator_state import NONDETERMINISTIC
 from opdispatch.errors import TransformError
 from opdispatch.functorch.batch_loop import call_for_each
-from opdispatch.functorch.batched_tensor import BatchedArray, unwrap, unwrap_all
+from opdispatch.functorch.batched_tensor import BatchedArray
+from opdispatch.functorch.batching_rule import BatchedCall, VmapInfo, run_rule
+from opdispatch.functorch.call_plan import NOT_TAKEN, CallPlan
 from opdispatch.functorch.dynamic_layer import (
     TOP,
     DynamicLayer,
+    Frame,
     Lowered,
     bits_off_but_for,
     call_stack,
-    comes_first,
 )
-from opdispatch.functorch.tensor_wrapper import unwrap_dead
+from opdispatch.functorch.tensor_wrapper import WrappedArray, unwrap_dead
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import DispatchKeySet, bits_of_key
-from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
+from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE, LocalState
 from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -31,17 +33,9 @@ if TYPE_CHECKING:
 
 _BATCHED = bits_of_key(DispatchKey.FuncTorchBatched)
 _OFF = bits_off_but_for(_BATCHED)
-_RULE = DispatchKeySet.of(DispatchKey.FuncTorchBatched)
 _ON = DispatchKeySet.of(DispatchKey.FuncTorchVmapMode).bits
 
 RANDOMNESS = ("error", "different", "same")
-
-
-class VmapInfo(NamedTuple):
-    """What a batching rule is told of the batch."""
-
-    batch_size: int
-    randomness: str
 
 
 class VmapLayer(DynamicLayer):
@@ -53,33 +47,48 @@ class VmapLayer(DynamicLayer):
         super().__init__(level)
         self.info = VmapInfo(batch_size, randomness)
 
-    def take(self, op: OperatorHandle, stack: list[Any]) -> bool:
-        """Call the batching rule, or the level below if no tensor is of this batch.
-
-        Random operators, and those that are another one within ``vmap``, are left to ``process``.
-        """
-        if op.asks_vmap_mode or comes_first(LOCAL_STATE.get()):
-            return False
-        is_batched = False
-        for place, value in enumerate(stack):
+    def unwrapped(self, args: Sequence[Any]) -> tuple[list[Any], list[Any], bool]:
+        """Return the arguments of a call below the level, their hidden dimensions, and whether
+        there is one; of a list, lists."""
+        values: list[Any] = []
+        dims: list[Any] = []
+        found = False
+        for value in args:
+            dim: Any = None
             if type(value) is Tensor:
                 array = value.array
+                if isinstance(array, WrappedArray):
+                    value = unwrap_dead(value)
+                    array = getattr(value, "array", None)
                 if type(array) is BatchedArray and array.layer is self:
-                    is_batched = True
-                elif isinstance(array, LevelArray):
-                    stack[place] = value = unwrap_dead(value)
-                    is_batched = is_batched or unwrap(value, self)[1] == 0
+                    value, dim, found = array.value, 0, True
             elif type(value) is list:
-                stack[place] = value = list(map(unwrap_dead, value))
-                is_batched = is_batched or any(unwrap(each, self)[1] == 0 for each in value)
-        if is_batched:
-            op.redispatch_boxed(_RULE, stack)
-        else:
-            frame = TOP.get()
-            assert frame is not None, "a level that is asked is on the stack"
-            with Lowered(frame):
-                call_stack(op, stack)
-        return True
+                value, dim, is_in_list = self.unwrapped(value)
+                found = found or is_in_list
+            values.append(value)
+            dims.append(dim)
+        return values, dims, found
+
+    def take(self, plan: CallPlan, frame: Frame, below: LocalState, args: Sequence[Any]) -> Any:
+        """Call the batching rule, or the level below if no tensor is of this batch.
+
+        Random operators, those that are another one within ``vmap``, and those without a rule are
+        left to ``process``.
+        """
+        if plan.asks_vmap_mode:
+            return NOT_TAKEN
+        values, dims, found = self.unwrapped(args)
+        rule = plan.batching_rule if found else None
+        if found and rule is None:
+            return NOT_TAKEN
+        local, top = LOCAL_STATE.set(below), TOP.set(frame.below)
+        try:
+            if rule is not None:
+                return run_rule(rule, BatchedCall(plan, self.info, values, dims), self, args)
+            return plan.call(values) if plan.has_keywords else plan.op(*values)
+        finally:
+            TOP.reset(top)
+            LOCAL_STATE.reset(local)
 
     def process(self, op: OperatorHandle, stack: list[Any]) -> None:
         """Call it with FuncTorchBatched switched on: for tensors of a batch, that is next."""
@@ -100,7 +109,7 @@ class VmapLayer(DynamicLayer):
         randomness, facts = self.info.randomness, {"operator": str(op.name)}
         frame = TOP.get()
         assert frame is not None, "a level that is asked is on the stack"
-        values, dims, found = unwrap_all(stack, self)
+        values, dims, found = self.unwrapped(stack)
         if randomness == "error":
             raise TransformError(
                 f"{op.name} is random, and vmap was not told whether all samples are to have the "

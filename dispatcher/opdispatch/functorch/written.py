@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from opdispatch.schema.function_schema import FunctionSchema
 
 
 def original_of_write(
-    schema: FunctionSchema, place: int, returned: Any, below: list[Any], given: list[Any]
+    schema: FunctionSchema, place: int, returned: Any, below: Sequence[Any], given: Sequence[Any]
 ) -> Any:
     """The argument that the return at ``place`` is: as it was ``given``, not what is ``below``.
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from opdispatch.functionalities.batching_rule import BatchedCall
+from opdispatch.functorch.batching_rule import BatchedCall
 from opdispatch.native.array.derivatives.namespace import xp
 from opdispatch.native.array.operators.meta_shapes import check_axes, check_axis, refusal
 

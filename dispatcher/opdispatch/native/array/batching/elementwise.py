@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from opdispatch.functionalities.batching_rule import BatchedCall, Rule
 from opdispatch.functorch.batched_tensor import is_tensor
+from opdispatch.functorch.batching_rule import BatchedCall, Rule
 from opdispatch.native.array.batching.alignment import aligned
 from opdispatch.native.array.operators import functions
 from opdispatch.native.array.operators.math_bits import MATH_BIT_VIEWS

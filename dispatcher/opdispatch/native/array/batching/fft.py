@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from opdispatch.functionalities.batching_rule import BatchedCall, Rule
+from opdispatch.functorch.batching_rule import BatchedCall, Rule
 from opdispatch.native.array.batching.alignment import axes_below
 from opdispatch.native.array.batching.reductions import along_axis
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from opdispatch.functionalities.batching_rule import BatchedCall, Rule
+from opdispatch.functorch.batching_rule import BatchedCall, Rule
+from opdispatch.functorch.call_plan import CallPlan
 from opdispatch.native.array.batching.alignment import batched
 from opdispatch.native.array.batching.elementwise import ELEMENTWISE
 from opdispatch.native.array.batching.indexing import INDEXING
@@ -22,7 +23,7 @@ def _setitem(call: BatchedCall) -> tuple[Any, Any]:
     whole = xp.astype(batched(x, call.dims[0], call.batch_size), x.dtype)
     write = getattr(OPERATORS.operators.setitem_, overload)
     args, dims = [whole, *call.args[1:]], [0, *call.dims[1:]]
-    return INDEXING[f"setitem_.{overload}"](BatchedCall(write, call.info, args, dims))
+    return INDEXING[f"setitem_.{overload}"](BatchedCall(CallPlan(write), call.info, args, dims))
 
 
 def _alike(call: BatchedCall) -> tuple[Any, Any]:

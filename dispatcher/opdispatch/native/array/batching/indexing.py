@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch.functionalities.batching_rule import BatchedCall, Rule
+from opdispatch.functorch.batching_rule import BatchedCall, Rule
 from opdispatch.native.array.batching.alignment import with_ndim
 from opdispatch.native.array.batching.manipulation import by_elements
 from opdispatch.native.array.derivatives.namespace import OPERATORS, xp

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from opdispatch.errors import TransformError
-from opdispatch.functionalities.batching_rule import BatchedCall, Rule
+from opdispatch.functorch.batching_rule import BatchedCall, Rule
 from opdispatch.native.array.batching.alignment import (
     axes_below,
     axis_below,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from opdispatch.functionalities.batching_rule import BatchedCall, Rule
+from opdispatch.functorch.batching_rule import BatchedCall, Rule
 from opdispatch.native.array.batching.alignment import aligned, batched, check_matrices, with_ndim
 from opdispatch.native.array.batching.manipulation import of_matrices
 from opdispatch.native.array.derivatives.namespace import xp

@@ -1,4 +1,4 @@
-"""Kernels for FuncTorchBatched out of batching rules.
+"""Batching rules: what an operator does with a batch, in terms of operators of the level below.
 
 A rule is given the call below the level of the batch, and says where the batch is in its results:
 
@@ -14,9 +14,8 @@ Mirrors ``functorch/PlumbingHelper.h`` and what is generated with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.errors import TransformError
 from opdispatch.functorch.batch_loop import check_writes
 from opdispatch.functorch.batched_tensor import (
@@ -25,35 +24,40 @@ from opdispatch.functorch.batched_tensor import (
     make_batched,
     moved_to_front,
     tensor_over,
-    unwrap_all,
 )
-from opdispatch.functorch.dynamic_layer import TOP, Frame, Lowered, call_without
-from opdispatch.functorch.vmap_layer import VmapInfo, VmapLayer
+from opdispatch.functorch.call_plan import CallPlan
+from opdispatch.functorch.dynamic_layer import DynamicLayer
 from opdispatch.functorch.written import original_of_write
-from opdispatch.keys.dispatch_key import DispatchKey
-from opdispatch.keys.dispatch_key_set import bits_of_key
 from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from opdispatch.dispatch.operator_handle import OperatorHandle
 
-_BATCHED = bits_of_key(DispatchKey.FuncTorchBatched)
+
+class VmapInfo(NamedTuple):
+    """What a batching rule is told of the batch."""
+
+    batch_size: int
+    randomness: str
 
 
 class BatchedCall:
     """A call of an operator, some of whose tensors are batched."""
 
-    __slots__ = ("args", "dims", "info", "op")
+    __slots__ = ("args", "dims", "info", "plan")
 
-    def __init__(
-        self, op: OperatorHandle, info: VmapInfo, args: list[Any], dims: list[Any]
-    ) -> None:
-        self.op = op
+    def __init__(self, plan: CallPlan, info: VmapInfo, args: list[Any], dims: list[Any]) -> None:
+        self.plan = plan
         self.info = info
         self.args = args
         """All arguments, in the order of the schema; the tensors are those below."""
         self.dims = dims
         """For each, 0 if it is batched, None if not; for a list, a list of these."""
+
+    @property
+    def op(self) -> OperatorHandle:
+        """The operator."""
+        return self.plan.op
 
     @property
     def name(self) -> str:
@@ -76,7 +80,7 @@ class BatchedCall:
 
     def place(self, argument: str) -> int:
         """Where an argument is."""
-        arguments = self.op.call_signature.schema.arguments
+        arguments = self.plan.schema.arguments
         return next(place for place, each in enumerate(arguments) if each.name == argument)
 
     def value(self, argument: str) -> Any:
@@ -90,11 +94,8 @@ class BatchedCall:
             args = list(args)
             for name, value in changes.items():
                 args[self.place(name)] = value
-        signature = self.op.call_signature
-        if not signature.keyword_only_names:
-            return self.op(*args)
-        positional, named = signature.split(args)
-        return self.op(*positional, **named)
+        plan = self.plan
+        return plan.call(args) if plan.has_keywords else plan.op(*args)
 
 
 Rule: TypeAlias = Callable[[BatchedCall], tuple[Any, Any]]
@@ -102,73 +103,49 @@ Rule: TypeAlias = Callable[[BatchedCall], tuple[Any, Any]]
 several results or a list, one for all, or a list of them."""
 
 
-def batch_frame(op: OperatorHandle) -> Frame:
-    """The frame of the batch that a call is in. Raises TransformError if it is in none."""
-    frame = TOP.get()
-    if frame is None or not isinstance(frame.layer, VmapLayer):
-        raise TransformError(
-            f"{op.name} was called with a batched tensor outside of the vmap that has made it",
-            hint="return it from the function, and do not keep it elsewhere",
-            operator=str(op.name),
-        )
-    return frame
+def run_rule(rule: Rule, call: BatchedCall, layer: DynamicLayer, given: Sequence[Any]) -> Any:
+    """Return what a rule makes of a call, as the function of the batch sees it.
 
-
-def make_batching_kernel(rule: Rule) -> KernelFunction:
-    """A kernel for FuncTorchBatched of any operator that the rule is for."""
-
-    def call_batched(op: OperatorHandle, keys: Any, stack: list[Any]) -> None:
-        frame = batch_frame(op)
-        call_by_rule(op, frame, stack, rule)
-
-    return KernelFunction.from_boxed(call_batched)
-
-
-def call_by_rule(op: OperatorHandle, frame: Frame, stack: list[Any], rule: Rule) -> None:
-    """Have a rule do the call, if one of the tensors is batched at the frame's level."""
-    layer = frame.layer
-    assert isinstance(layer, VmapLayer)
-    values, dims, found = unwrap_all(stack, layer)
-    if not found:
-        call_without(_BATCHED, op, stack)
-        return
-    schema = op.call_signature.schema
-    if may_write := op.may_write:
-        check_writes(op, dims)
-    with Lowered(frame):
-        result, out_dims = rule(BatchedCall(op, layer.info, values, dims))
-        if type(result) is Tensor and type(out_dims) is int and not out_dims and not may_write:
-            # By far most calls: what follows comes to the same.
-            shape = result.array.shape
-            if len(schema.returns) == 1 and shape and shape[0] == layer.info.batch_size:
-                stack[:] = [tensor_over(BatchedArray(layer, result))]
-                return
-        results = op.call_signature.box_returns(result)
-        if len(results) == 1:
-            out_dims = [out_dims]
-        elif not isinstance(out_dims, list | tuple):
-            out_dims = [out_dims] * len(results)
-        if len(out_dims) != len(results):
-            raise _wrong(op, f"{len(out_dims)} dimensions for {len(results)} results")
-        fronts = [
-            each
+    ``given`` are the arguments at the level of the batch; that below is current. Raises
+    TransformError for a rule that returns something else, and for writes of batched tensors to
+    those that are not.
+    """
+    plan, info, values = call.plan, call.info, call.args
+    if plan.signature.written:
+        check_writes(plan.op, call.dims)
+    result, out_dims = rule(call)
+    if plan.makes_one and type(result) is Tensor and type(out_dims) is int and not out_dims:
+        # By far most calls: what follows comes to the same.
+        shape = result.array.shape
+        if shape and shape[0] == info.batch_size:
+            return tensor_over(BatchedArray(layer, result))
+    op, returns = plan.op, plan.schema.returns
+    results = plan.signature.box_returns(result)
+    if len(results) == 1:
+        out_dims = [out_dims]
+    elif not isinstance(out_dims, list | tuple):
+        out_dims = [out_dims] * len(results)
+    if len(out_dims) != len(results):
+        raise _wrong(op, f"{len(out_dims)} dimensions for {len(results)} results")
+    return plan.signature.unbox_returns(
+        [
+            original_of_write(plan.schema, place, each, values, given)
             if returned.alias_info is not None and returned.alias_info.is_write
-            else _moved(op, layer, each, dim)
-            for each, dim, returned in zip(results, out_dims, schema.returns, strict=True)
+            else _moved(op, layer, info, each, dim)
+            for place, (each, dim, returned) in enumerate(
+                zip(results, out_dims, returns, strict=True)
+            )
         ]
-    for place, returned in enumerate(schema.returns):
-        if returned.alias_info is not None and returned.alias_info.is_write:
-            fronts[place] = original_of_write(schema, place, fronts[place], values, stack)
-    stack[:] = fronts
+    )
 
 
-def _moved(op: OperatorHandle, layer: VmapLayer, result: Any, dim: Any) -> Any:
+def _moved(op: OperatorHandle, layer: DynamicLayer, info: VmapInfo, result: Any, dim: Any) -> Any:
     """A result as the level's function sees it."""
     if isinstance(result, list):
         each_dim = dim if isinstance(dim, list | tuple) else [dim] * len(result)
         if len(each_dim) != len(result):
             raise _wrong(op, f"{len(each_dim)} dimensions for a list of {len(result)} tensors")
-        return [_moved(op, layer, *pair) for pair in zip(result, each_dim, strict=True)]
+        return [_moved(op, layer, info, *pair) for pair in zip(result, each_dim, strict=True)]
     if dim is None or result is None:
         return result
     if type(result) is not Tensor and not is_tensor(result):
@@ -176,11 +153,11 @@ def _moved(op: OperatorHandle, layer: VmapLayer, result: Any, dim: Any) -> Any:
     ndim = len(result.shape)
     if type(dim) is not int or not -ndim <= dim < ndim:
         raise _wrong(op, f"the dimension {dim!r} for a result of shape {list(result.shape)}")
-    if result.shape[dim] != layer.info.batch_size:
+    if result.shape[dim] != info.batch_size:
         raise _wrong(
             op,
             f"a result of shape {list(result.shape)} with dimension {dim} for a batch of "
-            f"{layer.info.batch_size}",
+            f"{info.batch_size}",
         )
     return make_batched(layer, moved_to_front(result, dim % ndim))
 

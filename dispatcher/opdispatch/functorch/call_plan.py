@@ -1,0 +1,62 @@
+"""What levels find once for all calls of an operator: its rules, and what its schema says.
+
+A plan is kept with the kernel for FuncTorchDynamicLayerFrontMode, until something is registered for
+the operator (``KernelFunction.from_operator``): so calls look for nothing, at however many levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from opdispatch.functorch.forward_rule import ForwardRule
+from opdispatch.keys.dispatch_key import DispatchKey
+
+if TYPE_CHECKING:
+    from opdispatch.dispatch.operator_handle import OperatorHandle
+
+NOT_TAKEN: Any = object()
+"""Returned by a level that leaves a call to be processed step by step."""
+
+
+class CallPlan:
+    """One operator, between two changes of its registrations."""
+
+    __slots__ = (
+        "asks_vmap_mode",
+        "batching_rule",
+        "forward_rule",
+        "has_keywords",
+        "makes_one",
+        "op",
+        "schema",
+        "signature",
+    )
+
+    def __init__(self, op: OperatorHandle) -> None:
+        self.op = op
+        self.signature = op.call_signature
+        self.schema = self.signature.schema
+        self.has_keywords = bool(self.signature.keyword_only_names)
+        self.makes_one = len(self.schema.returns) == 1 and not self.signature.written
+        """Whether a call writes to nothing and returns one value."""
+        self.asks_vmap_mode = op.asks_vmap_mode
+        self.batching_rule: Callable[..., Any] | None = _find_rule(
+            op, DispatchKey.FuncTorchBatched, "batching_rule"
+        )
+        self.forward_rule: ForwardRule | None = _find_rule(
+            op, DispatchKey.FuncTorchGradWrapper, "forward_rule"
+        )
+
+    def call(self, args: Sequence[Any]) -> Any:
+        """Call the operator with all its arguments, in the order of the schema."""
+        if not self.has_keywords:
+            return self.op(*args)
+        positional, named = self.signature.split(args)
+        return self.op(*positional, **named)
+
+
+def _find_rule(op: OperatorHandle, key: DispatchKey, name: str) -> Any:
+    """Return the rule that a kernel is made of; None of any other kernel."""
+    kernel = op.kernel_for_dispatch_key(key)
+    return None if kernel is None else getattr(kernel.function, name, None)
