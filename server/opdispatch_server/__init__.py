@@ -1,33 +1,21 @@
-"""The daemon and its worker interpreters.
+"""The server: a daemon and its interpreters, two halves that know nothing of each other.
 
-The daemon, one asyncio process (``opdispatch serve``), in folders with a map of their own:
+What stands above them:
 
-    servicers/          its gRPC services
-    libraries/          its libraries: loaded, replaced, rolled back, scaled, unloaded
-    calls/              calls and programs: whose turn it is, and where they go
-    interpreters/       interpreters, for as long as they are connected
-    processes/          their processes: started, watched, ended
-    environments/       what one needs installed for a library
-    state/              what survives a daemon: its state folder and journal
+    commands, state_commands    the command line's side: ``serve``, ``worker`` and ``state``
 
-    commands, state_commands, configuration     the command line's side
-    daemon                                      wires all of this; starts and stops
-    interpreter_events                          what follows when an interpreter comes or goes
-    operator_registry, kernel_route             the daemon's own dispatcher
-    registry_view, registration_waits           what clients see of it, and wait for
-    changes                                     waiting until something is different
+The halves, each in folders with a map of their own. A process loads one of them:
 
-An interpreter, a process of its own (``opdispatch worker``, or started by the daemon):
+    daemon/                     the daemon, one asyncio process (``opdispatch serve``)
+    worker/                     an interpreter (``opdispatch worker``, or started by the daemon)
 
-    worker/             its libraries, and the calls of them
+What they share:
 
-Both:
+    blame/                      who is to blame when an interpreter dies, and what follows
+    serving/                    sockets, streams and statuses
+    library_code/               the code of libraries: stored, taken apart, imported
 
-    blame/              who is to blame when an interpreter dies, and what follows: the policy
-    serving/            sockets, streams and statuses
-    values/             tensors that interpreters keep for clients
-    library_code/       the code of libraries: stored, taken apart, imported
-
+    configuration                               what a daemon is told when it is started
     call_context, nested_time, direct_run       what a call carries, and what it takes by itself
     operator_names                              names of operators, as clients write them
     message_limit                               the longest message inside
@@ -37,10 +25,10 @@ Both:
     devices                                     what kernels can use
     logs, log_fields, log_relay,
     log_repetition                              log records, their fields, how they travel, how many
+    process_watch, parent_watch                 the end of a process, noticed at once
+    process_memory                              how much memory one has
     fork_guard                                  what a library that forks must not take along
     full_collections                            when the garbage collector goes through everything
-    loop_slices                                 long work that lets the event loop go on
-    shielded                                    work that goes on when nobody waits for it
     file_sync                                   files that survive a loss of power
     lock_file                                   files that say by a lock who owns what
     fault_points                                where a test makes a process die

@@ -31,14 +31,14 @@ from opdispatch_server.configuration import (
     default_state_folder,
     default_worker_count,
 )
+from opdispatch_server.daemon.processes.worker_plan import parse_workers
 from opdispatch_server.logs import FORMATS, LEVELS, configure_logging
-from opdispatch_server.processes.worker_plan import parse_workers
 from opdispatch_wire.addresses import AddressError, UnsafeAddressError, default_address
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT, MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.printable import printable_line, printable_message
 
 if TYPE_CHECKING:
-    from opdispatch_server.processes.template import Template
+    from opdispatch_server.daemon.processes.template import Template
     from opdispatch_wire.library_source import LoadSource
 
 FAILED = 1
@@ -249,7 +249,7 @@ def serve(
         from opdispatch.errors import OpdispatchError
 
         template = _fork_template()
-        from opdispatch_server.daemon import StartError
+        from opdispatch_server.daemon.lifecycle import StartError
         from opdispatch_server.serving.listeners import AddressInUseError
     configure_logging(log_level, log_format)
     try:
@@ -379,7 +379,7 @@ def _fork_template() -> Template | None:
     import numpy  # noqa: F401
 
     import opdispatch  # noqa: F401
-    from opdispatch_server.processes.template import Template
+    from opdispatch_server.daemon.processes.template import Template
     from opdispatch_wire.v1 import execution_pb2, interpreter_pb2  # noqa: F401
 
     def main(channel: socket.socket) -> None:
@@ -391,8 +391,8 @@ def _fork_template() -> Template | None:
 
 
 async def _serve(configuration: DaemonConfiguration, template: Template | None) -> None:
-    from opdispatch_server.daemon import Daemon
-    from opdispatch_server.processes.worker_commands import InterpreterEntry
+    from opdispatch_server.daemon.lifecycle import Daemon
+    from opdispatch_server.daemon.processes.worker_commands import InterpreterEntry
     from opdispatch_server.serving.run_folder import RunFolder
 
     sys.setswitchinterval(_SWITCH_SECONDS)

@@ -9,7 +9,7 @@ from opdispatch_server.nested_time import NestedTime
 ATTENTION = 1.0
 """Seconds for which an interpreter takes direct calls without hearing that it may.
 
-See Note [Direct calls and the registry] in ``worker.direct_calls``.
+See Note [Direct calls and the registry] in ``worker.incoming.direct_calls``.
 """
 
 

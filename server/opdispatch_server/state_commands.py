@@ -79,7 +79,7 @@ def state(
 
 
 def _archive(action: StateAction, file: Path, folder: Path) -> None:
-    from opdispatch_server.state.state_archive import export_state, import_state
+    from opdispatch_server.daemon.state.archive import export_state, import_state
 
     if action is StateAction.EXPORT:
         summary = export_state(folder, file)
@@ -94,8 +94,8 @@ def _archive(action: StateAction, file: Path, folder: Path) -> None:
 
 
 def _prune(folder: Path, *, dry_run: bool) -> None:
-    from opdispatch_server.state.unused_environments import remove_unused_environments
-    from opdispatch_server.state.unused_uploads import remove_unused_uploads
+    from opdispatch_server.daemon.state.unused_environments import remove_unused_environments
+    from opdispatch_server.daemon.state.unused_uploads import remove_unused_uploads
 
     environments = remove_unused_environments(folder, dry_run=dry_run)
     uploads = remove_unused_uploads(folder, dry_run=dry_run)

@@ -53,7 +53,7 @@ class Probe:
 def main(arguments: Sequence[str]) -> int:
     """Serves until it is stopped."""
     from opdispatch_client.cli import main as command
-    from opdispatch_server.daemon import Daemon
+    from opdispatch_server.daemon.lifecycle import Daemon
 
     serve: Callable[..., Any] = Daemon.run
     with open(arguments[0], "w") as file:

@@ -51,8 +51,8 @@ def _write(path: Path, lines: Sequence[str]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Serves until it is stopped."""
-    from opdispatch_server.daemon import Daemon
-    from opdispatch_server.interpreters import interpreter_sessions
+    from opdispatch_server.daemon.interpreters import connected as interpreter_sessions
+    from opdispatch_server.daemon.lifecycle import Daemon
 
     # Of interpreters that have ended, all but the last one are to be let go.
     interpreter_sessions.ENDED_REMEMBERED = 1

@@ -14,7 +14,7 @@ import threading
 import time
 
 from opdispatch import Library
-from opdispatch_server.values.value_store import ValueStore
+from opdispatch_server.worker.values.store import ValueStore
 
 max_concurrency = 2
 

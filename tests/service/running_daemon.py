@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import opdispatch_client as oc
-from opdispatch_server.state.journal_file import DATABASE
-from opdispatch_server.state.state_folder import journal_in
+from opdispatch_server.daemon.state.folder import journal_in
+from opdispatch_server.daemon.state.journal_file import DATABASE
 
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0

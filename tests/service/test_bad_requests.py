@@ -57,7 +57,8 @@ def test_a_load_without_a_source_is_refused(unharmed: oc.Session, channel: grpc.
 
 
 @pytest.mark.parametrize(
-    "module", ["nowhere.to.be.found", "json", "numpy", "opdispatch", "opdispatch_server.daemon"]
+    "module",
+    ["nowhere.to.be.found", "json", "numpy", "opdispatch", "opdispatch_server.commands"],
 )
 def test_a_module_that_is_no_kernel_library_is_refused(unharmed: oc.Session, module: str):
     with pytest.raises(oc.LibraryLoadError):

@@ -196,5 +196,5 @@ def test_a_daemon_that_has_served_everything_has_loaded_no_module_of_interpreter
         REQUESTS[name](daemon)
     daemon.take_garbage()
     loaded = daemon.report.with_suffix(".modules").read_text().split()
-    assert "opdispatch_server.daemon" in loaded
+    assert "opdispatch_server.daemon.lifecycle" in loaded
     assert [name for name in loaded if name.startswith("opdispatch_server.worker")] == []

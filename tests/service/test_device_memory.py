@@ -11,7 +11,7 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch import DeviceTransfers
-from opdispatch_server.values.peer_values import TRANSFER
+from opdispatch_server.worker.values.peers import TRANSFER
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, remote_pb2
 from opdispatch_wire.values import fill_value

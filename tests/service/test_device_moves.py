@@ -19,7 +19,7 @@ import opdispatch_client as oc
 from opdispatch import Tensor, nested_tensor, no_grad, quantize_per_tensor, trace
 from opdispatch import array_api as xp
 from opdispatch.errors import ArgumentError, DeviceError
-from opdispatch_server.values.peer_values import TRANSFER
+from opdispatch_server.worker.values.peers import TRANSFER
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, remote_pb2
 from opdispatch_wire.values import fill_value

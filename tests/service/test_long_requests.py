@@ -10,8 +10,8 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch.errors import OperatorNotFoundError
+from opdispatch_server.daemon.servicers.registry_view import LONGEST_PATTERN
 from opdispatch_server.operator_names import LONGEST_NAME
-from opdispatch_server.registry_view import LONGEST_PATTERN
 from opdispatch_server.serving.grpc_services import MAX_REQUEST_BYTES
 from opdispatch_wire.v1 import (
     execution_pb2_grpc,

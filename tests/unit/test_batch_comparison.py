@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from opdispatch_server.libraries import batch_comparison
-from opdispatch_server.libraries.batch_comparison import find_difference
+from opdispatch_server.daemon.libraries import batch_comparison
+from opdispatch_server.daemon.libraries.batch_comparison import find_difference
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdispatch_server.calls.byte_budget import ByteBudget
+from opdispatch_server.daemon.calls.byte_budget import ByteBudget
 
 
 def test_what_fits_is_in_at_once_and_the_rest_in_its_order():

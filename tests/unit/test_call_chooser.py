@@ -13,8 +13,8 @@ import pytest
 
 from opdispatch import DispatchKey, KernelFunction, OperatorName, Registration, Tensor, parse_schema
 from opdispatch.errors import ArgumentError, OperatorNotFoundError
-from opdispatch_server.calls.call_chooser import CallChooser, Choice
-from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.daemon.calls.kernel_choice import CallChooser, Choice
+from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.errors import WireError
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from opdispatch_server.calls.byte_budget import ByteBudget
-from opdispatch_server.calls.call_lanes import STALL_SECONDS, CallLane
+from opdispatch_server.daemon.calls.byte_budget import ByteBudget
+from opdispatch_server.daemon.servicers.local_lanes import STALL_SECONDS, CallLane
 from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.frames import FrameKind, frame_header
 from opdispatch_wire.v1 import execution_pb2

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from opdispatch_server.calls.call_recovery import CallRecovery
-from opdispatch_server.calls.interpreter_gate import QueueLimits
+from opdispatch_server.daemon.calls.interpreter_gate import QueueLimits
+from opdispatch_server.daemon.calls.recovery import CallRecovery
 from opdispatch_wire.errors import QueueFullError, RefusedError
 
 AWAY = RefusedError("its library is away", operator="a::b")

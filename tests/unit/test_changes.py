@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from opdispatch_server.changes import Changes
+from opdispatch_server.daemon.event_loop.changes import Changes
 
 
 async def test_a_change_wakes_all_that_wait_in_their_order():

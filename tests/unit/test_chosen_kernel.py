@@ -16,8 +16,8 @@ from opdispatch import (
     Registration,
     parse_schema,
 )
-from opdispatch_server.worker import chosen_kernel
-from opdispatch_server.worker.loaded_library import LoadedLibrary
+from opdispatch_server.worker.libraries import chosen_kernel
+from opdispatch_server.worker.libraries.loaded import LoadedLibrary
 from opdispatch_wire.v1 import execution_pb2
 
 SCHEMA = parse_schema("const::get(Tensor x) -> int")

@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 from opdispatch import Dispatcher, Library
 from opdispatch.errors import ArgumentError, OperatorNotFoundError
 from opdispatch_server.blame.flight_record import FlightRecorder
-from opdispatch_server.worker.compiled_program import CompiledProgram, ProgramCache, StepError
+from opdispatch_server.worker.execution.compiled_program import (
+    CompiledProgram,
+    ProgramCache,
+    StepError,
+)
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.programs import checked_program
 from opdispatch_wire.v1 import remote_pb2

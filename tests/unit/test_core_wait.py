@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_server.interpreters.core_wait import CoreWait
+from opdispatch_server.daemon.interpreters.core_wait import CoreWait
 
 MS = 1_000_000
 

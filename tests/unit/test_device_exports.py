@@ -10,8 +10,8 @@ import pytest
 
 from opdispatch import DeviceMemory, Tensor
 from opdispatch.errors import DeviceError, DeviceLostError
-from opdispatch_server.values import device_exports
-from opdispatch_server.values.device_exports import PATIENCE, DeviceExports, find_device_id
+from opdispatch_server.worker.values import device_exports
+from opdispatch_server.worker.values.device_exports import PATIENCE, DeviceExports, find_device_id
 from opdispatch_wire.errors import RemoteValueGoneError
 from opdispatch_wire.v1 import values_pb2
 from tests.simulated_accelerator import Accelerator, AcceleratorArray

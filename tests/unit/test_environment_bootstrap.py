@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from opdispatch_server.processes.process_memory import find_memory
+from opdispatch_server.process_memory import find_memory
 from opdispatch_server.worker.environment_bootstrap import BorrowedPackages, OwnPackages
 
 

@@ -7,8 +7,8 @@ import sys
 
 _RACE = """
 import sys, threading
-from opdispatch_server.environments.environment_store import find_key
-from opdispatch_server.environments.library_home import LibraryHome
+from opdispatch_server.daemon.environments.store import find_key
+from opdispatch_server.daemon.environments.library_home import LibraryHome
 
 sys.setswitchinterval(1e-6)
 start, keys = threading.Barrier(16), set()

@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 
 import pytest
 
-from opdispatch_server.environments import environment_store
-from opdispatch_server.environments.environment_store import Environment, EnvironmentStore
-from opdispatch_server.environments.interpreter_packages import Bootstrap
-from opdispatch_server.environments.library_home import LibraryHome
+from opdispatch_server.daemon.environments import store as environment_store
+from opdispatch_server.daemon.environments.interpreter_packages import Bootstrap
+from opdispatch_server.daemon.environments.library_home import LibraryHome
+from opdispatch_server.daemon.environments.store import Environment, EnvironmentStore
 from opdispatch_wire.errors import LibraryLoadError
 
 

@@ -107,19 +107,6 @@ def test_a_room_imports_only_the_rooms_below_it(room, others):
         assert not wrong, f"{name} imports {wrong}"
 
 
-def test_an_interpreter_knows_nothing_of_the_daemons_calls_and_libraries():
-    """They are in one room, and in different processes, which the wire alone connects."""
-    folders = ("calls", "interpreters", "servicers", "libraries", "state")
-    of_the_daemon = tuple(f"opdispatch_server.{folder}." for folder in folders)
-    found = {name for name in MODULES["opdispatch_server"] if ".worker." in name}
-    assert found
-    for name in found:
-        tree = trees_of("opdispatch_server")[name]
-        imported = imports_when_loaded(tree.body)
-        wrong = {m for m in imported if m.startswith(of_the_daemon)}
-        assert not wrong, f"{name} imports {wrong}"
-
-
 def test_servers_and_channels_for_asyncio_are_made_in_one_place():
     # Others would lose events in a busy loop: see opdispatch_wire.asyncio_grpc.
     made_with = ("grpc.aio.server", "grpc.aio.insecure_channel", "grpc.aio.secure_channel")

@@ -9,8 +9,8 @@ import pytest
 from opdispatch_server.blame import circuit, suspicion
 from opdispatch_server.blame.flight_record import KERNEL, Subject
 from opdispatch_server.blame.suspicion import Cause
-from opdispatch_server.interpreters.blame import Blame
-from opdispatch_server.interpreters.interpreter_session import InterpreterSession
+from opdispatch_server.daemon.interpreters.blame import Blame
+from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT
 from opdispatch_wire.errors import CircuitOpenError
 from opdispatch_wire.v1 import interpreter_pb2

@@ -16,7 +16,7 @@ import pytest
 
 from opdispatch import DispatchKey, DispatchKeySet, OperatorHandle
 from opdispatch_server.call_context import RUNNING_CALL, RunningCall
-from opdispatch_server.worker.daemon_lane import DaemonLane
+from opdispatch_server.worker.execution.daemon_lane import DaemonLane
 from opdispatch_wire.errors import DaemonUnavailableError, DeadlineExceededError, WireError
 from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.lanes.frames import FrameKind

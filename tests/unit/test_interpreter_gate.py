@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opdispatch_server.call_context import KERNEL_THREADS
-from opdispatch_server.calls.interpreter_gate import (
+from opdispatch_server.daemon.calls.interpreter_gate import (
     LONGEST_RETRY,
     InterpreterGate,
     Pace,

@@ -14,9 +14,9 @@ import pytest_asyncio
 
 from opdispatch_server.blame.suspicion import NOBODY
 from opdispatch_server.call_context import CallContext
-from opdispatch_server.calls.kernel_runs import KernelRuns
-from opdispatch_server.interpreters.interpreter_session import InterpreterSession
-from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
+from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
+from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
+from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT, server_options
 from opdispatch_wire.errors import InterpreterDiedError

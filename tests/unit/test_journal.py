@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from opdispatch_server.state.journal import Journal, read_libraries
-from opdispatch_server.state.journal_file import DATABASE, JournalFile
-from opdispatch_server.state.journal_record import LibraryRecord
+from opdispatch_server.daemon.state.journal import Journal, read_libraries
+from opdispatch_server.daemon.state.journal_file import DATABASE, JournalFile
+from opdispatch_server.daemon.state.journal_record import LibraryRecord
 from opdispatch_wire.errors import JournalError
 
 ONE = LibraryRecord("image", 1, 1)

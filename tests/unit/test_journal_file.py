@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_server.state.journal_file import DATABASE, LAST_EVENT, JournalFile
+from opdispatch_server.daemon.state.journal_file import DATABASE, LAST_EVENT, JournalFile
 from opdispatch_wire.errors import JournalError
 
 KEY = ("library", "image")
@@ -55,7 +55,7 @@ def test_a_change_is_on_disk_when_write_returns(folder: Path, tmp_path: Path):
 
 
 def test_old_events_are_dropped_and_entries_are_not(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("opdispatch_server.state.journal_file.EVENTS_KEPT", 5)
+    monkeypatch.setattr("opdispatch_server.daemon.state.journal_file.EVENTS_KEPT", 5)
     with closing(JournalFile(written(folder, 12))) as journal:
         assert [number for number, *_ in journal.events()] == [8, 9, 10, 11, 12]
         assert journal.entries == {KEY: '"11"'}
@@ -157,7 +157,7 @@ def test_a_journal_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     def fail(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("opdispatch_server.state.journal_file.sync_tree", fail)
+    monkeypatch.setattr("opdispatch_server.daemon.state.journal_file.sync_tree", fail)
     with pytest.raises(OSError, match="No space left"):
         JournalFile.create(tmp_path / "journal")
     assert list(tmp_path.iterdir()) == []

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdispatch_server.environments.import_source import LibrarySource
-from opdispatch_server.environments.library_home import LibraryHome
-from opdispatch_server.state.journal_record import (
+from opdispatch_server.daemon.environments.import_source import LibrarySource
+from opdispatch_server.daemon.environments.library_home import LibraryHome
+from opdispatch_server.daemon.state.journal_record import (
     LibraryRecord,
     VersionRecord,
     library_record_from_text,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from opdispatch_server.log_fields import fields_of, traceback_of
 from opdispatch_server.log_repetition import FIRST_PAUSE, LONGEST_PAUSE
-from opdispatch_server.worker.kernel_error_log import FailedCall, KernelErrorLog
+from opdispatch_server.worker.execution.kernel_error_log import FailedCall, KernelErrorLog
 from opdispatch_wire.errors import KernelError
 
 

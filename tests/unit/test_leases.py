@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from opdispatch_server.interpreters.core_wait import CoreWait
-from opdispatch_server.interpreters.leases import AttentiveClock, Lease, LeaseWatch
+from opdispatch_server.daemon.interpreters.core_wait import CoreWait
+from opdispatch_server.daemon.interpreters.leases import AttentiveClock, Lease, LeaseWatch
 
 
 def test_the_clock_counts_only_so_much_of_a_gap():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from opdispatch_server.environments.import_source import LibrarySource
-from opdispatch_server.libraries.library_catalog import GONE_REMEMBERED, LibraryCatalog
-from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
+from opdispatch_server.daemon.environments.import_source import LibrarySource
+from opdispatch_server.daemon.libraries.catalog import GONE_REMEMBERED, LibraryCatalog
+from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionState
 
 
 def version_of(name: str, number: int, state: VersionState) -> LibraryVersion:

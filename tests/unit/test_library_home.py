@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdispatch_server.environments.environment_store import find_key
-from opdispatch_server.environments.library_home import (
+from opdispatch_server.daemon.environments.library_home import (
     SHARED_HOME,
     LibraryHome,
     normalise_requirements,
     read_home,
 )
+from opdispatch_server.daemon.environments.store import find_key
 from opdispatch_wire.errors import LibraryLoadError
 from opdispatch_wire.v1 import registry_pb2
 from tests.work_done import check_linear_work

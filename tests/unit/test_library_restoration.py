@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from opdispatch_server.environments.import_source import LibrarySource
-from opdispatch_server.libraries.library_restoration import find_related, restore_in_order
-from opdispatch_server.libraries.library_version import LibraryVersion
+from opdispatch_server.daemon.environments.import_source import LibrarySource
+from opdispatch_server.daemon.libraries.restoration import find_related, restore_in_order
+from opdispatch_server.daemon.libraries.version import LibraryVersion
 
 
 def library(name: str, *operators: str, fallbacks: bool = False) -> LibraryVersion:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.worker.library_turns import LibraryTurns
+from opdispatch_server.worker.libraries.turns import LibraryTurns
 from opdispatch_wire.errors import RefusedError
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from opdispatch_server.servicers.load_progress import STEPS_QUEUED, in_steps
+from opdispatch_server.daemon.servicers.load_progress import STEPS_QUEUED, in_steps
 
 Report = Callable[[str], None]
 

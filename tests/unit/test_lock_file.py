@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from opdispatch_server.daemon.state.folder import StateFolder
 from opdispatch_server.lock_file import open_lock_file
 from opdispatch_server.serving.listeners import SocketLock
-from opdispatch_server.state.state_folder import StateFolder
 from opdispatch_wire.errors import JournalError
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from opdispatch import DispatchKey, DispatchKeySet, OperatorName
 from opdispatch.errors import InternalError
-from opdispatch_server.environments.import_source import LibrarySource
-from opdispatch_server.kernel_route import KernelRoute
-from opdispatch_server.libraries.library_version import LibraryVersion
-from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.daemon.environments.import_source import LibrarySource
+from opdispatch_server.daemon.libraries.kernel_route import KernelRoute
+from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
+from opdispatch_server.daemon.libraries.version import LibraryVersion
 from opdispatch_server.registration_codec import batch_from_proto
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opdispatch_server.servicers.peer_identity import LONGEST, describe_peer, who_asks
+from opdispatch_server.daemon.servicers.peer_identity import LONGEST, describe_peer, who_asks
 from opdispatch_wire.peer import CLIENT_KEY, describe_self
 
 

@@ -15,9 +15,9 @@ import pytest
 
 from opdispatch import register_backend
 from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError
-from opdispatch_server.values import peer_values
-from opdispatch_server.values.device_exports import DeviceExports
-from opdispatch_server.values.peer_values import PeerValues
+from opdispatch_server.worker.values import peers as peer_values
+from opdispatch_server.worker.values.device_exports import DeviceExports
+from opdispatch_server.worker.values.peers import PeerValues
 from opdispatch_wire.errors import RemoteValueGoneError, WireError
 from opdispatch_wire.lanes import lane_messages, lane_socket
 from opdispatch_wire.lanes.frames import FrameKind

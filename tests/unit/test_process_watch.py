@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from opdispatch_server.processes.process_watch import (
+from opdispatch_server.process_watch import (
     ProcessEnd,
     describe_exit,
     process_space,
@@ -78,6 +78,6 @@ def test_a_process_that_is_none_is_not_watched(pid: int):
 
 
 def test_processes_of_one_machine_agree_where_they_are():
-    code = "from opdispatch_server.processes import process_watch as p; print(p.process_space())"
+    code = "from opdispatch_server import process_watch as p; print(p.process_space())"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert other.stdout.strip() == process_space() != ""

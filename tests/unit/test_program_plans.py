@@ -10,9 +10,9 @@ import weakref
 import pytest
 
 from opdispatch import Registration, parse_schema
-from opdispatch_server.calls import program_plans
-from opdispatch_server.calls.program_plans import ProgramPlans
-from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.daemon.calls import program_plans
+from opdispatch_server.daemon.calls.program_plans import ProgramPlans
+from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
 from opdispatch_wire.programs import CheckedProgram, checked_program
 from opdispatch_wire.v1 import remote_pb2
 

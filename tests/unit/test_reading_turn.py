@@ -9,7 +9,7 @@ import pytest
 
 from opdispatch_server.serving import reading_turn
 from opdispatch_server.serving.reading_turn import PATIENCE, ReadingTurn, hand_over_turn
-from opdispatch_server.worker.turn_watch import TurnWatch
+from opdispatch_server.worker.incoming.turn_watch import TurnWatch
 
 LONG_AGO = 1.0
 """Whoever runs kernels since then has run them for too long."""

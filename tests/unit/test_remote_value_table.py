@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable
 import numpy as np
 import pytest
 
-from opdispatch_server.interpreters.interpreter_session import InterpreterSession
-from opdispatch_server.loop_slices import SLICE
-from opdispatch_server.values.remote_part import Keeping
-from opdispatch_server.values.remote_value_table import (
+from opdispatch_server.daemon.event_loop.slices import SLICE
+from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.values.remote_part import Keeping
+from opdispatch_server.daemon.values.table import (
     HeldValue,
     RemoteValueTable,
     ValueHolder,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdispatch_server.worker.result_lengths import check_lengths
+from opdispatch_server.worker.execution.result_lengths import check_lengths
 from opdispatch_wire.errors import MessageTooLargeError
 from opdispatch_wire.values import value_to_proto
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdispatch_server.environments.script_metadata import (
+from opdispatch_server.daemon.environments.script_metadata import (
     NESTING_LIMIT,
     read_script_metadata,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import threading
 
-from opdispatch_server.worker.loaded_library import LoadedLibrary
-from opdispatch_server.worker.several_turns import turns_of_all
+from opdispatch_server.worker.libraries.loaded import LoadedLibrary
+from opdispatch_server.worker.libraries.several_turns import turns_of_all
 
 
 def _libraries(count: int, limit: int = 1) -> list[LoadedLibrary]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from opdispatch_server.shielded import shielded
+from opdispatch_server.daemon.event_loop.shielded import shielded
 
 
 async def test_who_waits_gets_the_result_or_the_error():

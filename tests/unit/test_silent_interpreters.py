@@ -9,8 +9,8 @@ import pytest
 
 from opdispatch_server.blame.flight_record import IMPORT, KERNEL, FlightRecorder, Subject
 from opdispatch_server.blame.suspicion import Cause
-from opdispatch_server.interpreters.interpreter_session import InterpreterSession
-from opdispatch_server.interpreters.silent_interpreters import SilentInterpreters
+from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.interpreters.silence import SilentInterpreters
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT
 from opdispatch_wire.v1 import interpreter_pb2
 from tests.unit.test_flight_record import record_of

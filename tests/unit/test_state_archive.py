@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_server.environments.import_source import LibrarySource
-from opdispatch_server.library_code.library_store import LibraryStore
-from opdispatch_server.state.journal import LIBRARY, read_libraries
-from opdispatch_server.state.journal_file import DATABASE
-from opdispatch_server.state.journal_record import (
+from opdispatch_server.daemon.environments.import_source import LibrarySource
+from opdispatch_server.daemon.state.archive import MANIFEST, export_state, import_state
+from opdispatch_server.daemon.state.folder import StateFolder, libraries_in
+from opdispatch_server.daemon.state.journal import LIBRARY, read_libraries
+from opdispatch_server.daemon.state.journal_file import DATABASE
+from opdispatch_server.daemon.state.journal_record import (
     LibraryRecord,
     VersionRecord,
     library_record_to_text,
 )
-from opdispatch_server.state.state_archive import MANIFEST, export_state, import_state
-from opdispatch_server.state.state_folder import StateFolder, libraries_in
+from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_wire.errors import JournalError, LibraryLoadError
 
 Members = dict[str, bytes]

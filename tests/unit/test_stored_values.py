@@ -13,7 +13,7 @@ import pytest
 
 from opdispatch.arrays import BackendRegistration, preferred_backends, register_backend
 from opdispatch.errors import DeviceMemoryError
-from opdispatch_server.values.value_store import ValueStore
+from opdispatch_server.worker.values.store import ValueStore
 from opdispatch_wire.errors import DeadlineExceededError, RemoteValueGoneError
 from opdispatch_wire.remote_values import store_key
 from opdispatch_wire.v1 import remote_pb2, values_pb2

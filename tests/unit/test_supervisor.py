@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_server.processes.supervisor import Supervisor, WorkerCommand
+from opdispatch_server.daemon.processes.supervisor import Supervisor, WorkerCommand
 
 # It ends when the daemon's end of its standard input is closed.
 COMMAND = WorkerCommand((sys.executable, "-c", "import sys; sys.stdin.read()"), (), is_own=False)

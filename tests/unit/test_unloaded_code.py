@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from opdispatch import KernelFunction
-from opdispatch_server.worker.unloaded_code import UnloadedCode, functions_of
+from opdispatch_server.worker.libraries.unloaded_code import UnloadedCode, functions_of
 
 
 @pytest.fixture

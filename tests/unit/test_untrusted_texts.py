@@ -20,8 +20,8 @@ from opdispatch.schema.parser import parse_schema
 from opdispatch_client.cli.convert_by_schema import read_arguments
 from opdispatch_client.cli.outcome import UsageError
 from opdispatch_client.cli.parse_literals import parse_literal
-from opdispatch_server.environments.environment_store import find_key
-from opdispatch_server.environments.library_home import normalise_requirements, read_home
+from opdispatch_server.daemon.environments.library_home import normalise_requirements, read_home
+from opdispatch_server.daemon.environments.store import find_key
 from opdispatch_wire.addresses import parse_address
 from opdispatch_wire.errors import LibraryLoadError
 from opdispatch_wire.requirements_file import read_requirements

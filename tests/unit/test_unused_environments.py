@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_server.environments.environment_store import find_key
-from opdispatch_server.environments.import_source import LibrarySource
-from opdispatch_server.environments.library_home import LibraryHome
-from opdispatch_server.state.journal import LIBRARY
-from opdispatch_server.state.journal_file import DATABASE
-from opdispatch_server.state.journal_record import (
+from opdispatch_server.daemon.environments.import_source import LibrarySource
+from opdispatch_server.daemon.environments.library_home import LibraryHome
+from opdispatch_server.daemon.environments.store import find_key
+from opdispatch_server.daemon.state.folder import StateFolder
+from opdispatch_server.daemon.state.journal import LIBRARY
+from opdispatch_server.daemon.state.journal_file import DATABASE
+from opdispatch_server.daemon.state.journal_record import (
     LibraryRecord,
     VersionRecord,
     library_record_to_text,
 )
-from opdispatch_server.state.state_folder import StateFolder
-from opdispatch_server.state.unused_environments import remove_unused_environments
+from opdispatch_server.daemon.state.unused_environments import remove_unused_environments
 from opdispatch_wire.errors import JournalError
 
 SCIPY, SHAPELY = LibraryHome(("scipy",)), LibraryHome(("shapely==2",))

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_server.environments.import_source import LibrarySource
-from opdispatch_server.library_code.library_store import LibraryStore, digest_content
-from opdispatch_server.state.journal import LIBRARY
-from opdispatch_server.state.journal_file import DATABASE
-from opdispatch_server.state.journal_record import (
+from opdispatch_server.daemon.environments.import_source import LibrarySource
+from opdispatch_server.daemon.state.archive import export_state, import_state
+from opdispatch_server.daemon.state.folder import StateFolder, libraries_in
+from opdispatch_server.daemon.state.journal import LIBRARY
+from opdispatch_server.daemon.state.journal_file import DATABASE
+from opdispatch_server.daemon.state.journal_record import (
     LibraryRecord,
     VersionRecord,
     library_record_to_text,
 )
-from opdispatch_server.state.state_archive import export_state, import_state
-from opdispatch_server.state.state_folder import StateFolder, libraries_in
-from opdispatch_server.state.unused_uploads import RemovedUploads, remove_unused_uploads
+from opdispatch_server.daemon.state.unused_uploads import RemovedUploads, remove_unused_uploads
+from opdispatch_server.library_code.library_store import LibraryStore, digest_content
 from opdispatch_wire.errors import JournalError
 
 OLD, NEWER, NEWEST = b"x = 1\n", b"x = 22\n", b"x = 333\n"

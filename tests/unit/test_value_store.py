@@ -11,7 +11,7 @@ import pytest
 
 from opdispatch import DispatchKey, DispatchKeySet, Tensor, autograd
 from opdispatch_server.value_ids import check_keep
-from opdispatch_server.values.value_store import KeptResults, ValueStore
+from opdispatch_server.worker.values.store import KeptResults, ValueStore
 from opdispatch_wire.errors import RemoteValueGoneError, WireError
 from opdispatch_wire.remote_values import facts_from_proto, store_key, value_id
 from opdispatch_wire.v1 import remote_pb2, values_pb2

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch.errors import ArgumentError, SchemaError
-from opdispatch_server.worker.raised_errors import error_of_kernel
+from opdispatch_server.worker.execution.raised_errors import error_of_kernel
 from opdispatch_wire.errors import InterpreterDiedError, KernelError
 from opdispatch_wire.kernel_errors import kernel_error
 from opdispatch_wire.status import error_from_status, status_from_error

@@ -21,7 +21,7 @@ from opdispatch import (
 )
 from opdispatch.arrays import find_layout, key_bits_of
 from opdispatch_client.call_shape import call_shape
-from opdispatch_server.calls.call_chooser import _shape_of
+from opdispatch_server.daemon.calls.kernel_choice import _shape_of
 from opdispatch_wire.calls import call_request, decode_arguments, undecoded_arguments
 from opdispatch_wire.detached_tensors import CALL_REQUEST, attach, detach
 from opdispatch_wire.errors import WireError

@@ -9,9 +9,7 @@ import sys
 
 import pytest
 
-from opdispatch_server.log_fields import FIELDS, fields_of, traceback_of
-from opdispatch_server.log_relay import RelayLines
-from opdispatch_server.processes.worker_output import (
+from opdispatch_server.daemon.processes.worker_output import (
     LINE_LIMIT,
     LINES_AT_ONCE,
     LINES_KEPT,
@@ -19,6 +17,8 @@ from opdispatch_server.processes.worker_output import (
     LineProtocol,
     WorkerOutput,
 )
+from opdispatch_server.log_fields import FIELDS, fields_of, traceback_of
+from opdispatch_server.log_relay import RelayLines
 
 
 class Time:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from opdispatch.errors import DeviceError
+from opdispatch_server.daemon.processes.worker_plan import parse_workers
 from opdispatch_server.devices import find_devices
-from opdispatch_server.processes.worker_plan import parse_workers
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,6 @@ suspicion         the policy, pure: deaths in, culprits and suspects out
 circuit           the policy, pure: when calls of an operator are refused, and let through again
 separation        the policy, pure: which interpreters are for libraries that do harm
 
-``interpreters.blame`` is the daemon's one instance of that policy: it gathers what is known of
-each death, and says to calls, placement and people what follows.
+``daemon.interpreters.blame`` is the daemon's one instance of that policy: it gathers what is known
+of each death, and says to calls, placement and people what follows.
 """

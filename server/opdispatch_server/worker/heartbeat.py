@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from opdispatch.arrays import device_transfers
 from opdispatch_server.blame.fitness import Fitness
-from opdispatch_server.worker.direct_calls import DirectCalls
+from opdispatch_server.worker.incoming.direct_calls import DirectCalls
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 from opdispatch_wire.v1 import registry_pb2
 

@@ -28,26 +28,26 @@ from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.message_limit import internal_message_limit
-from opdispatch_server.processes.process_watch import process_space
+from opdispatch_server.process_watch import process_space
 from opdispatch_server.serving.grpc_services import add_execution_service
 from opdispatch_server.serving.listeners import bind
-from opdispatch_server.values.device_exports import DeviceExports
-from opdispatch_server.values.peer_values import PeerValues
-from opdispatch_server.values.value_store import ValueStore
-from opdispatch_server.worker.call_rules import DaemonCalls
-from opdispatch_server.worker.daemon_lane import DaemonLane
-from opdispatch_server.worker.direct_calls import DirectCalls
-from opdispatch_server.worker.direct_listener import DirectListener
+from opdispatch_server.worker.execution.daemon_lane import DaemonLane
+from opdispatch_server.worker.execution.kernel_error_log import KernelErrorLog
+from opdispatch_server.worker.execution.kernels import KernelExecution
+from opdispatch_server.worker.execution.programs import ProgramExecution
 from opdispatch_server.worker.heartbeat import Heartbeats
-from opdispatch_server.worker.interpreter_libraries import InterpreterLibraries
-from opdispatch_server.worker.kernel_error_log import KernelErrorLog
-from opdispatch_server.worker.kernel_execution import KernelExecution
-from opdispatch_server.worker.kernel_lanes import KernelLanes
-from opdispatch_server.worker.kernel_streams import KernelStreams
-from opdispatch_server.worker.kernel_threads import KernelThreads
-from opdispatch_server.worker.library_fetch import LibraryFetch, default_cache_folder
+from opdispatch_server.worker.incoming.call_rules import DaemonCalls
+from opdispatch_server.worker.incoming.direct_calls import DirectCalls
+from opdispatch_server.worker.incoming.direct_listener import DirectListener
+from opdispatch_server.worker.incoming.kernel_lanes import KernelLanes
+from opdispatch_server.worker.incoming.kernel_streams import KernelStreams
+from opdispatch_server.worker.incoming.kernel_threads import KernelThreads
+from opdispatch_server.worker.libraries.fetch import LibraryFetch, default_cache_folder
+from opdispatch_server.worker.libraries.held import InterpreterLibraries
 from opdispatch_server.worker.lost_device import LostDevice
-from opdispatch_server.worker.program_execution import ProgramExecution
+from opdispatch_server.worker.values.device_exports import DeviceExports
+from opdispatch_server.worker.values.peers import PeerValues
+from opdispatch_server.worker.values.store import ValueStore
 from opdispatch_wire.addresses import check_socket_owner, grpc_target
 from opdispatch_wire.asyncio_grpc import asyncio_channel, asyncio_server
 from opdispatch_wire.channel import (

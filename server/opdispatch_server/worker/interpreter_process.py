@@ -27,7 +27,7 @@ from opdispatch_server.devices import NO_DEVICE_STATUS
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.logs import RELAY, add_filter, configure_logging
-from opdispatch_server.processes.parent_watch import die_with_parent
+from opdispatch_server.parent_watch import die_with_parent
 from opdispatch_server.serving.run_folder import RunFolder
 from opdispatch_server.worker.interpreter import Interpreter, InterpreterSettings
 from opdispatch_server.worker.returning_interpreter import ReturningInterpreter

@@ -1,4 +1,6 @@
-"""The process that interpreters are forked from; the daemon's end is ``processes.template``.
+"""The process that interpreters are forked from; the daemon holds the other end.
+
+See ``daemon.processes.template``.
 
 It has one thread and runs no code of any library: whatever an interpreter does happens after its
 fork. It ends when the daemon closes its end of the channel, or dies.

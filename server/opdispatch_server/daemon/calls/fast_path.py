@@ -1,0 +1,197 @@
+"""Calls that wait for nothing but their kernels, and so need no tasks of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from opdispatch_server.call_context import CallContext
+from opdispatch_server.daemon.calls.admission import Admission
+from opdispatch_server.daemon.calls.interpreter_gate import Slot
+from opdispatch_server.daemon.calls.kernel_choice import CallChooser
+from opdispatch_server.daemon.calls.kernel_runs import KernelRun, KernelRuns, is_refused_as_unfit
+from opdispatch_server.daemon.calls.repeats import may_run_twice
+from opdispatch_server.daemon.interpreters.blame import Blame
+from opdispatch_server.daemon.libraries.device_holders import DeviceHolders
+from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes
+from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
+from opdispatch_server.daemon.libraries.replica import Replica
+from opdispatch_server.daemon.libraries.version import LibraryVersion
+from opdispatch_server.serving.running_call import OnReply
+from opdispatch_wire.errors import MessageTooLargeError
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.v1 import execution_pb2
+
+
+class QuickCall:
+    """Forwards one request, and its reply, within the steps of the loop in which they come.
+
+    ``on_reply`` is called once, unless the call is abandoned before; ``on_end`` always, before it.
+    """
+
+    __slots__ = (
+        "_is_ended",
+        "_library",
+        "_on_end",
+        "_on_reply",
+        "_replica",
+        "_route",
+        "_run",
+        "_timer",
+    )
+
+    def __init__(
+        self,
+        library: LibraryVersion,
+        replica: Replica,
+        route: execution_pb2.Route | None,
+        on_reply: OnReply[KernelRun],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._library = library
+        self._replica = replica
+        self._route = route
+        self._on_reply = on_reply
+        self._on_end = on_end
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_ended = False
+
+    def begin(
+        self,
+        runs: KernelRuns,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        slot: Slot,
+        *,
+        may_move: bool,
+    ) -> None:
+        """Send the request; one that ``may_move`` goes elsewhere if the interpreter is busy.
+        Raises LaneClosedError and MessageTooLargeError: it never began."""
+        timeout = context.timeout
+        session = self._replica.session
+        on_move = self._move if may_move else None
+        self._run = runs.begin(session, request, context, slot, self._kernel_ended, on_move)
+        self._library.begin_call()
+        self._replica.begin_call()
+        if timeout is not None:
+            self._timer = asyncio.get_running_loop().call_later(timeout, self._late)
+
+    def _move(self) -> None:
+        if not self._is_ended:
+            self.abandon()
+            self._on_reply(self._run)
+
+    def abandon(self) -> None:
+        """Nobody waits for the reply any more. Idempotent."""
+        if not self._is_ended:
+            self._run.is_abandoned = True
+            self._end()
+
+    def _late(self) -> None:
+        if not self._is_ended:
+            self.abandon()
+            self._on_reply(self._run.late_error())
+
+    def _kernel_ended(self, reply: execution_pb2.CallReply | None) -> None:
+        if self._is_ended:
+            return
+        self._end()
+        if reply is None or is_refused_as_unfit(reply, self._replica.session):
+            self._replica.note_failure()
+            self._on_reply(self._run)
+            return
+        if self._route is not None:
+            reply.route.CopyFrom(self._route)
+        self._on_reply(reply)
+
+    def _end(self) -> None:
+        self._is_ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._library.end_call()
+        self._replica.end_call()
+        self._on_end()
+
+
+class QuickCalls:
+    """Tells quick calls from others. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        operators: OperatorRegistry,
+        chooser: CallChooser,
+        devices: DeviceHolders,
+        routes: DirectRoutes,
+        admission: Admission,
+        runs: KernelRuns,
+        blame: Blame,
+    ) -> None:
+        self._operators = operators
+        self._chooser = chooser
+        self._devices = devices
+        self._routes = routes
+        self._admission = admission
+        self._runs = runs
+        self._blame = blame
+
+    def begin(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        on_reply: OnReply[KernelRun],
+        on_end: Callable[[], None],
+    ) -> QuickCall | None:
+        """Begin a call of a client, if it is a quick one: otherwise None, and nothing has begun.
+
+        What to run is known already, and can be run now, at the other end of a local lane.
+        """
+        if context.run or context.is_from_kernel or _is_unusual(request):
+            return None
+        choice = self._chooser.find(request)
+        if choice is None:
+            return None
+        kernel = self._operators.find_kernel(choice.resolution.registration)
+        if kernel is None:
+            return None
+        library, place = kernel
+        if not self._blame.is_quiet and self._blame.is_watched(library.name, str(choice.op.name)):
+            return None
+        unable = self._devices.unable(library, choice.devices)
+        replica = library.choose_replica(unable, request.preferred_session)
+        if replica is None or not replica.session.has_lane:
+            return None
+        name, operator = request.operator, str(choice.op.name)
+        direct: execution_pb2.Route | None = None
+        if request.wants_route:
+            targets = self._devices.find_targets(choice.op, library, choice.devices)
+            direct = self._routes.find(
+                name, request, choice.op, library, place, choice.keys, targets
+            )
+        gate = self._admission.gate_of(replica.session)
+        slot = gate.try_enter(library.load_id, library.max_concurrency, operator)
+        if slot is None:
+            return None
+        # From here on the slot is the call's: nothing may fail before it has it.
+        choice.name_kernel(request, library.load_id, place)
+        call = QuickCall(library, replica, direct, on_reply, on_end)
+        context = context.in_lane(library.load_id, library.max_concurrency)
+        try:
+            may_move = may_run_twice(request, writes=choice.writes)
+            call.begin(self._runs, request, context, slot, may_move=may_move)
+        except (LaneClosedError, MessageTooLargeError):
+            request.operator = name
+            return None
+        return call
+
+
+def _is_unusual(request: execution_pb2.CallRequest) -> bool:
+    """Whether it is more than a call that runs one kernel and returns what that does."""
+    return bool(
+        request.trace
+        or request.program
+        or request.adopt
+        or request.HasField("keep")
+        or request.HasField("lost")
+        or request.HasField("profile")
+        or request.HasField("chunk")
+    )

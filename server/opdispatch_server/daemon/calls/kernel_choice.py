@@ -1,0 +1,196 @@
+"""Which operator a request means, and which of its kernels: the daemon's choice."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Collection, Hashable, Sequence
+from typing import Any, NamedTuple
+
+from opdispatch import DispatchKeySet, ForceDispatchKeyGuard, OperatorHandle
+from opdispatch.arrays import LAYOUTS
+from opdispatch.dispatch.operator_state import Resolution
+from opdispatch_server.daemon.libraries.device_holders import HOST, takes_device
+from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
+from opdispatch_server.operator_names import parse_operator_name
+from opdispatch_wire.calls import undecoded_arguments
+from opdispatch_wire.modes import check_modes, local_keys_of
+from opdispatch_wire.v1 import execution_pb2, values_pb2
+from opdispatch_wire.values import DecodeRemote
+
+MOST_CHOICES = 4096
+"""How many are remembered."""
+
+# Lists with more items, and longer texts, are looked at each time.
+_LONGEST = 16
+# Calls with more arguments, and lists in lists in lists, too.
+_MOST_ARGUMENTS = 64
+_DEEPEST = 2
+# So often a request is looked at in a thread while libraries come and go.
+_ATTEMPTS = 3
+# A request with more bytes is looked at in a thread: others are served meanwhile.
+_MOST_BYTES = 64 * 1024
+
+
+class Choice(NamedTuple):
+    """An operator, the keys of the call, and what is in the slot for them."""
+
+    op: OperatorHandle
+    keys: DispatchKeySet
+    resolution: Resolution
+    writes: bool
+    """Whether the operator writes to any of its arguments."""
+    devices: Collection[str]
+    """The devices of tensors, and those that other arguments name, but for the host."""
+
+    def name_kernel(
+        self, request: execution_pb2.CallRequest, load_id: int, place: int | None
+    ) -> None:
+        """Say in a request what an interpreter is to run: the kernel at ``place`` of a load.
+
+        Without a place, what it has itself for these keys.
+        """
+        request.operator = str(self.op.name)
+        if place is None:
+            request.ClearField("kernel")
+            request.redispatch_keys = self.keys.bits
+        else:
+            request.kernel.load_id = load_id
+            request.kernel.registration = place
+            request.kernel.dispatch_keys = self.keys.bits
+
+
+class CallChooser:
+    """Chooses, and remembers what it chose. Belongs to the event loop.
+
+    A choice holds for all requests of one operator with arguments of the same kinds and
+    dispatch keys, as long as nothing is published: ``_choices`` are of the epoch ``_epoch`` of
+    the dispatcher (see Note [Two epochs] in ``operator_registry``), so that none is older than
+    another one that has been made before. Whether the elements of a tensor are what it says
+    is looked at for the first of them, and by whoever decodes the others.
+    """
+
+    def __init__(self, operators: OperatorRegistry) -> None:
+        self._operators = operators
+        self._epoch = -1
+        self._choices: dict[Hashable, Choice] = {}
+
+    def find(self, request: execution_pb2.CallRequest) -> Choice | None:
+        """The choice for a request, if it is remembered."""
+        if self._operators.dispatcher.epoch != self._epoch:
+            return None
+        shape = _shape_of(request)
+        return None if shape is None else self._choices.get(shape)
+
+    async def choose(
+        self, request: execution_pb2.CallRequest, find_remote: DecodeRemote | None = None
+    ) -> Choice:
+        """Raise OperatorNotFoundError, ArgumentError, NoKernelError, ..., WireError.
+
+        And what ``find_remote`` raises, which is asked for each remote tensor, perhaps in another
+        thread. The choice is of the moment in which this returns.
+        """
+        epoch = self._operators.dispatcher.epoch
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._choices.clear()
+        shape = _shape_of(request)
+        if shape is not None:
+            known = self._choices.get(shape)
+            if known is not None:
+                return known
+        if shape is None and request.ByteSize() > _MOST_BYTES:
+            return await self._look_aside(request, find_remote)
+        choice = self._look(request, find_remote)
+        if shape is not None and self._operators.dispatcher.epoch == epoch:
+            if len(self._choices) >= MOST_CHOICES:
+                self._choices.clear()
+            self._choices[shape] = choice
+        return choice
+
+    async def _look_aside(
+        self, request: execution_pb2.CallRequest, find_remote: DecodeRemote | None
+    ) -> Choice:
+        for _ in range(_ATTEMPTS):
+            epoch = self._operators.dispatcher.epoch
+            choice = await asyncio.to_thread(self._look, request, find_remote)
+            if self._operators.dispatcher.epoch == epoch:
+                return choice
+        return self._look(request, find_remote)
+
+    def _look(self, request: execution_pb2.CallRequest, find_remote: DecodeRemote | None) -> Choice:
+        check_modes(request)
+        args, kwargs = undecoded_arguments(request, find_remote)
+        with ForceDispatchKeyGuard(*local_keys_of(request)):
+            dispatcher = self._operators.dispatcher
+            name = str(parse_operator_name(request.operator))
+            op = dispatcher.resolve_overload(name, args, kwargs)
+            stack = op.bind(args, kwargs)
+            if request.HasField("redispatch_keys"):
+                keys = DispatchKeySet(request.redispatch_keys)
+            else:
+                keys = op.dispatch_keys(stack)
+            writes, devices = op.schema.is_mutable, _devices_of(op, stack)
+            return Choice(op, keys, op.lookup(keys), writes, devices)
+
+
+def _devices_of(op: OperatorHandle, stack: Sequence[Any]) -> frozenset[str]:
+    found = set()
+    for argument, value in zip(op.schema.arguments, stack, strict=True):
+        if takes_device(argument.type):
+            found.add(str(value or HOST))
+        elif argument.type.dispatches:
+            items = value if isinstance(value, list | tuple) else [value]
+            found.update(str(getattr(item, "device", HOST)) for item in items)
+    return frozenset(device for device in found if device.partition(":")[0] != HOST)
+
+
+def _shape_of(request: execution_pb2.CallRequest) -> Hashable | None:
+    """Return the key under which a choice is kept; None for an unusual request."""
+    if request.HasField("local_keys") or request.HasField("redispatch_keys") or request.modes:
+        return None
+    if len(request.args) > _MOST_ARGUMENTS or len(request.kwargs) > _MOST_ARGUMENTS:
+        return None
+    kinds = []
+    for value in request.args:
+        kind = _kind_of(value)
+        if kind is None:
+            return None
+        kinds.append(kind)
+    if not request.kwargs:
+        return request.operator, tuple(kinds)
+    named = []
+    for name, value in request.kwargs.items():
+        kind = _kind_of(value)
+        if kind is None:
+            return None
+        named.append((name, kind))
+    return request.operator, tuple(kinds), frozenset(named)
+
+
+def _kind_of(value: values_pb2.Value, depth: int = 0) -> Hashable | None:
+    kind = value.WhichOneof("kind")
+    if kind == "tensor":
+        tensor = value.tensor
+        # One element may be a number, which chooses an overload by its dtype; of uint64 by its
+        # value, since an int has 63 bits. Another device has other keys.
+        dtype = tensor.dtype if math.prod(tensor.shape) == 1 else ""
+        if dtype == "uint64":
+            return None
+        return tensor.dispatch_keys, tensor.device, tensor.requires_grad, dtype
+    if kind == "packed":
+        return kind, value.packed.dtype
+    if kind in ("none", "boolean", "integer", "floating", "complex"):
+        return str(kind)
+    if kind == "generator":
+        return kind, value.generator.device, value.generator.dispatch_keys
+    if kind == "text":
+        return (kind, value.text) if len(value.text) <= _LONGEST else None
+    if kind is not None and (layout := LAYOUTS.get(kind)) is not None:
+        whole = getattr(value, kind)
+        device = getattr(whole, layout.elements_name).device
+        return kind, whole.dispatch_keys, device, whole.requires_grad
+    if kind == "list" and len(value.list.items) <= _LONGEST and depth < _DEEPEST:
+        kinds = [_kind_of(item, depth + 1) for item in value.list.items]
+        return None if None in kinds else (kind, tuple(kinds))
+    return None

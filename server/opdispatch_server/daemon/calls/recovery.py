@@ -1,0 +1,125 @@
+"""Calls whose library has no interpreter now: they wait in the daemon until it has one again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.call_context import CallContext, with_last_words
+from opdispatch_server.daemon.calls.interpreter_gate import QueueLimits
+from opdispatch_server.daemon.libraries.settling import LibrarySettling
+from opdispatch_server.daemon.libraries.version import LibraryVersion
+from opdispatch_wire.errors import QueueFullError, RefusedError
+
+RECOVERY_WAIT = 30.0
+"""How long a call waits for its library to be in another interpreter."""
+# How many seconds somebody who is sent away may try again after.
+RETRY_AFTER = 1.0
+
+
+class LibraryAwayError(Exception):
+    """The library that has the operator has no live interpreter. Never leaves the daemon."""
+
+    def __init__(self, library: LibraryVersion, operator: str) -> None:
+        super().__init__(operator)
+        self.library = library
+        self.operator = operator
+
+
+def end_of_patience(context: CallContext) -> float:
+    """Return until when a call may wait for an interpreter, as a time of the loop."""
+    seconds = RECOVERY_WAIT
+    if context.timeout is not None:
+        seconds = min(seconds, with_last_words(context.timeout))
+    return asyncio.get_running_loop().time() + seconds
+
+
+class CallRecovery:
+    """Where calls wait for their libraries. Belongs to the event loop.
+
+    As many may wait, for all libraries together, as for one interpreter.
+    """
+
+    def __init__(self, settling: LibrarySettling, limits: QueueLimits) -> None:
+        self._settling = settling
+        self._limits = limits
+        self._bytes = 0
+        self._waiting: set[asyncio.Timeout] = set()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Send everybody away, now and from now on: the daemon is stopping."""
+        self._is_closed = True
+        now = asyncio.get_running_loop().time()
+        for scope in self._waiting:
+            if not scope.expired():  # one that goes by itself takes no other time
+                scope.reschedule(now)
+
+    async def wait(
+        self,
+        affects: Callable[[LibraryVersion], bool],
+        error: OpdispatchError,
+        size: int,
+        deadline: float,
+    ) -> None:
+        """Wait until every library that ``affects`` is true of may be called again, or never.
+
+        Raises ``error`` at the ``deadline``, a time of the loop, and QueueFullError if too many
+        wait.
+        """
+        await self.wait_for(lambda: self._settling.wait(affects), error, size, deadline)
+
+    async def wait_for(
+        self,
+        settled: Callable[[], Coroutine[Any, Any, None]],
+        error: OpdispatchError,
+        size: int,
+        deadline: float,
+    ) -> None:
+        """Wait until ``settled`` returns. Raises as ``wait``."""
+        if self._is_closed:
+            raise error
+        if len(self._waiting) >= self._limits.calls or self._bytes + size > self._limits.bytes:
+            raise self._full(error)
+        self._bytes += size
+        scope = asyncio.timeout_at(deadline)
+        try:
+            async with scope:
+                self._waiting.add(scope)
+                await settled()
+                await asyncio.sleep(0)  # its time ends also if there was nothing to wait for
+        except TimeoutError:
+            raise error from None
+        finally:
+            self._waiting.discard(scope)
+            self._bytes -= size
+
+    def refusal(self, away: LibraryAwayError) -> RefusedError:
+        """The error of a call that does not wait, or has waited for too long."""
+        library = away.library
+        problem, hint = self._settling.explain_want(library)
+        return RefusedError(
+            f"{away.operator} cannot be called now: library {library.name!r} has lost its "
+            f"interpreter, and {problem or 'is being loaded into another one'}",
+            hint=hint or "try again in a moment",
+            operator=away.operator,
+            started="no",
+        )
+
+    def is_hopeless(self, library: LibraryVersion) -> bool:
+        """Whether nothing but a person's help brings the library back."""
+        return bool(self._settling.explain_want(library)[0])
+
+    def _full(self, error: OpdispatchError) -> QueueFullError:
+        operator = error.facts.get("operator", "")
+        return QueueFullError(
+            f"{len(self._waiting)} calls with {self._bytes} bytes wait for libraries that have "
+            f"lost their interpreters, which is as much as may wait; the call of {operator} was "
+            "given up",
+            hint=f"try again in {RETRY_AFTER:g} s",
+            operator=operator,
+            retry_after=f"{RETRY_AFTER:.3f}",
+            **({"started": "no"} if error.facts.get("started") == "no" else {}),
+        )

@@ -1,0 +1,415 @@
+"""The daemon's part of a call: choose the kernel, and have an interpreter run it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+from opdispatch.errors import InternalError, OpdispatchError, OperatorNotFoundError
+from opdispatch_server.call_context import MAX_DEPTH, CallContext, with_last_words
+from opdispatch_server.daemon.calls.admission import Admission
+from opdispatch_server.daemon.calls.alone_runs import AloneRuns
+from opdispatch_server.daemon.calls.chosen_line import line_of_choice, put_first
+from opdispatch_server.daemon.calls.daemon_events import add_daemon_events, note_received
+from opdispatch_server.daemon.calls.fast_path import QuickCall, QuickCalls
+from opdispatch_server.daemon.calls.interpreter_gate import Slot
+from opdispatch_server.daemon.calls.kernel_choice import CallChooser, Choice
+from opdispatch_server.daemon.calls.kernel_runs import (
+    KernelRun,
+    KernelRuns,
+    RunningKernel,
+    is_refused_as_unfit,
+    unfit_error,
+)
+from opdispatch_server.daemon.calls.program_router import ProgramRouter
+from opdispatch_server.daemon.calls.recovery import CallRecovery, LibraryAwayError, end_of_patience
+from opdispatch_server.daemon.calls.repeats import Repeats, may_run_twice
+from opdispatch_server.daemon.interpreters.blame import Blame
+from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes
+from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
+from opdispatch_server.daemon.libraries.registry import LibraryRegistry
+from opdispatch_server.daemon.libraries.replica import Replica
+from opdispatch_server.daemon.libraries.version import LibraryVersion
+from opdispatch_server.daemon.values.remote_part import Keeping, RemotePart
+from opdispatch_server.daemon.values.table import RemoteValueTable
+from opdispatch_server.serving.running_call import OnReply
+from opdispatch_wire.errors import (
+    DeadlineExceededError,
+    InterpreterDiedError,
+    QueueFullError,
+    RefusedError,
+    WireError,
+)
+from opdispatch_wire.status import status_from_error
+from opdispatch_wire.v1 import execution_pb2
+
+# Calls of kernels never wait for a slot, and so are bounded by themselves.
+NESTED_CALLS_PER_INTERPRETER = 1024
+
+
+@dataclass(slots=True)
+class _Progress:
+    """The state of one call."""
+
+    parent: RunningKernel | None
+    # Whether it may wait for a library that has no interpreter.
+    may_wait: bool
+    # Where it has gone without the daemon, and had no reply.
+    lost: execution_pb2.LostCall | None = None
+    # Its run that ended with the interpreter.
+    broken: KernelRun | None = None
+    repeats: Repeats = field(default_factory=Repeats)
+    # When it gives up waiting, a time of the loop; None if it has not had to wait.
+    patience: float | None = None
+
+
+class CallRouter:
+    """Forwards calls. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        operators: OperatorRegistry,
+        libraries: LibraryRegistry,
+        routes: DirectRoutes,
+        admission: Admission,
+        runs: KernelRuns,
+        recovery: CallRecovery,
+        values: RemoteValueTable,
+        programs: ProgramRouter,
+        blame: Blame,
+        alone: AloneRuns,
+    ) -> None:
+        self._operators = operators
+        self._chooser = CallChooser(operators)
+        self._catalog = libraries.catalog
+        self._devices = libraries.devices
+        self._routes = routes
+        self._admission = admission
+        self._runs = runs
+        self._recovery = recovery
+        self._values = values
+        self._programs = programs
+        self._blame = blame
+        self._alone = alone
+        self._quick_calls = QuickCalls(
+            operators, self._chooser, self._devices, routes, admission, runs, blame
+        )
+        self._draining = False
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def begin(
+        self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[KernelRun]
+    ) -> QuickCall | None:
+        """Begin a call that has to wait for nothing but its kernel.
+
+        None: it is one for ``call``, and nothing has begun.
+        """
+        if self._draining:
+            return None
+        quick = self._quick_calls.begin(request, context, on_reply, self._call_ended)
+        if quick is not None:
+            self._call_begins()
+        return quick
+
+    async def call(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        broken: KernelRun | None = None,
+    ) -> execution_pb2.CallReply:
+        """Run one call; ``broken`` is a run of it that ``begin`` began and that had no reply.
+
+        Raises the errors of the dispatcher and the wire, those of KernelRuns.run, RefusedError,
+        and QueueFullError. The reply may be an error, too: an interpreter's answer.
+        """
+        if request.cancel or request.HasField("chunk"):
+            # Some interpreters are called over streams, too: it would be no call there.
+            raise WireError("$.cancel and $.chunk are of streams, and no part of a call")
+        # What a kernel calls belongs to the call that it runs for; only that of a run which is
+        # under way does, whatever else the caller says of itself.
+        parent = self._runs.find(context.run)
+        if self._draining and parent is None:
+            raise RefusedError("the daemon is stopping; the call never started")
+        if parent is not None and parent.is_abandoned:
+            raise RefusedError(
+                f"{request.operator} was not started: whoever called {parent.operator}, which it "
+                "is a part of, has given up",
+                operator=request.operator,
+            )
+        # An import, or a thread that a kernel has started: while it waits, its interpreter may be
+        # the one that the library is to be loaded into.
+        may_wait = parent is not None or not context.is_from_kernel
+        depth = min(parent.depth + 1, MAX_DEPTH) if parent is not None else 0
+        context = CallContext(context.deadline, depth, tensors=context.tensors)
+        self._call_begins()
+        lost = request.lost if request.HasField("lost") else None
+        progress = _Progress(parent, may_wait, lost, broken)
+        note_received(request)
+        try:
+            if parent is None:
+                reply = await self._call(request, context, progress)
+            else:
+                with self._runs.nested_in(parent):
+                    reply = await self._call(request, context, progress)
+        except OpdispatchError as error:
+            if not request.HasField("profile"):
+                raise
+            reply = execution_pb2.CallReply(error=status_from_error(error))
+        finally:
+            self._call_ended()
+        add_daemon_events(request, reply)
+        return reply
+
+    def _call_begins(self) -> None:
+        self._in_flight += 1
+        self._idle.clear()
+
+    def _call_ended(self) -> None:
+        self._in_flight -= 1
+        if not self._in_flight:
+            self._idle.set()
+
+    async def drain(self, grace: float) -> bool:
+        """Refuses new calls and waits for those in flight; False if they need longer."""
+        self._draining = True
+        self._recovery.close()
+        try:
+            await asyncio.wait_for(self._idle.wait(), grace)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _call(
+        self, request: execution_pb2.CallRequest, context: CallContext, progress: _Progress
+    ) -> execution_pb2.CallReply:
+        if request.program or request.adopt:
+            wait = functools.partial(self._wait, request, context, progress)
+            return await self._programs.call(request, context, progress.parent, wait)
+        while True:
+            try:
+                remote = RemotePart(self._values, request)
+                choice = await self._choose(request, remote)
+                line = line_of_choice(request, choice) if request.trace else None
+                is_harmless = may_run_twice(request, writes=choice.writes)
+                if progress.lost is not None:
+                    lost, progress.lost = progress.lost, None
+                    raise await self._runs.explain_lost(lost, str(choice.op.name))
+                if progress.broken is not None:
+                    run, progress.broken = progress.broken, None
+                    raise await self._runs.explain(run)
+                reply = await self._forward(request, context, choice, progress, remote)
+                break
+            except LibraryAwayError as away:
+                refusal = self._recovery.refusal(away)
+                if not progress.may_wait or self._recovery.is_hopeless(away.library):
+                    raise refusal from None
+                name = away.library.name
+                await self._wait(
+                    request,
+                    context,
+                    progress,
+                    lambda version, name=name: version.name == name,  # type: ignore[misc]
+                    refusal,
+                )
+            except InterpreterDiedError as error:
+                again = progress.repeats.may_run_again(error, is_harmless=is_harmless)
+                if not again or not progress.may_wait:
+                    if "culprit" in error.facts and choice.writes:
+                        error.hint = (
+                            "the operator writes to its arguments, so the call was not repeated; "
+                            "it may or may not have run"
+                        )
+                    raise
+                operator = str(choice.op.name)
+                await self._wait(
+                    request,
+                    context,
+                    progress,
+                    lambda version, operator=operator: version.has_operator(operator),  # type: ignore[misc]
+                    error,
+                )
+        if line is not None:
+            put_first(line, reply)
+        return reply
+
+    async def _wait(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        progress: _Progress,
+        affects: Callable[[LibraryVersion], bool],
+        error: OpdispatchError,
+    ) -> None:
+        """Waits until an interpreter may have the operator again; raises ``error`` otherwise."""
+        if progress.patience is None:
+            progress.patience = end_of_patience(context)
+        await self._recovery.wait(affects, error, context.size_of(request), progress.patience)
+
+    async def _choose(self, request: execution_pb2.CallRequest, remote: RemotePart) -> Choice:
+        try:
+            return await self._chooser.choose(request, remote.find)
+        except OperatorNotFoundError as error:
+            raise self._explain_absence(request.operator, error) from None
+
+    def _explain_absence(self, operator: str, error: OperatorNotFoundError) -> OpdispatchError:
+        """The error of a call of an operator that is not there.
+
+        Raises LibraryAwayError if it will be again.
+        """
+        if waiting := self._catalog.find_waiting(operator):
+            raise LibraryAwayError(waiting, operator) from None
+        if hint := self._catalog.explain_absence(operator):
+            return OperatorNotFoundError(error.message, hint=hint, **error.facts)
+        return error
+
+    async def _forward(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        choice: Choice,
+        progress: _Progress,
+        remote: RemotePart,
+    ) -> execution_pb2.CallReply:
+        op, keys = choice.op, choice.keys
+        library, place = self._find_kernel(choice)
+        unable = self._devices.unable(library, choice.devices)
+        replica = remote.choose_replica(library, unable)
+        if replica is None:
+            raise LibraryAwayError(library, str(op.name))
+        name, operator = request.operator, str(op.name)
+        is_watched = not self._blame.is_quiet and self._blame.is_watched(library.name, operator)
+        is_alone = progress.repeats.was_suspect or (
+            is_watched and self._blame.is_apart(library.name)
+        )
+        choice.name_kernel(request, library.load_id, place)
+        # As of now: if the registry changes while the call runs, the route is refused.
+        route: execution_pb2.Route | None = None
+        if request.wants_route and place is not None and not is_watched and not progress.parent:
+            targets = self._devices.find_targets(op, library, choice.devices)
+            route = self._routes.find(name, request, op, library, place, keys, targets)
+        library.begin_call()
+        try:
+            async with AsyncExitStack() as stack:
+                if is_watched:
+                    stack.enter_context(self._blame.admitted([(library.name, operator)]))
+                keeping = None
+                if not remote.is_empty:
+                    keeping = await stack.enter_async_context(remote.at(replica.session, context))
+                if is_alone and progress.parent is None:
+                    await stack.enter_async_context(self._alone.at(replica.session))
+                reply = await self._run(
+                    request,
+                    context,
+                    library,
+                    replica,
+                    progress.parent,
+                    keeping,
+                    is_alone=is_alone,
+                    may_move=may_run_twice(request, writes=choice.writes) and not is_watched,
+                )
+                if is_refused_as_unfit(reply, replica.session):
+                    raise unfit_error(replica.session, operator)
+            if route is not None:
+                reply.route.CopyFrom(route)
+            return reply
+        except InterpreterDiedError:
+            replica.note_failure()
+            raise
+        finally:
+            library.end_call()
+
+    async def _run(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        library: LibraryVersion,
+        replica: Replica,
+        parent: RunningKernel | None,
+        keeping: Keeping | None = None,
+        *,
+        is_alone: bool = False,
+        may_move: bool = False,
+    ) -> execution_pb2.CallReply:
+        """Have one replica run the call, when it is its turn. Raises as ``call``."""
+        replica.begin_call()
+        try:
+            slot = None
+            if not is_alone:
+                slot = await self._admit(
+                    request, context, library, replica.session, parent, may_move=may_move
+                )
+            if parent is None:
+                context = context.in_lane(library.load_id, library.max_concurrency)
+            on_end = keeping.take if keeping is not None else None
+            return await self._runs.run(
+                replica.session, request, context, slot, on_end, may_move=may_move
+            )
+        finally:
+            replica.end_call()
+
+    async def _admit(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        library: LibraryVersion,
+        session: InterpreterSession,
+        parent: RunningKernel | None,
+        *,
+        may_move: bool,
+    ) -> Slot | None:
+        """Wait for the right to run a call. See Note [Nested calls take no slot]."""
+        operator = request.operator
+        if parent is not None:
+            if session.calls_in_flight >= NESTED_CALLS_PER_INTERPRETER:
+                raise QueueFullError(
+                    f"interpreter {session.name} has {session.calls_in_flight} calls to finish; "
+                    f"the call of {operator} never started",
+                    hint="try again in a moment",
+                    operator=operator,
+                    interpreter=session.name,
+                    started="no",
+                )
+            return None
+        gate = self._admission.gate_of(session)
+        slot = gate.try_enter(library.load_id, library.max_concurrency, operator)
+        if slot is not None:
+            return slot
+        timeout = None if context.timeout is None else with_last_words(context.timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                return await gate.enter(
+                    library.load_id,
+                    library.max_concurrency,
+                    operator,
+                    lambda: context.size_of(request),
+                    may_move=may_move,
+                )
+        except TimeoutError as error:
+            raise DeadlineExceededError(
+                f"the deadline passed while {operator} was queued for interpreter "
+                f"{session.name}; it never started",
+                operator=operator,
+                interpreter=session.name,
+                started="no",
+            ) from error
+
+    def _find_kernel(self, choice: Choice) -> tuple[LibraryVersion, int | None]:
+        """The library that runs the call, and the place of the kernel in its batch.
+
+        No place means a kernel that every process has, such as the fallback of autograd: it
+        runs where the operator was defined, and continues there.
+        """
+        resolution = choice.resolution
+        kernel = self._operators.find_kernel(resolution.registration)
+        if kernel is not None:
+            return kernel
+        owner = self._operators.find_owner(choice.op.definition)
+        if owner is None:
+            raise InternalError(f"the slot of {resolution.key} of {choice.op.name} leads nowhere")
+        return owner, None

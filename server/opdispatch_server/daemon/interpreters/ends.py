@@ -1,0 +1,69 @@
+"""How the daemon ends interpreters, and what it makes of the end of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from opdispatch_server.blame.flight_record import Subject
+from opdispatch_server.blame.suspicion import Cause, Verdict
+from opdispatch_server.daemon.interpreters.blame import Blame
+from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
+from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.processes.supervisor import Supervisor
+from opdispatch_server.process_watch import ProcessEnd
+
+
+class InterpreterEnds:
+    """Belongs to the event loop.
+
+    Once the daemon ``is_stopping``, nothing is ended here: all interpreters have been told to end,
+    and have some time for that.
+    """
+
+    def __init__(
+        self,
+        sessions: InterpreterSessions,
+        supervisor: Supervisor,
+        blame: Blame,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._sessions = sessions
+        self._supervisor = supervisor
+        self._blame = blame
+        self._is_stopping = is_stopping
+
+    def kill(
+        self, session: InterpreterSession, reason: str, cause: Cause, named: Subject | None
+    ) -> None:
+        """End a session, and its process if that is the daemon's own."""
+        if self._is_stopping():
+            return
+        # A process that a user has started may wake up again, and is welcome then.
+        is_silent = cause in (Cause.SILENT, Cause.LOCKED, Cause.KILLED)
+        session.end(reason, cause=cause, named=named, come_back=is_silent, hung=True)
+        self.judge(session)
+        self.stop_process(session)
+
+    def judge(self, session: InterpreterSession) -> Verdict:
+        """Return who is to blame for the end of a session; a process that is not is excused."""
+        verdict = self._blame.judge(session)
+        if verdict.shares and self._owns_process(session):
+            self._supervisor.excuse(session.name)
+        return verdict
+
+    def process_ended(self, name: str, pid: int, how: ProcessEnd) -> None:
+        """End the session of a process that has ended, which is the daemon's own."""
+        session = self._sessions.find(name)
+        if session is not None and session.pid == pid:
+            session.end_with_process(how)
+            self.judge(session)
+
+    def stop_process(self, session: InterpreterSession) -> None:
+        """End the process of a session, if it is the daemon's own."""
+        if not self._is_stopping() and self._owns_process(session):
+            # The stacks of its threads say which line keeps the lock.
+            dumps = session.cause is Cause.LOCKED and not session.alive
+            self._supervisor.kill(session.name, dumps=dumps)
+
+    def _owns_process(self, session: InterpreterSession) -> bool:
+        return self._supervisor.pid_of(session.name) == session.pid

@@ -1,0 +1,134 @@
+"""Leases: an interpreter that has not been heard of for three heartbeats is busy, or hangs.
+
+Not counted is the time in which it could not say anything: because the daemon did not listen, or
+because other processes had all the cores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+from opdispatch_server.daemon.interpreters.core_wait import CoreWait
+
+MISSED_HEARTBEATS = 3
+# How often the leases are looked at, and so how late a hang may be noticed.
+LOOKS_PER_HEARTBEAT = 5
+# From so many heartbeats of silence on, it is asked what keeps the interpreter from sending one.
+_LATE = 1.1
+
+
+class AttentiveClock:
+    """Counts the seconds in which the daemon has listened.
+
+    A daemon that was stopped, starved or on a laptop that slept has not heard its interpreters
+    either: of such a gap only ``longest_step`` counts, and by its next step the daemon has
+    read what has come meanwhile.
+    """
+
+    def __init__(self, longest_step: float) -> None:
+        self.now = 0.0
+        self._longest_step = longest_step
+        self._last: float | None = None
+
+    def advance(self, moment: float) -> None:
+        """Note that it is that moment of a monotonic clock."""
+        if self._last is not None:
+            self.now += min(max(moment - self._last, 0.0), self._longest_step)
+        self._last = moment
+
+
+class Lease:
+    """One interpreter's right to count as alive."""
+
+    def __init__(
+        self, clock: AttentiveClock, heartbeat: float, core_wait: CoreWait | None = None
+    ) -> None:
+        """``core_wait`` is that of its process, if that is on this machine."""
+        self._clock = clock
+        self._heartbeat = heartbeat
+        self._core_wait = core_wait
+        self._looked = clock.now
+        self._renewed = clock.now
+        self._suspensions = 0
+
+    def renew(self) -> None:
+        """It has been heard of."""
+        self._renewed = self._clock.now
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Within it, silence is no fault: something else limits how long it may last."""
+        self._suspensions += 1
+        try:
+            yield
+        finally:
+            self._suspensions -= 1
+            self.renew()
+
+    def look(self) -> None:
+        """Excuse the time since the last look, if the interpreter could not run in it."""
+        step, self._looked = self._clock.now - self._looked, self._clock.now
+        if self._core_wait is None or self.silence < _LATE * self._heartbeat:
+            return
+        if self._core_wait.was_starved(step):
+            self._renewed += step
+
+    @property
+    def silence(self) -> float:
+        """The seconds since it was last heard of, in which it could have said something."""
+        return self._clock.now - self._renewed
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has been silent for too long."""
+        return not self._suspensions and self.silence > MISSED_HEARTBEATS * self._heartbeat
+
+
+class Lessee(Protocol):
+    """The holder of a lease; the lease is None for one that sends no heartbeats."""
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease."""
+
+
+HolderT = TypeVar("HolderT", bound=Lessee)
+
+
+class LeaseWatch:
+    """Looks at the leases again and again; a task runs ``run``. Belongs to the event loop."""
+
+    def __init__(self, heartbeat: float) -> None:
+        self.heartbeat = heartbeat
+        self._pause = heartbeat / LOOKS_PER_HEARTBEAT
+        # A loop that is merely busy wakes late: twice the pause is still attention.
+        self._clock = AttentiveClock(2 * self._pause)
+
+    def grant(self, core_wait: CoreWait | None = None) -> Lease:
+        """A lease that begins now; see ``Lease``."""
+        return Lease(self._clock, self.heartbeat, core_wait)
+
+    async def run(
+        self,
+        holders: Callable[[], Iterable[HolderT]],
+        on_silent: Callable[[HolderT, float], None],
+        on_heard: Callable[[HolderT], None],
+    ) -> None:
+        """Call ``on_silent``, with the seconds of silence, for every holder of a lost lease, and
+        ``on_heard`` for all others, at every look.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            self._clock.advance(loop.time())
+            for holder in holders():
+                if holder.lease is None:
+                    continue
+                holder.lease.look()
+                if holder.lease.is_lost:
+                    on_silent(holder, holder.lease.silence)
+                else:
+                    on_heard(holder)
+            await asyncio.sleep(self._pause)

@@ -1,0 +1,460 @@
+"""One interpreter that is connected: instructions to it, calls to it, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import Any
+
+import grpc.aio
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.blame.flight_record import KERNEL, FlightRecord, Subject
+from opdispatch_server.blame.suspicion import Cause, Verdict
+from opdispatch_server.call_context import CallContext
+from opdispatch_server.daemon.interpreters.lane import InterpreterLane
+from opdispatch_server.daemon.interpreters.leases import Lease
+from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
+from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.message_limit import internal_message_limit
+from opdispatch_server.process_watch import ProcessEnd, describe_exit
+from opdispatch_wire.addresses import grpc_target
+from opdispatch_wire.asyncio_grpc import asyncio_channel
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
+from opdispatch_wire.errors import DeadlineExceededError, InterpreterDiedError
+from opdispatch_wire.lanes.async_lane import AsyncLane
+from opdispatch_wire.lanes.async_stream import AsyncStream
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.status import error_from_status
+from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
+
+LOG = logging.getLogger("opdispatch.interpreters")
+
+# Replies that are under way when a session ends still have this long to arrive.
+LAST_REPLIES_WAIT = 2.0
+# How long after the end of its lane an interpreter may say better why it ends.
+LANE_END_WAIT = 0.2
+# What is known of the end of a session whose stream has ended, and how long more is waited for.
+UNEXPLAINED = "its session ended"
+EXPLANATION_WAIT = 0.4
+
+_NUMBERS = itertools.count(secrets.randbits(62))
+
+
+class InterpreterSession:
+    """One live interpreter. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        hello: interpreter_pb2.Hello,
+        name: str,
+        *,
+        supervised: bool,
+        max_message_bytes: int,
+        pool: InterpreterPool | None = None,
+        lease: Lease | None = None,
+        direct_lane: str = "",
+        flight_record: FlightRecord | None = None,
+    ) -> None:
+        self.name = name
+        self.pid = hello.pid
+        self.process_space = hello.process_space
+        self.lease = lease  # None: it sends no heartbeats
+        # What it is running, where its memory can be seen.
+        self.flight_record = flight_record
+        # Why it serves no calls for now, though it lives: a kernel keeps its interpreter lock.
+        self.busy = ""
+        # The libraries that do so.
+        self.busy_with: frozenset[str] = frozenset()
+        self.busy_operators: frozenset[str] = frozenset()
+        # Why it is about to be replaced.
+        self.unfit = ""
+        # When it was last known to be sound, a time of ``time.monotonic``.
+        self.sound_at = time.monotonic()
+        self.address = hello.address
+        # One that the daemon reaches by a path has the same files.
+        self.shares_files = hello.address.startswith("unix:")
+        # Where clients can reach it directly; "" if they cannot.
+        self.direct_lane = direct_lane
+        self.direct_ports: tuple[int, ...] = ()  # and over gRPC, where the daemon listens, too
+        self.number = next(_NUMBERS)
+        """No other session has it, of this daemon or of another one."""
+        # Is told of a direct call whose kernel has run for too long.
+        self.on_overdue: Callable[[InterpreterSession, interpreter_pb2.OverdueCall], None]
+        self.on_overdue = lambda session, call: None
+        # Is told of the calls that kernels fail, whichever way they have come.
+        self.on_kernel_errors: Callable[[interpreter_pb2.KernelErrors], None] = lambda errors: None
+        self.kernel_errors_total = 0
+        # Is told, once, that it cannot run kernels properly any more, and why.
+        self.on_unfit: Callable[[InterpreterSession, str], None] = lambda session, problem: None
+        self.python_version = hello.python_version
+        self.devices = tuple(hello.devices) or ("cpu",)
+        self.supervised = supervised
+        # Only libraries of this pool are loaded into it; None: any that needs no other.
+        self.pool = pool
+        # Its end is wanted, and no accident.
+        self.dismissed = False
+        self.connected_at = datetime.now(UTC)
+        self.ready = False  # has every library mirrored, and may be given one
+        self.loading = False  # is kept for one import, from its choice to its publication
+        self.importing = ""  # the version whose code that import is running now, if any
+        # Calls that the daemon has sent.
+        self.calls_in_flight = 0
+        self.calls_total = 0
+        # Of those that clients have sent, what the last heartbeat said.
+        self.heartbeat = interpreter_pb2.Heartbeat()
+        self.ended = asyncio.Event()
+        # Why it ended, and what the interpreter is told of that.
+        self.reason = UNEXPLAINED
+        self._cause: Cause | None = None
+        self.named: Subject | None = None
+        """Of a session that the daemon has ended, the one that it was ended for."""
+        self.silence_at_end = 0.0
+        self.cut_off: list[Subject] = []
+        """The daemon's calls that have had no reply."""
+        self.verdict: Verdict | None = None
+        """The verdict on its end; None until it was judged."""
+        self._how: ProcessEnd | None = None
+        self._ended_by_itself = False
+        self._process_ended = asyncio.Event()
+        self.goodbye: interpreter_pb2.Goodbye | None = None
+        # Whether replies that are under way may still come: a hung process sends none.
+        self._replies_may_come = True
+        self._at_end: list[Callable[[], None]] = []
+        self._instruction_ids = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[interpreter_pb2.InterpreterMessage]] = {}
+        # Messages, or the bytes of one.
+        self._outbox: asyncio.Queue[Any] = asyncio.Queue()
+        limit = internal_message_limit(max_message_bytes)
+        self._channel = asyncio_channel(
+            grpc_target(self.address), channel_options(limit, address=self.address)
+        )
+        self._limit = limit
+        # How it is called; None until it has joined.
+        self._lane: InterpreterLane | None = None
+        self.lane_path = ""  # of its local lane, if calls take that
+
+    @property
+    def alive(self) -> bool:
+        """Whether the session is still open."""
+        return not self.ended.is_set()
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether it can serve calls now."""
+        return not self.ended.is_set() and not self.busy and not self.unfit
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether calls are running in it, as far as the daemon knows."""
+        return bool(self.calls_in_flight or self.heartbeat.direct_calls_in_flight)
+
+    @property
+    def cause(self) -> Cause:
+        """How it has come to its end, as far as that is known."""
+        if self._cause is not None:
+            return self._cause
+        if self.dismissed:
+            return Cause.ORDERLY
+        how = self._how
+        if how is None or not how.by_itself:
+            return Cause.KILLED
+        is_orderly = how == describe_exit(0) and not self.cut_off
+        return Cause.ORDERLY if is_orderly else Cause.CRASHED
+
+    def post(
+        self, message: interpreter_pb2.DaemonMessage, more: bytes = b""
+    ) -> asyncio.Future[interpreter_pb2.InterpreterMessage]:
+        """Give one instruction; the future has its answer, or InterpreterDiedError.
+
+        Instructions reach the interpreter in the order of these calls, and are carried out in
+        that order. ``more`` are the bytes of a message with further fields, for what is long and
+        goes to several. Raises InterpreterDiedError.
+        """
+        if not self.alive:
+            raise self.death()
+        number = message.instruction_id = next(self._instruction_ids)
+        answer: asyncio.Future[interpreter_pb2.InterpreterMessage] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._answers[number] = answer
+        answer.add_done_callback(lambda _: self._answers.pop(number, None))
+        self._outbox.put_nowait(message.SerializeToString() + more if more else message)
+        if self.lease is not None and self.flight_record is None and message.HasField("stage"):
+            # An import runs code of users, which may hold the interpreter lock for long; it has
+            # a limit of its own. Where the flight record can be seen, that says who holds it.
+            patience = ExitStack()
+            patience.enter_context(self.lease.suspended())
+            answer.add_done_callback(lambda _: patience.close())
+        return answer
+
+    async def instruct(
+        self, message: interpreter_pb2.DaemonMessage, *, timeout: float
+    ) -> interpreter_pb2.InterpreterMessage:
+        """Give one instruction, as ``post`` does, and wait for its answer.
+
+        Raises the error that the interpreter answers with, InterpreterDiedError, or
+        DeadlineExceededError: then the answer is unknown.
+        """
+        try:
+            reply = await asyncio.wait_for(self.post(message), timeout)
+        except TimeoutError as error:
+            raise self.silence(message, timeout) from error
+        return checked_answer(reply)
+
+    async def wait_for_direct_calls(self, load_id: int) -> None:
+        """Waits until it is running no direct call of a library, or has ended."""
+        if self.direct_lane and self.alive:
+            wait = interpreter_pb2.AwaitDirectCalls(load_id=load_id)
+            with contextlib.suppress(InterpreterDiedError):
+                await self.post(interpreter_pb2.DaemonMessage(await_direct_calls=wait))
+
+    def silence(
+        self, message: interpreter_pb2.DaemonMessage, timeout: float
+    ) -> DeadlineExceededError:
+        """The error of an instruction that was not answered in time."""
+        return DeadlineExceededError(
+            f"interpreter {self.name} did not answer a {message.WhichOneof('kind')} "
+            f"instruction within {timeout:g} s",
+            interpreter=self.name,
+        )
+
+    def tell(self, message: interpreter_pb2.DaemonMessage) -> None:
+        """Say something that is not answered, if the interpreter is still there."""
+        if self.alive:
+            self._outbox.put_nowait(message)
+
+    async def open_lane(self, path: str) -> None:
+        """Open the way that calls take: the local lane at ``path``, if that can be reached, and
+        else a stream. The session ends if there is none.
+        """
+        if path:
+            try:
+                # Large tensors of streams go this way; all else has passed a limit already.
+                self._take_lane(await AsyncLane.connect(path, MAX_MESSAGE_BYTES_HIGHEST))
+            except (OSError, TimeoutError, OpdispatchError) as error:
+                LOG.warning(
+                    "interpreter %s is called over gRPC: %s",
+                    self.name,
+                    error,
+                    extra=fields(Event.LANE_SLOW, interpreter=self.name),
+                )
+            else:
+                self.lane_path = path
+                return
+        try:
+            self._take_lane(await AsyncStream.open(self._channel, self._limit))
+        except LaneClosedError as error:
+            self.end(f"the daemon cannot call it at {self.address}: {error}")
+
+    def _take_lane(self, lane: InterpreterLane) -> None:
+        if not self.alive:
+            lane.close()
+            return
+        self._lane = lane
+        lane.ended.add_done_callback(self._lane_ended)
+
+    def call(
+        self, request: execution_pb2.CallRequest, context: CallContext
+    ) -> asyncio.Future[execution_pb2.CallReply]:
+        """Have the interpreter run a kernel, for as long as it takes; the reply may be an error.
+
+        The future may have LaneClosedError. Raises MessageTooLargeError and LaneClosedError.
+        """
+        lane = self._joined_lane()
+        self._write(request, context)
+        reply = lane.call(request, f"the call of {request.operator}", context.tensors)
+        self.calls_in_flight += 1
+        self.calls_total += 1
+        reply.add_done_callback(self._call_ended)
+        return reply
+
+    @property
+    def has_lane(self) -> bool:
+        """Whether ``call_then`` can be used."""
+        return self._lane is not None and not self._lane.is_closed
+
+    def call_then(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        on_reply: Callable[[execution_pb2.CallReply | LaneClosedError], None],
+    ) -> None:
+        """``call``, but ``on_reply`` is called as soon as the reply is read."""
+
+        def end(result: execution_pb2.CallReply | LaneClosedError) -> None:
+            self.calls_in_flight -= 1
+            on_reply(result)
+
+        self._write(request, context)
+        what = f"the call of {request.operator}"
+        self._joined_lane().call_then(request, what, end, context.tensors)
+        self.calls_in_flight += 1
+        self.calls_total += 1
+
+    def _joined_lane(self) -> InterpreterLane:
+        if self._lane is None:
+            raise LaneClosedError("it has not joined yet", was_sent=False)
+        return self._lane
+
+    def _write(self, request: execution_pb2.CallRequest, context: CallContext) -> None:
+        context.write_to(request)
+        # Only from here: a client's own word would take the limit off the reply.
+        tensors = context.tensors
+        request.chunks_reply = tensors is not None and tensors.results_of_any_size
+
+    def _call_ended(self, reply: asyncio.Future[execution_pb2.CallReply]) -> None:
+        self.calls_in_flight -= 1
+
+    def death(self, what: str = "", **facts: str) -> InterpreterDiedError:
+        """The error of something that this interpreter was doing, or should have done."""
+        doing = f" while {what}" if what else ""
+        if self._ended_by_itself:
+            facts["ended_by"] = "itself"
+        return InterpreterDiedError(
+            f"interpreter {self.name} (pid {self.pid}) went away{doing}: {self.reason}",
+            interpreter=self.name,
+            **facts,
+        )
+
+    def end(
+        self,
+        reason: str,
+        *,
+        cause: Cause | None = None,
+        named: Subject | None = None,
+        come_back: bool = False,
+        hung: bool = False,
+    ) -> None:
+        """End the session: whoever waits for the interpreter is told. Idempotent.
+
+        ``cause`` and ``named`` say whose fault it is, where the end of the process does not tell.
+        ``come_back`` tells the interpreter that it may say hello again; ``hung``, that it has
+        nothing to say any more.
+        """
+        if not self.alive:
+            return
+        self.reason = reason
+        self._cause, self.named = cause, named or self.named
+        self.silence_at_end = self.lease.silence if self.lease is not None else 0.0
+        self._replies_may_come = not hung
+        self.goodbye = interpreter_pb2.Goodbye(reason=reason, come_back=come_back)
+        self.ended.set()
+        self._outbox.put_nowait(interpreter_pb2.DaemonMessage(goodbye=self.goodbye))
+        for answer in list(self._answers.values()):
+            if not answer.done():
+                answer.set_exception(self.death())
+                answer.exception()  # nobody may wait for it any more
+        callbacks, self._at_end = self._at_end, []  # some have the session
+        for callback in callbacks:
+            callback()
+
+    async def explain_end(self) -> None:
+        """Waits, for a moment, until the session has ended and it is known why.
+
+        The end of a connection is often the first that is seen of the end of a process; only the
+        system knows whether that was the process's own doing.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EXPLANATION_WAIT):
+                await self.ended.wait()
+                if self.supervised and not self.dismissed:
+                    await self._process_ended.wait()
+
+    def end_with_process(self, how: ProcessEnd) -> None:
+        """End the session of a process that has ended; one that has ended learns why."""
+        if not self._process_ended.is_set():
+            self._process_ended.set()
+            self._how = how
+            self._ended_by_itself = how.by_itself
+            if self.reason == UNEXPLAINED:
+                self.reason = f"its process {how}"
+        self.end(f"its process {how}")
+
+    def note_unfit(self, problem: str, suspect: str = "") -> None:
+        """Take in why it can run kernels no more, and which operator has just run; once."""
+        if self.alive and not self.unfit:
+            self.unfit = problem
+            if suspect:
+                self.named = Subject(KERNEL, "", suspect)
+            self.on_unfit(self, problem)
+
+    def at_end(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called when the session ends; now, if it has ended."""
+        if self.alive:
+            self._at_end.append(callback)
+        else:
+            callback()
+
+    async def close(self) -> None:
+        """Close the lane of calls, once the last replies have had their time."""
+        grace = LAST_REPLIES_WAIT if self._replies_may_come else None
+        if self._lane is not None:
+            if grace is not None:
+                await asyncio.wait([self._lane.ended], timeout=grace)
+            self._lane.close()
+        await self._channel.close(grace)
+
+    def _lane_ended(self, ended: asyncio.Future[Exception | None]) -> None:
+        """Without its lane an interpreter is of no use; most often it has just died."""
+        error = ended.result()
+        reason = f"its lane of calls ended: {error}" if error else "its lane of calls ended"
+        # If its process has, the reason for that comes in a moment, and says more.
+        asyncio.get_running_loop().call_later(LANE_END_WAIT, self.end, reason)
+
+    # -- the stream, served by the servicer -----------------------------------------------------
+
+    async def write_to(self, context: SessionContext) -> None:
+        """Send instructions as they come, and when the session has ended, why."""
+        while True:
+            message = await self._outbox.get()
+            if self.goodbye is not None:
+                break  # what it should still have done, nobody waits for any more
+            await context.write(message)
+        await context.write(interpreter_pb2.DaemonMessage(goodbye=self.goodbye))
+
+    async def read_from(self, context: SessionContext) -> None:
+        """Take answers until the interpreter ends its side."""
+        while True:
+            message = await context.read()
+            if not isinstance(message, interpreter_pb2.InterpreterMessage):
+                return  # grpc.aio.EOF
+            if self.lease is not None:
+                self.lease.renew()
+            if message.HasField("overdue"):
+                self.on_overdue(self, message.overdue)
+            elif message.HasField("kernel_errors"):
+                self.kernel_errors_total += sum(c.count for c in message.kernel_errors.counts)
+                self.on_kernel_errors(message.kernel_errors)
+            elif message.HasField("heartbeat"):
+                self.heartbeat = message.heartbeat
+                if not message.heartbeat.problem:
+                    self.sound_at = time.monotonic()
+                else:
+                    self.note_unfit(message.heartbeat.problem, message.heartbeat.suspect)
+            elif message.HasField("direct_ports"):
+                self.direct_ports = tuple(message.direct_ports.ports)
+            answer = self._answers.get(message.instruction_id)
+            if answer is not None and not answer.done():
+                answer.set_result(message)
+
+
+def checked_answer(
+    reply: interpreter_pb2.InterpreterMessage,
+) -> interpreter_pb2.InterpreterMessage:
+    """The answer to an instruction; raises the error that it carries."""
+    if reply.HasField("failed"):
+        raise error_from_status(reply.failed)
+    return reply
+
+
+SessionContext = grpc.aio.ServicerContext[
+    interpreter_pb2.InterpreterMessage, interpreter_pb2.DaemonMessage
+]

@@ -1,0 +1,213 @@
+"""The catalog of libraries: the versions of each name, and what has become of
+operators that are gone. It decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
+from pathlib import PurePath
+from weakref import WeakValueDictionary
+
+from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionState
+from opdispatch_wire.errors import LibraryNotFoundError
+from opdispatch_wire.v1 import interpreter_pb2
+
+# Below the active version, the one that was active before it is kept.
+KEPT_VERSIONS = 2
+# How many operators that are gone are remembered, for the sake of messages.
+GONE_REMEMBERED = 10_000
+# How many libraries a message names, and how much of a name is compared with others.
+_NAMED = 20
+_LONGEST_NAME = 200
+
+
+class LibraryCatalog:
+    """The versions that are kept of each name. Changes in the event loop only.
+
+    ``line`` is a lock for each name: whoever changes which versions a name has, or how many
+    replicas, holds it. An interpreter's death does not wait for it.
+    """
+
+    def __init__(self) -> None:
+        # Of each name, in the order in which they were active. The last one is active or waits
+        # for an interpreter.
+        self._versions: dict[str, list[LibraryVersion]] = {}
+        self._last_version: dict[str, int] = {}
+        self._load_ids = itertools.count(1)
+        self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        # What has become of operators, for the message when one of them is called.
+        self._gone: OrderedDict[str, str] = OrderedDict()
+
+    def line(self, name: str) -> asyncio.Lock:
+        """The lock of a name; those who wait for it get it in the order of their coming."""
+        return self._lines.setdefault(name, asyncio.Lock())
+
+    def all_versions(self) -> list[LibraryVersion]:
+        """Every version that is kept, in order of name, then version."""
+        return [
+            version
+            for name in sorted(self._versions)
+            for version in sorted(self._versions[name], key=lambda version: version.version)
+        ]
+
+    def count_kernel_errors(self, errors: interpreter_pb2.KernelErrors) -> None:
+        """Add what an interpreter has reported; what is of no version that is kept is dropped."""
+        versions = {version.load_id: version for version in self.all_versions()}
+        for each in errors.counts:
+            if (version := versions.get(each.load_id)) is not None:
+                # A new one each time: other threads may be looking.
+                version.kernel_errors = version.kernel_errors + Counter({each.operator: each.count})
+
+    def kernel_errors(self) -> Counter[str]:
+        """Return how many calls of each operator have failed, of the versions that are kept."""
+        return sum((version.kernel_errors for version in self.all_versions()), Counter())
+
+    def newest(self) -> list[LibraryVersion]:
+        """Of each library, the version that is active, or will be when it has an interpreter."""
+        return [_current(self._versions[name]) for name in sorted(self._versions)]
+
+    def newest_of(self, name: str) -> LibraryVersion | None:
+        """That version of one library; None if there is none of that name."""
+        versions = self._versions.get(name)
+        return versions[-1] if versions else None
+
+    def get_newest(self, name: str) -> LibraryVersion:
+        """That version of one library. Raises LibraryNotFoundError."""
+        newest = self.newest_of(name)
+        if newest is None:
+            raise self.not_found(name)
+        return newest
+
+    def versions_of(self, name: str) -> list[LibraryVersion]:
+        """The versions of a name, in the order in which they were active."""
+        return list(self._versions.get(name, ()))
+
+    def set_versions(self, name: str, versions: list[LibraryVersion]) -> None:
+        """Notes which versions a name has from now on."""
+        if versions:
+            self._versions[name] = versions
+        else:
+            self._versions.pop(name, None)
+
+    def add(self, version: LibraryVersion) -> list[LibraryVersion]:
+        """Note that a version is the newest of its name; the versions that are not kept any more.
+
+        Only the newest version below the active one is kept.
+        """
+        versions = [v for v in self.versions_of(version.name) if v is not version]
+        self._versions[version.name] = [*versions[-1:], version]
+        self.note_last_version(version.name, version.version)
+        return versions[:-1]
+
+    def last_version(self, name: str) -> int:
+        """The highest number that a version of this name has had; 0 if there was none."""
+        return self._last_version.get(name, 0)
+
+    def note_last_version(self, name: str, number: int) -> None:
+        """Note that a version of this name has had that number."""
+        self._last_version[name] = max(self.last_version(name), number)
+
+    def next_version(self, name: str) -> int:
+        """The number of the next version of a name; numbers of failed loads are given again."""
+        return self.last_version(name) + 1
+
+    def new_load_id(self) -> int:
+        """A number that no version has had."""
+        return next(self._load_ids)
+
+    def library_of(self, operator: str) -> str:
+        """The name of a library that has the operator now; "" if none has."""
+        found = (version.name for version in self.newest() if version.has_operator(operator))
+        return next(found, "")
+
+    def definer_of(self, *, operator: str = "", namespace: str = "") -> str:
+        """Return the name of the library that defines the operator, or owns the namespace; "" if
+        none does.
+        """
+        for version in self.newest():
+            for each in version.registrations:
+                if each.kind == "library" and each.namespace == namespace != "":
+                    return version.name
+                if each.kind == "def" and each.schema and str(each.schema.name) == operator:
+                    return version.name
+        return ""
+
+    def find_waiting(self, operator: str) -> LibraryVersion | None:
+        """The version that has the operator, and waits for an interpreter."""
+        for version in self.newest():
+            if version.state is VersionState.WAITING and any(
+                operator in (name, name.partition(".")[0]) for name in version.operators
+            ):
+                return version
+        return None
+
+    def explain_absence(self, operator: str) -> str:
+        """Return why an operator is not there any more; "" if that is not known."""
+        return self._gone.get(operator, "")
+
+    def remember_gone(self, operators: Iterable[str], what: str) -> None:
+        """Note what has become of operators."""
+        for operator in itertools.islice(operators, GONE_REMEMBERED):
+            # Callers may leave the overload's name out.
+            self._gone[operator] = self._gone[operator.partition(".")[0]] = what
+        while len(self._gone) > GONE_REMEMBERED:
+            self._gone.popitem(last=False)
+
+    def forget_gone(self, operators: Iterable[str]) -> None:
+        """Note that operators are there again."""
+        for operator in operators:
+            self._gone.pop(operator, None)
+            self._gone.pop(operator.partition(".")[0], None)
+
+    def not_found(self, name: str, number: int = 0) -> LibraryNotFoundError:
+        """The error of a name, or a version of it, that is not there."""
+        kept = sorted(self._versions.get(name, ()), key=lambda version: version.version)
+        if kept:
+            versions = ", ".join(str(version.version) for version in kept)
+            return LibraryNotFoundError(
+                f"library {name!r} has no version {number}; kept: {versions}", library=name
+            )
+        loaded = sorted(self._versions)
+        more = f" and {len(loaded) - _NAMED} more" if len(loaded) > _NAMED else ""
+        return LibraryNotFoundError(
+            f"no library named {name!r} is loaded; loaded: "
+            f"{', '.join(loaded[:_NAMED]) or 'none'}{more}",
+            hint=self._explain_name(name),
+            library=name,
+        )
+
+    def _explain_name(self, name: str) -> str:
+        """Return what else a name is that is no library's, and which library was meant, then."""
+        operator, source = name.partition(".")[0], PurePath(name).name
+        kinds: dict[str, Callable[[LibraryVersion], bool]] = {
+            f"operator {name}": lambda v: any(
+                operator in (each.partition(".")[0], _without_namespace(each)) or each == name
+                for each in v.operators
+            ),
+            f"namespace {name}": lambda v: any(
+                each.partition("::")[0] == name.removesuffix("::") for each in v.operators
+            ),
+            f"what was loaded from {source}": lambda v: (
+                v.source.label in (name, source) or v.name == PurePath(source).stem
+            ),
+        }
+        for what, is_meant in kinds.items():
+            if found := [version.name for version in self.newest() if is_meant(version)]:
+                return f"{what} is in library {' and '.join(map(repr, found[:_NAMED]))}"
+        import difflib  # for errors alone
+
+        close = difflib.get_close_matches(name[:_LONGEST_NAME], self._versions, n=1)
+        return f"did you mean {close[0]!r}?" if close else ""
+
+
+def _current(versions: list[LibraryVersion]) -> LibraryVersion:
+    """The last one, unless that is on its way out and the one below has taken its place."""
+    in_force = (VersionState.ACTIVE, VersionState.WAITING)
+    return next((v for v in reversed(versions) if v.state in in_force), versions[-1])
+
+
+def _without_namespace(operator: str) -> str:
+    return operator.partition("::")[2].partition(".")[0]

@@ -1,0 +1,282 @@
+"""The pools of interpreters: opened, provided with processes, closed, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from opdispatch_server.daemon.environments.build import Report
+from opdispatch_server.daemon.environments.import_source import LibrarySource
+from opdispatch_server.daemon.environments.store import Environment, EnvironmentStore
+from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
+from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.libraries.version import LibraryVersion
+from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
+from opdispatch_server.daemon.processes.supervisor import Supervisor
+from opdispatch_server.library_code.module_file import digest_module
+from opdispatch_wire.errors import InterpreterNotFoundError, LibraryLoadError
+
+START_TIMEOUT = 60.0
+END_GRACE = 1.0
+NAME_PART_LENGTH = 40
+
+
+class InterpreterPools:
+    """Every pool that a version holds open, by key. Belongs to the event loop.
+
+    ``on_ended`` is told the name of an interpreter that has ended for good, which is free after
+    that.
+
+    Invariants: a pool in ``_pools`` has users; ``_by_name`` has every name that the supervisor
+    keeps running for a pool, until its process has ended and ``on_ended`` has been told.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        sessions: InterpreterSessions,
+        environments: EnvironmentStore,
+    ) -> None:
+        self._supervisor = supervisor
+        self._sessions = sessions
+        self._environments = environments
+        self._pools: dict[str, InterpreterPool] = {}
+        self._by_name: dict[str, InterpreterPool] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self.on_ended: Callable[[str], Awaitable[None]] = _nothing
+
+    @asynccontextmanager
+    async def opened(
+        self, library: str, source: LibrarySource, report: Report
+    ) -> AsyncIterator[tuple[InterpreterPool, LibrarySource]]:
+        """Within it, there is a pool for a version of a library, whose home is not shared.
+
+        Makes the environment that it asks for, and starts no interpreter yet. The source comes
+        with the digest of a module that could only be looked for in that environment. A version
+        that is to live longer has to ``hold`` the pool. Raises LibraryLoadError.
+        """
+        home = source.home
+        environment = None
+        if home.has_environment:
+            environment = await self._environments.get(home, report)
+            if source.is_module:
+                places = environment.places
+                digest = await asyncio.to_thread(digest_module, source.label, places)
+                source = dataclasses.replace(source, sha256=digest)
+        pool = self._get(library, source, environment)
+        pool.users += 1
+        try:
+            yield pool, source
+        finally:
+            self._close(pool)
+
+    def hold(self, version: LibraryVersion, pool: InterpreterPool | None) -> None:
+        """Note that a version needs the pool, until ``let_go``."""
+        version.pool = pool
+        if pool is not None:
+            pool.users += 1
+
+    def let_go(self, version: LibraryVersion) -> None:
+        """Of a version that is gone for good: it needs its pool no more. Idempotent."""
+        pool, version.pool = version.pool, None
+        if pool is not None:
+            self._close(pool)
+
+    async def provide_for(self, version: LibraryVersion) -> None:
+        """See to it that a version has the interpreters it should have, its pool included.
+
+        Nothing is to be done for one that everybody's interpreters will do for. Raises
+        LibraryLoadError.
+        """
+        if version.source.home.is_shared:
+            return
+        if version.pool is None:  # the daemon has it from a time before its own start
+            async with self.opened(version.name, version.source, _nobody) as (pool, _):
+                self.hold(version, pool)
+        if version.pool is not None:
+            await self.provide(version.pool, version.interpreters_wanted, _nobody)
+
+    async def provide(self, pool: InterpreterPool, count: int, report: Report) -> None:
+        """See to it that the pool has ``count`` interpreters ready. Raises LibraryLoadError."""
+        while len(pool.names) < count:
+            name = self._free_name(pool)
+            report(f"starting interpreter {name}")
+            pool.names.append(name)
+            self._by_name[name] = pool
+            self._supervisor.add(name)
+        ready = asyncio.create_task(
+            self._sessions.wait_until(lambda: len(self.ready(pool)) >= count, START_TIMEOUT)
+        )
+        troubles = {
+            asyncio.create_task(self._supervisor.wait_quarantined(name)): name
+            for name in pool.names
+        }
+        try:
+            await asyncio.wait({ready, *troubles}, return_when=asyncio.FIRST_COMPLETED)
+            if ready.done() and ready.result():
+                return
+        finally:
+            for task in (ready, *troubles):
+                task.cancel()
+        for task, name in troubles.items():
+            if task.done() and not task.cancelled():
+                raise LibraryLoadError(
+                    f"interpreter {name} for {pool.reserved_for} cannot be had: {task.result()}",
+                    output="\n".join(list(self._supervisor.last_lines(name))[-10:]),
+                )
+        raise LibraryLoadError(
+            f"{len(self.ready(pool))} of {count} interpreters for {pool.reserved_for} were "
+            f"ready after {START_TIMEOUT:g} s; the daemon's log has their output"
+        )
+
+    def shrink(self, pool: InterpreterPool | None, versions: Iterable[LibraryVersion]) -> None:
+        """Ends interpreters of a pool that are more than are wanted and hold none of ``versions``,
+        which are all that there are.
+        """
+        if pool is None:
+            return
+        mine = [version for version in versions if version.pool is pool]
+        if pool.users > len(mine):
+            return  # something is being loaded, and needs them
+        held = {replica.session.name for version in mine for replica in version.replicas}
+        wanted = max((version.interpreters_wanted for version in mine), default=0)
+        idle = [name for name in pool.names if name not in held]
+        surplus = max(len(pool.names) - wanted, 0)
+        self._dismiss(pool, idle[len(idle) - min(surplus, len(idle)) :])
+
+    def ready(self, pool: InterpreterPool | None) -> list[InterpreterSession]:
+        """The interpreters that can take a library of that pool, in order of name."""
+        return [session for session in self._sessions.ready() if session.pool is pool]
+
+    def explain_want(self, pool: InterpreterPool | None) -> tuple[str, str]:
+        """Why the pool will have no interpreter, and what helps; "" if it has one, or will."""
+        if any(session.pool is pool and session.alive for session in self._sessions.all()):
+            return "", ""
+        quarantined = self._supervisor.quarantined()
+        names = (
+            [name for name in self._supervisor.names if name not in self._by_name]
+            if pool is None
+            else pool.names
+        )
+        if any(name not in quarantined for name in names):
+            return "", ""
+        if names:
+            revivals = ", ".join(f"`opdispatch revive {name}`" for name in names)
+            return (
+                f"every interpreter that could take it is quarantined: {', '.join(names)}",
+                f"`opdispatch interpreters` shows why; start one again with {revivals}",
+            )
+        return (
+            "no interpreter is connected that could hold it",
+            "start one with `opdispatch worker`, or the daemon with --workers 1 or more",
+        )
+
+    def is_coming(self, name: str = "") -> bool:
+        """Return whether an interpreter is about to be ready: the one of that name, or any.
+
+        It is being started, or has joined and is being told what is loaded.
+        """
+        joining = {each.name for each in self._sessions.all() if each.alive and not each.ready}
+        ready = {each.name for each in self._sessions.ready()}
+        coming = {*joining, *self._supervisor.names} - {*self._supervisor.quarantined()} - ready
+        return name in coming if name else bool(coming)
+
+    def check(self, session: InterpreterSession, pool: InterpreterPool | None) -> None:
+        """Raise InterpreterNotFoundError if it takes no library of that pool."""
+        if session.pool is not pool:
+            only = session.pool.reserved_for if session.pool else "libraries of no environment"
+            raise InterpreterNotFoundError(
+                f"interpreter {session.name} is only for {only}", interpreter=session.name
+            )
+
+    def find(self, interpreter: str) -> InterpreterPool | None:
+        """The pool that an interpreter of the daemon's belongs to, by its name."""
+        return self._by_name.get(interpreter)
+
+    def names_for_all(self) -> list[str]:
+        """Return the interpreters of no pool, live or about to be again."""
+        quarantined = self._supervisor.quarantined()
+        ours = [n for n in self._supervisor.names if self.find(n) is None and n not in quarantined]
+        joined = [s.name for s in self._sessions.all() if s.pool is None and not s.supervised]
+        return ours + joined
+
+    def python_of(self, interpreter: str) -> Path | None:
+        """The Python that the interpreter of that name runs; None: the daemon's own."""
+        pool = self.find(interpreter)
+        return pool.python if pool else None
+
+    def ends_with(self, pools: list[InterpreterPool]) -> list[InterpreterSession]:
+        """The interpreters that end when each of ``pools`` is closed as often as it is there."""
+        return [
+            session
+            for session in self._sessions.all()
+            if session.pool is not None and pools.count(session.pool) >= session.pool.users
+        ]
+
+    async def wait_for_endings(self) -> None:
+        """Wait until interpreters of pools that were closed have ended."""
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _get(
+        self, library: str, source: LibrarySource, environment: Environment | None
+    ) -> InterpreterPool:
+        if source.home.isolated:
+            # Racing loads of one version share it; other content is another version.
+            key, prefix = f"{library}\0{source}", f"{_name_part(library)}@"
+            reserved_for = f"library {library}"
+        else:
+            assert environment is not None, "a home that is not shared is one of the two"
+            key, prefix = environment.key, f"env-{environment.key[:8]}@"
+            reserved_for = f"environment {environment.key[:8]}"
+        pool = self._pools.get(key)
+        if pool is None:
+            python = environment.python if environment else None
+            pool = self._pools[key] = InterpreterPool(key, reserved_for, prefix, python)
+        return pool
+
+    def _close(self, pool: InterpreterPool) -> None:
+        """Take a user off a pool; with the last one, its interpreters end."""
+        pool.users -= 1
+        if pool.users:
+            return
+        del self._pools[pool.key]
+        self._dismiss(pool, pool.names)
+
+    def _dismiss(self, pool: InterpreterPool, names: Iterable[str]) -> None:
+        for name in list(names):
+            pool.names.remove(name)
+            session = self._sessions.find(name)
+            if session is not None and session.pool is pool:
+                session.dismissed = True
+            task = asyncio.create_task(self._end(name))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def _end(self, name: str) -> None:
+        await self._supervisor.remove(name, END_GRACE)
+        await self._sessions.wait_until_free(name, END_GRACE)
+        await self.on_ended(name)
+        del self._by_name[name]
+
+    def _free_name(self, pool: InterpreterPool) -> str:
+        taken = {*self._by_name, *(session.name for session in self._sessions.all())}
+        names = (f"{pool.prefix}{number}" for number in itertools.count(1))
+        return next(name for name in names if name not in taken)
+
+
+async def _nothing(name: str) -> None:
+    pass
+
+
+def _nobody(line: str) -> None:
+    """Is told the steps of what nobody waits for."""
+
+
+def _name_part(library: str) -> str:
+    """Return the part of a library's name that an interpreter's name can have."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", library)[:NAME_PART_LENGTH]

@@ -1,0 +1,106 @@
+"""The daemon's own dispatcher: the operators of all libraries, with kernels that forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+from opdispatch import Dispatcher, OperatorName, Registration
+from opdispatch.dispatch.registration import RegistrationHandle
+from opdispatch.errors import InternalError
+from opdispatch_server.daemon.libraries.kernel_route import KernelRoute
+from opdispatch_server.lifted_kernels import LiftedKernels
+
+if TYPE_CHECKING:
+    from opdispatch_server.daemon.libraries.version import LibraryVersion
+
+
+class OperatorRegistry:
+    """Whole libraries come and go, each change in one publication.
+
+    What goes through all registrations of a library, ``own``, ``check``, ``publish`` and
+    ``disown``, is called from worker threads, one at a time, and one by one: a single step of C
+    code for all of them would hold the interpreter lock, and the event loop up. The rest is for
+    the event loop. ``on_published`` is called by such a thread, after a publication, with the
+    operators for which something has been registered.
+
+    Note [Two epochs]
+        That of the dispatcher passes at the very instant of a publication, in the middle of
+        the event loop's steps. ``epoch`` passes when the states of the versions have followed
+        (see LibraryTransaction). What is remembered of the dispatcher alone is of the former, and
+        what also follows from the versions is of the latter.
+    """
+
+    def __init__(self) -> None:
+        self.dispatcher = Dispatcher(compiles=False)
+        self.epoch = 0
+        self.on_published: Callable[[Collection[OperatorName]], None] = lambda names: None
+        self._owners: dict[Registration, LibraryVersion] = {}
+
+    def begin_epoch(self) -> None:
+        """The versions' states have followed a publication. See Note [Two epochs]."""
+        self.epoch += 1
+
+    def own(self, version: LibraryVersion) -> None:
+        """Notes whose the registrations of ``version`` are: before they are published."""
+        for registration in version.registrations:
+            self._owners[registration] = version
+
+    def disown(self, version: LibraryVersion) -> None:
+        """Forget the registrations of ``version``: once they are published no more."""
+        for registration in version.registrations:
+            self._owners.pop(registration, None)
+        handles, version.handles = version.handles, []
+        while handles:
+            handles.pop()
+
+    def find_owner(self, registration: Registration | None) -> LibraryVersion | None:
+        """The version that made a registration; None for one that every dispatcher has."""
+        return self._owners.get(registration) if registration is not None else None
+
+    def find_kernel(self, registration: Registration) -> tuple[LibraryVersion, int] | None:
+        """The version that has the kernel of a registration, and its place in the batch.
+
+        None for a kernel that every process has, such as the fallback of autograd.
+        """
+        route = registration.kernel.function if registration.kernel is not None else None
+        if not isinstance(route, KernelRoute):
+            return None
+        owner = self._owners.get(registration)
+        if owner is None:
+            raise InternalError(f"{registration} is of no library")
+        return owner, route.place
+
+    def check(
+        self, registrations: Sequence[Registration], replacing: Sequence[RegistrationHandle]
+    ) -> None:
+        """Raises the RegistrationError that ``publish`` would; changes nothing."""
+        with self.dispatcher.transaction() as transaction:
+            self._swap(registrations, replacing)
+            transaction.rollback()
+
+    def publish(
+        self,
+        registrations: Sequence[Registration],
+        replacing: Sequence[RegistrationHandle],
+        above: Sequence[Sequence[RegistrationHandle]] = (),
+    ) -> list[list[RegistrationHandle]]:
+        """Puts ``registrations`` in the place of what the handles own, below the kernels of those
+        ``above``, which are in their order; returns their handles, and all those above.
+
+        Raises RegistrationError, and then changes nothing.
+        """
+        with self.dispatcher.transaction():
+            lifted = [LiftedKernels(handles, registrations) for handles in above]
+            published = [self._swap(registrations, replacing)]
+            published += [kernels.put_back(self.dispatcher) for kernels in lifted]
+        names = (r.schema.name if r.schema is not None else r.name for r in registrations)
+        self.on_published({name for name in names if name is not None})
+        return published
+
+    def _swap(
+        self, registrations: Sequence[Registration], replacing: Sequence[RegistrationHandle]
+    ) -> list[RegistrationHandle]:
+        for handle in reversed(replacing):
+            handle.close()
+        return [self.dispatcher.register(registration) for registration in registrations]

@@ -1,0 +1,245 @@
+"""Which interpreter is given a library: ready, not being drained, with the device it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from opdispatch.errors import DeviceError
+from opdispatch_server.blame.separation import Separation
+from opdispatch_server.daemon.event_loop.changes import Changes
+from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
+from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.libraries.device_holders import DeviceHolders
+from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPools
+from opdispatch_server.daemon.libraries.replica import ReplicaState
+from opdispatch_server.daemon.libraries.version import LibraryVersion
+from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
+from opdispatch_wire.errors import InterpreterNotFoundError, RefusedError
+
+BUSY_PATIENCE = 5.0
+"""How many seconds a replica waits for an interpreter that imports something else; the next that is
+free is given it later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a load is to go: an interpreter by name, any with a kind of device, or anywhere."""
+
+    interpreter: str = ""
+    device: str = ""
+    # The interpreters that can have it at all; None: everybody's.
+    pool: InterpreterPool | None = None
+
+
+class Placement:
+    """Chooses interpreters, and sees to it that each imports one library at a time.
+
+    A session's ``loading`` is set from ``claim`` to ``release``: in the same step of the event
+    loop in which it was chosen. ``on_freed`` runs after each release. Belongs to the event loop.
+    """
+
+    def __init__(
+        self,
+        sessions: InterpreterSessions,
+        pools: InterpreterPools,
+        versions: Callable[[], Iterable[LibraryVersion]],
+        devices: DeviceHolders,
+        separation: Separation,
+    ) -> None:
+        self._sessions = sessions
+        self._pools = pools
+        self._versions = versions
+        self._devices = devices
+        self._separation = separation
+        # By name: one that is started again is still being drained.
+        self._draining: set[str] = set()
+        self._changes = Changes()
+        self.on_freed: Callable[[], None] = lambda: None
+
+    def is_draining(self, session: InterpreterSession) -> bool:
+        """Whether the interpreter is given nothing new."""
+        return session.name in self._draining
+
+    def names_for_all(self) -> list[str]:
+        """Return the interpreters that all libraries may be in, live or about to be again."""
+        return [name for name in self._pools.names_for_all() if name not in self._draining]
+
+    def start_draining(self, session: InterpreterSession) -> None:
+        """From now on the interpreter is given nothing new."""
+        self._draining.add(session.name)
+        self.note_change()
+
+    def end_draining(self, name: str) -> bool:
+        """The interpreter may be given something again; whether it could not."""
+        was_draining = name in self._draining
+        self._draining.discard(name)
+        self.note_change()
+        return was_draining
+
+    def forget(self, session: InterpreterSession) -> None:
+        """Note that an interpreter has left; another one of its name may be started."""
+        if not session.supervised:  # the next one of its name is another
+            self._draining.discard(session.name)
+        self.note_change()
+
+    def restore_draining(self, names: Iterable[str]) -> None:
+        """Notes which interpreters were being drained before the daemon was started again."""
+        self._draining.update(names)
+
+    def belongs(self, version: LibraryVersion, session: InterpreterSession) -> bool:
+        """Whether a version may stay in an interpreter: that is not being drained, and is not for
+        libraries that do harm where this one does none, or the reverse.
+        """
+        if self.is_draining(session):
+            return False
+        return self._may_hold(session, version.name, version.device, version.pool)
+
+    def is_apart(self, version: LibraryVersion) -> bool:
+        """Whether a version is kept from others, since it has brought interpreters down."""
+        return version.name in self._separation.apart
+
+    async def claim(self, place: Place, library: str) -> InterpreterSession:
+        """Waits for an interpreter that imports nothing, and keeps it for one import of a library.
+
+        Raises InterpreterNotFoundError if there is none that could, busy or not, and
+        RefusedError if the one that is asked for is being drained.
+        """
+        while True:
+            if session := self._take(self._candidates(place, library)):
+                return session
+            await self._changes.wait()
+
+    async def claim_spare(
+        self, version: LibraryVersion, patience: float
+    ) -> InterpreterSession | None:
+        """Like ``claim``, for one more replica of ``version``; None if nobody can have it.
+
+        Busy ones are waited for, but no longer than ``patience`` seconds.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while spare := self.find_spare(version):
+                    if session := self._take(spare):
+                        return session
+                    await self._changes.wait()
+        return None
+
+    async def claim_holder(self, version: LibraryVersion) -> InterpreterSession | None:
+        """Like ``claim``, for an interpreter that holds ``version``; None if none does."""
+        while holders := {r.session: r for r in version.replicas if r.session.alive}:
+            if session := self._take(holders):
+                if holders[session].state is ReplicaState.LEAVING:
+                    holders[session].state = ReplicaState.SERVING
+                return session
+            await self._changes.wait()
+        return None
+
+    def find_spare(self, version: LibraryVersion) -> list[InterpreterSession]:
+        """The interpreters that could become replicas of ``version``, busy or not."""
+        return [
+            session
+            for session in self._usable(version.device, version.pool)
+            if version.find_replica(session) is None
+            and self._may_hold(session, version.name, version.device, version.pool)
+        ]
+
+    def release(self, session: InterpreterSession) -> None:
+        """End a claim."""
+        session.loading = False
+        self.note_change()
+        self.on_freed()
+
+    def note_change(self) -> None:
+        """Have everybody who waits look again: interpreters have come, gone, or are free."""
+        self._changes.note()
+
+    async def wait_for_change(self) -> None:
+        """Wait until interpreters have come, gone, or are free. Look first, and again after it."""
+        await self._changes.wait()
+
+    def is_coming(self, name: str = "") -> bool:
+        """Return whether an interpreter is about to be ready: the one of that name, or any."""
+        return self._pools.is_coming(name)
+
+    def get(self, name: str) -> InterpreterSession:
+        """The interpreter of that name, if libraries may go there. Raises as ``claim``."""
+        session = self._sessions.get_ready(name)
+        if self.is_draining(session):
+            raise RefusedError(
+                f"interpreter {name} is being drained and takes no new libraries",
+                hint=f"`opdispatch drain {name} --undo` ends that",
+                interpreter=name,
+            )
+        return session
+
+    def _candidates(self, place: Place, library: str) -> list[InterpreterSession]:
+        if place.interpreter:
+            session = self.get(place.interpreter)
+            self._pools.check(session, place.pool)
+            return [session]
+        if usable := self._usable(place.device, place.pool):
+            # If there is none of these, others are about to be there.
+            return [s for s in usable if self._may_hold(s, library, place.device, place.pool)]
+        ready = self._pools.ready(place.pool)
+        if not ready:
+            problem, hint = self._pools.explain_want(place.pool)
+            raise InterpreterNotFoundError(
+                f"the library cannot be loaded: {problem or 'no interpreter is ready yet'}",
+                hint=hint or "try again in a moment",
+            )
+        what = f"with a {place.device} device" if place.device else "that is not being drained"
+        raise InterpreterNotFoundError(
+            f"there is no interpreter {what}; connected: {self._describe(ready)}",
+            device=place.device,
+        )
+
+    def absence_of(self, device: str) -> DeviceError:
+        """The error of a device that no interpreter has: it says what they have."""
+        return DeviceError(
+            f"no interpreter has the device {device[:60]!r}; "
+            f"connected: {self._describe(self._sessions.ready())}",
+            device=device[:60],
+        )
+
+    def _describe(self, sessions: Iterable[InterpreterSession]) -> str:
+        return ", ".join(
+            f"{session.name} ({', '.join(self._devices.names_of(session))}"
+            f"{'; draining' if self.is_draining(session) else ''})"
+            for session in sessions
+        )
+
+    def _usable(self, device: str, pool: InterpreterPool | None) -> list[InterpreterSession]:
+        can_have = self._devices.can_have([device] if device else [])
+        return [
+            session
+            for session in self._pools.ready(pool)
+            if session.is_fit and not self.is_draining(session) and can_have(session)
+        ]
+
+    def _may_hold(
+        self,
+        session: InterpreterSession,
+        library: str,
+        device: str,
+        pool: InterpreterPool | None,
+    ) -> bool:
+        """Whether a library may be with the others that an interpreter is for.
+
+        One that needs a device goes where that is, and one with interpreters of its own hurts
+        nobody.
+        """
+        if device or pool is not None:
+            return True
+        return self._separation.may_hold(session.name, library)
+
+    def _take(self, candidates: Iterable[InterpreterSession]) -> InterpreterSession | None:
+        free = [session for session in candidates if not session.loading]
+        if not free:
+            return None
+        held = [replica.session for version in self._versions() for replica in version.replicas]
+        session = min(free, key=held.count)
+        session.loading = True
+        return session

@@ -1,0 +1,459 @@
+"""The daemon's libraries: loaded, replaced, rolled back, scaled, unloaded."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import logging
+from collections.abc import Coroutine
+from contextlib import nullcontext
+from typing import Any
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.daemon.board.health import HealthBoard
+from opdispatch_server.daemon.environments.build import Report
+from opdispatch_server.daemon.interpreters.blame import Blame
+from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
+from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.libraries.catalog import LibraryCatalog
+from opdispatch_server.daemon.libraries.change_log import (
+    about,
+    log_rolled_back,
+    log_scaled,
+    log_unloaded,
+)
+from opdispatch_server.daemon.libraries.device_holders import DeviceHolders
+from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPools
+from opdispatch_server.daemon.libraries.journaling import LibraryJournal
+from opdispatch_server.daemon.libraries.loading import LibraryLoading, LoadOrder, LoadOutcome
+from opdispatch_server.daemon.libraries.memory_given_back import MemoryGivenBack, MemoryMeter
+from opdispatch_server.daemon.libraries.placement import Placement
+from opdispatch_server.daemon.libraries.scaling import LibraryReplicas
+from opdispatch_server.daemon.libraries.settling import LibrarySettling
+from opdispatch_server.daemon.libraries.transaction import LibraryTransaction
+from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionState
+from opdispatch_server.daemon.libraries.wait_reasons import LibraryWaits
+from opdispatch_server.daemon.state.journal import Journal
+from opdispatch_server.fault_points import FaultPoint, fault_point
+from opdispatch_server.log_fields import IDENTITY, Event, asked_by, fields
+from opdispatch_wire.errors import JournalError, LibraryNotFoundError, WireError
+from opdispatch_wire.v1 import registry_pb2
+
+LOG = logging.getLogger("opdispatch.libraries")
+
+# How long a change waits for direct calls, which the daemon does not see, before it leaves the rest
+# to the background, as it does with those that it sees.
+DIRECT_CALLS_WAIT = 0.1
+
+
+class LibraryRegistry:
+    """Every operation on libraries.
+
+    Changes of one name are done one after the other (``LibraryCatalog.line``), those of different
+    names at the same time: an import may take as long as it likes, and holds up nobody else. An
+    interpreter's death must not wait for imports at all, so it takes the transaction's
+    ``publication`` alone, which is held for moments.
+
+    Locks are taken in this order: a name's line, an interpreter (``Placement.claim``), a race's
+    turn, the transaction's order, its publication.
+
+    ``_drains`` is held while it changes whether an interpreter is noted as drained, from the look
+    whether it is there to the last note: the journal's comes first, then the placement's. Nothing
+    else is taken under it. Whenever it is free, both notes say the same of every interpreter of the
+    daemon's, unless the journal could not be written; and none is of a name that a pool has given
+    up: the pool waits with that until it is struck out.
+    """
+
+    def __init__(
+        self,
+        transaction: LibraryTransaction,
+        sessions: InterpreterSessions,
+        pools: InterpreterPools,
+        health: HealthBoard,
+        load_timeout: float,
+        interpreter_wait: float,
+        journal: Journal,
+        blame: Blame,
+    ) -> None:
+        self._transaction = transaction
+        self._blame = blame
+        self._sessions = sessions
+        self._pools = pools
+        self._health = health
+        self._load_timeout = load_timeout
+        self._interpreter_wait = interpreter_wait
+        self.catalog = LibraryCatalog()
+        """The catalog, to be read by anyone."""
+        self._journal = LibraryJournal(journal, self.catalog)
+        self.devices = DeviceHolders(self.catalog.newest)
+        self.placement = Placement(
+            sessions, pools, self.catalog.all_versions, self.devices, blame.separation
+        )
+        self._background: set[asyncio.Task[Any]] = set()
+        # Those of them that wait for the last calls of unloaded versions.
+        self._leaving: set[asyncio.Task[Any]] = set()
+        self._replicas = LibraryReplicas(
+            self.catalog,
+            transaction,
+            self.placement,
+            pools,
+            health,
+            blame,
+            self._start,
+            load_timeout=load_timeout,
+            wait_for_interpreters=self._wait_for_interpreters,
+            published=self._published,
+            joined=lambda: self.settling.announce(),
+            give_up=self._give_up,
+        )
+        self._loading = LibraryLoading(
+            self.catalog,
+            transaction,
+            self.placement,
+            pools,
+            self._start,
+            self._journal,
+            load_timeout=load_timeout,
+            fill=self._replicas.fill_locked,
+            supersede=self._supersede,
+            published=self._published,
+            leaving=lambda: list(self._leaving),
+        )
+        self._drains = asyncio.Lock()
+        self._stopped = False
+        self._waits = LibraryWaits(pools, self.placement)
+        self.settling = LibrarySettling(pools, self.catalog.newest, transaction.publication)
+        sessions.on_joined = self._replicas.interpreter_joined
+        sessions.on_left = self._interpreter_left
+        pools.on_ended = self._interpreter_ended
+
+    @property
+    def publication(self) -> asyncio.Lock:
+        """Held while the dispatcher and the state of the libraries change together."""
+        return self._transaction.publication
+
+    def to_proto(self, version: LibraryVersion) -> registry_pb2.Library:
+        """Return a version as clients see it, with what it waits for."""
+        message = version.to_proto()
+        message.waiting_for = self._waits.describe(version)
+        return message
+
+    # -- looking --------------------------------------------------------------------------------
+
+    async def find_disagreements(self) -> list[str]:
+        """Return how the registrations of interpreters differ from the daemon's, in words."""
+        return await self._transaction.find_disagreements(self.catalog.all_versions)
+
+    def blame_changed(self) -> None:
+        """Other libraries than before do harm: they move."""
+        if not self._stopped:
+            self._replicas.blame_changed()
+
+    def fitness_changed(self) -> None:
+        """Interpreters can serve calls that could not, or the reverse."""
+        if not self._stopped:
+            self._replicas.fitness_changed()
+
+    def interpreter_quarantined(self) -> None:
+        """Have everybody look again who waits for an interpreter."""
+        self.placement.note_change()
+        self._start(self.settling.announce())
+
+    # -- what was there before ------------------------------------------------------------------
+
+    async def adopt(self) -> None:
+        """Take over what the journal says; it waits for interpreters from now on.
+
+        Raises JournalError.
+        """
+        self._replicas.restoring = await asyncio.to_thread(self._journal.restore_catalog)
+        self.placement.restore_draining(self._journal.drained)
+        await self._health.restoring(bool(self._replicas.restoring))
+        for version in self._replicas.restoring:
+            await self._health.library(version.name, serving=False)
+
+    async def restore(self, timeout: float) -> bool:
+        """Loads what was adopted; False if that takes longer, and goes on in the background."""
+        done, _ = await asyncio.wait({self._start(self._replicas.restore())}, timeout=timeout)
+        await self._health.restoring(False)
+        return bool(done)
+
+    # -- changes --------------------------------------------------------------------------------
+
+    async def load(self, order: LoadOrder, report: Report = lambda line: None) -> LoadOutcome:
+        """Load a library; ``report`` is told of every step before that which may take long.
+
+        Raises as LibraryLoading.load does.
+        """
+        order = dataclasses.replace(order, report=report)
+        if order.source.home.is_shared:
+            if not order.place.interpreter:
+                await self._wait_for_interpreters()
+            return await self._loading.load(order)
+        async with self._pools.opened(order.name, order.source, report) as (pool, source):
+            newest = self.catalog.newest_of(order.name)
+            loaded = newest is not None and newest.source == source and newest.is_active
+            if order.interpreters or not loaded:
+                before = newest.interpreters_wanted if newest else 1
+                count = max(order.interpreters or before, order.min_ready)
+                await self._pools.provide(pool, count, report)
+            place = dataclasses.replace(order.place, pool=pool)
+            return await self._loading.load(dataclasses.replace(order, source=source, place=place))
+
+    async def unload(
+        self, name: str, number: int, *, measure: bool = False
+    ) -> tuple[LibraryVersion | None, MemoryGivenBack]:
+        """Unload one version, or with 0 all of them; the version that is active then.
+
+        With ``measure``, also looks at how much memory interpreters that go on give back.
+        Raises LibraryNotFoundError; and, if the version below cannot be brought back, why: then
+        nothing has changed.
+        """
+        async with self.catalog.line(name):
+            versions = self.catalog.versions_of(name)
+            gone = [v for v in versions if number in (0, v.version)]
+            if not gone:
+                raise self.catalog.not_found(name, number)
+            meter = await self._start_measuring(gone, staying=measure)
+            below = [version for version in versions if version not in gone]
+            active, top = below[-1] if below else None, versions[-1]
+            brings_back = active is not None and top in gone
+            recording = functools.partial(
+                self._journal.unloading, gone[-1], below, publishes=brings_back
+            )
+            if active is not None and brings_back:
+                await self._replicas.bring_back_locked(active, top, recording)
+            async with nullcontext() if brings_back else recording():
+                self.catalog.remember_gone(
+                    {operator for version in gone for operator in version.operators}
+                    - set(active.operators if active else ()),
+                    f"library {name!r}, which had it, was unloaded",
+                )
+                async with self._transaction.routes.closed(), self._transaction.publication:
+                    await self._transaction.withdraw(gone, VersionState.GONE)
+                fault_point(FaultPoint.WITHDRAWN)
+                self.catalog.set_versions(name, below)
+            await self.settling.announce()
+            busy = any(version.calls_in_flight for version in gone)
+            await self._release(gone)
+        if top in gone:
+            self._blame.forget(name, top.operators)
+        await self._health.library(name, serving=active.is_active if active else None)
+        log_unloaded(gone, active)
+        self._replicas.look_after_all()
+        return active, await meter.finish(busy=busy)
+
+    async def rollback(self, name: str) -> tuple[LibraryVersion, LibraryVersion]:
+        """Make the version before the active one active again; that one, and what was active.
+
+        What was active is kept. Raises LibraryNotFoundError; and, if the version before cannot be
+        brought back, why: then nothing has changed.
+        """
+        async with self.catalog.line(name):
+            top = self.catalog.get_newest(name)
+            older = self.catalog.versions_of(name)[:-1]
+            if not older:
+                raise LibraryNotFoundError(
+                    f"library {name!r} has no version before {top.version} to go back to",
+                    library=name,
+                )
+            before = older.pop()
+            recording = functools.partial(self._journal.rolling_back, before, top)
+            await self._replicas.bring_back_locked(before, top, recording)
+            self.catalog.set_versions(name, [*older, top, before])
+            self._supersede(top, [])
+            self.catalog.remember_gone(
+                set(top.operators) - set(before.operators),
+                f"library {name!r}, which had it, was rolled back to version {before.version}",
+            )
+        log_rolled_back(before, top)
+        await self._published(before)
+        self._replicas.look_after_all()
+        return before, top
+
+    async def scale(self, name: str, interpreters: int) -> LibraryVersion:
+        """Have that many interpreters hold the active version of a library.
+
+        Raises LibraryNotFoundError, WireError, or why an interpreter could not be given it.
+        """
+        if interpreters < 1:
+            raise WireError(f"$.interpreters is {interpreters}; expected 1 or more")
+        async with self.catalog.line(name):
+            version = self.catalog.get_newest(name)
+            await self._journal.record_wanted(version, interpreters)
+            version.failed_attempts = 0
+            log_scaled(version)
+            await self._pools.provide_for(version)
+            failure = await self._replicas.fill_locked(version)
+            self._replicas.shrink_locked(version)
+            await self._replicas.see_off(version, DIRECT_CALLS_WAIT)
+        if failure is not None:
+            raise failure
+        return version
+
+    async def drain(self, interpreter: str, *, patience: float | None = None) -> InterpreterSession:
+        """Empty an interpreter, as far as others can take what it holds.
+
+        Waits for its calls to end, for up to ``patience`` seconds. Raises
+        InterpreterNotFoundError.
+        """
+        async with self._drains:
+            session = self._sessions.get_ready(interpreter)
+            if not session.dismissed:  # nobody would strike out the note of one that is ending
+                if session.supervised:  # another's name means nothing once it is gone
+                    await self._journal.record_drained(interpreter, drained=True)
+                self.placement.start_draining(session)
+        draining = f"interpreter {interpreter} is being drained{asked_by()}"
+        LOG.info("%s", draining, extra=_about(Event.INTERPRETER_DRAINING, interpreter))
+        await self._replicas.see_to(session, patience)
+        return session
+
+    async def end_drain(self, interpreter: str) -> InterpreterSession | None:
+        """Put an interpreter in use again; None if it is just not there.
+
+        Raises InterpreterNotFoundError for one that was never drained, either.
+        """
+        async with self._drains:
+            await self._journal.record_drained(interpreter, drained=False)
+            was_draining = self.placement.end_draining(interpreter)
+        session = self._sessions.find(interpreter) if was_draining else None
+        if not was_draining:
+            session = self._sessions.get_ready(interpreter)
+        again = f"interpreter {interpreter} is in use again{asked_by()}"
+        LOG.info("%s", again, extra=_about(Event.INTERPRETER_IN_USE, interpreter))
+        self._replicas.look_after_all()
+        return session
+
+    async def stop(self) -> None:
+        """Ends what runs in the background, and takes no notice of interpreters any more."""
+        self._stopped = True
+        tasks = list(self._background)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _start_measuring(self, gone: list[LibraryVersion], *, staying: bool) -> MemoryMeter:
+        """Before versions go."""
+        ending = self._pools.ends_with([v.pool for v in gone if v.pool is not None])
+        holders = {replica.session for version in gone for replica in version.replicas}
+        return await MemoryMeter.start(ending, holders - set(ending) if staying else ())
+
+    # -- parts of changes -----------------------------------------------------------------------
+
+    async def _wait_for_interpreters(self) -> None:
+        """Until the first one of everybody's is ready, or it is known why none will be."""
+        await self._sessions.wait_until(
+            lambda: bool(self._pools.ready(None) or self._pools.explain_want(None)[0]),
+            self._interpreter_wait,
+        )
+
+    def _supersede(self, replaced: LibraryVersion, too_old: list[LibraryVersion]) -> None:
+        """Let a version rest below the active one, and those go that are not kept any more."""
+        self._blame.forget(replaced.name, replaced.operators)
+        for version in too_old:
+            version.state = VersionState.GONE
+            self._start(self._retire_when_idle(version, keep=False))
+        keep = not replaced.batch.has_unload_hooks
+        self._start(self._retire_when_idle(replaced, keep=keep))
+
+    async def _release(self, versions: list[LibraryVersion]) -> None:
+        """Let unloaded versions go: now, or when their calls have finished.
+
+        All together: kernels of an older version may call operators of the newer one.
+        """
+        busy = any(version.calls_in_flight for version in versions)
+        if not busy:
+            try:
+                async with asyncio.timeout(DIRECT_CALLS_WAIT):
+                    await asyncio.gather(*(version.wait_idle() for version in versions))
+            except TimeoutError:
+                busy = True
+        if busy:
+            self._leaving.add(self._start(self._retire_all_when_idle(versions)))
+        else:
+            await self._retire_all_when_idle(versions)
+
+    async def _retire_all_when_idle(self, versions: list[LibraryVersion]) -> None:
+        for version in versions:
+            await version.wait_idle()
+        await asyncio.gather(*(self._transaction.retire(v, keep=False) for v in versions))
+        for version in versions:
+            version.replicas = []
+            self._pools.let_go(version)
+            await asyncio.to_thread(version.let_go)
+
+    async def _retire_when_idle(self, version: LibraryVersion, *, keep: bool) -> None:
+        load_id = version.load_id
+        await version.wait_idle()
+        # It may have been brought up anew while it was busy, and need no retiring any more.
+        if load_id == version.load_id:
+            await self._transaction.retire(version, keep=keep)
+        if version.state is VersionState.GONE:
+            self._pools.let_go(version)
+            await asyncio.to_thread(version.let_go)
+
+    async def _interpreter_left(self, session: InterpreterSession) -> None:
+        if not self._stopped:
+            await self._replicas.interpreter_left(session)
+            await self.settling.announce()
+
+    async def _interpreter_ended(self, name: str) -> None:
+        """Of a pool, for good: the next one of its name is another, and is not drained."""
+        if self._stopped:
+            return  # for now: the next daemon starts it again
+        async with self._drains:
+            if name in self._journal.drained:
+                try:
+                    await self._journal.record_drained(name, drained=False)
+                except JournalError as error:  # it has ended all the same
+                    LOG.error(
+                        "interpreter %s is no longer drained: %s",
+                        name,
+                        error,
+                        extra=fields(Event.JOURNAL_FAILED, interpreter=name),
+                    )
+            self.placement.end_draining(name)
+
+    async def _give_up(self, version: LibraryVersion, error: OpdispatchError) -> None:
+        """Leaves a library listed with its error, until somebody loads or unloads it."""
+        extra = about(Event.LIBRARY_FAILED, version)
+        LOG.error("%s is given up: %s", version, error, extra=extra)
+        version.state = VersionState.FAILED
+        version.error = error.message
+        self._pools.let_go(version)
+        self.catalog.remember_gone(
+            version.operators,
+            f"library {version.name!r}, which had it, could not be loaded again: {error.message}",
+        )
+        await self.settling.announce()
+        await self._health.library(version.name, serving=False)
+
+    # -- plumbing -------------------------------------------------------------------------------
+
+    async def _published(self, version: LibraryVersion) -> None:
+        self.catalog.forget_gone(version.operators)
+        await self.settling.announce()
+        await self._health.library(version.name, serving=version.is_serving)
+
+    def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._finished)
+        if self._stopped:
+            task.cancel()  # what is cut off frees an interpreter, which somebody else waited for
+        return task
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._background.discard(task)
+        self._leaving.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if not isinstance(error, OpdispatchError):  # whoever asked is told those
+            LOG.error(
+                "a library was not tidied up", exc_info=error, extra=fields(Event.INTERNAL_ERROR)
+            )
+
+
+def _about(event: Event, interpreter: str) -> dict[str, object]:
+    return fields(event, interpreter=interpreter, identity=IDENTITY.get())

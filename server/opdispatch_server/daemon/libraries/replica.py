@@ -1,0 +1,81 @@
+"""One interpreter's copy of a library version, and the calls that it is running."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import itertools
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opdispatch_server.daemon.interpreters.session import InterpreterSession
+
+
+class ReplicaState(enum.Enum):
+    """The state of a replica."""
+
+    JOINING = "joining"  # its interpreter has been told to publish it, and has not answered
+    SERVING = "serving"  # calls that start now may go there
+    LEAVING = "leaving"  # finishes the calls that it has; then its code is let go
+
+
+_calls = itertools.count(1)
+# For how long a replica that has failed a call is the last choice: its interpreter has died, and
+# the end of its session is about to be noticed; if not, it is given calls again.
+DISTRUST_SECONDS = 1.0
+
+
+class Replica:
+    """A library version in one interpreter. Belongs to the event loop."""
+
+    def __init__(self, session: InterpreterSession, state: ReplicaState) -> None:
+        self.session = session
+        self.state = state
+        self.is_barred = False
+        """Its library must not run there any more: it would bring others down."""
+        self.calls_in_flight = 0
+        # Grows with every call of any replica: of two with equal load, the one whose last call
+        # is longer ago has the next.
+        self.last_call = 0
+        self._distrusted_until = 0.0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether calls that start now may go there."""
+        if self.state is not ReplicaState.SERVING or self.is_barred:
+            return False
+        return self.session.is_fit
+
+    def load_for(self, preferred: int) -> tuple[bool, bool, int, int, int]:
+        """Return a sort key: the smallest gets the next call. Queued calls count.
+
+        ``preferred`` is the number of the session that the caller would rather have; 0: any.
+        """
+        distrusted = time.monotonic() < self._distrusted_until
+        session = self.session
+        others = session.calls_in_flight + session.heartbeat.direct_calls_in_flight
+        is_other = session.number != preferred
+        return distrusted, is_other, self.calls_in_flight, others, self.last_call
+
+    def note_failure(self) -> None:
+        """A call has not come back."""
+        self._distrusted_until = time.monotonic() + DISTRUST_SECONDS
+
+    def begin_call(self) -> None:
+        """Count a call."""
+        self.calls_in_flight += 1
+        self.last_call = next(_calls)
+        self._idle.clear()
+
+    def end_call(self) -> None:
+        """Take a call off the count."""
+        self.calls_in_flight -= 1
+        if not self.calls_in_flight:
+            self._idle.set()
+
+    async def wait_idle(self) -> None:
+        """Wait until none of its calls is running."""
+        await self._idle.wait()

@@ -1,0 +1,164 @@
+"""Having interpreters import one version of a library, which none of them publishes by that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.blame.flight_record import IMPORT, Subject
+from opdispatch_server.blame.suspicion import Cause, Verdict
+from opdispatch_server.daemon.environments.build import Report
+from opdispatch_server.daemon.interpreters.session import InterpreterSession, checked_answer
+from opdispatch_server.daemon.libraries.followers import Followers, StopInterpreter, finish
+from opdispatch_server.daemon.libraries.steady_report import saying
+from opdispatch_server.daemon.libraries.version import LibraryVersion
+from opdispatch_server.library_code.library_store import LibraryStore
+from opdispatch_wire.errors import DeadlineExceededError, InterpreterDiedError
+from opdispatch_wire.v1 import interpreter_pb2 as pb
+
+
+class LibraryStaging:
+    """The imports of versions that are to be published. Belongs to the event loop.
+
+    ``judge`` says what has ended an interpreter.
+    """
+
+    def __init__(
+        self,
+        followers: Followers,
+        store: LibraryStore,
+        kill_interpreter: StopInterpreter,
+        judge: Callable[[InterpreterSession], Verdict],
+    ) -> None:
+        self._followers = followers
+        self._store = store
+        self._kill_interpreter = kill_interpreter
+        self._judge = judge
+
+    async def stage(
+        self,
+        version: LibraryVersion,
+        session: InterpreterSession,
+        replaced: LibraryVersion | None,
+        *,
+        timeout: float,
+        report: Report = lambda line: None,
+    ) -> pb.RegistrationBatch:
+        """Import a version in an interpreter; ``publish``, ``join`` or ``abandon`` follows.
+
+        ``report`` is called if its files take long to come. Raises what the import raised,
+        LibraryLoadError or JournalError if its files are damaged or cannot be unpacked,
+        DeadlineExceededError, or InterpreterDiedError.
+        """
+        stage = pb.Stage(
+            load_id=version.load_id,
+            name=version.name,
+            version=version.version,
+            replaces=replaced.load_id if replaced else 0,
+        )
+        if version.source.is_module:
+            stage.module = version.source.label
+        else:
+            stage.filename = version.source.label
+            stage.sha256 = version.source.sha256
+            async with saying(report, f"{session.name} is getting the files of {version}"):
+                stage.folder = await self._provide_files(version, session)
+        message = pb.DaemonMessage(stage=stage)
+        session.importing = str(version)
+        try:
+            async with asyncio.timeout(timeout):
+                abort = pb.DaemonMessage(abort=pb.Abort(load_id=version.load_id))
+                answer = await self._followers.unless_busy(
+                    version, session, session.post(message), abort
+                )
+        except TimeoutError as error:
+            self._kill_interpreter(
+                session,
+                f"the import of {version} took too long",
+                Cause.OVERDUE,
+                Subject(IMPORT, version.name),
+            )
+            raise DeadlineExceededError(
+                f"importing {version.source.label} took longer than {timeout:g} s; interpreter "
+                f"{session.name}, which was doing it, has been stopped",
+                hint="raise the limit with `opdispatch serve --load-timeout`",
+                interpreter=session.name,
+                suspect="yes",
+            ) from error
+        except InterpreterDiedError as error:
+            if session.busy and session.alive:
+                raise
+            await session.explain_end()
+            doing = f"importing {version.source.label}"
+            verdict = self._judge(session)
+            if verdict.accuses(Subject(IMPORT, version.name)):
+                raise session.death(doing, suspect="yes") from error
+            raise session.death(doing) from error
+        finally:
+            session.importing = ""
+        try:
+            return checked_answer(answer).staged
+        except OpdispatchError as error:
+            if "unfit" not in error.facts:
+                raise
+            # It is not the library's fault: another interpreter can import it.
+            session.note_unfit(error.facts["unfit"])
+            raise session.death(f"importing {version.source.label}", started="no") from error
+
+    async def stage_others(
+        self,
+        version: LibraryVersion,
+        session: InterpreterSession,
+        others: Sequence[InterpreterSession],
+        replaced: LibraryVersion | None,
+        *,
+        timeout: float,
+        needs_all: bool,
+    ) -> dict[InterpreterSession, pb.RegistrationBatch]:
+        """Have others import what ``session`` has staged; if one fails, none has it staged then.
+
+        Raises as ``stage``, for the first that fails. One whose interpreter dies of something else
+        does not count, unless this ``needs_all``.
+        """
+        outcomes = await asyncio.gather(
+            *(self.stage(version, each, replaced, timeout=timeout) for each in others),
+            return_exceptions=True,
+        )
+        staged, failures = {}, []
+        for each, outcome in zip(others, outcomes, strict=True):
+            if not isinstance(outcome, BaseException):
+                staged[each] = outcome
+            elif (
+                needs_all
+                or not isinstance(outcome, InterpreterDiedError)
+                or "suspect" in outcome.facts  # it is the import that has ended it
+            ):
+                failures.append(outcome)
+        if failures:
+            await self.abandon(version, session, *staged)
+            raise failures[0]
+        return staged
+
+    async def abandon(self, version: LibraryVersion, *sessions: InterpreterSession) -> None:
+        """Undo what interpreters have staged."""
+        aborts = []
+        for session in sessions:
+            abort = pb.DaemonMessage(abort=pb.Abort(load_id=version.load_id))
+            aborts += self._followers.post(session, abort)
+        await finish(aborts)
+
+    async def _provide_files(self, version: LibraryVersion, session: InterpreterSession) -> str:
+        """Have the files of an upload where an interpreter can import them.
+
+        Returns the folder; "" if the interpreter has one of its own.
+        """
+        source = version.source
+        if session.shares_files:
+            folder = await asyncio.to_thread(self._store.unpack, source.sha256, source.label)
+            return str(folder)
+        path = await asyncio.to_thread(self._store.get_path, source.sha256)
+        fetch = pb.Fetch(sha256=source.sha256, filename=source.label, size=path.stat().st_size)
+        # As long as it takes: the interpreter itself gives up when nothing comes any more.
+        checked_answer(await session.post(pb.DaemonMessage(fetch=fetch)))
+        return ""

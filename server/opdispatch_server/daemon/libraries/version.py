@@ -1,0 +1,233 @@
+"""One version of one loaded library, as the daemon knows it."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import Counter
+from collections.abc import Container, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from opdispatch import Registration
+from opdispatch.dispatch.registration import RegistrationHandle
+from opdispatch_server.daemon.environments.import_source import LibrarySource
+from opdispatch_server.daemon.libraries.replica import Replica, ReplicaState
+from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
+from opdispatch_wire.v1 import interpreter_pb2, registry_pb2
+
+if TYPE_CHECKING:
+    from opdispatch_server.daemon.interpreters.session import InterpreterSession
+
+
+class VersionState(enum.Enum):
+    """The state of a version."""
+
+    LOADING = "loading"  # not published yet
+    ACTIVE = "active"  # calls that start now use it
+    KEPT = "kept"  # below a newer one, which it can take the place of again
+    WAITING = "waiting"  # is to be active, and has no interpreter yet or any more
+    FAILED = "failed"  # is to be active, and could not be loaded again
+    GONE = "gone"
+
+
+class LibraryVersion:
+    """A version, its registrations in the daemon's dispatcher, and the interpreters that hold it.
+
+    Every replica registers the same batch, so that a kernel is the same place of the same
+    ``load_id`` in each of them. Changes in the event loop only; other threads may look.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        load_id: int,
+        source: LibrarySource,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.load_id = load_id
+        self.source = source
+        self.state = VersionState.LOADING
+        # In the order in which they joined. The first one is the primary.
+        self.replicas: list[Replica] = []
+        # How many there shall be, on which kind of device ("" for any), and who asked for it.
+        self.interpreters_wanted = 1
+        self.device = ""
+        self.loaded_by = ""
+        # The interpreters that can hold it; None: everybody's.
+        self.pool: InterpreterPool | None = None
+        self.batch = interpreter_pb2.RegistrationBatch()
+        # The bytes of a DaemonMessage with a Mirror that has but the batch: every interpreter
+        # that does not hold the version is told the same.
+        self.mirrored_batch = b""
+        self.registrations: list[Registration] = []
+        # The operators that it defines or implements, sorted.
+        self.operators: Sequence[str] = ()
+        self._operators: frozenset[str] = frozenset()
+        self._names: frozenset[str] = frozenset()  # without those of overloads
+        self.handles: list[RegistrationHandle] = []
+        # Whether it has kernels for all operators of a dispatch key.
+        self.has_fallbacks = False
+        # Why it could not be loaded again, if it has failed.
+        self.error = ""
+        self.loaded_at = datetime.now(UTC)
+        # Its place among all publications: of kernels for one slot, that of the last one counts.
+        self.position = 0
+        # In a row: imports that have brought their interpreters down, replicas that have failed.
+        self.failed_attempts = 0
+        # Until when no replica is tried, a time of ``time.monotonic``.
+        self.rests_until = 0.0
+        self.times_given_up = 0
+        # Held while replicas are added, so that no two decide how many are missing.
+        self.filling = asyncio.Lock()
+        self.calls_in_flight = 0
+        self.kernel_errors: Counter[str] = Counter()
+        """How many calls of each operator its kernels have failed."""
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __str__(self) -> str:
+        return f"{self.name} v{self.version}"
+
+    def start_over(self, load_id: int) -> None:
+        """No interpreter that lives holds it: it will be loaded anew, under that id."""
+        self.load_id = load_id
+        self.replicas = []
+
+    def take_batch(
+        self, batch: interpreter_pb2.RegistrationBatch, registrations: list[Registration]
+    ) -> None:
+        """Note what its import has registered."""
+        self.let_go()
+        self.batch = batch
+        mirror = interpreter_pb2.Mirror(batch=batch)
+        self.mirrored_batch = interpreter_pb2.DaemonMessage(mirror=mirror).SerializeToString()
+        self.registrations = registrations
+        names = {r.schema.name if r.schema is not None else r.name for r in registrations}
+        self.expect(
+            tuple(sorted(str(name) for name in names if name is not None)),
+            has_fallbacks=any(r.kind == "fallback" for r in registrations),
+        )
+
+    def let_go(self) -> None:
+        """Forget what it has registered, one by one, in a thread: nobody needs it any more."""
+        while self.registrations:
+            self.registrations.pop()
+
+    def expect(self, operators: Sequence[str], *, has_fallbacks: bool) -> None:
+        """Note what it registers, or did the last time."""
+        self.operators = operators
+        self._operators = frozenset(operators)
+        self._names = frozenset(operator.partition(".")[0] for operator in operators)
+        self.has_fallbacks = has_fallbacks
+
+    def has_operator(self, name: str) -> bool:
+        """Whether it defines or implements the operator."""
+        return name in self._operators
+
+    def shares_names_with(self, other: LibraryVersion) -> bool:
+        """Whether their order counts, of kernels for one slot or overloads of one name."""
+        return not self._names.isdisjoint(other._names) or (
+            self.has_fallbacks and other.has_fallbacks
+        )
+
+    @property
+    def interpreter(self) -> InterpreterSession | None:
+        """The primary; None if no interpreter holds the version."""
+        return self.replicas[0].session if self.replicas else None
+
+    def find_replica(self, session: InterpreterSession) -> Replica | None:
+        """The replica in that interpreter."""
+        return next((r for r in self.replicas if r.session is session), None)
+
+    def add_replica(self, session: InterpreterSession, state: ReplicaState) -> Replica:
+        """Note that an interpreter holds the version; the first one becomes the primary."""
+        replica = Replica(session, state)
+        self.replicas.append(replica)
+        return replica
+
+    def remove_replica(self, session: InterpreterSession) -> bool:
+        """Note that an interpreter does not hold the version any more; whether it did."""
+        before = len(self.replicas)
+        self.replicas = [r for r in self.replicas if r.session is not session]
+        return len(self.replicas) < before
+
+    def count_wanted_or_held(self) -> int:
+        """Interpreters that hold the version because somebody named them count as wanted."""
+        staying = [r for r in self.replicas if r.state is not ReplicaState.LEAVING]
+        return max(self.interpreters_wanted, len(staying))
+
+    def choose_replica(
+        self, excluding: Container[InterpreterSession] = (), preferred: int = 0
+    ) -> Replica | None:
+        """Return the least loaded replica that serves calls, or None.
+
+        ``preferred`` is the number of a session that comes first, unless it has just failed a
+        call. Of several with equal load, the one that rested longest.
+        """
+        serving = [r for r in self.replicas if r.is_serving and r.session not in excluding]
+        return min(serving, key=lambda replica: replica.load_for(preferred), default=None)
+
+    @property
+    def max_concurrency(self) -> int:
+        """The calls of clients that one interpreter runs of it at a time."""
+        return max(self.batch.max_concurrency, 1)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether calls that start now use it."""
+        return self.state is VersionState.ACTIVE
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it is active in an interpreter that is live."""
+        return self.is_active and any(replica.is_serving for replica in self.replicas)
+
+    def become_active(self) -> None:
+        """Note that its registrations have been published."""
+        self.state = VersionState.ACTIVE
+        self.error = ""
+        self.failed_attempts = self.times_given_up = 0
+        self.rests_until = 0.0
+
+    def begin_call(self) -> None:
+        """Count a call; from the moment its kernel is chosen, in the same step of the loop."""
+        self.calls_in_flight += 1
+        self._idle.clear()
+
+    def end_call(self) -> None:
+        """Take a call off the count."""
+        self.calls_in_flight -= 1
+        if not self.calls_in_flight:
+            self._idle.set()
+
+    async def wait_idle(self) -> None:
+        """Wait until none of its calls is running, whichever way they have come."""
+        await self._idle.wait()
+        direct = [r.session.wait_for_direct_calls(self.load_id) for r in self.replicas]
+        await asyncio.gather(*direct)
+
+    def to_proto(self) -> registry_pb2.Library:
+        """The version as clients see it."""
+        message = registry_pb2.Library(
+            name=self.name,
+            version=self.version,
+            sha256=self.source.sha256,
+            source=self.source.label,
+            interpreters=[replica.session.name for replica in self.replicas],
+            operators=self.operators,
+            active=self.is_active,
+            calls_in_flight=self.calls_in_flight,
+            interpreters_wanted=self.interpreters_wanted,
+            device=self.device,
+            loaded_by=self.loaded_by,
+            state=self.state.value,
+            error=self.error,
+            max_concurrency=self.max_concurrency,
+            kernel_errors=self.kernel_errors.total(),
+            home=None if self.source.home.is_shared else self.source.home.to_proto(),
+        )
+        message.loaded_at.FromDatetime(self.loaded_at)
+        return message

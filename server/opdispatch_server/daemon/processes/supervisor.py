@@ -1,0 +1,464 @@
+"""The daemon's own worker interpreters: started, watched, started again, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from opdispatch_server.blame.lock_holder import DUMP_SIGNAL
+from opdispatch_server.daemon.processes.template import ChildProcess, Template, TemplateLostError
+from opdispatch_server.daemon.processes.worker_output import LineProtocol, WorkerOutput
+from opdispatch_server.devices import NO_DEVICE_STATUS
+from opdispatch_server.fork_guard import NO_FORK_SUPPORT
+from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.process_watch import (
+    ProcessEnd,
+    describe_exit,
+    has_process_descriptors,
+)
+from opdispatch_wire.errors import InterpreterNotFoundError
+
+LOG = logging.getLogger("opdispatch.supervisor")
+
+T = TypeVar("T")
+
+LAST_OUTPUT_WAIT = 0.5
+FIRST_DELAY = 0.1
+EXCUSED_DELAY = 0.01
+# One that has never been ready is not tried more often than that in a row.
+START_ATTEMPTS = 5
+# How long an interpreter has to print the stacks of its threads.
+DUMP_WAIT = 0.1
+LONGEST_DELAY = 10.0
+# An interpreter that was ready for so long had no trouble starting: its successor starts at once.
+HEALTHY_AFTER = 3.0
+
+
+class WorkerCommand(NamedTuple):
+    """How to start the process of an interpreter.
+
+    ``python`` is a command line that ``arguments`` are added to; with ``is_own``, it is the
+    daemon's own Python, which a template may stand for.
+    """
+
+    python: Sequence[str]
+    arguments: Sequence[str]
+    is_own: bool
+
+
+class WorkerProcess:
+    """One process of a worker: what it prints goes to the log, its last lines are kept."""
+
+    def __init__(self, name: str, process: ChildProcess, lifeline: int) -> None:
+        self.name = name
+        self.process = process
+        self._lines = WorkerOutput(name, asyncio.get_running_loop().time)
+        self._lifeline = lifeline
+        self.is_dying = False  # it is being killed
+
+    @classmethod
+    async def start(
+        cls, name: str, command: WorkerCommand, template: Template | None = None
+    ) -> WorkerProcess:
+        """Start the command in a session of its own, forked from a template that fits.
+
+        Raises OSError.
+        """
+        # stdin is never written to: its end tells the interpreter that the daemon is gone.
+        child_in, lifeline = os.pipe()
+        try:
+            output, child_out = os.pipe()
+        except BaseException:
+            os.close(child_in)
+            os.close(lifeline)
+            raise
+        try:
+            process = await _start_process(command, template, child_in, child_out)
+        except BaseException:
+            os.close(lifeline)
+            os.close(output)
+            raise
+        finally:
+            os.close(child_in)
+            os.close(child_out)
+        worker = cls(name, process, lifeline)
+        try:
+            await worker._follow_output(output)
+        except BaseException:
+            worker.signal(signal.SIGKILL)
+            os.close(lifeline)
+            await process.wait()
+            raise
+        return worker
+
+    @property
+    def tail(self) -> Sequence[str]:
+        """The last lines that it has printed."""
+        return tuple(self._lines.tail)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self.process.pid
+
+    async def wait(self) -> int:
+        """Wait for the end; then nothing of the process group is left. Its exit status."""
+        status = await self.process.wait()
+        self.signal(signal.SIGKILL)  # what kernels have started and left behind
+        os.close(self._lifeline)
+        with contextlib.suppress(TimeoutError):  # a daemon of theirs may hold the pipe open
+            await asyncio.wait_for(self._protocol.ended.wait(), LAST_OUTPUT_WAIT)
+        self._output.close()
+        return status
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process and everything it has started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+    async def _follow_output(self, descriptor: int) -> None:
+        pipe = os.fdopen(descriptor, "rb", buffering=0)
+        try:
+            self._output, self._protocol = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: LineProtocol(self._lines), pipe
+            )
+        except BaseException:
+            pipe.close()
+            raise
+
+
+class WorkerEnd(NamedTuple):
+    """How one process ended: in words, when, and its exit status; None, if it never began."""
+
+    how: str
+    at: float
+    status: int | None
+
+
+@dataclass(slots=True)
+class WorkerRecord:
+    """The state of one name, over all the processes that had it."""
+
+    restarts: int = 0
+    # Deaths in a row that each came before the process had been ready for a while.
+    early_deaths: int = 0
+    # Why it is not started again, in words; empty while it is.
+    quarantine: str = ""
+    # The last lines of the process that has ended last.
+    tail: Sequence[str] = ()
+    # One of its processes has found its place.
+    was_ready: bool = False
+    # Of the present process: when it became ready, and whether its end is our own doing.
+    ready_at: float | None = None
+    excused: bool = False
+    quarantined: asyncio.Event = field(default_factory=asyncio.Event)
+    revived: asyncio.Event = field(default_factory=asyncio.Event)
+    # It is to end for good.
+    dismissed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Supervisor:
+    """Keeps one process running for each of ``names``; ``command_for`` says how to start it.
+
+    One that dies is started again, with a pause that doubles while it keeps dying before it has
+    been ready for a while. One that has never been ready, and dies so often in a row, is
+    quarantined: it is not started again until ``revive``; so is one, at once, whose device has
+    never been there. With ``quarantine_after``, that many early deaths in a row count, also of one
+    that has been ready; 0: none ever is quarantined. ``on_ended`` is told the name and the
+    process id of one that has ended, and how; ``on_quarantined`` runs when one is not started
+    again.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        command_for: Callable[[str], WorkerCommand],
+        *,
+        template: Template | None = None,
+        quarantine_after: int | None = None,
+        on_ended: Callable[[str, int, ProcessEnd], None] = lambda name, pid, how: None,
+        on_quarantined: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.names = tuple(names)
+        self._command_for = command_for
+        self._template = template
+        self._quarantine_after = quarantine_after
+        self._on_ended = on_ended
+        self._on_quarantined = on_quarantined
+        self._records = {name: WorkerRecord() for name in names}
+        self._running: dict[str, WorkerProcess] = {}
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._stopping = False
+
+    def start(self) -> None:
+        """Starts the processes, and keeps them running until ``stop``."""
+        if sys.version_info < (3, 12) and has_process_descriptors():
+            # As later versions do by themselves. A thread for each process, as this one has it, may
+            # not be had; and the process, which runs by then, would be nobody's.
+            watcher = asyncio.PidfdChildWatcher()
+            watcher.attach_loop(asyncio.get_running_loop())
+            asyncio.get_event_loop_policy().set_child_watcher(watcher)
+        for name in self.names:
+            self._start_keeping(name)
+
+    def add(self, name: str) -> None:
+        """Keep one more process running, of a name that no other one has; not while stopping."""
+        if self._stopping:
+            return
+        self.names = (*self.names, name)
+        self._records[name] = WorkerRecord()
+        self._start_keeping(name)
+
+    async def remove(self, name: str, grace: float) -> None:
+        """End the process of that name for good, as ``stop`` ends all; its name is free then."""
+        keeper = self._keepers.get(name)
+        if keeper is None:
+            return
+        record = self._records[name]
+        record.dismissed.set()
+        record.revived.set()
+        if worker := self._running.get(name):
+            worker.signal(signal.SIGTERM)
+        await asyncio.wait({keeper}, timeout=grace)
+        self.kill(name)
+        await asyncio.wait({keeper})
+        self._keepers.pop(name, None)
+        self._records.pop(name, None)
+        self.names = tuple(other for other in self.names if other != name)
+
+    def kill(self, name: str, *, dumps: bool = False) -> None:
+        """End the process of that name, if it is one of ours, at once; a new one follows.
+
+        If it ``dumps``, it prints the stacks of its threads before that.
+        """
+        worker = self._running.get(name)
+        if worker is None or worker.is_dying:
+            return
+        worker.is_dying = True
+        if not dumps:
+            worker.signal(signal.SIGKILL)
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker.pid, DUMP_SIGNAL)
+        asyncio.get_running_loop().call_later(DUMP_WAIT, worker.signal, signal.SIGKILL)
+
+    def kill_all(self) -> None:
+        """End every process at once, without waiting."""
+        self._stopping = True
+        for worker in self._running.values():
+            worker.signal(signal.SIGKILL)
+
+    def pid_of(self, name: str) -> int | None:
+        """The process id of that name; None if there is none now."""
+        worker = self._running.get(name)
+        return worker.pid if worker else None
+
+    def record_of(self, name: str) -> WorkerRecord | None:
+        """Return the state of one of ``names``; to be read only."""
+        return self._records.get(name)
+
+    def quarantined(self) -> list[str]:
+        """The names that are not started again, sorted."""
+        return sorted(name for name, record in self._records.items() if record.quarantine)
+
+    async def wait_quarantined(self, name: str) -> str:
+        """Wait until one of ``names`` is not started again; why, in words."""
+        record = self._records[name]
+        await record.quarantined.wait()
+        return record.quarantine
+
+    async def unless_quarantined(self, awaited: Awaitable[T]) -> tuple[T | None, str]:
+        """Return what is awaited; or, if one of ``names`` is not started again before, a sentence
+        that says so.
+        """
+        result = asyncio.ensure_future(awaited)
+        ends = {asyncio.ensure_future(self.wait_quarantined(name)): name for name in self.names}
+        try:
+            await asyncio.wait({result, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            if result.done():
+                return result.result(), ""
+            end = next(end for end in ends if end.done())
+            return None, f"interpreter {ends[end]} cannot be started: {end.result()}"
+        finally:
+            for task in (result, *ends):
+                task.cancel()
+
+    def last_lines(self, name: str) -> Sequence[str]:
+        """The last lines that the process of that name, or else the one before it, has printed."""
+        if worker := self._running.get(name):
+            return worker.tail
+        record = self._records.get(name)
+        return record.tail if record else ()
+
+    def note_ready(self, name: str) -> None:
+        """The process of that name, if it is one of ours, has found its place."""
+        if record := self._records.get(name):
+            record.ready_at = asyncio.get_running_loop().time()
+            record.was_ready = True
+
+    def excuse(self, name: str) -> None:
+        """The process of that name ends, or is about to, for no fault of its own start: it is
+        started again at once.
+        """
+        if record := self._records.get(name):
+            record.excused = True
+
+    def revive(self, name: str) -> bool:
+        """Start a quarantined process again; False if it is not quarantined.
+
+        Raises InterpreterNotFoundError.
+        """
+        record = self._records.get(name)
+        if record is None:
+            known = ", ".join(self._records) or "none"
+            raise InterpreterNotFoundError(
+                f"the daemon runs no interpreter named {name!r} itself; those it runs: {known}",
+                interpreter=name,
+            )
+        if not record.quarantine:
+            return False
+        record.quarantine = ""
+        record.quarantined.clear()
+        record.early_deaths = 0
+        record.revived.set()
+        return True
+
+    async def stop(self, grace: float) -> None:
+        """End every process: asks, waits for up to ``grace`` seconds, then kills. Idempotent."""
+        self._stopping = True
+        for name, keeper in self._keepers.items():
+            if name not in self._running:
+                keeper.cancel()  # it waits before the next start
+        for worker in list(self._running.values()):
+            worker.signal(signal.SIGTERM)
+        if self._keepers:
+            _, late = await asyncio.wait(self._keepers.values(), timeout=grace)
+            if late:
+                self.kill_all()
+                await asyncio.wait(late)
+        self._keepers = {}
+        if self._template is not None:
+            await self._template.close()
+
+    def _start_keeping(self, name: str) -> None:
+        self._keepers[name] = asyncio.create_task(self._keep(name))
+
+    def _is_wanted(self, name: str) -> bool:
+        return not self._stopping and not self._records[name].dismissed.is_set()
+
+    async def _keep(self, name: str) -> None:
+        record = self._records[name]
+        delay = FIRST_DELAY
+        while True:
+            record.ready_at, record.excused = None, False
+            end = await self._run_once(name)
+            if not self._is_wanted(name):
+                return
+            if record.excused:
+                delay = EXCUSED_DELAY
+            elif record.ready_at is not None and end.at - record.ready_at > HEALTHY_AFTER:
+                delay = FIRST_DELAY
+                record.early_deaths = 0
+            else:
+                delay = max(delay, FIRST_DELAY)
+                record.early_deaths += 1
+            if why := self._why_not_again(record, end):
+                await self._quarantine(name, record, why)
+                delay = FIRST_DELAY
+            else:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(record.dismissed.wait(), delay)
+                delay = min(2 * delay, LONGEST_DELAY)
+            if not self._is_wanted(name):
+                return
+            record.restarts += 1
+
+    def _why_not_again(self, record: WorkerRecord, end: WorkerEnd) -> str:
+        """Why the process that has ended so is not started again, in words; "" if it is."""
+        limit = self._quarantine_after
+        if limit is None:
+            # One that has been ready can be ready again: it is tried for ever, with pauses.
+            limit = 0 if record.was_ready else START_ATTEMPTS
+        if not limit:
+            return ""
+        if end.status == NO_DEVICE_STATUS and not record.was_ready and record.tail:
+            return record.tail[-1].removeprefix("ERROR ")  # nor will it be there the next time
+        if record.early_deaths < limit:
+            return ""
+        return (
+            f"it died {record.early_deaths} times in a row soon after its start; the last time it "
+            f"{end.how}"
+        )
+
+    async def _quarantine(self, name: str, record: WorkerRecord, why: str) -> None:
+        """Wait for ``revive``."""
+        record.revived.clear()
+        record.quarantine = why
+        record.quarantined.set()
+        self._on_quarantined()
+        LOG.error(
+            "interpreter %s is quarantined: %s; `opdispatch revive %s` starts it again",
+            name,
+            record.quarantine,
+            name,
+            extra=fields(Event.INTERPRETER_QUARANTINED, interpreter=name),
+        )
+        await record.revived.wait()
+
+    async def _run_once(self, name: str) -> WorkerEnd:
+        """Run one process from start to end."""
+        loop = asyncio.get_running_loop()
+        try:
+            worker = await WorkerProcess.start(name, self._command_for(name), self._template)
+        except OSError as error:
+            failed = fields(Event.INTERPRETER_FAILED, interpreter=name)
+            LOG.error("interpreter %s cannot be started: %s", name, error, extra=failed)
+            self._records[name].tail = ()
+            return WorkerEnd(f"could not be started ({error})", loop.time(), None)
+        self._running[name] = worker
+        if not self._is_wanted(name):
+            worker.signal(signal.SIGKILL)
+        try:
+            status = await worker.process.wait()
+            how = describe_exit(status)
+            ended_at = loop.time()
+            self._on_ended(name, worker.pid, how)
+            await worker.wait()
+        finally:
+            self._records[name].tail = worker.tail
+            del self._running[name]
+        if self._is_wanted(name):
+            tail = "\n    ".join(worker.tail) or "(it printed nothing)"
+            ended = fields(Event.INTERPRETER_ENDED, interpreter=name)
+            LOG.error("interpreter %s %s; its last output:\n    %s", name, how, tail, extra=ended)
+        return WorkerEnd(how.words, ended_at, status)
+
+
+async def _start_process(
+    command: WorkerCommand, template: Template | None, stdin: int, output: int
+) -> ChildProcess:
+    if template is not None and command.is_own:
+        try:
+            return await template.start(command.arguments, stdin=stdin, output=output)
+        except TemplateLostError as error:
+            LOG.warning(
+                "%s; an interpreter is started without it",
+                error,
+                extra=fields(Event.INTERPRETER_FAILED),
+            )
+    return await asyncio.create_subprocess_exec(
+        *command.python,
+        *command.arguments,
+        stdin=stdin,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        env={**os.environ, **NO_FORK_SUPPORT, "PYTHONUNBUFFERED": "1"},
+    )

@@ -1,0 +1,68 @@
+"""``opdispatch.v1.ExecutionService`` of the daemon: decode nothing, ask the router."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from opdispatch_server.call_context import CallContext
+from opdispatch_server.daemon.calls.router import CallRouter
+from opdispatch_server.daemon.servicers.value_leases import ValueLeases
+from opdispatch_server.serving.call_stream import CallStream
+from opdispatch_server.serving.status_answers import Context, StatusError, answers
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
+from opdispatch_wire.detached_tensors import CALL_REPLY, attach
+from opdispatch_wire.lanes.chunk_assembler import TensorBudget
+from opdispatch_wire.lanes.chunks import CallTensors
+from opdispatch_wire.received_call import ReceivedCall
+from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, remote_pb2
+
+
+class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
+    """The wire's side of CallRouter."""
+
+    def __init__(
+        self, router: CallRouter, leases: ValueLeases, limit: int, max_call_bytes: int
+    ) -> None:
+        """``limit`` is for a message; ``max_call_bytes``, for large tensors of one connection."""
+        self._router = router
+        self._leases = leases
+        self._limit = limit
+        self._max_call_bytes = max_call_bytes
+        self._budget = TensorBudget(2 * max_call_bytes, "the large tensors of all connections")
+
+    @answers
+    async def Call(  # noqa: N802
+        self, received: ReceivedCall, context: Context
+    ) -> execution_pb2.CallReply | bytes:
+        """Call one operator."""
+        if received.refusal is not None:
+            raise received.refusal
+        tensors = CallTensors(results_of_any_size=False)
+        tensors.arguments = received.arguments
+        tensors.message_bytes = sum(map(len, received.arguments))
+        call = CallContext.of(context).with_tensors(tensors)
+        reply = await self._router.call(received.request, call)
+        if reply.HasField("error"):
+            raise StatusError(reply.error)
+        if not tensors.results:
+            return reply
+        # They are where they came, and copied but once.
+        payload = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, "the result of the call")
+        return b"".join(attach(payload, CALL_REPLY, tensors.results).parts)
+
+    @answers
+    async def CallStream(  # noqa: N802
+        self, requests: AsyncIterator[ReceivedCall], context: Context
+    ) -> None:
+        """Calls operators, many at a time."""
+        budget = TensorBudget(
+            self._max_call_bytes, "the large tensors of this connection", self._budget
+        )
+        await CallStream(self._router, context, budget, self._limit).serve(requests)
+
+    @answers
+    async def HoldValues(  # noqa: N802
+        self, requests: AsyncIterator[remote_pb2.HoldValuesRequest], context: Context
+    ) -> None:
+        """Hold a client's values."""
+        await self._leases.serve(requests, context)

@@ -1,0 +1,325 @@
+"""``opdispatch.v1.InterpreterService``: how interpreters become, and cease to be, sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import Any
+
+import grpc
+
+from opdispatch_server.blame.flight_record import FlightRecord
+from opdispatch_server.blame.suspicion import Cause
+from opdispatch_server.daemon.calls.kernel_runs import RUN_BYTES, KernelRuns
+from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
+from opdispatch_server.daemon.interpreters.core_wait import CoreWait
+from opdispatch_server.daemon.interpreters.leases import LeaseWatch
+from opdispatch_server.daemon.interpreters.session import (
+    UNEXPLAINED,
+    InterpreterSession,
+    SessionContext,
+)
+from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
+from opdispatch_server.library_code.library_store import LibraryStore
+from opdispatch_server.process_watch import (
+    UNKNOWN_END,
+    ProcessEnd,
+    process_space,
+    watch_process,
+)
+from opdispatch_server.serving.status_answers import StatusError, answers, answers_in_steps
+from opdispatch_wire.addresses import AddressError, is_loopback
+from opdispatch_wire.channel import PROTOCOL_VERSION
+from opdispatch_wire.errors import LibraryNotFoundError, RefusedError, WireError
+from opdispatch_wire.library_content import upload_chunk_bytes
+from opdispatch_wire.v1 import interpreter_pb2 as pb
+from opdispatch_wire.v1 import interpreter_pb2_grpc
+
+# How long one that has just died may keep its name from its successor.
+NAME_WAIT = 5.0
+ENDING_WAIT = 0.5
+# How long an interpreter may take to be told why its session ends: it would take silence for a
+# daemon that has vanished, and look for it.
+SUPERVISOR_WAIT = 0.03
+GOODBYE_WAIT = 1.0
+FETCH_BYTES = 32 * 1024**2
+"""How much of an upload one stream has: gRPC may hold that much in memory for a slow reader."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,63}")
+
+
+class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
+    """Holds a stream for each interpreter.
+
+    ``pid_of`` gives the process id of one that the daemon started, by name: such a name belongs
+    to that process alone. ``stop_process`` ends the process of a session, if it is ours.
+    ``reserved`` are the names of those, and ``pool_of`` says which of them take libraries of one
+    kind only.
+    ``leases`` says how often heartbeats must come, and ``lane`` is the path of the local lane for
+    calls that kernels make. ``direct_calls`` is what interpreters are told of calls that come to
+    them directly; ``runs`` is told of those whose kernels run for too long,
+    ``count_kernel_errors`` of those that their kernels fail, ``judge`` of every session that has
+    ended, and ``on_unfit`` of interpreters that say that they can run kernels no more.
+    """
+
+    def __init__(
+        self,
+        sessions: InterpreterSessions,
+        pid_of: Callable[[str], int | None],
+        stop_process: Callable[[InterpreterSession], None],
+        reserved: Callable[[], tuple[str, ...]],
+        pool_of: Callable[[str], InterpreterPool | None],
+        leases: LeaseWatch,
+        runs: KernelRuns,
+        count_kernel_errors: Callable[[pb.KernelErrors], None],
+        judge: Callable[[InterpreterSession], object],
+        on_unfit: Callable[[InterpreterSession, str], None],
+        direct_calls: pb.DirectCallRules,
+        hosts: Callable[[], Iterable[str]],
+        direct_ports: tuple[int, int] | None,
+        *,
+        max_message_bytes: int,
+        insecure: bool,
+        lane: str,
+        store: LibraryStore,
+    ) -> None:
+        self._sessions = sessions
+        self._pid_of = pid_of
+        self._stop_process = stop_process
+        self._reserved = reserved
+        self._pool_of = pool_of
+        self._leases = leases
+        self._runs = runs
+        self._count_kernel_errors = count_kernel_errors
+        self._judge = judge
+        self._on_unfit = on_unfit
+        self._direct_calls = direct_calls
+        self._hosts = hosts
+        self._direct_ports = direct_ports
+        self._process_space = process_space()
+        self._max_message_bytes = max_message_bytes
+        self._insecure = insecure
+        self._lane = lane
+        self._store = store
+        self._endings: set[asyncio.Task[None]] = set()
+        # Those that serve a session, until its interpreter has been told of its end.
+        self._handlers: dict[asyncio.Task[Any], InterpreterSession] = {}
+        self._is_stopping = False
+
+    @answers
+    async def Session(self, request_iterator: object, context: SessionContext) -> None:  # noqa: N802
+        """Serve one interpreter from its hello to its end."""
+        message: object = await context.read()  # grpc.aio.EOF, if nothing comes
+        if not isinstance(message, pb.InterpreterMessage) or not message.HasField("hello"):
+            error = WireError("$.kind is not hello; a session begins with it")
+            raise StatusError.with_code(error, grpc.StatusCode.INVALID_ARGUMENT)
+        hello = message.hello
+        await self._check(hello)
+        name = hello.name or self._sessions.choose_name(self._reserved())
+        core_wait = CoreWait(hello.pid) if self._is_near(hello) else None
+        session = InterpreterSession(
+            hello,
+            name,
+            supervised=name in self._reserved(),
+            pool=self._pool_of(name),
+            max_message_bytes=self._max_message_bytes,
+            lease=self._leases.grant(core_wait) if hello.heartbeats else None,
+            direct_lane=hello.direct_lane if self._is_near(hello) else "",
+            flight_record=self._open_flight_record(hello),
+        )
+        session.on_kernel_errors = self._count_kernel_errors
+        # They are given the session when they are called: one that had itself in what it calls
+        # would wait for the garbage collector when it has ended, with its flight record.
+        session.on_unfit = self._on_unfit
+        session.on_overdue = self._runs.stop_overdue
+        welcome = pb.Welcome(
+            name=name,
+            max_message_bytes=self._max_message_bytes,
+            heartbeat_seconds=self._leases.heartbeat,
+            lane=self._lane,
+            direct_calls=self._direct_calls,
+        )
+        rules = welcome.direct_calls
+        rules.run = self._runs.begin_direct_calls(session).to_bytes(RUN_BYTES)
+        rules.session = session.number
+        if session.direct_lane and self._direct_ports is not None:
+            rules.first_port, rules.last_port = self._direct_ports
+            rules.hosts.extend(self._hosts())
+        self._sessions.admit(session)
+        self._end_if_stopping(session)
+        stop_watching = self._watch_process(session, hello)
+        joining = asyncio.create_task(self._join(session, hello))
+        handler = asyncio.current_task()
+        assert handler is not None, "gRPC runs every method in a task"
+        self._handlers[handler] = session
+        handler.add_done_callback(self._handlers.pop)
+        writing = asyncio.create_task(_write(session, welcome, context))
+        reading = asyncio.create_task(session.read_from(context))
+        try:
+            await _wait_for_end(session, writing, reading)
+        finally:
+            # In a task of its own: this one may have been cancelled, with the stream.
+            session.end(UNEXPLAINED)
+            ending = asyncio.create_task(self._end(session, joining, stop_watching))
+            self._endings.add(ending)
+            ending.add_done_callback(self._endings.discard)
+            # The goodbye is the last message, and whoever has read it hangs up. If we did, what it
+            # says meanwhile could not be written, and gRPC's asyncio client would then forget
+            # what has come and was not read.
+            try:
+                await asyncio.wait({writing, reading}, timeout=GOODBYE_WAIT)
+            finally:
+                writing.cancel()
+                reading.cancel()
+                await asyncio.gather(writing, reading, return_exceptions=True)
+
+    @answers_in_steps
+    async def FetchLibrary(  # noqa: N802
+        self, request: pb.FetchLibraryRequest, context: SessionContext
+    ) -> AsyncGenerator[pb.FetchLibraryReply, None]:
+        """Send a stored upload."""
+        if not self._store.has(request.sha256):
+            raise LibraryNotFoundError(f"there is no upload {request.sha256[:64]!r}")
+        chunk_bytes = upload_chunk_bytes(self._max_message_bytes)
+        chunks = self._store.read(request.sha256, request.offset, chunk_bytes)
+        sent = 0
+        while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+            yield pb.FetchLibraryReply(chunk=chunk)
+            sent += len(chunk)
+            if sent >= FETCH_BYTES:
+                return
+
+    def stop(self) -> None:
+        """Ends every session that is not with an interpreter of the daemon's own, and has no new
+        ones: those are told that the daemon is stopping, too."""
+        self._is_stopping = True
+        for session in self._sessions.all():
+            self._end_if_stopping(session)
+
+    def _end_if_stopping(self, session: InterpreterSession) -> None:
+        if self._is_stopping and not session.supervised:
+            session.end("the daemon is stopping", cause=Cause.ORDERLY)
+
+    async def _join(self, session: InterpreterSession, hello: pb.Hello) -> None:
+        await session.open_lane(hello.lane if self._is_near(hello) else "")
+        await self._sessions.join(session)
+
+    def _open_flight_record(self, hello: pb.Hello) -> FlightRecord | None:
+        if not self._is_near(hello):
+            return None
+        return FlightRecord.open(hello.pid, hello.flight_record)
+
+    def _is_near(self, hello: pb.Hello) -> bool:
+        """Whether its process ids and paths mean the same as ours."""
+        return bool(self._process_space) and hello.process_space == self._process_space
+
+    async def wait_for_endings(self) -> None:
+        """Wait until every session that has been ended is struck off."""
+        ending = [session for session in self._sessions.all() if not session.alive]
+        for session in ending:
+            await self._sessions.wait_until_free(session.name, ENDING_WAIT)
+        await asyncio.gather(*self._endings, return_exceptions=True)
+        # Not those of our own interpreters, whose sessions last until their processes end.
+        handlers = [handler for handler, session in self._handlers.items() if not session.alive]
+        if handlers:
+            await asyncio.wait(handlers, timeout=2 * GOODBYE_WAIT)
+
+    async def _end(
+        self,
+        session: InterpreterSession,
+        joining: asyncio.Task[None],
+        stop_watching: Callable[[], None],
+    ) -> None:
+        self._stop_process(session)  # without a session it is of no use
+        await session.explain_end()
+        self._judge(session)
+        stop_watching()
+        await self._sessions.leave(session)
+        joining.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await joining
+
+    def _watch_process(self, session: InterpreterSession, hello: pb.Hello) -> Callable[[], None]:
+        """End the session with its process, though the stream may outlast that."""
+        if not self._is_near(hello):
+            return lambda: None
+
+        def end(how: ProcessEnd) -> None:
+            if how is UNKNOWN_END and session.supervised:
+                # The supervisor has asked first, and tells in a moment.
+                asyncio.get_running_loop().call_later(
+                    SUPERVISOR_WAIT, session.end_with_process, how
+                )
+            else:
+                session.end_with_process(how)
+
+        return watch_process(session.pid, end)
+
+    async def _check(self, hello: pb.Hello) -> None:
+        if hello.protocol_version != PROTOCOL_VERSION:
+            error = WireError(
+                f"$.hello.protocol_version is {hello.protocol_version}; this daemon speaks "
+                f"{PROTOCOL_VERSION}"
+            )
+            raise StatusError.with_code(error, grpc.StatusCode.FAILED_PRECONDITION)
+        try:
+            if not is_loopback(hello.address) and not self._insecure:
+                raise AddressError(
+                    f"the interpreter listens on {hello.address}, beyond this machine",
+                    hint="start the daemon with --insecure to allow that",
+                )
+        except AddressError as error:
+            raise StatusError.with_code(error, grpc.StatusCode.INVALID_ARGUMENT) from None
+        if hello.name:
+            await self._check_name(hello)
+
+    async def _check_name(self, hello: pb.Hello) -> None:
+        name = hello.name
+        if not _NAME.fullmatch(name):
+            error = WireError(
+                f"$.hello.name is {name[:80]!r}; expected at most 64 letters, digits and "
+                "any of _.@:-, the first a letter, digit or _"
+            )
+            raise StatusError.with_code(error, grpc.StatusCode.INVALID_ARGUMENT)
+        hint = "choose another name with --name"
+        if name in self._reserved() and self._pid_of(name) != hello.pid:
+            refusal = RefusedError(
+                f"the daemon keeps the name {name!r} for an interpreter of its own", hint=hint
+            )
+            raise StatusError.with_code(refusal, grpc.StatusCode.ALREADY_EXISTS)
+        holder = self._sessions.find(name)
+        if holder is None:
+            return
+        if hello.process_space and (holder.process_space, holder.pid) == (
+            hello.process_space,
+            hello.pid,
+        ):
+            # It has lost its connection before we did.
+            holder.end("it has connected again", cause=Cause.ORDERLY, come_back=True)
+        if holder.alive or not await self._sessions.wait_until_free(name, NAME_WAIT):
+            refusal = RefusedError(
+                f"another interpreter is named {name!r} (pid {holder.pid})", hint=hint
+            )
+            raise StatusError.with_code(refusal, grpc.StatusCode.ALREADY_EXISTS)
+
+
+async def _wait_for_end(
+    session: InterpreterSession, writing: asyncio.Task[None], reading: asyncio.Task[None]
+) -> None:
+    """Wait until either side ends the session."""
+    ending = asyncio.create_task(session.ended.wait())
+    try:
+        await asyncio.wait([writing, reading, ending], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ending.cancel()
+
+
+async def _write(session: InterpreterSession, welcome: pb.Welcome, context: SessionContext) -> None:
+    """Send all that the daemon has to say. Never cancelled before the goodbye has had its time:
+    a stream whose write was cancelled takes no other."""
+    # One that is gone hears nothing more.
+    with contextlib.suppress(grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+        await context.write(pb.DaemonMessage(welcome=welcome))
+        await session.write_to(context)

@@ -1,0 +1,215 @@
+"""The daemon's end of local lanes: calls of clients, and of kernels in interpreters."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import socket
+from collections.abc import Callable
+
+from opdispatch_server.daemon.calls.byte_budget import ByteBudget
+from opdispatch_server.daemon.calls.router import CallRouter
+from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.serving.calls_in_flight import CallsInFlight
+from opdispatch_server.serving.lane_listener import LaneListener
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.lanes import lane_messages
+from opdispatch_wire.lanes.frame_outbox import FramePayload
+from opdispatch_wire.lanes.frame_stream import FrameStream
+from opdispatch_wire.lanes.frames import FrameKind
+from opdispatch_wire.received_call import read_call
+from opdispatch_wire.v1 import lane_pb2
+
+LOG = logging.getLogger("opdispatch.lane")
+
+STALL_SECONDS = 1.0
+"""A large call of which nothing comes for so long keeps no other one waiting."""
+
+
+class CallLanes:
+    """All of them. Belongs to the event loop."""
+
+    def __init__(self, router: CallRouter, budget: ByteBudget) -> None:
+        self._router = router
+        self._budget = budget
+        self._listeners: list[LaneListener] = []
+        self._lanes: set[CallLane] = set()
+
+    def listen(
+        self, path: str, limit: int, call_limit: int, *, is_for_kernels: bool = False
+    ) -> None:
+        """Take calls at ``path``: of at most ``limit`` bytes, and with their large tensors of
+        ``call_limit``. Raises OSError.
+
+        Calls of kernels are never kept waiting: other calls wait for them.
+        """
+        budget = None if is_for_kernels else self._budget
+
+        def add(connection: socket.socket) -> None:
+            forget = self._lanes.discard
+            lane = CallLane(connection, self._router, limit, call_limit, budget, forget)
+            self._lanes.add(lane)
+
+        self._listeners.append(LaneListener(path, add))
+
+    def close(self) -> None:
+        """End every lane. Idempotent."""
+        for listener in self._listeners:
+            listener.close()
+        for lane in list(self._lanes):
+            lane.close()
+
+
+class CallLane:
+    """One connection on which calls come. Belongs to the event loop.
+
+    Large calls count in ``budget`` from before they are read until they are answered; one that
+    does not fit is read later, and so is all that comes after it on this connection.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        router: CallRouter,
+        limit: int,
+        call_limit: int,
+        budget: ByteBudget | None,
+        on_end: Callable[[CallLane], None],
+    ) -> None:
+        self._limit = limit
+        self._call_limit = call_limit
+        self._budget = budget
+        # Of the budget, the bytes of a call that is being read.
+        self._reserved = 0
+        # And of calls that are answered, while the peer has not taken their replies.
+        self._owed = 0
+        self._is_waiting = False
+        self._on_end = on_end
+        self._calls = CallsInFlight(router, self._send_reply, self._set_full)
+        self._stream = FrameStream(
+            connection,
+            max(limit, call_limit),
+            self._take,
+            self._ended,
+            may_receive=self._may_receive,
+            on_drained=self._settle,
+        )
+        loop = asyncio.get_running_loop()
+        self._look: asyncio.TimerHandle | None = None
+        # Until it has said hello.
+        self._patience: asyncio.TimerHandle | None = loop.call_later(
+            lane_messages.HANDSHAKE_TIMEOUT, self.close
+        )
+
+    def close(self) -> None:
+        """End the lane; nobody waits for its calls any more. Idempotent."""
+        self._stream.close()
+        self._tidy_up()
+
+    def _take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
+        try:
+            self._take_frame(kind, payload)
+        except WireError as error:
+            LOG.warning("a lane is closed: %s", error, extra=fields(Event.LANE_CLOSED))
+            self._stream.send(FrameKind.REFUSAL, lane_messages.refusal(error))
+            raise
+
+    def _take_frame(self, kind: FrameKind, payload: bytes | memoryview) -> None:
+        if self._patience is not None:
+            told = lane_messages.read_hello((kind, payload))
+            highest = MAX_MESSAGE_BYTES_HIGHEST
+            self._calls.reply_limit = min(told.max_message_bytes or highest, highest)
+            self._calls.reply_limit_with_tensors = min(told.max_call_bytes, highest)
+            self._patience.cancel()
+            self._patience = None
+            self._stream.send(
+                FrameKind.WELCOME,
+                lane_messages.welcome(self._limit, max_call_bytes=self._call_limit),
+            )
+        elif kind is FrameKind.CALL:
+            on_end = functools.partial(self._answered, self._reserved)
+            self._calls.take_received(read_call(payload), on_end)
+            self._reserved = 0  # from now on the call has it
+        elif kind is FrameKind.CANCEL:
+            cancel = lane_pb2.LaneCancel()
+            lane_messages.parsed(cancel, payload)
+            self._calls.cancel(cancel.id)
+        else:
+            raise WireError(f"a {kind.name} frame came where only calls can")
+
+    def _may_receive(self, size: int) -> bool:
+        if self._budget is None or self._reserved:
+            return True
+        if not self._is_waiting:
+            self._wanted = size
+            if self._budget.take(size, self._let_in):
+                self._reserve()
+                return True
+            self._is_waiting = True
+            self._stream.pause()
+        return False
+
+    def _let_in(self) -> None:
+        self._is_waiting = False
+        self._reserve()
+        self._stream.resume()
+
+    def _reserve(self) -> None:
+        self._reserved = self._wanted
+        if self._look is not None:
+            self._look.cancel()  # for the call before this one
+        self._look_later(0)
+
+    def _look_later(self, received: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._look = loop.call_later(STALL_SECONDS, self._look_for_progress, received)
+
+    def _look_for_progress(self, received: int) -> None:
+        """Let others in if the peer does not send what it has begun."""
+        if not self._reserved or self._budget is None:
+            return
+        if self._stream.received_of_long > received:
+            self._look_later(self._stream.received_of_long)
+        else:
+            reserved, self._reserved = self._reserved, 0
+            self._budget.give_back(reserved)
+
+    def _answered(self, size: int) -> None:
+        self._owed += size
+        self._settle()
+
+    def _settle(self) -> None:
+        """Give back what answered calls had, once the peer has their replies."""
+        is_taken = self._stream.is_closed or not self._stream.unsent_bytes
+        if self._budget is not None and self._owed and is_taken:
+            owed, self._owed = self._owed, 0
+            self._budget.give_back(owed)
+
+    def _send_reply(self, reply: FramePayload) -> None:
+        self._stream.send(FrameKind.REPLY, reply)
+
+    def _set_full(self, is_full: bool) -> None:
+        if is_full:
+            self._stream.pause()
+        else:
+            self._stream.resume()
+
+    def _ended(self, error: Exception | None) -> None:
+        self._tidy_up()
+
+    def _tidy_up(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        self._calls.close()
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        if self._budget is not None and self._is_waiting:
+            self._budget.leave(self._let_in)
+        self._owed += self._reserved
+        self._reserved = 0
+        self._settle()
+        self._on_end(self)

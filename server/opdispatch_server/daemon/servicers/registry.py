@@ -1,0 +1,299 @@
+"""``opdispatch.v1.RegistryService``: decode, ask the registry or its view, encode."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple, TypeVar
+
+import grpc
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.daemon.event_loop.shielded import shielded
+from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.libraries.load_request import LONGEST_NAME, reading_load_request
+from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
+from opdispatch_server.daemon.libraries.registry import LibraryRegistry
+from opdispatch_server.daemon.servicers.library_uploads import LibraryUploads
+from opdispatch_server.daemon.servicers.load_progress import in_steps
+from opdispatch_server.daemon.servicers.peer_identity import identity_of, who_asks
+from opdispatch_server.daemon.servicers.registration_waits import RegistrationWaits
+from opdispatch_server.daemon.servicers.registry_view import RegistryView
+from opdispatch_server.fault_points import FaultPoint, fault_point
+from opdispatch_server.library_code.library_store import LibraryStore
+from opdispatch_server.log_fields import IDENTITY, Event, asked_by, fields
+from opdispatch_server.serving.status_answers import Context, StatusError, answers, answers_in_steps
+from opdispatch_wire.channel import PROTOCOL_VERSION
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.v1 import registry_pb2 as pb
+from opdispatch_wire.v1 import registry_pb2_grpc
+
+LOG = logging.getLogger("opdispatch.requests")
+
+T = TypeVar("T")
+
+
+class DaemonFacts(NamedTuple):
+    """The facts that a daemon reports of itself."""
+
+    version: str
+    max_message_bytes: int
+    addresses: Callable[[], Sequence[str]]
+    lane: str
+
+
+class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
+    """The wire's side of LibraryRegistry and RegistryView."""
+
+    def __init__(
+        self,
+        facts: DaemonFacts,
+        operators: OperatorRegistry,
+        libraries: LibraryRegistry,
+        view: RegistryView,
+        waits: RegistrationWaits,
+        revive: Callable[[str], bool],
+        store: LibraryStore,
+    ) -> None:
+        self._facts = facts
+        self._operators = operators
+        self._libraries = libraries
+        self._view = view
+        self._waits = waits
+        self._revive = revive
+        self._store = store
+        self._uploads = LibraryUploads(store)
+        self._changes: set[asyncio.Task[Any]] = set()
+
+    @answers
+    async def GetServerInfo(  # noqa: N802
+        self, request: pb.GetServerInfoRequest, context: Context
+    ) -> pb.GetServerInfoReply:
+        """Return the daemon's version and limits."""
+        if request.protocol_version < PROTOCOL_VERSION:
+            error = WireError(
+                f"$.protocol_version is {request.protocol_version}; this daemon speaks "
+                f"{PROTOCOL_VERSION}"
+            )
+            raise StatusError.with_code(error, grpc.StatusCode.FAILED_PRECONDITION)
+        return pb.GetServerInfoReply(
+            protocol_version=PROTOCOL_VERSION,
+            server_version=self._facts.version,
+            max_message_bytes=self._facts.max_message_bytes,
+            pid=os.getpid(),
+            epoch=self._operators.epoch,
+            addresses=self._facts.addresses(),
+            lane=self._facts.lane,
+        )
+
+    @answers
+    async def LoadLibrary(  # noqa: N802
+        self, request: pb.LoadLibraryRequest, context: Context
+    ) -> pb.LoadLibraryReply:
+        """Load a library."""
+        return await self._load(request, context)
+
+    @answers_in_steps
+    async def LoadLibraryWithProgress(  # noqa: N802
+        self, request: pb.LoadLibraryRequest, context: Context
+    ) -> AsyncGenerator[pb.LoadLibraryProgress, None]:
+        """Loads a library; tells what takes long."""
+        async with aclosing(in_steps(functools.partial(self._load, request, context))) as steps:
+            async for step in steps:
+                if isinstance(step, str):
+                    yield pb.LoadLibraryProgress(line=step)
+                else:
+                    yield pb.LoadLibraryProgress(reply=step)
+
+    async def _load(
+        self,
+        request: pb.LoadLibraryRequest,
+        context: Context,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> pb.LoadLibraryReply:
+        IDENTITY.set(identity_of(context))
+        reading = reading_load_request(
+            request, self._store, loaded_by=who_asks(context), patience=_patience(context)
+        )
+        try:
+            async with reading as order:
+                outcome = await self._libraries.load(order, report)
+        except OpdispatchError as error:
+            name = request.name or PurePosixPath(request.filename).stem or request.module
+            name = name[:LONGEST_NAME]  # which nobody may have checked yet
+            about = fields(Event.LIBRARY_LOAD_FAILED, library=name, identity=IDENTITY.get())
+            LOG.warning("%s was not loaded: %s%s", name, error, asked_by(), extra=about)
+            raise
+        fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
+        return pb.LoadLibraryReply(
+            library=self._libraries.to_proto(outcome.version),
+            already_loaded=outcome.already_loaded,
+            role=outcome.role,
+        )
+
+    @answers_in_steps
+    async def UploadLibrary(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.UploadLibraryRequest], context: Context
+    ) -> AsyncGenerator[pb.UploadLibraryReply, None]:
+        """Store a file that comes in chunks."""
+        async with aclosing(self._uploads.receive(request_iterator)) as replies:
+            async for reply in replies:
+                yield reply
+
+    @answers
+    async def UnloadLibrary(  # noqa: N802
+        self, request: pb.UnloadLibraryRequest, context: Context
+    ) -> pb.UnloadLibraryReply:
+        """Unload a library, or one version of it."""
+        unload = self._libraries.unload(
+            request.name, request.version, measure=request.measure_memory
+        )
+        active, memory = await self._to_the_end(context, unload)
+        fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
+        return pb.UnloadLibraryReply(
+            active=self._libraries.to_proto(active) if active else None,
+            memory_bytes=memory.size,
+            memory_measure=memory.measure,
+        )
+
+    @answers
+    async def ScaleLibrary(  # noqa: N802
+        self, request: pb.ScaleLibraryRequest, context: Context
+    ) -> pb.ScaleLibraryReply:
+        """Have more interpreters, or fewer, hold a library."""
+        scale = self._libraries.scale(request.name, request.interpreters)
+        version = await self._to_the_end(context, scale)
+        fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
+        return pb.ScaleLibraryReply(library=self._libraries.to_proto(version))
+
+    @answers
+    async def RollbackLibrary(  # noqa: N802
+        self, request: pb.RollbackLibraryRequest, context: Context
+    ) -> pb.RollbackLibraryReply:
+        """Make the version before the active one active again."""
+        rollback = self._libraries.rollback(request.name)
+        active, replaced = await self._to_the_end(context, rollback)
+        fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
+        return pb.RollbackLibraryReply(
+            active=self._libraries.to_proto(active), replaced=self._libraries.to_proto(replaced)
+        )
+
+    @answers
+    async def DrainInterpreter(  # noqa: N802
+        self, request: pb.DrainInterpreterRequest, context: Context
+    ) -> pb.DrainInterpreterReply:
+        """Empties an interpreter, or ends that."""
+        session: InterpreterSession | None
+        if request.undo:
+            end_drain = self._libraries.end_drain(request.name)
+            session = await self._to_the_end(context, end_drain)
+        else:
+            drain = self._libraries.drain(request.name, patience=_patience(context))
+            session = await self._to_the_end(context, drain)
+        if session is None:
+            away = pb.Interpreter(name=request.name, state="away")
+            return pb.DrainInterpreterReply(interpreter=away)
+        return pb.DrainInterpreterReply(interpreter=self._view.interpreter(session))
+
+    @answers
+    async def ListLibraries(  # noqa: N802
+        self, request: pb.ListLibrariesRequest, context: Context
+    ) -> pb.ListLibrariesReply:
+        """The libraries, between two publications: calls see none that this does not know."""
+        async with self._libraries.publication:
+            return self._view.list_libraries(all_versions=request.all_versions)
+
+    @answers
+    async def ListInterpreters(  # noqa: N802
+        self, request: pb.ListInterpretersRequest, context: Context
+    ) -> pb.ListInterpretersReply:
+        """The interpreters."""
+        return self._view.list_interpreters()
+
+    @answers
+    async def ReviveInterpreter(  # noqa: N802
+        self, request: pb.ReviveInterpreterRequest, context: Context
+    ) -> pb.ReviveInterpreterReply:
+        """Start a quarantined interpreter again."""
+        revived = self._revive(request.name)
+        if revived:
+            identity = identity_of(context)
+            LOG.info(
+                "interpreter %s is revived, asked by %s",
+                request.name,
+                identity,
+                extra=fields(
+                    Event.INTERPRETER_REVIVED, interpreter=request.name, identity=identity
+                ),
+            )
+        return pb.ReviveInterpreterReply(revived=revived)
+
+    @answers
+    async def ListOperators(  # noqa: N802
+        self, request: pb.ListOperatorsRequest, context: Context
+    ) -> bytes:
+        """The operators that match a pattern."""
+        return await asyncio.to_thread(self._view.list_operators, request.pattern)
+
+    @answers
+    async def DescribeOperator(  # noqa: N802
+        self, request: pb.DescribeOperatorRequest, context: Context
+    ) -> pb.DescribeOperatorReply:
+        """One operator."""
+        return await asyncio.to_thread(self._view.describe_operator, request.operator)
+
+    @answers
+    async def GetDispatchTable(  # noqa: N802
+        self, request: pb.GetDispatchTableRequest, context: Context
+    ) -> pb.GetDispatchTableReply:
+        """The dispatch table of one operator."""
+        return await asyncio.to_thread(self._view.dispatch_table, request.operator)
+
+    @answers
+    async def WaitForDef(  # noqa: N802
+        self, request: pb.WaitForDefRequest, context: Context
+    ) -> pb.WaitForDefReply:
+        """One operator, once it is defined."""
+        return pb.WaitForDefReply(operator=await self._waits.for_definition(request))
+
+    @answers
+    async def WaitForImpl(  # noqa: N802
+        self, request: pb.WaitForImplRequest, context: Context
+    ) -> pb.WaitForImplReply:
+        """One operator's kernel for a key, once it is registered."""
+        return pb.WaitForImplReply(kernel=await self._waits.for_kernel(request))
+
+    @answers
+    async def CheckInvariants(  # noqa: N802
+        self, request: pb.CheckInvariantsRequest, context: Context
+    ) -> pb.CheckInvariantsReply:
+        """Whether the registry is consistent, between two publications, and interpreters agree."""
+        async with self._libraries.publication:
+            reply = await asyncio.to_thread(self._view.check_invariants)
+        reply.violations.extend(self._view.check_queues())
+        reply.violations.extend(await self._libraries.find_disagreements())
+        return reply
+
+    async def _to_the_end(self, context: Context, change: Coroutine[Any, Any, T]) -> T:
+        """Finish a change that is under way though its caller does not wait any more."""
+        IDENTITY.set(identity_of(context))
+        task = asyncio.create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return await shielded(task)
+
+
+def _patience(context: Context) -> float | None:
+    """For how long the client waits for an answer of ours; None: for ever.
+
+    A little less than its deadline, so that it gets one that says more than that it is over.
+    """
+    remaining = context.time_remaining()
+    if remaining is None:
+        return None
+    return float(max(remaining - min(0.1 * remaining, 0.25), 0.0))

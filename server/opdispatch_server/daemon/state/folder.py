@@ -1,0 +1,144 @@
+"""A daemon's state folder: whose it is at the moment, and where in it everything lies.
+
+libraries/              uploads by their SHA-256 (library_store.py)
+unpacked/               their files, for interpreters (unpacked_libraries.py)
+journal/                what is loaded (journal_file.py)
+journal.imported/       an import that is decided, and takes journal/'s place at next opening
+journal.replaced-TIME/  what an import has replaced
+owner.lock              held by the daemon, or by an import
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+
+from opdispatch_server.daemon.state.journal_file import JournalFile
+from opdispatch_server.fault_points import FaultPoint, fault_point
+from opdispatch_server.file_sync import sync_path
+from opdispatch_server.library_code.library_store import DRAFT_PREFIX
+from opdispatch_server.library_code.unpacked_libraries import UnpackedLibraries
+from opdispatch_server.lock_file import open_lock_file
+from opdispatch_wire.errors import JournalError
+
+_LOCK = "owner.lock"
+_JOURNAL = "journal"
+_IMPORTED = "journal.imported"
+_REPLACED = "journal.replaced"
+
+
+class StateFolder:
+    """A state folder that belongs to this process until ``close``, or until it dies."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the folder. Raises JournalError if another process has it, or it cannot be."""
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # The lock is on the open file: it goes with the process, however that ends.
+            self._lock = open_lock_file(path / _LOCK)
+        except OSError as error:
+            raise JournalError(
+                f"the state folder {path} cannot be used: {error.strerror}",
+                hint="choose another one with --state",
+                path=str(path),
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.close()
+            raise JournalError(
+                f"another daemon uses the state folder {path}",
+                hint="stop it, or choose another folder with --state",
+                path=str(path),
+            ) from error
+        self._remove_drafts()
+        self._finish_import()
+
+    @property
+    def libraries(self) -> Path:
+        """Where the library store is."""
+        return libraries_in(self.path)
+
+    @property
+    def journal(self) -> Path:
+        """Where the journal is."""
+        return self.path / _JOURNAL
+
+    def replaced_journals(self) -> list[Path]:
+        """Where the journals are that imports have put aside, oldest first."""
+        return sorted(self.path.glob(f"{_REPLACED}-*"))
+
+    def open_journal(self) -> JournalFile:
+        """Its journal; a new one in a folder that has none. Raises JournalError."""
+        if not self.journal.exists():
+            try:
+                JournalFile.create(self.journal)
+            except (OSError, sqlite3.Error) as error:
+                raise JournalError(
+                    f"no journal can be made in {self.path}: "
+                    f"{getattr(error, 'strerror', None) or error}",
+                    path=str(self.path),
+                ) from error
+        return JournalFile(self.journal)
+
+    def take_import(self, draft: Path) -> Path | None:
+        """Put an imported journal in the place of the one that is there.
+
+        ``draft`` is complete, on disk, and in this folder. One renaming decides; what follows it
+        is done by whoever opens the folder next, should this process die. Returns where the
+        old journal is now.
+        """
+        draft.rename(self.path / _IMPORTED)
+        sync_path(self.path)
+        fault_point(FaultPoint.IMPORT_DECIDED)
+        return self._finish_import()
+
+    def close(self) -> None:
+        """Give the folder up. Idempotent."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _remove_drafts(self) -> None:
+        """Return the temporary files of processes that died before they renamed them."""
+        for pattern in ("*.draft-*", f"{libraries_in(self.path).name}/{DRAFT_PREFIX}*"):
+            for path in self.path.glob(pattern):
+                shutil.rmtree(path, ignore_errors=True)
+                path.unlink(missing_ok=True)
+        UnpackedLibraries(self.path / "unpacked").remove_drafts()
+
+    def _finish_import(self) -> Path | None:
+        imported = self.path / _IMPORTED
+        if not imported.exists():
+            return None
+        aside = None
+        if self.journal.exists():
+            aside = self.path / f"{_REPLACED}-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
+            self.journal.rename(aside)
+            fault_point(FaultPoint.IMPORT_ASIDE)
+        imported.rename(self.journal)
+        sync_path(self.path)
+        return aside
+
+
+def libraries_in(state: Path) -> Path:
+    """The library store's folder in a state folder."""
+    return state / "libraries"
+
+
+def journal_in(state: Path) -> Path:
+    """The journal's folder in a state folder; nobody has to own that to read it."""
+    return state / _JOURNAL
+
+
+def check_journal(state: Path) -> None:
+    """Raise JournalError if ``state`` has no journal, and is no daemon's folder, then."""
+    if not journal_in(state).exists():
+        raise JournalError(
+            f"there is no journal in {state}", hint="say with --state where the daemon keeps it"
+        )

@@ -1,0 +1,185 @@
+"""The daemon's journal: every change of the registry, on disk before it can be seen.
+
+Note [What is acknowledged]
+    A change is recorded after every check that could refuse it, before any interpreter or the
+    daemon publishes it, and so before the caller is answered:
+
+        check    ->    record    ->    publish    ->    answer
+
+    Killed before the record is committed, the daemon comes back without the change; after
+    that, with all of it. So nothing that was acknowledged is lost, no client sees anything that
+    a later one does not find, and what was not acknowledged is there whole or not at all.
+
+    Should publishing fail after all, because the interpreter died that moment, the record is
+    undone by another one. A disk that does not take that one either leaves the journal ahead of
+    the registry; then it is owed, and committed together with the next change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+from opdispatch_server.daemon.event_loop.shielded import shielded
+from opdispatch_server.daemon.state.folder import StateFolder
+from opdispatch_server.daemon.state.journal_file import Changes, JournalFile
+from opdispatch_server.daemon.state.journal_record import (
+    LibraryRecord,
+    library_record_from_text,
+    library_record_to_text,
+)
+from opdispatch_server.log_fields import Event, fields
+from opdispatch_wire.errors import JournalError
+
+LOG = logging.getLogger("opdispatch.journal")
+
+LIBRARY = "library"
+DRAINED = "drained interpreter"
+
+
+class Journal:
+    """The journal as the event loop sees it; the file is touched by one thread of its own.
+
+    Two changes of one name never overlap: the registry sees to that. Those of different names
+    may.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._folder: StateFolder | None = None
+        self._file: JournalFile | None = None
+        # What the registry has, and the part of it that the file has not: see the Note.
+        self._current: dict[tuple[str, str], str | None] = {}
+        self._owed: dict[tuple[str, str], str | None] = {}
+
+    def open(self) -> Mapping[str, LibraryRecord]:
+        """Take the state folder and read its journal: every library's record, by name.
+
+        Blocks. Raises JournalError if another daemon has the folder, or the journal cannot be
+        relied upon.
+        """
+        with ExitStack() as stack:
+            folder = StateFolder(self._state)
+            stack.callback(folder.close)
+            file = folder.open_journal()
+            stack.callback(file.close)
+            libraries = read_libraries(file)
+            stack.pop_all()  # from now on it is closed by ``close``
+        self._folder, self._file = folder, file
+        self._current = dict(file.entries)
+        return libraries
+
+    @property
+    def drained(self) -> frozenset[str]:
+        """The interpreters that are to take no libraries."""
+        found = self._current.items()
+        return frozenset(name for (kind, name), text in found if kind == DRAINED and text)
+
+    @asynccontextmanager
+    async def recording(self, event: str, record: LibraryRecord) -> AsyncIterator[None]:
+        """Records what ``with``'s body does to a library; undoes that if the body raises.
+
+        Nothing is written if the journal says that already, and is still there. ``event`` is what
+        people call it: "load v2". Raises JournalError before the body is run, if the disk refuses.
+        """
+        key = (LIBRARY, record.name)
+        before = self._current.get(key)
+        after = library_record_to_text(record)
+        recorded = False
+        try:
+            if after != before:
+                await self._write(event, record.name, {key: after})
+            else:
+                await self._check_place(event, record.name)
+            recorded = True
+            yield
+        except BaseException as error:
+            # Cancelled while it was written: the undoing waits for that in the writer's queue.
+            if recorded or not isinstance(error, JournalError):
+                await self._undo(event, record.name, {key: before})
+            raise
+
+    async def record_drained(self, interpreter: str, drained: bool) -> None:
+        """Record that an interpreter is to take no libraries, or may again."""
+        change = {(DRAINED, interpreter): "{}" if drained else None}
+        await self._write("drain" if drained else "undo drain", interpreter, change)
+
+    async def close(self) -> None:
+        """Waits for what is being written, then gives the folder up. Idempotent."""
+        file, self._file = self._file, None
+        await asyncio.to_thread(self._writer.shutdown)
+        if file is not None:
+            file.close()
+        if self._folder is not None:
+            self._folder.close()
+
+    async def _undo(self, event: str, subject: str, changes: Changes) -> None:
+        if self._file is None:
+            return  # the daemon is stopping: the change was never acknowledged
+        try:
+            await self._write(f"undo {event}", subject, changes)
+        except JournalError as error:
+            self._current.update(changes)
+            self._owed.update(changes)
+            LOG.error(
+                "%s of %s failed and stays in the journal for now: %s",
+                event,
+                subject,
+                error,
+                extra=fields(Event.JOURNAL_FAILED),
+            )
+
+    async def _check_place(self, event: str, subject: str) -> None:
+        file = self._open_file(event, subject)
+        await asyncio.get_running_loop().run_in_executor(self._writer, file.check_place)
+
+    def _open_file(self, event: str, subject: str) -> JournalFile:
+        if self._file is None:
+            raise JournalError(f"{event} of {subject} cannot be recorded: the journal is closed")
+        return self._file
+
+    async def _write(self, event: str, subject: str, changes: Changes) -> None:
+        file = self._open_file(event, subject)
+        owed, self._owed = self._owed, {}
+        writing = asyncio.get_running_loop().run_in_executor(
+            self._writer, file.write, event, subject, {**owed, **changes}
+        )
+
+        def note(written: asyncio.Future[None]) -> None:
+            if written.exception() is None:
+                self._current.update(changes)
+                self._owed = {key: text for key, text in self._owed.items() if key not in changes}
+            else:
+                self._owed = {**owed, **self._owed}
+
+        # Whoever waits may give up. What is under way is not broken off by that, and is noted.
+        writing.add_done_callback(note)
+        await shielded(writing)
+
+
+def read_libraries(file: JournalFile) -> Mapping[str, LibraryRecord]:
+    """Every library's record, by name. Raises JournalError if one makes no sense."""
+    records = {}
+    for (kind, name), text in file.entries.items():
+        if kind == LIBRARY:
+            try:
+                records[name] = library_record_from_text(name, text)
+            except ValueError as error:
+                raise JournalError(
+                    f"the journal in {file.folder} says something of library {name!r} that this "
+                    f"opdispatch does not understand: {error}",
+                    hint="restore it with `opdispatch state import FILE`, or move the folder away "
+                    "to start without libraries",
+                ) from error
+    return records
+
+
+def uploads_of(libraries: Iterable[LibraryRecord]) -> list[str]:
+    """The SHA-256 of every upload that one of them is loaded from, in order."""
+    sources = {version.source for library in libraries for version in library.versions}
+    return sorted({source.sha256 for source in sources if not source.is_module})

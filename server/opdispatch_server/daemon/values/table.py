@@ -1,0 +1,376 @@
+"""The daemon's table of the values that interpreters keep for clients.
+
+Note [Where a value is]
+    A value is in one interpreter at a time, its home. Calls that use it there run side by side;
+    to be used elsewhere it moves, for which nobody may be using it, and nobody begins to before
+    it is there. So there never are two copies that could come to differ, and whoever calls an
+    operator in another interpreter again and again pays for the way only once. On another device
+    it is another value, which is copied to where that device is.
+
+    Its bytes go from interpreter to interpreter, and not through the daemon. What the daemon says
+    to an interpreter of a value, over the session's stream or a lane, names the place that is
+    meant: a value that has come back is not taken for the one that was let go of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from opdispatch.arrays import register_tensor_type
+from opdispatch_server.daemon.event_loop.slices import SLICE, in_slices
+from opdispatch_server.value_ids import check_keep, ids_meant
+from opdispatch_wire.errors import RefusedError, RemoteLimitError, RemoteValueGoneError, WireError
+from opdispatch_wire.remote_values import (
+    SESSION_BYTES,
+    RemoteFacts,
+    facts_from_proto,
+    remote_tensors_in,
+    store_key,
+)
+from opdispatch_wire.v1 import execution_pb2, interpreter_pb2, remote_pb2, values_pb2
+
+if TYPE_CHECKING:
+    from opdispatch_server.daemon.interpreters.session import InterpreterSession
+
+MAX_HOLDERS = 10_000
+"""How many clients may hold values at a time."""
+
+
+class ValueLimits(NamedTuple):
+    """The limits of the values that one client keeps."""
+
+    values: int
+    bytes: int
+
+
+class HeldValue:
+    """One value. Counts as a tensor for the dispatcher. Belongs to the event loop.
+
+    ``uses`` are the calls that have pinned it where it is; ``moving`` is there while it moves.
+    """
+
+    __slots__ = (
+        "device",
+        "dtype",
+        "holder",
+        "home",
+        "idle",
+        "is_released",
+        "key_bits",
+        "moving",
+        "nbytes",
+        "number",
+        "place",
+        "places",
+        "requires_grad",
+        "shape",
+        "uses",
+    )
+
+    def __init__(
+        self, number: bytes, facts: RemoteFacts, holder: ValueHolder, home: InterpreterSession
+    ) -> None:
+        self.number = number
+        self.dtype = facts.dtype
+        self.shape = facts.shape
+        self.device = facts.device
+        self.key_bits = facts.key_bits
+        self.requires_grad = facts.requires_grad
+        self.nbytes = facts.nbytes
+        self.holder = holder
+        self.home = home
+        self.place, self.places = 0, 1  # RemoteTensor.place, and the next one that is free
+        self.uses = 0
+        self.is_released = False
+        self.moving: asyncio.Future[None] | None = None
+        self.idle: asyncio.Event | None = None  # somebody waits until nobody uses it
+
+    @property
+    def key(self) -> bytes:
+        """The id under which its home keeps it."""
+        return store_key(self.number, self.place)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    def __repr__(self) -> str:
+        return f"HeldValue({self.dtype}, shape={list(self.shape)}, in {self.home.name})"
+
+
+register_tensor_type(HeldValue, described_as="a remote tensor")
+
+
+class ValueHolder:
+    """One client that holds values."""
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.values: dict[bytes, HeldValue] = {}
+        self.bytes = 0  # of those that are still there
+        self.is_open = True
+        self.last_home: InterpreterSession | None = None
+
+
+class RemoteValueTable:
+    """All values, by client and id. Belongs to the event loop.
+
+    Invariants, between any two steps of the loop: ``bytes`` of a holder are those of its values
+    whose home is alive; ``_homes`` has each live home of a value, with exactly its values.
+    """
+
+    def __init__(self, limits: ValueLimits) -> None:
+        self.limits = limits
+        self._holders: dict[bytes, ValueHolder] = {}
+        self._homes: dict[InterpreterSession, set[HeldValue]] = {}
+        self._forgetting: set[asyncio.Task[None]] = set()
+
+    # -- clients --------------------------------------------------------------------------------
+
+    def open(self) -> ValueHolder:
+        """A new client. Raises RefusedError."""
+        if len(self._holders) >= MAX_HOLDERS:
+            raise RefusedError(f"{MAX_HOLDERS} clients hold values, which is as many as may")
+        holder = ValueHolder(secrets.token_bytes(SESSION_BYTES))
+        self._holders[holder.name] = holder
+        return holder
+
+    def close(self, holder: ValueHolder) -> None:
+        """The client is gone, and so are its values: nobody finds them any more.
+
+        To forget many takes some steps of the loop.
+        """
+        holder.is_open = False
+        for home in {value.home for value in holder.values.values()}:
+            _tell(home, holder, ())
+        if len(holder.values) <= SLICE:
+            self._forget_slice(holder, list(holder.values.values()))
+            return
+        forgetting = asyncio.create_task(self._forget_all(holder))
+        self._forgetting.add(forgetting)
+        forgetting.add_done_callback(self._forgetting.discard)
+
+    def get_holder(self, keep: remote_pb2.Keep) -> ValueHolder:
+        """Whose values a call keeps. Raises WireError, and RemoteValueGoneError."""
+        check_keep(keep)
+        holder = self._find_holder(keep.session)
+        if holder is None:
+            raise RemoteValueGoneError(
+                "the results cannot be kept: this daemon knows of no such session",
+                hint="it was started again, or the connection that held its values was lost",
+                reason="the session has ended",
+            )
+        return holder
+
+    def count_at(self, home: InterpreterSession) -> tuple[int, int]:
+        """How many values there are in an interpreter, and their bytes."""
+        values = list(self._homes.get(home, ()))  # other threads may ask
+        return len(values), sum(value.nbytes for value in values)
+
+    # -- values ---------------------------------------------------------------------------------
+
+    def find(self, message: values_pb2.RemoteTensor, at: str, writable: bool = False) -> HeldValue:
+        """The value that a client means. Raises RemoteValueGoneError.
+
+        It changes nothing, and may be asked in another thread, for a call that is looked at there:
+        what it finds may have gone when the event loop goes on, as it may at any await.
+        """
+        holder = self._find_holder(message.session)
+        value = holder.values.get(message.id) if holder is not None else None
+        if value is None:
+            if holder is None:
+                why = (
+                    "the session that kept it has ended, with all of its values, or is another "
+                    "daemon's"
+                )
+            else:
+                why = "it was released, or never was"
+            raise RemoteValueGoneError(
+                f"{at}: there is no remote tensor {message.id.hex()}: {why}",
+                value=message.id.hex(),
+                reason=why,
+            )
+        check_alive(value, at)
+        return value
+
+    def check_room(self, holder: ValueHolder, nbytes: int = 0) -> None:
+        """Raise RemoteLimitError if the client can keep nothing more, or not so many bytes."""
+        if len(holder.values) >= self.limits.values:
+            raise self._full(f"{len(holder.values)} remote values", "values")
+        if holder.bytes >= self.limits.bytes or holder.bytes + nbytes > self.limits.bytes:
+            raise self._full(f"{holder.bytes} bytes in remote values", "bytes")
+
+    def add_all(
+        self, holder: ValueHolder, home: InterpreterSession, messages: list[values_pb2.RemoteTensor]
+    ) -> None:
+        """Note what an interpreter has kept. Raises RemoteLimitError: then none is noted."""
+        found = [(m.id, facts_from_proto(m, at="$.returns")) for m in messages]
+        if len(holder.values) + len(found) > self.limits.values:
+            raise self._full(f"{len(holder.values)} remote values", "values")
+        if holder.bytes + sum(facts.nbytes for _, facts in found) > self.limits.bytes:
+            raise self._full(f"{holder.bytes} bytes in remote values", "bytes")
+        if any(number in holder.values for number, _ in found):
+            raise WireError("$.keep.prefix is that of values that are there already")
+        if found:
+            holder.last_home = home
+        for number, facts in found:
+            value = HeldValue(number, facts, holder, home)
+            holder.values[number] = value
+            holder.bytes += value.nbytes
+            self._settle(value, home)
+
+    def release(self, holder: ValueHolder, ids: Collection[bytes]) -> None:
+        """The client does not need values any more. What a call uses stays until it ends."""
+        homes: dict[InterpreterSession, list[bytes]] = {}
+        for number in ids_meant(ids, holder.values):
+            value = holder.values.get(number)
+            if value is None:
+                continue
+            if value.uses or value.moving is not None:
+                value.is_released = True
+                continue
+            self._forget(value)
+            homes.setdefault(value.home, []).append(value.key)
+        for home, numbers in homes.items():
+            _tell(home, holder, numbers)
+
+    def unpin(self, values: Iterable[HeldValue]) -> None:
+        """A call has ended that used them."""
+        for value in values:
+            value.uses -= 1
+            if value.uses:
+                continue
+            if value.idle is not None:
+                value.idle.set()
+                value.idle = None
+            self.release_if_unused(value)
+
+    def release_if_unused(self, value: HeldValue) -> None:
+        """Let go of a value that was released while it was in use."""
+        if value.is_released and not value.uses and value.moving is None:
+            value.is_released = False
+            self.release(value.holder, (value.number,))
+
+    def has_moved(self, value: HeldValue, home: InterpreterSession, place: int) -> None:
+        """Notes that a value is in another interpreter now, and lets go of it where it was."""
+        holder = value.holder
+        if not holder.is_open or holder.values.get(value.number) is not value:
+            self.has_not_moved(value, home, place)  # its client has gone meanwhile
+            return
+        before, key = value.home, value.key
+        self._unsettle(value)
+        if not before.alive:
+            value.holder.bytes += value.nbytes  # it was given up too early
+        value.home, value.place = home, place
+        self._settle(value, home)
+        _tell(before, value.holder, (key,))
+
+    def has_not_moved(self, value: HeldValue, home: InterpreterSession, place: int) -> None:
+        """Have an interpreter let go of what it may have got of a value."""
+        _tell(home, value.holder, (store_key(value.number, place),))
+
+    def check_invariants(self) -> list[str]:
+        """Return the violated invariants, in words."""
+        violations = []
+        for holder in list(self._holders.values()):
+            values = list(holder.values.values())
+            there = [value for value in values if value.home.alive]
+            if holder.bytes != sum(value.nbytes for value in there):
+                violations.append("the bytes of a client's remote values do not add up")
+            if any(value not in self._homes.get(value.home, ()) for value in there):
+                violations.append("a remote value is not counted at its home")
+        held = sum(len(values) for values in list(self._homes.values()))
+        alive = sum(
+            value.home.alive
+            for holder in list(self._holders.values())
+            for value in list(holder.values.values())
+        )
+        if held != alive:
+            violations.append(f"{held} remote values are counted, and there are {alive}")
+        return violations
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    def _find_holder(self, name: bytes) -> ValueHolder | None:
+        holder = self._holders.get(name)
+        return holder if holder is not None and holder.is_open else None
+
+    async def _forget_all(self, holder: ValueHolder) -> None:
+        async for values in in_slices(list(holder.values.values())):
+            self._forget_slice(holder, values)
+
+    def _forget_slice(self, holder: ValueHolder, values: Iterable[HeldValue]) -> None:
+        for value in values:
+            if value.number in holder.values:
+                self._forget(value)
+        if not holder.values:
+            self._holders.pop(holder.name, None)
+
+    def _settle(self, value: HeldValue, home: InterpreterSession) -> None:
+        values = self._homes.get(home)
+        if values is None:
+            values = self._homes[home] = set()
+            home.at_end(lambda: self._interpreter_ended(home))
+        if home in self._homes:  # it may have ended just now
+            values.add(value)
+        else:
+            value.holder.bytes -= value.nbytes
+
+    def _unsettle(self, value: HeldValue) -> None:
+        values = self._homes.get(value.home)
+        if values is not None:
+            values.discard(value)
+
+    def _interpreter_ended(self, home: InterpreterSession) -> None:
+        for value in self._homes.pop(home, ()):
+            value.holder.bytes -= value.nbytes
+
+    def _forget(self, value: HeldValue) -> None:
+        del value.holder.values[value.number]
+        if value.home in self._homes:
+            value.holder.bytes -= value.nbytes
+            self._unsettle(value)
+
+    def _full(self, has: str, which: str) -> RemoteLimitError:
+        limit = self.limits.values if which == "values" else self.limits.bytes
+        return RemoteLimitError(
+            f"the session has {has}, and may have {limit}",
+            hint="let go of some of them, or raise the limit with "
+            f"`opdispatch serve --remote-{which}`",
+            limit=str(limit),
+        )
+
+
+def check_alive(value: HeldValue, at: str) -> None:
+    """Raise RemoteValueGoneError if the value has gone with its interpreter."""
+    if not value.home.alive:
+        death = value.home.death()
+        raise RemoteValueGoneError(
+            f"{at}: the remote tensor {value.number.hex()} is gone: {death.message}",
+            hint="make it again; what an interpreter keeps ends with it",
+            value=value.number.hex(),
+            interpreter=value.home.name,
+            reason=death.message,
+        )
+
+
+def kept_in(reply: execution_pb2.CallReply) -> Iterator[values_pb2.RemoteTensor]:
+    """An interpreter's report of a value that it has kept."""
+    for value in reply.returns:
+        for remote, _ in remote_tensors_in(value, "$.returns"):
+            yield remote
+
+
+def _tell(home: InterpreterSession, holder: ValueHolder, ids: Iterable[bytes]) -> None:
+    release = remote_pb2.ReleaseValues(session=holder.name, ids=ids)
+    home.tell(interpreter_pb2.DaemonMessage(release_values=release))
+
+
+def tell_prefix(home: InterpreterSession, keep: remote_pb2.Keep) -> None:
+    """Have an interpreter let go of whatever one call has kept."""
+    release = remote_pb2.ReleaseValues(session=keep.session, ids=(keep.prefix,))
+    home.tell(interpreter_pb2.DaemonMessage(release_values=release))

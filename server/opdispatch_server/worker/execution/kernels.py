@@ -1,0 +1,422 @@
+"""Runs kernels for calls that the daemon has routed to this interpreter."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from contextvars import copy_context
+from threading import get_native_id
+from time import monotonic_ns
+from typing import Any
+
+from opdispatch.arrays import find_lost_device, preferred_backends, run_on_device
+from opdispatch.errors import (
+    AmbiguousKernelError,
+    DeviceLostError,
+    InternalError,
+    NoKernelError,
+    OpdispatchError,
+    ReturnError,
+)
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, AutogradState
+from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, ForceLocalState, LocalState
+from opdispatch_server.blame.fitness import Fitness
+from opdispatch_server.blame.flight_record import SPARE_SLOT, FlightRecorder, call_key, end_word
+from opdispatch_server.call_context import RUNNING_CALL, CallContext, RunningCall
+from opdispatch_server.operator_names import parse_operator_name
+from opdispatch_server.value_ids import check_keep
+from opdispatch_server.worker.execution.daemon_lane import CallTrace, RemoteTraceLine
+from opdispatch_server.worker.execution.kernel_error_log import FailedCall, KernelErrorLog
+from opdispatch_server.worker.execution.kernel_profile import KernelProfile
+from opdispatch_server.worker.execution.programs import ProgramExecution
+from opdispatch_server.worker.execution.raised_errors import (
+    error_of_kernel,
+    is_of_kernel,
+    was_logged_elsewhere,
+)
+from opdispatch_server.worker.execution.result_lengths import check_lengths
+from opdispatch_server.worker.libraries.chosen_kernel import ChosenKernel
+from opdispatch_server.worker.libraries.held import InterpreterLibraries
+from opdispatch_server.worker.libraries.loaded import LoadedLibrary
+from opdispatch_server.worker.libraries.several_turns import turns_of_all
+from opdispatch_server.worker.libraries.turns import LibraryTurns
+from opdispatch_server.worker.values.store import CallWrites, KeptResults, ValueStore
+from opdispatch_wire.callee_tensors import CalleeTensors
+from opdispatch_wire.calls import decode_arguments, reply_of_returns
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
+from opdispatch_wire.detached_tensors import CALL_REPLY, MessagePieces, attach
+from opdispatch_wire.errors import DeadlineExceededError, RefusedError
+from opdispatch_wire.modes import autocast_of, check_modes, local_keys_of
+from opdispatch_wire.status import status_from_error
+from opdispatch_wire.tensors import CalleeTensorMemory
+from opdispatch_wire.v1 import execution_pb2
+
+# A kernel that has run so often in this process without harm is not suspected of any.
+_OFTEN = 5
+_RESULT = "the result of the call"
+# What the dispatch of the call itself may raise after its kernel was chosen: a redispatch that
+# finds no kernel, a return that breaks the schema's promise.
+_OWN_ERRORS = (NoKernelError, AmbiguousKernelError, ReturnError)
+
+_RECORDING = AutogradState()
+_NOT_RECORDING = AutogradState(grad_mode=False)
+_INFERENCE = AutogradState(grad_mode=False, inference_mode=True)
+
+
+class KernelExecution:
+    """Runs one call at a time in whichever thread asks.
+
+    ``on_device_lost`` is told, in that thread, that this process can use a device no more;
+    ``errors`` logs and counts what kernels raise.
+    """
+
+    def __init__(
+        self,
+        libraries: InterpreterLibraries,
+        interpreter: Callable[[], str],
+        message_limit: int,
+        values: ValueStore,
+        programs: ProgramExecution,
+        recorder: FlightRecorder,
+        fitness: Fitness,
+        on_device_lost: Callable[[DeviceLostError], None],
+        errors: KernelErrorLog,
+    ) -> None:
+        self._libraries = libraries
+        self._interpreter = interpreter
+        self._limit = message_limit
+        self._values = values
+        self._programs = programs
+        self._recorder = recorder
+        self._fitness = fitness
+        self._on_device_lost = on_device_lost
+        self._errors = errors
+
+    def turns_of(self, load_id: int) -> LibraryTurns[Any]:
+        """Whose turn it is among the calls of a library. Raises RefusedError if it is gone."""
+        return self._libraries.get(load_id).turns
+
+    def serialize(
+        self,
+        reply: execution_pb2.CallReply,
+        limit: int = MAX_MESSAGE_BYTES_HIGHEST,
+        tensors: CalleeTensors | None = None,
+    ) -> bytes | MessagePieces:
+        """The bytes of a reply, at most ``limit``; ``tensors`` are beside it.
+
+        Raises MessageTooLargeError.
+        """
+        if tensors is None or tensors.is_limited:
+            limit = min(limit, self._limit)
+        if tensors is None or not tensors.results:
+            return serialize_message(reply, limit, _RESULT)
+        message = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, _RESULT)
+        pieces = attach(message, CALL_REPLY, tensors.results, aligned=True)
+        check_size(len(pieces), limit, _RESULT)
+        return pieces
+
+    def check_size(self, reply: execution_pb2.CallReply, tensors: CalleeTensors) -> None:
+        """Raise MessageTooLargeError if a reply and what is beside it are over the limit."""
+        if tensors.is_limited:
+            size = reply.ByteSize() + sum(len(result) for result in tensors.results)
+            check_size(size, self._limit, _RESULT)
+
+    def run(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        memory: CalleeTensorMemory | None = None,
+    ) -> execution_pb2.CallReply:
+        """Run the kernel that ``request.kernel`` names; without it, the one in the slot of
+        ``request.redispatch_keys``, which every process has. Tensors may be in ``memory``.
+
+        Raises KernelError for whatever the kernel raises, or DeviceMemoryError and
+        DeviceLostError; the errors of arguments and returns that do not fit; and
+        DeadlineExceededError if it is too late to begin. With a profile, what is raised once the
+        kernel has begun is in the reply, beside the events until then.
+        """
+        profile = KernelProfile.of(request)
+        try:
+            return self._run_or_drop(request, context, memory, profile)
+        except OpdispatchError as error:
+            if is_of_kernel(error):
+                self._note_error(request, error)
+            # Or another interpreter's, that a kernel has called.
+            if isinstance(error, DeviceLostError) and (lost := find_lost_device()) is not None:
+                self._on_device_lost(lost)
+            if profile is None or not profile.has_begun:
+                raise
+            reply = execution_pb2.CallReply(id=request.id, error=status_from_error(error))
+            profile.end(failed=True)
+            profile.add_to(reply, self._interpreter(), self._limit)
+            return reply
+
+    def _note_error(self, request: execution_pb2.CallRequest, error: OpdispatchError) -> None:
+        """Log and count a call that its kernel has failed; of a program, that step's."""
+        operator = error.facts.get("operator") or request.operator
+        library = self._find_library(request, operator)
+        self._errors.note(
+            FailedCall.of(
+                error,
+                operator=operator,
+                call=request.id,
+                load_id=library.load_id if library else 0,
+                library=library.name if library else "",
+                version=library.version if library else 0,
+                level=logging.DEBUG if was_logged_elsewhere(error) else logging.ERROR,
+            )
+        )
+
+    def _find_library(
+        self, request: execution_pb2.CallRequest, operator: str
+    ) -> LoadedLibrary | None:
+        """Return the library of a call whose kernel has failed; None if that was of none."""
+        if request.HasField("kernel") and not request.program:
+            load_ids = [request.kernel.load_id]
+        else:
+            load_ids = [request.kernel.load_id, *request.libraries]
+        for load_id in load_ids:
+            with contextlib.suppress(RefusedError):  # it may have gone meanwhile
+                library = self._libraries.get(load_id)
+                if len(load_ids) == 1 or library.has_operator(parse_operator_name(operator)):
+                    return library
+        return None
+
+    def _run_or_drop(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        memory: CalleeTensorMemory | None,
+        profile: KernelProfile | None,
+    ) -> execution_pb2.CallReply:
+        """``_run_in_time``, after which nothing is in ``memory`` of a call that has failed."""
+        try:
+            return self._run_in_time(request, context, memory, profile)
+        except BaseException:
+            # Results may have been placed before the one that cannot be sent.
+            if memory is not None:
+                memory.drop_results()
+            raise
+
+    def _run_in_time(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        memory: CalleeTensorMemory | None,
+        profile: KernelProfile | None,
+    ) -> execution_pb2.CallReply:
+        if context.timeout == 0:
+            # It has waited for a thread, and whoever made it has given up.
+            raise DeadlineExceededError(
+                f"the deadline passed before {request.operator} was started in interpreter "
+                f"{self._interpreter()}",
+                operator=request.operator,
+                interpreter=self._interpreter(),
+                started="no",
+            )
+        check_modes(request)
+        fitness = self._fitness
+        if fitness.problem:
+            raise fitness.refusal(request.operator)
+        if request.program or request.adopt:
+            return self._run_program(request, context, memory, profile)
+        if request.HasField("kernel"):
+            library = self._libraries.get(request.kernel.load_id)
+            choice = library.kernels.find(self._libraries.dispatcher, request)
+        else:
+            library = None
+            choice = ChosenKernel.of_slot(self._libraries.dispatcher, request)
+        if library is not None:
+            library.begin_call()
+        token = RUNNING_CALL.set(RunningCall.of(context, library.version if library else 0))
+        # FlightRecorder.begin and end, in line: every call passes here.
+        recorder = self._recorder
+        row = choice.row
+        if row is None:
+            row = choice.row = recorder.row_of(choice.subject(library.name if library else ""))
+        try:
+            slot = recorder.free.pop()
+        except IndexError:
+            slot = SPARE_SLOT
+        words = recorder.words
+        words[slot + 1] = monotonic_ns()
+        words[slot + 2] = get_native_id()
+        words[slot + 3] = call_key(context.direct.lane if context.direct else 0, request.id)
+        words[slot] = row + 1
+        try:
+            if library is None or not library.backends:
+                return self._run(request, choice, memory, profile)
+            with preferred_backends(library.backends):
+                return self._run(request, choice, memory, profile)
+        except Exception as error:
+            # One that has not run often may have done that itself, and would do so elsewhere, too.
+            may_run_elsewhere = (
+                recorder.words[end_word(row) + 1] >= _OFTEN
+                and not choice.signature.schema.is_mutable
+            )
+            if fitness.check_after(error) and may_run_elsewhere:
+                raise fitness.refusal(request.operator) from error
+            raise
+        finally:
+            words = recorder.words  # another one in the child of a fork
+            words[slot] = 0
+            at = end_word(row)
+            words[at] = monotonic_ns()
+            if not words[at + 1]:
+                fitness.check(request.operator)
+            words[at + 1] += 1
+            if slot != SPARE_SLOT:
+                recorder.free.append(slot)
+            RUNNING_CALL.reset(token)
+            if library is not None:
+                library.end_call()
+
+    def _run_program(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        memory: CalleeTensorMemory | None,
+        profile: KernelProfile | None,
+    ) -> execution_pb2.CallReply:
+        if request.adopt:
+            return self._programs.adopt(request, context)
+        libraries = [self._libraries.get(load_id) for load_id in request.libraries]
+        if profile is not None:
+            profile.begin_program(request.operator)
+        # What is kept must not be in memory of the caller's.
+        tensors = memory if isinstance(memory, CalleeTensors) else None
+        token = RUNNING_CALL.set(RunningCall.of(context))
+        try:
+            with (
+                turns_of_all(libraries, request.operator),
+                ForceLocalState(_local_state_of(request, None, profile)),
+                _GradModeOf(request),
+                autocast_of(request),
+            ):
+                if request.HasField("kernel"):  # whose turn it is already
+                    libraries.append(self._libraries.get(request.kernel.load_id))
+                # What kernels leave switched on ends with the call.
+                reply = copy_context().run(self._programs.run, request, context, libraries, tensors)
+        finally:
+            RUNNING_CALL.reset(token)
+        if profile is not None:
+            profile.end()
+            profile.add_to(reply, self._interpreter(), self._limit)
+        return reply
+
+    def _run(
+        self,
+        request: execution_pb2.CallRequest,
+        choice: ChosenKernel,
+        memory: CalleeTensorMemory | None,
+        profile: KernelProfile | None,
+    ) -> execution_pb2.CallReply:
+        writes = CallWrites(self._values, RUNNING_CALL.get().deadline)
+        try:
+            return self._run_kernel(request, choice, memory, profile, writes)
+        finally:
+            writes.end()
+
+    def _run_kernel(
+        self,
+        request: execution_pb2.CallRequest,
+        choice: ChosenKernel,
+        memory: CalleeTensorMemory | None,
+        profile: KernelProfile | None,
+        writes: CallWrites,
+    ) -> execution_pb2.CallReply:
+        signature = choice.signature
+        args, kwargs = decode_arguments(
+            request, signature.schema, memory, self._values.get, writes.begin
+        )
+        arguments = signature.bind(args, kwargs)
+        trace = CallTrace() if request.trace else None
+        if profile is not None:
+            profile.begin_kernel(request, str(choice.name), signature, arguments)
+        local = ForceLocalState(_local_state_of(request, trace, profile))
+        with local, _GradModeOf(request), autocast_of(request):
+            # What the kernel leaves switched on ends with the call.
+            stack = copy_context().run(
+                run_on_device, arguments, self._call, choice, list(arguments)
+            )
+        name = self._interpreter()
+        returns = signature.check_returns(stack)
+        check_lengths(returns, self._limit, _RESULT)
+        if profile is not None:
+            profile.end(signature.unbox_returns(returns))
+        stack.clear()  # see KeptResults
+        reply = reply_of_returns(
+            request,
+            signature.schema,
+            arguments,
+            returns,
+            interpreter=name,
+            trace=trace.lines if trace else (),
+            memory=memory,
+            keep=self._keeping(request),
+        )
+        if trace:
+            for line, message in zip(trace.lines, reply.trace, strict=True):
+                if isinstance(line, RemoteTraceLine):
+                    message.interpreter = line.interpreter
+        if profile is not None:
+            profile.add_to(reply, name, self._limit)
+        return reply
+
+    def _keeping(
+        self, request: execution_pb2.CallRequest
+    ) -> Callable[[list[Any], int], Any] | None:
+        if not request.HasField("keep"):
+            return None
+        check_keep(request.keep)
+        return KeptResults(self._values, request.keep, self._interpreter()).take
+
+    def _call(self, choice: ChosenKernel, stack: list[Any]) -> list[Any]:
+        try:
+            return choice.call(stack)
+        except InternalError:
+            raise
+        except BaseException as error:  # a kernel may raise anything, and survive it
+            operator = str(choice.name)
+            if isinstance(error, _OWN_ERRORS) and error.facts.get("operator") == operator:
+                raise
+            interpreter = self._interpreter()
+            what = f"the kernel of {operator} in interpreter {interpreter}"
+            facts = {"operator": operator, "interpreter": interpreter}
+            raise error_of_kernel(error, what, facts) from error
+
+
+class _GradModeOf:
+    """A block in which gradients are recorded, or not, as the caller would have them."""
+
+    __slots__ = ("_state", "_token")
+
+    def __init__(self, request: execution_pb2.CallRequest) -> None:
+        self._state = _NOT_RECORDING if request.no_grad else _RECORDING
+        # There is no flag for inference mode: it alone leaves ADInplaceOrView out, as in PyTorch.
+        if request.no_grad and request.HasField("local_keys"):
+            included, _ = local_keys_of(request)
+            if not included.has(DispatchKey.ADInplaceOrView):
+                self._state = _INFERENCE
+
+    def __enter__(self) -> None:
+        self._token = AUTOGRAD_STATE.set(self._state)
+
+    def __exit__(self, *exc: object) -> None:
+        AUTOGRAD_STATE.reset(self._token)
+
+
+def _local_state_of(
+    request: execution_pb2.CallRequest, trace: CallTrace | None, profile: KernelProfile | None
+) -> LocalState:
+    """Return the local state that a kernel runs in: its caller's, and nothing of this thread's."""
+    if trace is None and profile is None and not request.HasField("local_keys"):
+        return DEFAULT_STATE
+    included, excluded = local_keys_of(request)
+    sink = trace.sink() if trace else None
+    if profile is None:
+        return LocalState(included.bits, excluded.bits, sink)
+    # The lines of a trace name interpreters, and so go nowhere else: visits are not counted then.
+    return LocalState(included.bits, excluded.bits, sink or profile.sink(), profile.observer)

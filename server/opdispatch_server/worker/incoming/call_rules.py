@@ -1,0 +1,58 @@
+"""Which calls of an interpreter's lane may run."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Protocol
+
+from opdispatch_server.call_context import CallContext
+from opdispatch_server.worker.libraries.waiting_room import WaitingRoom
+from opdispatch_wire.v1 import execution_pb2
+
+
+class CallRules(Protocol):
+    """Which calls of a lane may run. Any thread may ask."""
+
+    @property
+    def room(self) -> WaitingRoom | None:
+        """Where those wait that cannot run yet; None: the other side knows how many may."""
+
+    @property
+    def session(self) -> int:
+        """The daemon's number for the interpreter, which tells its callers where they are."""
+
+    def new_lane(self) -> int:
+        """Return the name of the next connection."""
+
+    def admit(self, lane: int, request: execution_pb2.CallRequest) -> CallContext:
+        """Admit a call; ``end`` follows. Raises OpdispatchError if it may not run."""
+
+    def begin(self, context: CallContext) -> None:
+        """The kernel of a call begins to run, in this thread."""
+
+    def end(self, context: CallContext) -> None:
+        """A call has ended, or will never run."""
+
+
+class DaemonCalls:
+    """The rules for the daemon's calls: it is believed, and knows how many it may send."""
+
+    room = None
+    session = 0
+
+    def __init__(self) -> None:
+        self._lanes = itertools.count(1)
+
+    def new_lane(self) -> int:
+        """A number that no other connection has."""
+        return next(self._lanes)
+
+    def admit(self, lane: int, request: execution_pb2.CallRequest) -> CallContext:
+        """Return the context of a call, from its request."""
+        return CallContext.of_request(request)
+
+    def begin(self, context: CallContext) -> None:
+        """Nothing to note: the daemon knows what runs."""
+
+    def end(self, context: CallContext) -> None:
+        """Nothing to note."""

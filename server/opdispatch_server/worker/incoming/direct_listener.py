@@ -1,0 +1,65 @@
+"""Where clients on other machines, or of other users, call an interpreter: TCP ports of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from opdispatch_server.fork_guard import GUARD
+from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.serving.grpc_services import add_execution_service
+from opdispatch_server.serving.listeners import AddressInUseError, Listener, bind
+from opdispatch_server.worker.incoming.kernel_streams import KernelStreams
+from opdispatch_wire.addresses import AddressError, TcpAddress
+from opdispatch_wire.asyncio_grpc import asyncio_server
+from opdispatch_wire.channel import server_options
+from opdispatch_wire.v1 import interpreter_pb2
+
+LOG = logging.getLogger("opdispatch.interpreter")
+
+
+class DirectListener:
+    """Serves ``streams`` wherever the daemon says. Belongs to the event loop."""
+
+    def __init__(self, streams: KernelStreams, limit: int) -> None:
+        self._streams = streams
+        self._server = asyncio_server(server_options(limit))
+        add_execution_service(self._server, streams)
+        self._listeners: list[Listener] = []
+
+    async def listen(self, rules: interpreter_pb2.DirectCallRules) -> list[int]:
+        """Listen at the daemon's hosts; the ports, one for each where there is a free one."""
+        for host in rules.hosts:
+            try:
+                self._listeners.append(self._bind(host, rules))
+            except (AddressError, OSError) as error:
+                LOG.warning(
+                    "clients at %s call through the daemon alone: %s",
+                    host,
+                    error,
+                    extra=fields(Event.LANE_SLOW),
+                )
+        if self._listeners:
+            await self._server.start()
+        addresses = [listener.address for listener in self._listeners]
+        for address in addresses:
+            GUARD.own_listener(address)
+        return [int(address.rpartition(":")[2]) for address in addresses]
+
+    async def close(self, patience: float) -> None:
+        """End every stream, once its replies are written, or after ``patience`` seconds."""
+        if self._listeners and patience:
+            await self._streams.finish(patience)
+        await self._server.stop(grace=None)
+        for listener in self._listeners:
+            listener.close()
+
+    def _bind(self, host: str, rules: interpreter_pb2.DirectCallRules) -> Listener:
+        ports: Iterable[int] = range(rules.first_port, rules.last_port + 1)
+        for port in ports:
+            try:
+                # The daemon listens there, too: it was asked whether that may be.
+                return bind(self._server, str(TcpAddress(host, port)), insecure=True)
+            except AddressInUseError:
+                pass  # another interpreter has it
+        raise AddressError(f"none of the ports {rules.first_port} to {rules.last_port} is free")

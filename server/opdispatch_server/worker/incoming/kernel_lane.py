@@ -1,0 +1,426 @@
+"""The local lane of an interpreter: its threads read calls and run kernels themselves.
+
+Note [Whoever reads a call runs it]
+    Waking another thread costs more than a small kernel. So the thread that reads a call runs
+    its kernel, too, and only then reads the next one. That must not keep other calls waiting, so
+    the right to read (the turn) goes to another thread
+
+    - before a kernel of a library whose kernels are not quick on average;
+    - before a kernel that is running calls another operator through the daemon, since that
+      call may come back to this very lane;
+    - when kernels that should have been quick have not ended after PATIENCE. TurnWatch sees to
+      that, in a thread that sleeps while no calls come.
+
+    Who has lost the turn ends what it is doing, and rests until it gets the turn again. Only the
+    thread whose turn it is touches ``_reader``, and only while it runs no kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.call_context import CallContext
+from opdispatch_server.fork_guard import GUARD
+from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.serving.reading_turn import ReadingTurn
+from opdispatch_server.worker.execution.kernels import KernelExecution
+from opdispatch_server.worker.incoming.call_rules import CallRules
+from opdispatch_server.worker.incoming.turn_watch import TurnWatch
+from opdispatch_server.worker.libraries.turns import LibraryTurns
+from opdispatch_wire.callee_tensors import CalleeTensors
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
+from opdispatch_wire.detached_tensors import MessagePieces
+from opdispatch_wire.errors import RefusedError, WireError
+from opdispatch_wire.lanes import lane_messages
+from opdispatch_wire.lanes.brief_spin import BriefSpin
+from opdispatch_wire.lanes.frame_writer import FrameWriter
+from opdispatch_wire.lanes.frames import Frame, FrameKind, FrameReader
+from opdispatch_wire.received_call import read_call
+from opdispatch_wire.shared_memory.call_memory import PlacedTensors
+from opdispatch_wire.shared_memory.lane_memory import MEMORY_FRAMES, CalleeLaneMemory
+from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
+from opdispatch_wire.shared_memory.shared_mapping import is_supported
+from opdispatch_wire.shared_memory.tensor_arena import IDLE_SECONDS
+from opdispatch_wire.status import status_from_error
+from opdispatch_wire.tensors import CalleeTensorMemory
+from opdispatch_wire.v1 import execution_pb2, lane_pb2
+
+LOG = logging.getLogger("opdispatch.lane")
+
+QUICK = 0.0005
+"""Kernels that take less than these seconds on average are run by the thread that reads."""
+
+# A reply may wait so long for others that follow it at once.
+_GATHERING = 0.0002
+
+# Seconds for which a peer that is told why its lane ends may keep the thread that tells it.
+_LAST_WORDS = 5.0
+
+
+class LaneCall:
+    """It is dropped if it is cancelled while it waits for its turn.
+
+    ``tensors`` are its large ones, and those of its reply, where they are in no shared memory.
+    """
+
+    __slots__ = ("context", "has_waited", "is_cancelled", "lane", "request", "size", "tensors")
+
+    def __init__(
+        self,
+        lane: KernelLane,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        tensors: CalleeTensors,
+    ) -> None:
+        self.lane = lane
+        self.request = request
+        self.context = context
+        self.size = tensors.frame_bytes
+        self.tensors = tensors
+        self.has_waited = False
+        self.is_cancelled = False
+
+    @property
+    def source(self) -> KernelLane:
+        """The lane that it came over."""
+        return self.lane
+
+    @property
+    def operator(self) -> str:
+        """The kernel that is called."""
+        return self.request.operator
+
+    def start(self, turns: LibraryTurns[LaneCall]) -> None:
+        """Run it in a thread of its lane's: its turn has come."""
+        self.lane.start_call(self, turns)
+
+    def refuse(self, error: OpdispatchError) -> None:
+        """Reply with ``error``: it never starts."""
+        self.lane.refuse_call(self, error)
+
+
+class KernelLane:
+    """One connection on which calls come, which is known as ``number``.
+
+    ``limit`` is the longest message, in bytes. With a ``budget`` for results in it, memory is
+    shared with callers that want to. ``on_end`` is called, in any thread, when the connection
+    has ended.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        execution: KernelExecution,
+        rules: CallRules,
+        watch: TurnWatch,
+        limit: int,
+        number: int,
+        on_end: Callable[[KernelLane], None],
+        budget: MemoryBudget | None = None,
+    ) -> None:
+        connection.settimeout(None)
+        self._socket = connection
+        self._execution = execution
+        self._rules = rules
+        self._watch = watch
+        self._limit = limit
+        self._number = number
+        self._reply_limit = MAX_MESSAGE_BYTES_HIGHEST
+        self._on_end = on_end
+        self._budget = budget
+        self._memory: CalleeLaneMemory | None = None  # decided when hands are shaken
+        self._reader = FrameReader(limit)
+        self._readable = select.poll()
+        self._readable.register(connection, select.POLLIN)
+        self._spin = BriefSpin()
+        self._writer = FrameWriter(connection)
+        self._turn = ReadingTurn(self._start_thread, on_pass=self._flush)
+        self._gathering_since = 0.0
+        # The calls that wait for others to end, by id.
+        self._waiting: dict[int, LaneCall] = {}
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Begin to serve, in a thread; without one, the connection is ended at once."""
+        self._watch.add(self._turn)
+        try:
+            self._start_thread(1)
+        except RuntimeError as error:  # of threading: the system's limit is reached
+            LOG.warning(
+                "a connection is ended, which no thread can read: %s",
+                error,
+                extra=fields(Event.LANE_CLOSED),
+            )
+            self._end(1)
+
+    def close(self) -> None:
+        """Ends the connection; replies of kernels that still run are lost. Idempotent."""
+        self._is_closed = True
+        self._watch.remove(self._turn)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._turn.close()
+        if self._memory is not None:
+            self._memory.close()
+
+    def trim(self) -> None:
+        """Give memory back to the system that has not been used for a while."""
+        if self._memory is not None:
+            self._memory.trim(IDLE_SECONDS)
+            self._flush()
+
+    # -- the threads ----------------------------------------------------------------------------
+
+    def _start_thread(self, turn: int) -> None:
+        threading.Thread(target=self._work, args=(turn,), name="kernel-lane", daemon=True).start()
+
+    def _work(self, turn: int | None) -> None:
+        try:
+            if turn == 1:
+                self._shake_hands()
+            while turn is not None:
+                self._turn.become_mine(turn)
+                self._serve(turn)
+                turn = self._turn.rest()
+        except OpdispatchError as error:
+            LOG.warning("a lane is closed: %s", error, extra=fields(Event.LANE_CLOSED))
+            self._writer.put(FrameKind.REFUSAL, lane_messages.refusal(error))
+            # Not only flushed: another thread may be writing a reply, and ``_end`` would take
+            # the connection from it before it comes to this.
+            self._writer.finish(_LAST_WORDS)
+            self._end(turn)
+        except (EOFError, OSError):
+            self._end(turn)
+        except BaseException:
+            LOG.exception("a lane is closed", extra=fields(Event.LANE_CLOSED))
+            self._end(turn)
+
+    def _end(self, turn: int | None) -> None:
+        self.close()
+        # Only whoever reads, and nobody does after this turn, lets go of what is read from.
+        if turn is not None and self._turn.is_at(turn):
+            self._writer.close()
+            if self._memory is not None:
+                self._memory.descriptors.close()
+        self._on_end(self)
+
+    def _shake_hands(self) -> None:
+        self._socket.settimeout(lane_messages.HANDSHAKE_TIMEOUT)
+        told = lane_messages.read_hello(self._next_frame())
+        told_limit = max(told.max_message_bytes, told.max_call_bytes)
+        self._reply_limit = told_limit or MAX_MESSAGE_BYTES_HIGHEST
+        self._socket.settimeout(None)
+        shares = self._budget is not None and told.shares_memory and is_supported()
+        if self._budget is not None and shares:
+            self._memory = CalleeLaneMemory(self._writer.put, self._budget)
+        welcome = lane_messages.welcome(self._limit, self._number, shares_memory=shares)
+        self._writer.put(FrameKind.WELCOME, welcome)
+
+    def _serve(self, turn: int) -> None:
+        """Reads and runs while it is this turn. Raises EOFError, OSError, WireError at the end."""
+        while self._turn.is_at(turn):
+            kind, payload = self._next_frame()
+            if kind is FrameKind.CALL:
+                call = self._read(payload)
+                del payload  # the tensors let go of it, one by one
+                if call is not None:
+                    self._take(*call, turn)
+                del call  # it may be long until the next one comes
+            elif kind is FrameKind.CANCEL:
+                cancel = lane_pb2.LaneCancel()
+                lane_messages.parsed(cancel, payload)
+                if (waiting := self._waiting.get(cancel.id)) is not None:
+                    waiting.is_cancelled = True
+            elif self._memory is not None and kind in MEMORY_FRAMES:
+                self._memory.take(kind, payload)
+            else:
+                raise WireError(f"a {kind.name} frame came where only calls can")
+
+    def _read(
+        self, payload: bytes | memoryview
+    ) -> tuple[execution_pb2.CallRequest, CalleeTensors] | None:
+        """A call that may go on; one that may not is replied to."""
+        # Where memory is shared, the few tensors that are inline are taken as they are.
+        request, arguments, refusal = read_call(payload, detaches=self._memory is None)
+        if refusal is not None:
+            self._reply(_failure(request, refusal))
+            return None
+        limited, size = not request.chunks_reply, len(payload)
+        return request, CalleeTensors([*arguments], size, is_limited=limited)
+
+    def _take(self, request: execution_pb2.CallRequest, tensors: CalleeTensors, turn: int) -> None:
+        """Runs a call, and those that have waited for it to end; or leaves it to who does."""
+        try:
+            call = LaneCall(self, request, self._rules.admit(self._number, request), tensors)
+        except OpdispatchError as error:
+            self._reply(_failure(request, error))
+            return
+        turns: LibraryTurns[LaneCall] | None = None
+        try:
+            if request.HasField("kernel"):
+                turns = self._execution.turns_of(request.kernel.load_id)
+            # Calls that kernels make take no turn.
+            ordered = turns if call.context.lane else None
+            # Before the next call can be read: they begin in the order of their coming.
+            if ordered is not None and not self._begin_turn(call, ordered):
+                return
+        except OpdispatchError as error:
+            self._rules.end(call.context)
+            self._reply(_failure(request, error))
+            return
+        if turns is None or turns.seconds > QUICK:
+            self._turn.hand_over(turn)
+        self._work_off(call, turns, ordered, turn)
+        self._turn.end_kernels(turn)
+
+    def start_call(self, call: LaneCall, turns: LibraryTurns[LaneCall]) -> None:
+        """Run a call whose turn it is, and those that wait for it to end, in a thread."""
+        threading.Thread(
+            target=self._work_off, args=(call, turns, turns, 0), name="kernel-lane", daemon=True
+        ).start()
+
+    def refuse_call(self, call: LaneCall, error: OpdispatchError) -> None:
+        """Reply to a call that has waited for its turn, and never starts."""
+        self._waiting.pop(call.request.id, None)
+        self._rules.end(call.context)
+        self._reply(_failure(call.request, error))
+        self._flush()
+
+    def _work_off(
+        self,
+        call: LaneCall,
+        turns: LibraryTurns[LaneCall] | None,
+        ordered: LibraryTurns[LaneCall] | None,
+        turn: int,
+    ) -> None:
+        following: LaneCall | None = call
+        while following is not None:
+            began = time.monotonic()
+            self._turn.begin_kernel(turn, began)
+            self._watch.notice()
+            following.lane._answer(following)
+            if turns is not None:
+                turns.note(time.monotonic() - began)
+            if following.lane is not self or not self._turn.is_at(turn):
+                following.lane._flush()
+            following = ordered.end() if ordered is not None else None
+            if following is not None and not isinstance(following, LaneCall):
+                ordered.start(following)  # a thread waits for its turn itself
+                return
+
+    def _begin_turn(self, call: LaneCall, turns: LibraryTurns[LaneCall]) -> bool:
+        """Whether the call may run now; else it waits. Raises QueueFullError."""
+        number = call.request.id
+        self._waiting[number] = call
+        may_run = True
+        try:
+            may_run = turns.begin(call, call.context.limit, self._rules.room)
+        finally:
+            if may_run:
+                self._waiting.pop(number, None)
+        return may_run
+
+    def _answer(self, call: LaneCall) -> None:
+        """Run a call, unless nobody waits for it any more, and reply."""
+        self._waiting.pop(call.request.id, None)
+        try:
+            if self._is_closed:
+                return
+            if call.is_cancelled:
+                if self._memory is not None:  # whose caller waits to use its memory again
+                    self._reply(_failure(call.request, _never_started()))
+                return
+            self._rules.begin(call.context)
+            if self._memory is None:
+                self._reply(self._run(call, call.tensors), tensors=call.tensors)
+                return
+            memory = self._memory.new_call()
+            reply = self._run(call, memory)
+            self._memory.end_call(reply, memory)
+            self._reply(reply, memory.placed)
+        finally:
+            self._rules.end(call.context)
+
+    def _run(self, call: LaneCall, memory: CalleeTensorMemory | None) -> execution_pb2.CallReply:
+        try:
+            reply = GUARD.run(self._execution.run, call.request, call.context, memory)
+            reply.has_waited = call.has_waited
+            return reply
+        except BaseException as error:  # a call is always answered
+            if not isinstance(error, OpdispatchError):
+                LOG.error(
+                    "the call of %s failed",
+                    call.request.operator,
+                    exc_info=error,
+                    extra=fields(
+                        Event.INTERNAL_ERROR, operator=call.request.operator, call=call.request.id
+                    ),
+                )
+            return _failure(call.request, error)
+
+    # -- the connection -------------------------------------------------------------------------
+
+    def _next_frame(self) -> Frame:
+        while True:
+            frame = self._reader.next_frame()
+            if frame is not None:
+                return frame
+            self._flush()
+            self._writer.wait_for_room()
+            self._spin.before_sleeping(self._look)
+            if self._memory is None:
+                count = self._socket.recv_into(self._reader.space())
+            else:
+                count = self._memory.descriptors.receive(self._socket, self._reader.space())
+            if not count:
+                raise EOFError
+            self._spin.after_waiting()
+            self._reader.received(count)
+
+    def _look(self) -> bool:
+        return bool(self._readable.poll(0))
+
+    def _reply(
+        self,
+        reply: execution_pb2.CallReply,
+        placed: PlacedTensors | None = None,
+        tensors: CalleeTensors | None = None,
+    ) -> None:
+        """Sends a reply, or keeps it for a moment in which others may follow.
+
+        What is ``placed`` in memory is the caller's then; ``tensors`` are beside the reply.
+        """
+        payload: bytes | MessagePieces
+        try:
+            payload = self._execution.serialize(reply, self._reply_limit, tensors)
+            if self._memory is not None and placed is not None:
+                self._memory.hold(placed)
+        except OpdispatchError as error:
+            payload = _failure(reply, error).SerializeToString()
+        self._writer.put(FrameKind.REPLY, payload)
+        now = time.monotonic()
+        if not self._gathering_since:
+            self._gathering_since = now
+        elif now - self._gathering_since > _GATHERING:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._gathering_since = 0.0
+        self._writer.flush()
+
+
+def _never_started() -> RefusedError:
+    return RefusedError("the call was cancelled before it started")
+
+
+def _failure(
+    call: execution_pb2.CallRequest | execution_pb2.CallReply, error: BaseException
+) -> execution_pb2.CallReply:
+    return execution_pb2.CallReply(id=call.id, error=status_from_error(error))

@@ -1,0 +1,86 @@
+"""The local lanes of an interpreter that have one set of rules: the daemon's, or clients'."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+
+from opdispatch_server.serving.lane_listener import LaneListener
+from opdispatch_server.worker.execution.kernels import KernelExecution
+from opdispatch_server.worker.incoming.call_rules import CallRules
+from opdispatch_server.worker.incoming.kernel_lane import KernelLane
+from opdispatch_server.worker.incoming.turn_watch import TurnWatch
+from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
+from opdispatch_wire.shared_memory.tensor_arena import IDLE_SECONDS
+
+# How often it is looked for memory that is not used.
+_TRIM_SECONDS = IDLE_SECONDS / 6
+
+
+class KernelLanes:
+    """They take calls by ``rules``. ``listen`` and ``close`` belong to the event loop."""
+
+    def __init__(
+        self,
+        execution: KernelExecution,
+        rules: CallRules,
+        limit: int,
+        budget: MemoryBudget | None = None,
+    ) -> None:
+        """With a ``budget`` for results in it, they share memory with callers that want to."""
+        self._execution = execution
+        self._rules = rules
+        self._limit = limit
+        self._budget = budget
+        self._watch = TurnWatch()
+        self._trimming: asyncio.TimerHandle | None = None
+        self._listener: LaneListener | None = None
+        self._mutex = threading.Lock()  # protects _lanes
+        self._lanes: set[KernelLane] = set()
+
+    def listen(self, path: str) -> None:
+        """Take calls at ``path``. Raises OSError."""
+        self._listener = LaneListener(path, self._add)
+        if self._budget is not None:
+            self._trim_now_and_then()
+
+    def close(self) -> None:
+        """End every lane. Idempotent."""
+        if self._listener is not None:
+            self._listener.close()
+        if self._trimming is not None:
+            self._trimming.cancel()
+        with self._mutex:
+            lanes = list(self._lanes)
+        for lane in lanes:
+            lane.close()
+        self._watch.stop()
+
+    def _trim_now_and_then(self) -> None:
+        """Give memory back to the system that no call has used for a while."""
+        with self._mutex:
+            lanes = list(self._lanes)
+        for lane in lanes:
+            lane.trim()
+        loop = asyncio.get_running_loop()
+        self._trimming = loop.call_later(_TRIM_SECONDS, self._trim_now_and_then)
+
+    def _add(self, connection: socket.socket) -> None:
+        lane = KernelLane(
+            connection,
+            self._execution,
+            self._rules,
+            self._watch,
+            self._limit,
+            self._rules.new_lane(),
+            self._remove,
+            self._budget,
+        )
+        with self._mutex:
+            self._lanes.add(lane)
+        lane.start()
+
+    def _remove(self, lane: KernelLane) -> None:
+        with self._mutex:
+            self._lanes.discard(lane)

@@ -1,0 +1,74 @@
+"""The gRPC streams of an interpreter that have one set of rules: the daemon's, or clients'."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+
+from opdispatch_server.serving.call_stream import CallStream
+from opdispatch_server.serving.calls_in_flight import CALLS_IN_FLIGHT
+from opdispatch_server.serving.status_answers import Context, answers
+from opdispatch_server.worker.execution.kernels import KernelExecution
+from opdispatch_server.worker.incoming.call_rules import CallRules
+from opdispatch_server.worker.incoming.kernel_calls import KernelCalls
+from opdispatch_server.worker.incoming.kernel_threads import KernelThreads
+from opdispatch_wire.lanes.chunk_assembler import TensorBudget
+from opdispatch_wire.lanes.stream_lane import StreamLane
+from opdispatch_wire.received_call import ReceivedCall
+from opdispatch_wire.v1 import execution_pb2_grpc
+
+
+class KernelStreams(execution_pb2_grpc.ExecutionServiceServicer):
+    """``opdispatch.v1.ExecutionService`` of an interpreter. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        execution: KernelExecution,
+        rules: CallRules,
+        threads: KernelThreads,
+        limit: int,
+        max_call_bytes: int = sys.maxsize,
+        at_once: int = CALLS_IN_FLIGHT,
+    ) -> None:
+        """``limit`` is for a message; ``max_call_bytes``, for the large tensors of one stream;
+        ``at_once``, for its calls.
+        """
+        self._execution = execution
+        self._rules = rules
+        self._threads = threads
+        self._limit = limit
+        self._max_call_bytes = max_call_bytes
+        self._at_once = at_once
+        self._budget = TensorBudget(2 * max_call_bytes, "the large tensors of all connections")
+        self._streams: set[CallStream] = set()
+
+    async def finish(self, patience: float) -> None:
+        """Waits, for up to ``patience`` seconds, until all calls are answered."""
+        if finishing := [asyncio.create_task(stream.finish()) for stream in self._streams]:
+            _, unfinished = await asyncio.wait(finishing, timeout=patience)
+            for task in unfinished:
+                task.cancel()
+
+    @answers
+    async def CallStream(  # noqa: N802
+        self, requests: AsyncIterator[ReceivedCall], context: Context
+    ) -> None:
+        """Runs kernels."""
+        number = self._rules.new_lane()
+        calls = KernelCalls(self._execution, self._rules, self._threads, number)
+        whose = "the large tensors of this connection"
+        budget = TensorBudget(self._max_call_bytes, whose, self._budget)
+        stream = CallStream(
+            calls,
+            context,
+            budget,
+            self._limit,
+            self._at_once,
+            StreamLane(self._rules.session, number).metadata,
+        )
+        self._streams.add(stream)
+        try:
+            await stream.serve(requests)
+        finally:
+            self._streams.discard(stream)

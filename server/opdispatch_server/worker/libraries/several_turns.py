@@ -1,0 +1,63 @@
+"""Turns in several libraries at once, for a program that uses them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.call_context import KERNEL_THREADS
+from opdispatch_server.worker.libraries.loaded import LoadedLibrary
+from opdispatch_server.worker.libraries.turns import LibraryTurns
+
+
+class _TurnWait:
+    """One turn that a thread waits for: a Job."""
+
+    size = 0
+    has_waited = False
+
+    def __init__(self, operator: str) -> None:
+        self.operator = operator
+        self.source = self  # of nobody's others it has to keep the order
+        self._given = threading.Event()
+        self._refusal: OpdispatchError | None = None
+
+    def start(self, turns: LibraryTurns[_TurnWait]) -> None:
+        """It is its turn, until ``LibraryTurns.end``."""
+        self._given.set()
+
+    def wait(self) -> None:
+        """Returns when it is its turn, or raises what it was refused with."""
+        self._given.wait()
+        if self._refusal is not None:
+            raise self._refusal
+
+    def refuse(self, error: OpdispatchError) -> None:
+        """It never gets its turn."""
+        self._refusal = error
+        self._given.set()
+
+
+@contextmanager
+def turns_of_all(libraries: Sequence[LoadedLibrary], operator: str) -> Iterator[None]:
+    """Wait for a turn in each, in the order of their load ids, so that no two can wait for each
+    other; see Note [Calls of several libraries] for the daemon's part.
+
+    The calls of clients that come here directly take turns, too, of which the daemon knows nothing.
+    """
+    taken = []
+    try:
+        for library in sorted(libraries, key=lambda library: library.load_id):
+            waiting = _TurnWait(operator)
+            limit = min(library.max_concurrency, KERNEL_THREADS)
+            if not library.turns.begin(waiting, limit):
+                waiting.wait()
+            taken.append(library.turns)
+        yield
+    finally:
+        for turns in reversed(taken):
+            following = turns.end()
+            if following is not None:
+                turns.start(following)

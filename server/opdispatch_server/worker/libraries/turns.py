@@ -1,0 +1,126 @@
+"""Whose turn it is among the calls of one library in an interpreter."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Hashable
+from typing import Any, Generic, Protocol, TypeVar
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.worker.libraries.waiting_room import WaitingRoom
+from opdispatch_wire.errors import RefusedError
+
+# The weight of the newest call in the average.
+_NEWEST_SHARE = 0.2
+
+
+class Job(Protocol):
+    """A call that may have to wait."""
+
+    has_waited: bool
+    """Whether it has had to."""
+
+    @property
+    def source(self) -> Hashable:
+        """The sender."""
+
+    @property
+    def operator(self) -> str:
+        """The kernel."""
+
+    @property
+    def size(self) -> int:
+        """The memory that it occupies while it waits, in bytes."""
+
+    def start(self, turns: LibraryTurns[Any]) -> None:
+        """``LibraryTurns.end`` has given it back in a thread that does not run calls: it begins
+        in another one, and ends in its turn. Raises RuntimeError if none can be started.
+        """
+
+    def refuse(self, error: OpdispatchError) -> None:
+        """It never starts: its caller is told why."""
+
+
+J = TypeVar("J", bound=Job)
+
+
+class LibraryTurns(Generic[J]):
+    """The calls of one library that run, and those that wait for one of them to end.
+
+    Calls of one source begin in the order of their coming; sources that wait take turns. The
+    daemon is one source, and sends a few calls more than the library runs at a time: see
+    Note [Calls that are sent ahead].
+
+    ``_lock`` protects all of it; somebody waits only while ``limit`` calls run, and each of
+    these, when it ends, starts the next one in its place.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = 0
+        self._waiting: OrderedDict[Hashable, deque[tuple[J, WaitingRoom | None]]] = OrderedDict()
+        self.seconds = 0.0
+        """How long a call takes, on average; 0 before the first one has ended."""
+
+    def begin(self, job: J, limit: int, room: WaitingRoom | None = None) -> bool:
+        """Whether the call may run now; otherwise ``end`` of another one gives it back.
+
+        Raises QueueFullError if it would have to wait, and there is no ``room`` for it.
+        """
+        with self._lock:
+            if self._running < max(limit, 1) and not self._waiting:
+                self._running += 1
+                return True
+            if room is not None:
+                room.enter(job.operator, job.size, self.seconds)
+            job.has_waited = True
+            queue = self._waiting.get(job.source)
+            if queue is None:
+                queue = self._waiting[job.source] = deque()
+            queue.append((job, room))
+            return False
+
+    def end(self) -> J | None:
+        """A call has ended: the one that is to run in its place, if one waits."""
+        with self._lock:
+            if not self._waiting:
+                self._running -= 1
+                return None
+            source, queue = self._waiting.popitem(last=False)
+            job, room = queue.popleft()
+            if queue:
+                self._waiting[source] = queue
+            if room is not None:
+                room.leave(job.size)
+            return job
+
+    def start(self, job: J) -> None:
+        """Have a job whose turn it is begin in another thread.
+
+        If none can be started, it is refused, and so are those in whose place it was.
+        """
+        following: J | None = job
+        while following is not None:
+            try:
+                following.start(self)
+            except RuntimeError as error:  # of threading: the system's limit is reached
+                following.refuse(no_thread_error(following.operator, error))
+                following = self.end()
+            else:
+                return
+
+    def note(self, seconds: float) -> None:
+        """Count the time that a call took."""
+        # Without the lock: of two calls that end at once, the average may miss one.
+        self.seconds += _NEWEST_SHARE * (seconds - self.seconds)
+
+
+def no_thread_error(operator: str, error: RuntimeError) -> RefusedError:
+    """Why a call never started: its process could not start a thread."""
+    return RefusedError(
+        f"the interpreter has no thread for the call of {operator}, which never started: {error}",
+        hint="a limit of threads or memory is reached; try again in a moment, or raise it",
+        operator=operator,
+        started="no",
+    )

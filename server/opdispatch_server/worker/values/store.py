@@ -1,0 +1,316 @@
+"""The tensors that an interpreter keeps for clients."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from opdispatch.arrays import ArrayBackend, copy_of, find_backend, find_layout
+from opdispatch.arrays.layout import read_only_view
+from opdispatch.autograd.elsewhere import name_leaf
+from opdispatch.autograd.variable import edge_of, meta_of
+from opdispatch.tensors.tensor import Tensor
+from opdispatch_server.serving.reading_turn import hand_over_turn
+from opdispatch_server.value_ids import ids_meant
+from opdispatch_server.worker.values.forms import StoredValue, with_history_of
+from opdispatch_wire.errors import DeadlineExceededError, RemoteValueGoneError
+from opdispatch_wire.layouts import refuse_misfits
+from opdispatch_wire.nesting import ValueCount, check_nesting
+from opdispatch_wire.remote_values import RemoteFacts, store_key, value_id
+from opdispatch_wire.tensors import is_tensor, refuse_masked
+from opdispatch_wire.v1 import remote_pb2, values_pb2
+
+_NONE: Mapping[bytes, StoredValue] = MappingProxyType({})
+_Wanted = Sequence[tuple[values_pb2.RemoteTensor, str]]
+
+
+class ValueStore:
+    """Values by the session whose they are, and by ``store_key``. Any thread may use it.
+
+    ``_changed`` protects the changes of ``_sessions``, in which a session has at least one value,
+    and of the values; it is notified of what a writer may wait for: a value has lost its last
+    writer, or has changed. Readers need no lock: they look into two dicts, and find the value or do
+    not. The daemon says what is let go of, and when; here nothing is.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._sessions: dict[bytes, dict[bytes, StoredValue]] = {}
+        self.waiting = 0
+        """How many calls wait for the writers of a value."""
+
+    def find(self, session: bytes, key: bytes) -> Any:
+        """The value of that key, to be read; None if it is not here.
+
+        It is an array of the backend that makes arrays for its device now, so that kernels of a
+        library's next version know it: see Note [Values of two versions]. Raises DeviceError, and
+        DeviceMemoryError.
+        """
+        stored = self._sessions.get(session, _NONE).get(key)
+        if stored is None:
+            return None
+        form = stored.form
+        wanted = form.find_wanted()
+        if wanted is None:
+            return form.value
+        with self._changed:
+            form = stored.form
+            stays = bool(stored.writers) or stored.is_changing
+            if form.backend is not wanted and not stays:
+                stored.is_changing = True
+        if form.backend is wanted:
+            return form.value
+        return form.converted(wanted).value if stays else self._change(stored, wanted)
+
+    def get(self, message: values_pb2.RemoteTensor, at: str, writable: bool) -> Any:
+        """The value that is meant, for a writer of it; or what cannot be written to.
+
+        Raises RemoteValueGoneError, DeviceError and DeviceMemoryError.
+        """
+        if writable:
+            return self._get(message, at).form.value
+        value = self.find(message.session, store_key(message.id, message.place))
+        return _read_only(self._gone(message, at) if value is None else value)
+
+    def begin_writes(self, wanted: _Wanted, deadline: float | None) -> Sequence[StoredValue]:
+        """Makes the caller a writer of these values, once each, until ``end_writes`` of what is
+        returned; waits for those that have them as other arrays: see Note [Values of two versions].
+
+        ``deadline`` is a time of ``time.monotonic``. Raises RemoteValueGoneError, DeviceError,
+        DeviceMemoryError and DeadlineExceededError; the caller writes to none of them then.
+        """
+        found = [(self._get(message, at), at) for message, at in wanted]
+        places = {stored: at for stored, at in found if stored.form.backend is not None}
+        if not places:
+            return ()
+        with self._changed:
+            writes = self._try_to_write(places)
+        if writes is None:
+            hand_over_turn()
+            writes = self._wait_to_write(places, deadline)
+        try:
+            for stored, backend in writes.items():
+                if backend is not None:
+                    self._change(stored, backend)
+        except BaseException:
+            with self._changed:
+                for stored in writes:
+                    stored.is_changing = False  # nobody else has begun to, beside a writer
+            self.end_writes(tuple(writes))
+            raise
+        return tuple(writes)
+
+    def end_writes(self, values: Sequence[StoredValue]) -> None:
+        """The caller of ``begin_writes`` has ended."""
+        with self._changed:
+            for stored in values:
+                stored.writers -= 1
+            self._changed.notify_all()
+
+    def _wait_to_write(
+        self, places: Mapping[StoredValue, str], deadline: float | None
+    ) -> Mapping[StoredValue, ArrayBackend | None]:
+        with self._changed:
+            self.waiting += 1
+            try:
+                while (writes := self._try_to_write(places)) is None:
+                    left = None if deadline is None else deadline - time.monotonic()
+                    if left is not None and left <= 0:
+                        at = next(at for stored, at in places.items() if stored.must_wait)
+                        raise DeadlineExceededError(
+                            f"{at}: the deadline passed while a call of another version of a "
+                            "library was writing to the remote tensor; this call never started",
+                            started="no",
+                        )
+                    self._changed.wait(left)
+                return writes
+            finally:
+                self.waiting -= 1
+
+    def _try_to_write(
+        self, places: Mapping[StoredValue, str]
+    ) -> Mapping[StoredValue, ArrayBackend | None] | None:
+        """The values that have a writer more, and to which form the caller is to change each.
+
+        None: it has to wait. The caller holds ``_changed``.
+        """
+        if any(stored.must_wait for stored in places):
+            return None
+        writes = {stored: stored.form.find_wanted() for stored in places}
+        for stored, backend in writes.items():
+            stored.writers += 1
+            stored.is_changing = backend is not None
+        return writes
+
+    def _change(self, stored: StoredValue, wanted: ArrayBackend) -> Any:
+        """Change the form of a value that ``is_changing``, by the only thread that may."""
+        form = stored.form
+        try:
+            form = form.converted(wanted)
+        finally:
+            with self._changed:
+                stored.form = form
+                stored.is_changing = False
+                self._changed.notify_all()
+        return form.value
+
+    def _get(self, message: values_pb2.RemoteTensor, at: str) -> StoredValue:
+        values = self._sessions.get(message.session, _NONE)
+        stored = values.get(store_key(message.id, message.place))
+        return self._gone(message, at) if stored is None else stored
+
+    @staticmethod
+    def _gone(message: values_pb2.RemoteTensor, at: str) -> NoReturn:
+        raise RemoteValueGoneError(
+            f"{at}: the remote tensor {message.id.hex()} is not in this interpreter",
+            value=message.id.hex(),
+            reason="it is not there",
+        )
+
+    def add(self, session: bytes, key: bytes, value: Any) -> None:
+        """Keep a value."""
+        stored = StoredValue(value)
+        with self._changed:
+            self._sessions.setdefault(session, {})[key] = stored
+
+    def release(self, message: remote_pb2.ReleaseValues) -> None:
+        """Let go of some of a session's values, or of all. What is in use stays until then."""
+        with self._changed:
+            values = self._sessions.get(message.session)
+            if values is None:
+                return
+            if not message.ids:
+                values.clear()
+            for key in ids_meant(message.ids, values):
+                values.pop(key, None)
+            if not values:
+                del self._sessions[message.session]
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        with self._changed:
+            self._sessions.clear()
+
+    def count(self) -> int:
+        """How many values there are."""
+        with self._changed:
+            return sum(len(values) for values in self._sessions.values())
+
+
+class CallWrites:
+    """The values of a store that one call writes to. For one thread."""
+
+    __slots__ = ("_deadline", "_held", "_store")
+
+    def __init__(self, store: ValueStore, deadline: float | None) -> None:
+        self._store = store
+        self._deadline = deadline
+        self._held: Sequence[StoredValue] = ()
+
+    def begin(self, wanted: _Wanted) -> None:
+        """``ValueStore.begin_writes``, once at most."""
+        self._held = self._store.begin_writes(wanted, self._deadline)
+
+    def end(self) -> None:
+        """The call has ended, whether it has begun to write or not."""
+        if self._held:
+            self._store.end_writes(self._held)
+
+
+class KeptResults:
+    """Keeps the tensors among the results of one call. For one thread.
+
+    It must be given each result by the only one who knows it, so that what a kernel has kept for
+    itself is told from what it has not: see ``take``.
+    """
+
+    def __init__(self, store: ValueStore, keep: remote_pb2.Keep, interpreter: str) -> None:
+        self._store = store
+        self._keep = keep
+        self._interpreter = interpreter
+        self._values = ValueCount()
+        self._count = 0
+
+    def take(self, results: list[Any], place: int, at: str = "$.returns") -> Any:
+        """Return the message for one result: a KeptValue for a tensor, in lists as well.
+
+        Takes it off the list. A tensor that the kernel, the caller or another value may know,
+        too, is copied: nobody else must be able to write to it. Raises WireError, which begins
+        with the place in ``at``, for one that could not be fetched as it is, and ArgumentError for
+        lists that nest too deep to be sent, or have too many values.
+        """
+        check_nesting(results[place], f"{at}[{place}]", self._values)
+        return self._take(results, place, at)
+
+    def _take(self, results: list[Any], place: int, at: str) -> Any:
+        at = f"{at}[{place}]"
+        # One reference is the list's, the other one is getrefcount's own. Of a local variable there
+        # may be one more, or not: Python 3.14 passes it on without.
+        is_known = sys.getrefcount(results[place]) > 2
+        value = results[place]
+        results[place] = None
+        if isinstance(value, list | tuple):
+            items = list(value)
+            del value
+            return [self._take(items, i, at) for i in range(len(items))]
+        if not is_tensor(value):
+            return value
+        refuse_masked(value.array if isinstance(value, Tensor) else value, at=at)
+        refuse_misfits(value, at=at)
+        value = _own(value, is_known=is_known)
+        number = value_id(self._keep.prefix, self._count)
+        name_leaf(value, number)
+        self._count += 1
+        self._store.add(self._keep.session, store_key(number, 0), value)
+        return KeptValue(number, RemoteFacts.of(value), self._interpreter)
+
+
+class KeptValue:
+    """Stands for a value that was kept, in a reply."""
+
+    __slots__ = ("_facts", "_interpreter", "_number")
+
+    def __init__(self, number: bytes, facts: RemoteFacts, interpreter: str) -> None:
+        self._number = number
+        self._facts = facts
+        self._interpreter = interpreter
+
+    def __opdispatch_fill_value__(self, message: values_pb2.Value, at: str) -> None:
+        remote = message.remote
+        remote.id = self._number
+        remote.interpreter = self._interpreter
+        self._facts.write_to(remote, at=at)
+
+
+def _read_only(value: Any) -> Any:
+    """Return a read-only argument for a kernel; of a tensor, one with the same history."""
+    if isinstance(value, Tensor):
+        return with_history_of(value, _read_only(value.array))
+    if isinstance(value, np.ndarray):
+        return read_only_view(value)
+    layout = find_layout(type(value))
+    return value if layout is None else layout.read_only(value)
+
+
+def _own(value: Any, *, is_known: bool) -> Any:
+    """The tensor, or a copy if somebody else could write to it, or nobody can."""
+    if isinstance(value, Tensor):
+        # Two references are the tensor's and getrefcount's.
+        is_known = is_known or sys.getrefcount(value.array) > 2
+        own = _own(value.array, is_known=is_known)
+        kept = Tensor(own, keys=value.key_set, requires_grad=value.requires_grad)
+        if not value.is_leaf:  # a gradient of the copy is one of what it was copied from
+            meta_of(kept).edge = edge_of(value)
+        return kept
+    backend = find_backend(type(value))
+    if backend is None and find_layout(type(value)) is not None:
+        return copy_of(value)  # nobody can tell who else knows of its parts
+    if backend is None:
+        return np.array(value)  # somebody's array by its protocol
+    return value if not is_known and backend.is_its_own(value) else backend.copy(value)
