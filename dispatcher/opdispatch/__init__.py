@@ -10,7 +10,7 @@
 The package, from the bottom up; a module imports only from its own entry and those above. What few
 programs use, such as ``func`` and ``tracing``, is imported when one of its names is first used:
 
-    errors               every exception
+    errors/              every exception
     keys/                dispatch keys and sets of them
     schema/              the schema language
     local_state/         what is switched on for the running task
@@ -69,6 +69,7 @@ from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.schema.function_schema import Argument, FunctionSchema, OperatorName
 from opdispatch.schema.tag import Tag
 from opdispatch.schema.parser import parse_schema
+from opdispatch.local_state.higher_floors import HigherFloors, fill_slots
 from opdispatch.local_state.trace_line import TraceLine
 from opdispatch.local_state.local_dispatch_key_set import (
     ExcludeDispatchKeyGuard,
@@ -118,6 +119,7 @@ from opdispatch.dispatch.registration_listener import RegistrationListener
 from opdispatch.dispatch.operator_handle import OperatorHandle
 from opdispatch.functorch.functionalization import functionalize
 from opdispatch.functionalities.batching import BatchingFallbackWarning
+from opdispatch.functionalities.python import call_below_python
 from opdispatch.dispatch.transaction import Transaction
 from opdispatch.dispatch.dispatcher import Dispatcher
 from opdispatch.library.library import (
@@ -163,6 +165,27 @@ if TYPE_CHECKING:
         sparse_csr_tensor,
     )
     from opdispatch.tracing import Graph, Tracer, load_graph, save_graph, trace
+
+
+def _array_namespace() -> object:
+    from opdispatch import array_api
+
+    return array_api
+
+
+def _array_operators() -> object:
+    from opdispatch.array_api.operators import OPERATORS
+
+    return OPERATORS
+
+
+def _vmap() -> object:
+    from opdispatch.functorch.vmap import vmap
+
+    return vmap
+
+
+fill_slots(HigherFloors(_array_namespace, _array_operators, _vmap, lambda: call_below_python))
 
 OpOverload = OperatorHandle
 """PyTorch's Python name for it."""

@@ -21,10 +21,11 @@ from opdispatch.arrays import give_by_dlpack, register_tensor_type
 from opdispatch.dispatch.operator_handle import OperatorHandle
 from opdispatch.errors import ArgumentError
 from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET
+from opdispatch.local_state.higher_floors import array_namespace
 from opdispatch.local_state.local_dispatch_key_set import local_dispatch_key_set_is_default
 from opdispatch.local_state.torch_dispatch_mode import keys_outside_modes
 from opdispatch.local_state.tracing_state import is_traced
-from opdispatch.tensors.operators import TensorOperators, namespace
+from opdispatch.tensors.operators import TensorOperators
 from opdispatch_client.blocking.tensor_transfers import TensorTransfers
 
 Array = np.ndarray[Any, Any]
@@ -71,7 +72,7 @@ class RemoteTensor(TensorTransfers, TensorOperators):
 
     def _move(self, device: str, deadline: float | None) -> Any:
         if is_traced(self):  # by an operator, which is recorded
-            return namespace().astype(self, self.dtype, device=device)
+            return array_namespace().astype(self, self.dtype, device=device)
         return super()._move(device, deadline)
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import partial
 from typing import Any
 
@@ -28,7 +27,8 @@ _OWN_BACKENDS = (BackendComponent.CPU, BackendComponent.CUDA, BackendComponent.M
 
 def _choose() -> Any:
     if not tensor_operators.is_private():
-        importlib.import_module("opdispatch.array_library")
+        import opdispatch.array_library  # noqa: F401  # which loads it
+
         return default_library.ops.array
     dispatcher = Dispatcher()
     others = Library("_", "IMPL", dispatcher=dispatcher)

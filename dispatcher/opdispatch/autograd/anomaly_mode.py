@@ -17,6 +17,7 @@ from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
 from opdispatch.autograd.watch import GRAPH_WATCH, GraphWatch, change_watch
 from opdispatch.errors import AutogradError
 from opdispatch.local_state.grad_mode import no_grad
+from opdispatch.local_state.higher_floors import array_namespace
 
 
 class set_detect_anomaly:  # noqa: N801 - PyTorch's name
@@ -115,13 +116,11 @@ def _text(stack: Sequence[traceback.FrameSummary]) -> str:
 
 
 def _has_nan(gradient: Any) -> bool:
-    from opdispatch.autograd.engine import namespace
-
     array = gradient.array
     if isinstance(array, LevelArray | arrays.FakeArray | arrays.MetaArray):
         return False  # which have no elements to look at
     if array.dtype.kind not in DIFFERENTIABLE_KINDS:
         return False
-    xp = namespace()
+    xp = array_namespace()
     with no_grad():
         return bool(xp.any(xp.isnan(gradient.detach())).array)

@@ -10,9 +10,8 @@ Mirrors ``torch/csrc/autograd/engine.cpp`` and ``torch/autograd/__init__.py``.
 from __future__ import annotations
 
 import heapq
-import importlib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,11 +24,9 @@ from opdispatch.autograd.variable import AccumulateGrad, Variable, edge_of, want
 from opdispatch.autograd.watch import WATCHED
 from opdispatch.errors import AutogradError
 from opdispatch.local_state.grad_mode import set_grad_enabled
+from opdispatch.local_state.higher_floors import array_namespace, vmap
 from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.local_state.observed_range import ObservedRange
-
-if TYPE_CHECKING:
-    from opdispatch.tensors.tensor import Tensor
 
 _EVENT = "autograd::engine::evaluate_function: "
 """What a profiler calls a step, before the name of its node: PyTorch's words."""
@@ -39,7 +36,7 @@ Tensors: TypeAlias = "Variable | Sequence[Variable]"
 
 def backward(
     tensors: Tensors,
-    grad_tensors: Tensor | Sequence[Tensor | None] | None = None,
+    grad_tensors: Variable | Sequence[Variable | None] | None = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
     inputs: Tensors | None = None,
@@ -72,7 +69,7 @@ def backward(
 def grad(
     outputs: Tensors,
     inputs: Tensors,
-    grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
+    grad_outputs: Variable | Sequence[Variable | None] | None = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
     allow_unused: bool | None = None,
@@ -120,7 +117,7 @@ def _without_unused(
 ) -> tuple[Any, ...]:
     """The gradients, where there may be None among them or not."""
     if materialize:
-        zeros_like = namespace().zeros_like
+        zeros_like = array_namespace().zeros_like
         return tuple(
             zeros_like(of.detach()).requires_grad_(create_graph) if each is None else each
             for each, of in zip(results, wanted, strict=True)
@@ -141,7 +138,6 @@ def _batched_gradients(
     create_graph: bool,
 ) -> tuple[Any, ...]:
     """What each of a batch of gradients gives; None for what is not used."""
-    vmap = importlib.import_module("opdispatch.functorch.vmap").vmap
     used: list[int] = []
 
     def back(*gradients: Any) -> tuple[Any, ...]:
@@ -149,7 +145,7 @@ def _batched_gradients(
         used[:] = [place for place, each in enumerate(found) if each is not None]
         return tuple(found[place] for place in used)
 
-    rows = iter(vmap(back)(*_listed(grad_outputs, "gradients")))
+    rows = iter(vmap()(back)(*_listed(grad_outputs, "gradients")))
     by_place = {place: next(rows) for place in used}
     return tuple(by_place.get(place) for place in range(len(wanted)))
 
@@ -209,7 +205,7 @@ def _root_gradient(place: int, output: Any, gradient: Any) -> Any:
             )
         if output.dtype.kind == "c":
             raise AutogradError(f"a gradient must be given for tensor {place}, which is complex")
-        return namespace().ones_like(output.detach())
+        return array_namespace().ones_like(output.detach())
     if tuple(gradient.shape) != tuple(output.shape):
         raise AutogradError(
             f"gradient {place} has shape {list(gradient.shape)}, and the tensor that it is of "
@@ -310,7 +306,7 @@ def _fit(node: Node, place: int, gradient: Any, facts: Facts) -> Any:
     if given.shape != shape:
         gradient = _summed_to(node, place, gradient, shape)
     if given.dtype is not dtype and given.dtype != dtype:
-        xp = namespace()
+        xp = array_namespace()
         if given.dtype.kind == "c" and dtype.kind != "c":
             gradient = xp.real(gradient)
         if gradient.dtype != dtype:
@@ -331,7 +327,7 @@ def _summed_to(node: Node, place: int, gradient: Any, shape: tuple[int, ...]) ->
             f"{node.name} returned a gradient of shape {list(given)} for argument {place}, which "
             f"has shape {list(shape)}"
         )
-    xp = namespace()
+    xp = array_namespace()
     axes = tuple(range(leading)) + tuple(
         leading + axis
         for axis, extent in enumerate(shape)
@@ -389,8 +385,3 @@ class _Pending:
     def take(self, node: Node) -> list[Any]:
         """What has arrived there."""
         return self._gradients.pop(node)
-
-
-def namespace() -> Any:
-    """``opdispatch.array_api``, which is above this module."""
-    return importlib.import_module("opdispatch.array_api")

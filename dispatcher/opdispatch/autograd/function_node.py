@@ -13,6 +13,7 @@ from opdispatch.autograd.node import Gradients, Node
 from opdispatch.autograd.variable import Variable, edge_of, facts_of
 from opdispatch.autograd.watch import WATCHED, note_recorded
 from opdispatch.errors import AutogradError
+from opdispatch.local_state.higher_floors import array_namespace
 
 if TYPE_CHECKING:
     from opdispatch.autograd.function import Function, FunctionContext
@@ -91,10 +92,8 @@ class FunctionNode(Node):
     def _zeros(self, facts: Any) -> Any:
         if not self._context.materializes:
             return None
-        from opdispatch.autograd.engine import namespace
-
         shape, dtype, device = facts
-        return namespace().zeros(shape, dtype=dtype, device=device)
+        return array_namespace().zeros(shape, dtype=dtype, device=device)
 
     def pack_saved(self, hooks: SavedTensorHooks) -> None:
         """Have hooks pack what the context saves."""

@@ -5,7 +5,6 @@ From another device gradients go back to where it was; from another layout there
 
 from __future__ import annotations
 
-import importlib
 from typing import Any, NoReturn
 
 from opdispatch.arrays import device_of
@@ -14,6 +13,7 @@ from opdispatch.autograd.node import Gradients, Node
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS, edge_of, facts_of, meta_of
 from opdispatch.errors import AutogradError
 from opdispatch.local_state.grad_mode import is_grad_enabled
+from opdispatch.local_state.higher_floors import array_namespace
 
 
 class ToCopy(Node):
@@ -52,9 +52,7 @@ def gradient_on(device: str, gradient: Any, what: str) -> Any:
     if array.shape:
         raise AutogradError(f"{what} is on {there}, and the tensor that it is of is on {device}")
     if isinstance(array, LevelArray):  # by an operator, so that levels below see it
-        return importlib.import_module("opdispatch.array_api").astype(
-            gradient, array.dtype, device=device
-        )
+        return array_namespace().astype(gradient, array.dtype, device=device)
     return gradient.to(device)
 
 

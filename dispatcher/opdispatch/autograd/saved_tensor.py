@@ -118,13 +118,11 @@ def unpack_result(saved: SavedResult | PackedTensor, node: Node, number: int = 0
 
 
 def _without_history(saved: SavedResult) -> Any:
-    from opdispatch.tensors.tensor import Tensor
-
     array, keys, counter, _ = saved
-    if isinstance(array, Tensor):
-        result = array.detach()
+    if isinstance(array, Variable):
+        result: Any = array.detach()  # type: ignore[attr-defined]
     else:
-        result = Tensor(array)
+        result = Variable.plain_class(array)
         result.key_bits = keys
     meta = result.autograd_meta = AutogradMeta()
     meta.counter = counter

@@ -17,7 +17,8 @@ Note [Views]
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from opdispatch import arrays
 from opdispatch.arrays.level_array import LevelArray
@@ -34,9 +35,6 @@ from opdispatch.autograd.view_of import MADE_IN_FUNCTION, MADE_UNDER_NO_GRAD, Vi
 from opdispatch.errors import AutogradError
 from opdispatch.local_state.grad_mode import is_grad_enabled, is_inference_mode_enabled
 from opdispatch.local_state.tracing_state import is_traced
-
-if TYPE_CHECKING:
-    from opdispatch.tensors.tensor import Tensor
 
 DIFFERENTIABLE_KINDS = "fcV"
 """NumPy's kinds of element types that can require gradients; V has those of ml_dtypes."""
@@ -181,7 +179,7 @@ def wanted_edge_of(tensor: Any) -> Edge | None:
     return (AccumulateGrad(tensor), 0) if edge is None and tensor.requires_grad_flag else edge
 
 
-def accumulate_grad(variable: Tensor, gradient: Any, *, keeps_history: bool) -> None:
+def accumulate_grad(variable: Any, gradient: Any, *, keeps_history: bool) -> None:
     """Add a gradient to ``grad``.
 
     The first one is copied: what arrives may have arrived elsewhere, too. Where histories are kept,
@@ -236,6 +234,8 @@ class Variable:
     autograd_meta: AutogradMeta | None
     requires_grad_flag: bool
     array: Any
+    plain_class: ClassVar[Callable[[Any], Any]]
+    """``Tensor``: makes one of an array. A slot that the class's module fills."""
 
     @property
     def requires_grad(self) -> bool:

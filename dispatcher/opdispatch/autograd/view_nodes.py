@@ -28,6 +28,7 @@ from opdispatch.autograd.variable import (
 from opdispatch.autograd.view_of import ViewOf
 from opdispatch.errors import AutogradError
 from opdispatch.local_state.grad_mode import enable_grad, is_grad_enabled
+from opdispatch.local_state.higher_floors import array_namespace
 
 
 class ReplayedView(Node):
@@ -99,10 +100,10 @@ class CopySlices(Node):
 
 def place_in(view: ViewOf, facts: Facts, gradient: Any) -> Any:
     """Zeros like the base, with a gradient where the view is: what the view's derivative says."""
-    from opdispatch.autograd.engine import grad, namespace
+    from opdispatch.autograd.engine import grad
 
     shape, dtype, device = facts
-    whole = namespace().zeros(shape, dtype=dtype, device=device)
+    whole = array_namespace().zeros(shape, dtype=dtype, device=device)
     whole.requires_grad_flag = True
     with enable_grad():
         part = view.replay(whole)

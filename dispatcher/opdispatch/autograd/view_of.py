@@ -6,10 +6,7 @@ Mirrors ``DifferentiableViewMeta`` and ``CreationMeta`` of ``torch/csrc/autograd
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from opdispatch.tensors.tensor import Tensor
+from typing import Any
 
 MADE_UNDER_NO_GRAD = "was made under no_grad"
 MADE_IN_FUNCTION = "was made by a Function"
@@ -22,7 +19,7 @@ class ViewOf:
 
     def __init__(
         self,
-        base: Tensor,
+        base: Any,
         replays: tuple[Callable[[Any], Any], ...],
         made_by: str,
         version: int,

@@ -7,5 +7,6 @@ named_results        results that have names
 signature            arguments bound to a schema
 generated_source     source text, compiled, with lines in tracebacks
 boxing               adapters between stacks and arguments
+kernel_operator      what a kernel is fitted to
 kernel_function      a kernel that can be called both ways
 """

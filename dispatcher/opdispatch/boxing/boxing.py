@@ -14,13 +14,17 @@ from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.schema.function_schema import NO_DEFAULT
 
 if TYPE_CHECKING:
-    from opdispatch.boxing.kernel_function import BoxedFunction
+    from opdispatch.boxing.kernel_operator import KernelOperator
     from opdispatch.boxing.signature import Signature
-    from opdispatch.dispatch.operator_handle import OperatorHandle
+
+BoxedFunction = Callable[[Any, DispatchKeySet, list[Any]], None]
+"""``function(op, keys, stack)``, which changes the stack in place. It may ask for any kind of
+``KernelOperator``, such as an ``OperatorHandle``."""
+UnboxedFunction = Callable[..., Any]
 
 
 def unboxed_from_boxed(
-    boxed: BoxedFunction, op: OperatorHandle, keys: DispatchKeySet
+    boxed: BoxedFunction, op: KernelOperator, keys: DispatchKeySet
 ) -> Callable[..., Any]:
     """``boxed`` as a function of ``op``'s arguments."""
     signature = op.call_signature

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from opdispatch.boxing import read_only_arguments
 from opdispatch.boxing.boxing import (
+    BoxedFunction,
+    UnboxedFunction,
     boxed_from_unboxed,
     elide_defaults,
     split_without_defaults,
@@ -27,11 +29,9 @@ from opdispatch.schema.function_schema import FunctionSchema, OperatorName
 from opdispatch.schema.parser import parse_schema
 
 if TYPE_CHECKING:
+    from opdispatch.boxing.kernel_operator import KernelOperator
     from opdispatch.boxing.signature import Signature
-    from opdispatch.dispatch.operator_handle import OperatorHandle
 
-BoxedFunction = Callable[["OperatorHandle", DispatchKeySet, list[Any]], None]
-UnboxedFunction = Callable[..., Any]
 FindKeys = Callable[[DispatchKeySet], DispatchKeySet]
 MakeFunction = Callable[["OperatorHandle", DispatchKeySet], UnboxedFunction]
 
@@ -128,7 +128,7 @@ class KernelFunction:
         """
         _callable(function)
 
-        def boxed(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+        def boxed(op: KernelOperator, keys: DispatchKeySet, stack: list[Any]) -> None:
             signature = op.call_signature
             args, kwargs = split_without_defaults(signature, stack)
             first = (keys, op) if with_keyset else (op,)
@@ -182,7 +182,7 @@ class KernelFunction:
         """The docstring of the function, or ""."""
         return (inspect.getdoc(self.function) or "") if self.function is not None else ""
 
-    def unboxed(self, op: OperatorHandle, keys: DispatchKeySet) -> UnboxedFunction:
+    def unboxed(self, op: KernelOperator, keys: DispatchKeySet) -> UnboxedFunction:
         """The kernel as a function of ``op``'s arguments, for calls with ``keys``.
 
         It is for ``op`` as it is now: whoever keeps it does so in its ``OperatorState``.
@@ -208,13 +208,13 @@ class KernelFunction:
         assert function is not None, "a fallthrough is never called"
         return elide_defaults(function, signature, skip=int(self.with_keyset))
 
-    def boxed(self, op: OperatorHandle, keys: DispatchKeySet) -> Callable[[list[Any]], None]:
+    def boxed(self, op: KernelOperator, keys: DispatchKeySet) -> Callable[[list[Any]], None]:
         """The kernel as a function of a stack of ``op``'s arguments, for calls with ``keys``."""
         if self._boxed is not None:
             return partial(self._boxed, op, keys)
         return boxed_from_unboxed(self.unboxed(op, keys), op.call_signature)
 
-    def call_boxed(self, op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+    def call_boxed(self, op: KernelOperator, keys: DispatchKeySet, stack: list[Any]) -> None:
         """Replace the arguments on ``stack``, in schema order, by the returns."""
         self.boxed(op, keys)(stack)
 

@@ -16,6 +16,7 @@ from opdispatch.dispatch.operator_state import is_fallthrough, table_key
 from opdispatch.errors import DispatchKeyError
 from opdispatch.keys.dispatch_key import DispatchKey, is_alias_key, parse_dispatch_key
 from opdispatch.keys.dispatch_key_set import DispatchKeySet, bits_of_key
+from opdispatch.local_state.operator import Operator
 
 UNOBSERVED_OPERATORS: Final = frozenset(
     {
@@ -31,7 +32,7 @@ UNOBSERVED_OPERATORS: Final = frozenset(
 """The operators that a profiler does not record, as PyTorch lists them."""
 
 
-def is_observed(op: OperatorHandle) -> bool:
+def is_observed(op: Operator) -> bool:
     """Whether a profiler should record the operator: all are, but for a few that are too cheap."""
     return op.name.name not in UNOBSERVED_OPERATORS
 

@@ -20,7 +20,6 @@ dtype, a version, and of whether gradients were recorded.
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +38,7 @@ from opdispatch.local_state.autocast_mode import (
     get_autocast_dtype,
 )
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
+from opdispatch.local_state.higher_floors import array_operators
 from opdispatch.local_state.local_dispatch_key_set import ExcludeDispatchKeyGuard
 from opdispatch.tensors.tensor import Tensor
 
@@ -182,4 +182,4 @@ def _bit_of(device_type: str) -> int:
 
 @functools.cache
 def _astype() -> Any:
-    return importlib.import_module("opdispatch.array_api.operators").OPERATORS.astype.default
+    return array_operators().astype.default

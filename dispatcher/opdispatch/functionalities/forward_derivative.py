@@ -28,11 +28,11 @@ from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.errors import AutogradError
 from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
 from opdispatch.functionalities.functorch import without_wrappers
-from opdispatch.functorch.batched_tensor import namespace
 from opdispatch.functorch.dynamic_layer import TOP, Lowered
 from opdispatch.functorch.forward_rule import ForwardRule
 from opdispatch.functorch.jvp_layer import DualLayer
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.local_state.higher_floors import array_namespace
 from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.tensors.tensor import Tensor
 
@@ -226,7 +226,7 @@ class TableRule(ForwardRule):
         axis, keepdims = self._places.get("axis"), self._places.get("keepdims")
 
         def push(op: Any, args: Any, tangents: Any, results: Any) -> Any:
-            xp = namespace()
+            xp = array_namespace()
             grad = xp.ones_like(results[0])
             gradient = formula(*find(args, tangents, results, grad))
             tangent = tangents[place]
@@ -277,7 +277,7 @@ def _fitting(tangent: Any, result: Any) -> Any:
         return [_fitting(*pair) for pair in zip(tangent, result, strict=True)]
     one, other = tangent.array, getattr(result, "array", result)
     if one.dtype != other.dtype:
-        xp, kind = namespace(), other.dtype.kind
+        xp, kind = array_namespace(), other.dtype.kind
         if kind not in "fc":
             return None
         if kind == "f" and one.dtype.kind == "c":
@@ -285,7 +285,7 @@ def _fitting(tangent: Any, result: Any) -> Any:
         if tangent.dtype != other.dtype:
             tangent = xp.astype(tangent, other.dtype)
     if one.shape != other.shape:
-        tangent = namespace().broadcast_to(tangent, tuple(other.shape))
+        tangent = array_namespace().broadcast_to(tangent, tuple(other.shape))
     return tangent
 
 
@@ -293,7 +293,7 @@ def _or_zeros(tangent: Any, value: Any) -> Any:
     if type(value) is list:
         given = tangent or [None] * len(value)
         return [_or_zeros(*pair) for pair in zip(given, value, strict=True)]
-    return tangent if tangent is not None or value is None else namespace().zeros_like(value)
+    return tangent if tangent is not None or value is None else array_namespace().zeros_like(value)
 
 
 def _shape(value: Any) -> Any:
@@ -313,8 +313,8 @@ def _axes(axis: Any) -> Any:
 
 
 def _conj(x: Any) -> Any:
-    return namespace().conj(x) if x.array.dtype.kind == "c" else x
+    return array_namespace().conj(x) if x.array.dtype.kind == "c" else x
 
 
 def _adjoint(x: Any) -> Any:
-    return _conj(namespace().matrix_transpose(x))
+    return _conj(array_namespace().matrix_transpose(x))

@@ -16,7 +16,6 @@ An operator without one is called with copies of what it writes to (``auto_funct
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from opdispatch.arrays import copy_of
 from opdispatch.errors import ArgumentError
 from opdispatch.functorch.functionalization import FunctionalTensor, Level
+from opdispatch.local_state.higher_floors import array_operators
 from opdispatch.schema.function_schema import Argument, FunctionSchema, OperatorName
 from opdispatch.tensors.tensor import Tensor
 
@@ -175,8 +175,7 @@ def _fitting(op: OperatorHandle, tensor: FunctionalTensor, value: Any) -> Any:
             operator=str(op.name),
         )
     if value.dtype != tensor.dtype:
-        operators = importlib.import_module("opdispatch.array_api.operators").OPERATORS
-        return operators.astype.default(value, tensor.dtype)
+        return array_operators().astype.default(value, tensor.dtype)
     return value
 
 

@@ -28,6 +28,7 @@ from opdispatch.functionalities.autograd_kernel_text import (
 )
 from opdispatch.functionalities.derivative import has_tensors, title_of
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, NOT_RECORDING
+from opdispatch.local_state.higher_floors import array_namespace
 from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.tensors.tensor import Tensor
 
@@ -112,10 +113,8 @@ class RegisteredNode(Node):
     def _given(self, grad: Any, facts: Any) -> Any:
         if grad is not None or facts is None or not self.context.materializes:
             return grad
-        from opdispatch.autograd.engine import namespace
-
         shape, dtype, device = facts
-        return namespace().zeros(shape, dtype=dtype, device=device)
+        return array_namespace().zeros(shape, dtype=dtype, device=device)
 
     def _checked(self, found: tuple[Any, ...]) -> Gradients:
         """The gradients one by one. Raises AutogradError for too many, too few, or others."""

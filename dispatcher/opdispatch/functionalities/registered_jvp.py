@@ -17,8 +17,9 @@ from opdispatch.functionalities.registered_autograd import (
     check_functions,
     check_schema,
 )
-from opdispatch.functorch.batched_tensor import is_tensor, namespace
+from opdispatch.functorch.batched_tensor import is_tensor
 from opdispatch.functorch.forward_rule import ForwardRule
+from opdispatch.local_state.higher_floors import array_namespace
 from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.tensors.tensor import Tensor
 
@@ -119,7 +120,7 @@ def _with_zeros(tangent: Any, value: Any) -> Any:
         return [_with_zeros(*pair) for pair in zip(given, value, strict=True)]
     if tangent is not None or not is_tensor(value) or value.dtype.kind not in DIFFERENTIABLE_KINDS:
         return tangent
-    return namespace().zeros_like(value)
+    return array_namespace().zeros_like(value)
 
 
 def make_registered_jvp_kernel(

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.errors import TransformError
-from opdispatch.functorch.batched_tensor import is_tensor, make_batched, namespace
+from opdispatch.functorch.batched_tensor import is_tensor, make_batched
 from opdispatch.functorch.dynamic_layer import DynamicLayer
 from opdispatch.functorch.written import original_of_write
+from opdispatch.local_state.higher_floors import array_namespace
 
 if TYPE_CHECKING:
     from opdispatch.dispatch.operator_handle import OperatorHandle
@@ -110,7 +111,7 @@ def _stacked(op: OperatorHandle, tensors: list[Any]) -> Any:
     shapes = sorted({tuple(each.shape) for each in tensors})
     if len(shapes) > 1:
         raise _differing(op, f"tensors of shapes {list(shapes[0])} and {list(shapes[1])}")
-    return namespace().stack(tensors)
+    return array_namespace().stack(tensors)
 
 
 def _differing(op: OperatorHandle, what: str) -> TransformError:

@@ -7,7 +7,6 @@ ask where it is; ``moveaxis``, a view, brings it there.
 from __future__ import annotations
 
 import functools
-import importlib
 from typing import Any
 
 from opdispatch.arrays import find_key_bits
@@ -16,6 +15,7 @@ from opdispatch.errors import TransformError
 from opdispatch.functorch.dynamic_layer import DynamicLayer
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import DispatchKeySet, bits_of_key
+from opdispatch.local_state.higher_floors import array_namespace
 from opdispatch.tensors.tensor import Tensor, key_set_of_backend
 
 _BATCHED = bits_of_key(DispatchKey.FuncTorchBatched)
@@ -89,15 +89,9 @@ def unwrap(value: Any, layer: DynamicLayer) -> tuple[Any, int | None]:
 
 def moved_to_front(value: Any, dim: int) -> Any:
     """``value`` with that dimension first."""
-    return value if dim == 0 else namespace().moveaxis(value, dim, 0)
+    return value if dim == 0 else array_namespace().moveaxis(value, dim, 0)
 
 
 def is_tensor(value: Any) -> bool:
     """Whether it is a tensor or an array."""
     return find_key_bits(value) is not None
-
-
-@functools.cache
-def namespace() -> Any:
-    """``opdispatch.array_api``, which is above this module."""
-    return importlib.import_module("opdispatch.array_api")

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
 from opdispatch.errors import AutogradError
-from opdispatch.functorch.batched_tensor import is_tensor, namespace
+from opdispatch.functorch.batched_tensor import is_tensor
 from opdispatch.functorch.call_plan import CallPlan
 from opdispatch.functorch.forward_rule import ForwardRule
 from opdispatch.functorch.grad_transform import Recorded
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
 from opdispatch.functorch.tree import leaves
+from opdispatch.local_state.higher_floors import array_namespace
 from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class DoubleBackward(ForwardRule):
         ]
         if not dependent:
             return [None] * len(results)
-        zeros = tuple(namespace().zeros_like(unwrap_dead(end)) for end in dependent)
+        zeros = tuple(array_namespace().zeros_like(unwrap_dead(end)) for end in dependent)
         back = Recorded(
             lambda *given: recorded.gradients(dependent, given),
             zeros,

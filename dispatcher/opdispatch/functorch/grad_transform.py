@@ -18,12 +18,13 @@ import numpy as np
 from opdispatch.autograd.engine import grad as gradients_of
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
 from opdispatch.errors import ArgumentError
-from opdispatch.functorch.batched_tensor import as_tensor, is_tensor, namespace
+from opdispatch.functorch.batched_tensor import as_tensor, is_tensor
 from opdispatch.functorch.dynamic_layer import next_level, pushed
 from opdispatch.functorch.grad_layer import GradLayer
 from opdispatch.functorch.tensor_wrapper import make_wrapper, unwrap_dead
 from opdispatch.functorch.tree import describe, leaves, map_tree, rebuild
 from opdispatch.local_state.grad_mode import enable_grad, inference_mode, is_grad_enabled
+from opdispatch.local_state.higher_floors import array_namespace
 from opdispatch.tensors.tensor import Tensor
 
 Argnums = int | tuple[int, ...]
@@ -174,7 +175,9 @@ class Recorded:
                 allow_unused=True,
             )
         return [
-            namespace().zeros_like(unwrap_dead(each)) if gradient is None else unwrap_dead(gradient)
+            array_namespace().zeros_like(unwrap_dead(each))
+            if gradient is None
+            else unwrap_dead(gradient)
             for each, gradient in zip(self.inputs, found, strict=True)
         ]
 

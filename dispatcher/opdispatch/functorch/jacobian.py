@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from opdispatch.errors import ArgumentError
-from opdispatch.functorch.batched_tensor import is_tensor, namespace
+from opdispatch.functorch.batched_tensor import is_tensor
 from opdispatch.functorch.grad_transform import Argnums, Recorded
 from opdispatch.functorch.jvp import DualCall
 from opdispatch.functorch.jvp_layer import JvpLayer
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
 from opdispatch.functorch.tree import leaves, map_tree, rebuild
 from opdispatch.functorch.vmap import vmap
+from opdispatch.local_state.higher_floors import array_namespace
 
 
 def jacrev(
@@ -47,7 +48,7 @@ def jacrev(
 
 def _rows(recorded: Recorded, output: Any, chunk_size: int | None) -> list[Any]:
     """The Jacobian of one result, for each input."""
-    xp = namespace()
+    xp = array_namespace()
     shape, size = tuple(output.shape), output.size
     inputs = [tuple(each.shape) for each in recorded.inputs]
     if size == 0:
@@ -117,7 +118,7 @@ def _check_chunk_size(transform: str, chunk_size: Any) -> None:
 
 def _basis(inputs: list[Any]) -> list[Any]:
     """One tangent for each element of all inputs: for each input, those in one tensor."""
-    xp = namespace()
+    xp = array_namespace()
     sizes = [each.size for each in inputs]
     found, before = [], 0
     for each, size in zip(inputs, sizes, strict=True):
@@ -129,7 +130,7 @@ def _basis(inputs: list[Any]) -> list[Any]:
 
 def _by_input(column: Any, inputs: list[Any]) -> list[Any]:
     """The tangents of one result, one for each element of all inputs: as one Jacobian for each."""
-    xp = namespace()
+    xp = array_namespace()
     shape, parts, before = tuple(column.shape[1:]), [], 0
     for each in inputs:
         part = xp.moveaxis(column[before : before + each.size], 0, -1)

@@ -17,7 +17,7 @@ import numpy as np
 
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
 from opdispatch.errors import ArgumentError
-from opdispatch.functorch.batched_tensor import as_tensor, is_tensor, namespace
+from opdispatch.functorch.batched_tensor import as_tensor, is_tensor
 from opdispatch.functorch.dual_tensor import dual_of, make_dual
 from opdispatch.functorch.dynamic_layer import next_level, pushed
 from opdispatch.functorch.grad_transform import Argnums, differentiable, places_of
@@ -25,6 +25,7 @@ from opdispatch.functorch.jvp_layer import DualLayer, JvpLayer
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
 from opdispatch.functorch.tree import describe, leaves, leaves_as_in, map_tree, rebuild
 from opdispatch.local_state.grad_mode import inference_mode, is_inference_mode_enabled
+from opdispatch.local_state.higher_floors import array_namespace
 
 
 def jvp(
@@ -132,7 +133,7 @@ class DualCall:
         """Return the tangents of the results, in order."""
         found = map(self.tangent_of, self.outputs)
         return [
-            namespace().zeros_like(unwrap_dead(output)) if tangent is None else tangent
+            array_namespace().zeros_like(unwrap_dead(output)) if tangent is None else tangent
             for output, tangent in zip(self.outputs, found, strict=True)
         ]
 
@@ -187,7 +188,7 @@ class DualCall:
         is_lost = tangent.dtype.kind == "c" and dtype.kind != "c"
         if exact or is_lost or tangent.dtype.kind not in DIFFERENTIABLE_KINDS:
             raise ArgumentError(f"{what} is {tangent.dtype}; expected {dtype}, as its primal is")
-        return namespace().astype(tangent, dtype)
+        return array_namespace().astype(tangent, dtype)
 
 
 def as_tensor_or_same(value: Any) -> Any:

@@ -19,7 +19,7 @@ from opdispatch.arrays.level_array import is_batched
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
 from opdispatch.autograd.view_nodes import shares_elements
 from opdispatch.errors import TransformError
-from opdispatch.functorch.batched_tensor import as_tensor, is_tensor, namespace, tensor_over
+from opdispatch.functorch.batched_tensor import as_tensor, is_tensor, tensor_over
 from opdispatch.functorch.call_plan import NOT_TAKEN, CallPlan
 from opdispatch.functorch.dual_tensor import DualArray, dual_of, make_dual
 from opdispatch.functorch.dynamic_layer import (
@@ -35,6 +35,7 @@ from opdispatch.functorch.written import original_of_write
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET, BACKEND_MASK, DispatchKeySet
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, is_grad_enabled, no_grad
+from opdispatch.local_state.higher_floors import array_namespace
 from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE, LocalState
 from opdispatch.tensors.tensor import Tensor
 
@@ -282,7 +283,7 @@ def _view_again(op: OperatorHandle, args: Sequence[Any], number: int | None, bas
 
 def _placed(view: DualArray, root_value: Any, tangents: Sequence[Any]) -> Sequence[Any]:
     """Return the tangent of a root after a write to a view: from its own, and the view's."""
-    xp = namespace()
+    xp = array_namespace()
     before, part = tangents
     whole = xp.zeros_like(root_value) if before is None else xp.asarray(before, copy=True)
     if is_batched(part) and not is_batched(whole):  # room for all samples

@@ -18,13 +18,14 @@ from typing import Any
 
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
 from opdispatch.errors import ArgumentError
-from opdispatch.functorch.batched_tensor import is_tensor, namespace
+from opdispatch.functorch.batched_tensor import is_tensor
 from opdispatch.functorch.dual_tensor import DualArray
 from opdispatch.functorch.forward_rule import Push
 from opdispatch.functorch.jvp import DualCall
 from opdispatch.functorch.jvp_layer import DualLayer
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
 from opdispatch.functorch.tree import rebuild
+from opdispatch.local_state.higher_floors import array_namespace
 
 
 def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
@@ -55,7 +56,7 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
         return rebuild(
             call.output,
             [
-                namespace().zeros_like(value) if tangent is None else tangent
+                array_namespace().zeros_like(value) if tangent is None else tangent
                 for value, tangent in zip(values, moved, strict=True)
             ],
         )
@@ -89,7 +90,7 @@ class LinearizeLayer(DualLayer):
 
     def keep_from_write(self, root: DualArray) -> None:
         """Give ``root`` and its views new values, which are written to in the place of the old."""
-        root.value = namespace().asarray(root.value, copy=True)
+        root.value = array_namespace().asarray(root.value, copy=True)
         for view in root.views():
             view.value = view.replay(root.value)
 

@@ -11,13 +11,13 @@ from opdispatch.functorch.batched_tensor import (
     is_tensor,
     make_batched,
     moved_to_front,
-    namespace,
     unwrap,
 )
 from opdispatch.functorch.dynamic_layer import next_level, pushed
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
 from opdispatch.functorch.tree import describe, leaves, rebuild, spread
 from opdispatch.functorch.vmap_layer import RANDOMNESS, VmapLayer
+from opdispatch.local_state.higher_floors import array_namespace
 
 Dims = Any
 """An int, None, or such in tuples, lists and dicts."""
@@ -82,7 +82,7 @@ def vmap(
         _, places, tree = chunks[0]
         columns = zip(*(results for results, _, _ in chunks), strict=True)
         joined = [
-            column[0] if place is None else namespace().concat(list(column), axis=0)
+            column[0] if place is None else array_namespace().concat(list(column), axis=0)
             for column, place in zip(columns, places, strict=True)
         ]
         return rebuild(tree, list(map(_placed, joined, places)))
@@ -142,13 +142,13 @@ def _run(
                 )
             if dim is None:
                 shape = (batch_size, *value.shape)
-                value = namespace().broadcast_to(value, shape)
+                value = array_namespace().broadcast_to(value, shape)
         whole.append(value)
     return whole, places, result
 
 
 def _placed(value: Any, place: int | None) -> Any:
-    return value if place in (None, 0) else namespace().moveaxis(value, 0, place)
+    return value if place in (None, 0) else array_namespace().moveaxis(value, 0, place)
 
 
 def _is_dim(value: Any) -> bool:

@@ -1,5 +1,7 @@
 """What is switched on for the running task: key sets, guards, modes, what is traced.
 
+operator                what lower floors know of operators
+higher_floors           what lower floors call of higher ones
 caller_frames           the lines of Python that have called an operator
 trace_line              one step of a call, as it is shown
 call_observer           what is told of calls

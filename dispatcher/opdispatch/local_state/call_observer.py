@@ -8,16 +8,15 @@ made: what it calls is told to that one, in whatever task or thread with a copy 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from opdispatch.dispatch.operator_handle import OperatorHandle
+from opdispatch.local_state.operator import Operator
 
 
 class CallObserver(Protocol):
     """Where in the tree of calls a task is. Called from any thread."""
 
-    def begin_call(self, op: OperatorHandle, stack: Sequence[Any]) -> CallObserver | None:
+    def begin_call(self, op: Operator, stack: Sequence[Any]) -> CallObserver | None:
         """A call begins, with the arguments on ``stack``, which are not to be kept or changed.
 
         Returns the observer of its end and of what its kernel calls. None: this one goes on, and

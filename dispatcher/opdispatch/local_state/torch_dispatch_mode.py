@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from opdispatch.errors import ArgumentError
 from opdispatch.keys.dispatch_key import DispatchKey
@@ -23,9 +23,7 @@ from opdispatch.local_state.local_dispatch_key_set import (
     ForceDispatchKeyGuard,
     local_dispatch_key_set,
 )
-
-if TYPE_CHECKING:
-    from opdispatch.dispatch.operator_handle import OperatorHandle
+from opdispatch.local_state.operator import Operator
 
 _K = DispatchKey
 BELOW_PYTHON = DispatchKeySet.full_after(_K.Python)
@@ -118,13 +116,14 @@ class TorchDispatchMode:
 
     def __torch_dispatch__(
         self,
-        func: OperatorHandle,
+        func: Any,
         types: Sequence[type],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Return what the call of ``func`` is to return; to be defined by each class of modes.
 
+        ``func`` is the operator, an ``OperatorHandle``: handlers may annotate it as one.
         ``types`` are the classes among the arguments that handle operators themselves. Trailing
         arguments that have their default are left out. Below the key Python, gradients are
         recorded already, so that calls from here record none. NotImplemented leaves it to
@@ -152,7 +151,7 @@ class TorchDispatchMode:
 
     def call_kernel(
         self,
-        func: OperatorHandle,
+        func: Operator,
         types: Sequence[type],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],

@@ -16,10 +16,10 @@ from opdispatch.autograd.engine import grad
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
 from opdispatch.functorch.functionalization import functionalize
 from opdispatch.local_state.grad_mode import enable_grad
+from opdispatch.local_state.higher_floors import array_namespace
 from opdispatch.modes.fake_tensor import FakeTensorMode
 from opdispatch.optests.fake_tensor import NOT_FAKED, call_with_fakes, compare_facts
 from opdispatch.optests.sample import Sample, array_of, check_close, off_leaf, tensors_in
-from opdispatch.tensors.operators import namespace
 from opdispatch.tensors.tensor import Tensor
 from opdispatch.tracing import trace
 from opdispatch.tracing.structure import leaves
@@ -103,7 +103,7 @@ def _gradients(results: Any, inputs: list[Tensor]) -> list[Any]:
     ]
     if not outputs or not inputs:
         return []
-    ones = [namespace().ones_like(each) for each in outputs]
+    ones = [array_namespace().ones_like(each) for each in outputs]
     return list(grad(outputs, inputs, ones, allow_unused=True))
 
 

@@ -23,8 +23,8 @@ from opdispatch.arrays import (
 from opdispatch.arrays.math_bits import stored
 from opdispatch.dispatch.operator_handle import OperatorHandle
 from opdispatch.errors import OpCheckError
+from opdispatch.local_state.higher_floors import array_namespace
 from opdispatch.tensors.generator import Generator, with_default_generators
-from opdispatch.tensors.operators import namespace
 from opdispatch.tensors.tensor import Tensor
 from opdispatch.tracing.structure import leaves, map_leaves
 
@@ -100,7 +100,7 @@ def off_leaf(tensor: Any) -> Any:
     """The same for an operator that may write to it: not a leaf that requires gradients."""
     if not _requires_grad(tensor) or find_layout(type(tensor.array)) is not None:
         return tensor
-    return namespace().positive(tensor)
+    return array_namespace().positive(tensor)
 
 
 def array_of(tensor: Any) -> Any:

@@ -26,7 +26,7 @@ from opdispatch.profiler.result_memory import Owners, owners_of, result_bytes
 
 if TYPE_CHECKING:
     from opdispatch.boxing.signature import Signature
-    from opdispatch.dispatch.operator_handle import OperatorHandle
+    from opdispatch.local_state.operator import Operator
 
 MAX_EVENTS = 1_000_000
 """How many events one profile keeps, unless it is told otherwise."""
@@ -202,7 +202,7 @@ class Place(CallObserver):
         # Of a call with a formula, those that its kernel makes are not counted again.
         self._counts_flops = counts_flops
 
-    def begin_call(self, op: OperatorHandle, stack: Sequence[Any]) -> Place | None:
+    def begin_call(self, op: Operator, stack: Sequence[Any]) -> Place | None:
         """See ``CallObserver``. None for an operator that is not observed."""
         begun = self.outer.begin_call(op, stack) if self.outer is not None else None
         if is_observed(op):

@@ -16,9 +16,9 @@ from opdispatch.arrays.level_array import LevelArray
 from opdispatch.errors import AutogradError, DeviceError
 from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
+from opdispatch.local_state.higher_floors import array_namespace
 from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.local_state.tracing_state import note_reading
-from opdispatch.tensors.operators import namespace
 
 if TYPE_CHECKING:
     from opdispatch.tensors.tensor import Tensor
@@ -187,7 +187,7 @@ def _is_followed(value: Any) -> bool:
 
 def _find_operator(ufunc: np.ufunc) -> Callable[..., Any] | None:
     """The function of ``opdispatch.array_api`` that does the same."""
-    return getattr(namespace(), _OPERATORS.get(ufunc.__name__, ufunc.__name__), None)
+    return getattr(array_namespace(), _OPERATORS.get(ufunc.__name__, ufunc.__name__), None)
 
 
 def _as_number(value: Any) -> Any:

@@ -14,13 +14,13 @@ Note [Arrays around an ellipsis]
 from __future__ import annotations
 
 import functools
-import importlib
 from types import EllipsisType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from opdispatch.arrays import find_key_bits
+from opdispatch.local_state.higher_floors import array_namespace, array_operators
 
 _SCALARS = frozenset({bool, int, float, complex})
 
@@ -34,7 +34,7 @@ class _Operators(NamedTuple):
 
 @functools.cache
 def _operators() -> _Operators:
-    array = importlib.import_module("opdispatch.array_api.operators").OPERATORS
+    array = array_operators()
     return _Operators(
         array.getitem.default, array.getitem.Tensor, array.setitem_.Scalar, array.setitem_.Tensor
     )
@@ -127,7 +127,7 @@ def _joint_first(entries: list[Any], shape: tuple[int, ...]) -> list[Any]:
     """The same index in arrays alone: of each axis, the places, in a dimension of their own behind
     the joint ones. The entries are for all axes. Raises IndexError.
     """
-    array_api = importlib.import_module("opdispatch.array_api")
+    array_api = array_namespace()
     expanded: list[Any] = []
     taken = 0
     for entry in entries:

@@ -5,7 +5,6 @@ https://docs.pytorch.org/docs/2.13/sparse.html, quantization.html and nested.htm
 
 from __future__ import annotations
 
-import importlib
 import math
 from typing import Any, Self
 
@@ -21,6 +20,7 @@ from opdispatch.autograd.inference_tensor import is_inference, make_inference
 from opdispatch.autograd.move import record_without_derivative
 from opdispatch.errors import ArgumentError, TransformError
 from opdispatch.local_state.grad_mode import is_inference_mode_enabled
+from opdispatch.local_state.higher_floors import array_namespace
 from opdispatch.local_state.tracing_state import note_reading
 
 
@@ -190,7 +190,7 @@ class TensorLayouts:
             self._require_dense("be unbound")
         if not self.array.shape:
             raise ArgumentError("a tensor of 0 dimensions has no items to unbind")
-        return tuple(importlib.import_module("opdispatch.array_api").unstack(self, axis=0))
+        return tuple(array_namespace().unstack(self, axis=0))
 
     def to_padded_tensor(self, padding: float) -> Self:
         """A dense tensor of a nested one's components, each as long as the longest.

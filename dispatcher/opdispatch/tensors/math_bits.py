@@ -5,8 +5,6 @@ https://docs.pytorch.org/docs/2.13/generated/torch.conj.html
 
 from __future__ import annotations
 
-import functools
-import importlib
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -16,11 +14,7 @@ from opdispatch.arrays.math_bits import MathBitsArray
 from opdispatch.arrays.zero_array import ZeroArray
 from opdispatch.autograd.inference_tensor import make_inference
 from opdispatch.local_state.grad_mode import is_inference_mode_enabled
-
-
-@functools.cache
-def _operators() -> Any:
-    return importlib.import_module("opdispatch.array_api.operators").OPERATORS
+from opdispatch.local_state.higher_floors import array_operators
 
 
 class TensorMathBits:
@@ -36,7 +30,7 @@ class TensorMathBits:
         A view of the same elements, with the key Conjugate: operators get what it stands for.
         ``array_api.conj`` computes at once.
         """
-        return _operators()._conj.default(self) if self.array.dtype.kind == "c" else self
+        return array_operators()._conj.default(self) if self.array.dtype.kind == "c" else self
 
     def is_conj(self) -> bool:
         """Whether it stands for the conjugates of its elements."""
@@ -49,15 +43,15 @@ class TensorMathBits:
 
     def resolve_conj(self) -> Any:
         """A tensor with the elements that this one stands for: itself, unless ``is_conj``."""
-        return _operators().positive.default(self) if self.is_conj() else self
+        return array_operators().positive.default(self) if self.is_conj() else self
 
     def resolve_neg(self) -> Any:
         """The same, unless ``is_neg``."""
-        return _operators().positive.default(self) if self.is_neg() else self
+        return array_operators().positive.default(self) if self.is_neg() else self
 
     def _neg_view(self) -> Any:
         """A view of the negatives of its elements."""
-        return _operators()._neg_view.default(self)
+        return array_operators()._neg_view.default(self)
 
     def _is_zerotensor(self) -> bool:
         """Whether it is zeros without elements."""

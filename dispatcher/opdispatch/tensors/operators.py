@@ -16,7 +16,6 @@ https://data-apis.org/array-api/2025.12/API_specification/array_object.html
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,6 +39,7 @@ from opdispatch.errors import ArgumentError
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, NOT_RECORDING, is_grad_enabled, no_grad
+from opdispatch.local_state.higher_floors import array_namespace
 from opdispatch.local_state.tracing_state import is_traced, note_reading
 from opdispatch.tensors.indexing import getitem, setitem
 
@@ -67,14 +67,8 @@ def is_private() -> bool:
     return _is_private
 
 
-@functools.cache
-def namespace() -> Any:
-    """``opdispatch.array_api``, imported when it is needed."""
-    return importlib.import_module("opdispatch.array_api")
-
-
 def _finder_of(function: str) -> Callable[[], Callable[..., Any]]:
-    return functools.cache(lambda: getattr(namespace(), function))
+    return functools.cache(lambda: getattr(array_namespace(), function))
 
 
 def is_operand(value: object) -> bool:
@@ -263,9 +257,9 @@ class TensorOperators:
         if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12", "2025.12"):
             raise ArgumentError(
                 f"there is no namespace for revision {api_version!r} of the array API standard; "
-                f"there is one for {namespace().__array_api_version__}"
+                f"there is one for {array_namespace().__array_api_version__}"
             )
-        return namespace()
+        return array_namespace()
 
     def __bool__(self) -> bool:
         note_reading(self, "bool() of a tensor")
@@ -339,9 +333,9 @@ class TensorOperators:
                 f"T is of a tensor of 2 dimensions, and this one has {ndim}",
                 hint="use mT, or array_api.permute_dims",
             )
-        return namespace().matrix_transpose(self)
+        return array_namespace().matrix_transpose(self)
 
     @property
     def mT(self) -> Any:  # noqa: N802
         """The same of each matrix in its last two dimensions."""
-        return namespace().matrix_transpose(self)
+        return array_namespace().matrix_transpose(self)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -32,19 +31,20 @@ from opdispatch.errors import ArgumentError, AutogradError
 from opdispatch.keys.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.local_state.grad_mode import is_inference_mode_enabled, no_grad
+from opdispatch.local_state.higher_floors import (, array_namespace, array_operators
+    array_namespace,
+    array_operators,
+    call_below_python,
+)
 from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.local_state.tracing_state import is_traced, note_reading
 from opdispatch.tensors.exchange import TensorExchange
 from opdispatch.tensors.layouts import TensorLayouts
 from opdispatch.tensors.math_bits import TensorMathBits
 from opdispatch.tensors.names import NAMED_BIT, TensorNames, names_of_new
-from opdispatch.tensors.operators import TensorOperators, namespace
-
-if TYPE_CHECKING:
-    from opdispatch.dispatch.operator_handle import OperatorHandle
+from opdispatch.tensors.operators import TensorOperators
 
 T = TypeVar("T", bound="Tensor")
-_OPERATORS = "opdispatch.array_api.operators"
 _AUTOCAST_KEYS = {
     backend: DispatchKey[f"Autocast{backend.name}"]
     for backend in BackendComponent
@@ -214,12 +214,12 @@ class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorO
         if kind == here and number in (None, place):
             return self
         if isinstance(self.array, FakeArray):  # by an operator, which can be recorded
-            there: Tensor = namespace().astype(self, self.dtype, device=device)
+            there: Tensor = array_namespace().astype(self, self.dtype, device=device)
             return there
         moved: Any
         if _is_watched() and self._can_be_converted():
             with no_grad():  # the move is what is recorded
-                moved = namespace().astype(self, self.dtype, device=device)
+                moved = array_namespace().astype(self, self.dtype, device=device)
         else:
             note_reading(self, "to() of a tensor")
             moved = new_tensor(arrays.on_device(self.array, device))
@@ -241,13 +241,12 @@ class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorO
         if type(array) is arrays.MetaArray or self.key_bits != _bits_of_tensor(key_bits_of(array)):
             return False
         key = to_runtime_key(DispatchKey.Dense, backend)
-        operators = importlib.import_module(_OPERATORS).OPERATORS
-        return bool(operators.astype.default.has_kernel_for_dispatch_key(key))
+        return bool(array_operators().astype.default.has_kernel_for_dispatch_key(key))
 
     def detach(self) -> Tensor:
         """A tensor over the same elements that records nothing; it shares their version."""
         if is_traced(self):  # by an operator, which is recorded
-            traced: Tensor = importlib.import_module(_OPERATORS).OPERATORS.detach.default(self)
+            traced: Tensor = array_operators().detach.default(self)
             return traced
         return self.detach_here()
 
@@ -330,7 +329,7 @@ class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorO
     @classmethod
     def __torch_dispatch__(
         cls,
-        func: OperatorHandle,
+        func: Any,
         types: Sequence[type],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
@@ -341,8 +340,7 @@ class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorO
         operators: kernels get its tensors as plain ones, and no gradients are recorded. A class
         that defines none of its own handles none.
         """
-        python = importlib.import_module("opdispatch.functionalities.python")
-        return python.call_below_python(func, args, kwargs or {})
+        return call_below_python()(func, args, kwargs or {})
 
     def __copy__(self) -> Tensor:
         """A leaf over the same elements, which shares their version."""
@@ -418,6 +416,7 @@ def handles_operators(cls: type) -> bool:
     return own is not None and getattr(own, "__func__", own) is not _HANDLES_NOTHING
 
 
+Variable.plain_class = Tensor
 _HANDLES_NOTHING = Tensor.__dict__["__torch_dispatch__"].__func__
 
 

@@ -6,7 +6,6 @@ Mirrors ``torch::jit::Graph`` and ``torch.fx.Graph``.
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from opdispatch.arrays import find_key_bits
 from opdispatch.errors import ArgumentError, GraphError
+from opdispatch.library.library import default_dispatcher
 from opdispatch.schema.function_schema import FunctionSchema, OperatorName
 from opdispatch.tensors.tensor import Tensor
 from opdispatch.tracing.dead_code import live_nodes
@@ -36,7 +36,7 @@ from opdispatch.tracing.structure import constant_key, map_leaves
 
 if TYPE_CHECKING:
     from opdispatch.dispatch.dispatcher import Dispatcher
-    from opdispatch.dispatch.operator_handle import OperatorHandle
+    from opdispatch.local_state.operator import Operator
 
 
 class CallOperator(Protocol):
@@ -66,7 +66,7 @@ class Graph:
     constants: tuple[Constant, ...]
     nodes: tuple[Node, ...]
     outputs: Any
-    handles: Mapping[str, OperatorHandle] = field(default_factory=dict, repr=False)
+    handles: Mapping[str, Operator] = field(default_factory=dict, repr=False)
     """The operators that the trace called, by their names; others are looked up."""
     dispatcher: Dispatcher | None = field(default=None, repr=False)
     """Where the other operators are looked up: in the default dispatcher, if it is None."""
@@ -235,7 +235,7 @@ class Graph:
         """What calls an operator here."""
         handle = self.handles.get(name)
         if handle is None:
-            dispatcher = self.dispatcher or _default_dispatcher()
+            dispatcher = self.dispatcher or default_dispatcher()
             handle = dispatcher.get_schema(OperatorName.parse(name))
         signature = handle.signature
         if not _takes_calls_of(signature.schema, traced):
@@ -272,14 +272,7 @@ _VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 
 
-def _default_dispatcher() -> Dispatcher:
-    found: Callable[[], Dispatcher] = importlib.import_module(
-        "opdispatch.library.library"
-    ).default_dispatcher
-    return found()
-
-
-def _made(handle: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
+def _made(handle: Operator, /, *args: Any, **kwargs: Any) -> Any:
     result = handle(*args, **kwargs)
     is_plain = find_key_bits(result) is not None and not isinstance(result, Tensor)
     return Tensor(result) if is_plain else result

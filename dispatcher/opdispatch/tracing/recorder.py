@@ -33,7 +33,7 @@ from opdispatch.tracing.structure import leaves, map_leaves
 from opdispatch.tracing.unique_names import UniqueNames
 
 if TYPE_CHECKING:
-    from opdispatch.dispatch.operator_handle import OperatorHandle
+    from opdispatch.local_state.operator import Operator
 
 _Alive = Callable[[], Any]
 
@@ -51,7 +51,7 @@ class GraphRecorder:
         self.inputs: list[Input] = []
         self.constants: list[Constant] = []
         self.nodes: list[Node] = []
-        self.handles: dict[str, OperatorHandle] = {}
+        self.handles: dict[str, Operator] = {}
         self._lock = threading.RLock()
         self._values: dict[int, tuple[Value, _Alive]] = {}
         self._names = UniqueNames()
@@ -73,7 +73,7 @@ class GraphRecorder:
     def begin(
         self,
         operator: str,
-        handle: OperatorHandle | None,
+        handle: Operator | None,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Callable[[Any], None]:
@@ -124,7 +124,7 @@ class GraphRecorder:
     def _add_node(
         self,
         operator: str,
-        handle: OperatorHandle | None,
+        handle: Operator | None,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: Any,
@@ -201,7 +201,7 @@ def _arrays_in(tree: Any) -> list[Any]:
 
 
 def _not_annotated(
-    handle: OperatorHandle | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    handle: Operator | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Any]:
     """The arguments of which the schema does not say that results may be views."""
     if handle is None:

@@ -6,7 +6,6 @@ As ``torch.func.functionalize``. https://docs.pytorch.org/docs/2.13/generated/to
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from opdispatch.errors import ArgumentError
 from opdispatch.functorch.dynamic_layer import pushed
 from opdispatch.functorch.functionalization.level import Level
+from opdispatch.local_state.higher_floors import array_operators
 
 
 def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Callable[..., Any]:
@@ -68,9 +68,5 @@ def _finish(level: Level, result: Any) -> Any:
     writes = level.writes()  # raises, if at all, before anything is written
     result = level.values_of(result)
     for target, value in writes:
-        _operators().copy_.default(target, value)
+        array_operators().copy_.default(target, value)
     return result
-
-
-def _operators() -> Any:
-    return importlib.import_module("opdispatch.array_api.operators").OPERATORS

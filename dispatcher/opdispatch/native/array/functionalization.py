@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +18,7 @@ from opdispatch.functionalities.functionalize import (
     make_view_kernel,
 )
 from opdispatch.library.library import Library
+from opdispatch.local_state.higher_floors import array_operators
 from opdispatch.native.array.operators.functional_variants import VIEWS
 from opdispatch.native.array.operators.functions import FUNCTIONS
 from opdispatch.native.array.operators.indexing import getitem as getitem_of_arrays
@@ -29,14 +28,9 @@ from opdispatch.native.array.operators.math_bits import MATH_BIT_VIEWS
 Entries = Sequence[int | None]
 
 
-@functools.cache
-def _array() -> Any:
-    return importlib.import_module("opdispatch.array_api.operators").OPERATORS
-
-
 def _view(name: str, reapply_views: bool) -> Any:
     """The operator that gives such views, or the one that copies."""
-    return getattr(_array(), name if reapply_views else f"{name}_copy").default
+    return getattr(array_operators(), name if reapply_views else f"{name}_copy").default
 
 
 def _reshaped(base: Any, mutated: Any, reapply_views: bool, *_: Any, **__: Any) -> Any:
@@ -75,13 +69,13 @@ def _moved(base: Any, mutated: Any, reapply_views: bool, source: Any, destinatio
 def _set(
     base: Any, mutated: Any, reapply_views: bool, start: Entries, stop: Entries, step: Entries
 ) -> Any:
-    return _array().setitem.Tensor(base, start, stop, step, [], mutated)
+    return array_operators().setitem.Tensor(base, start, stop, step, [], mutated)
 
 
 def _set_place(base: Any, mutated: Any, reapply_views: bool, place: int, *, axis: int) -> Any:
     before = axis % len(base.shape)
     whole: list[int | None] = [None] * before
-    return _array().setitem.Tensor(
+    return array_operators().setitem.Tensor(
         base, [*whole, place], [*whole, None], [*([1] * before), None], [], mutated
     )
 
@@ -94,15 +88,17 @@ def _set_diagonal(base: Any, mutated: Any, reapply_views: bool, *, offset: int) 
     none: list[int | None] = [None] * len(base.shape)
     step: list[int | None] = [*([1] * others), None, None]
     indices = [*([None] * others), rows, columns]
-    return _array().setitem.Tensor(base, none, none, step, indices, mutated)
+    return array_operators().setitem.Tensor(base, none, none, step, indices, mutated)
 
 
 def _set_real(base: Any, mutated: Any, reapply_views: bool) -> Any:
-    return _array().real_scatter.default(base, mutated) if base.dtype.kind == "c" else mutated
+    return (
+        array_operators().real_scatter.default(base, mutated) if base.dtype.kind == "c" else mutated
+    )
 
 
 def _set_imag(base: Any, mutated: Any, reapply_views: bool) -> Any:
-    return _array().imag_scatter.default(base, mutated)
+    return array_operators().imag_scatter.default(base, mutated)
 
 
 def _unreachable(base: Any, mutated: Any, reapply_views: bool, *_: Any, **__: Any) -> Any:
@@ -111,7 +107,7 @@ def _unreachable(base: Any, mutated: Any, reapply_views: bool, *_: Any, **__: An
 
 def _toggled(name: str) -> Inverse:
     """Of a view that is undone by doing it again."""
-    return lambda base, mutated, reapply_views: getattr(_array(), name).default(mutated)
+    return lambda base, mutated, reapply_views: getattr(array_operators(), name).default(mutated)
 
 
 _INVERSES: dict[str, Inverse] = {

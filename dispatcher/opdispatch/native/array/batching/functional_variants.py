@@ -21,7 +21,7 @@ def _setitem(call: BatchedCall) -> tuple[Any, Any]:
     """By the rule of ``setitem_``, for a copy, which has the batch of any argument."""
     x, overload = call.args[0], call.op.name.overload_name
     whole = xp.astype(batched(x, call.dims[0], call.batch_size), x.dtype)
-    write = getattr(OPERATORS.operators.setitem_, overload)
+    write = getattr(OPERATORS.setitem_, overload)
     args, dims = [whole, *call.args[1:]], [0, *call.dims[1:]]
     return INDEXING[f"setitem_.{overload}"](BatchedCall(CallPlan(write), call.info, args, dims))
 

@@ -107,7 +107,7 @@ def _getitem_arrays(call: BatchedCall) -> tuple[Any, Any]:
     _check(call, index)
     if not index.arrays:
         start, stop, step, _ = index.under_batch()
-        return OPERATORS.operators.getitem.default(x, start, stop, step), 0
+        return OPERATORS.getitem.default(x, start, stop, step), 0
     at, ndim = index.place_of_joint, len(index.joint)
     if not index.is_batched:
         found = call.run([x, *index.under_batch()])

@@ -20,7 +20,7 @@ from opdispatch.native.array.derivatives.scatter import add_along, add_at_elemen
 def _placed(grad: Any, x_shape: Any, start: Any, stop: Any, step: Any) -> Any:
     """Zeros, with the gradient where its elements were taken from."""
     whole = zeros_for(x_shape, grad)
-    return OPERATORS.operators.setitem_.Tensor(whole, start, stop, step, [], grad)
+    return OPERATORS.setitem_.Tensor(whole, start, stop, step, [], grad)
 
 
 def _placed_by_arrays(
@@ -29,10 +29,8 @@ def _placed_by_arrays(
     """The same, where an element may have been taken more than once."""
     if all(each is None or each.dtype.kind == "b" for each in indices):  # not so by masks
         whole = zeros_for(x_shape, grad)
-        return OPERATORS.operators.setitem_.Tensor(whole, start, stop, step, indices, grad)
-    places = OPERATORS.operators.getitem.Tensor(
-        places_of(x_shape, grad.device), start, stop, step, indices
-    )
+        return OPERATORS.setitem_.Tensor(whole, start, stop, step, indices, grad)
+    places = OPERATORS.getitem.Tensor(places_of(x_shape, grad.device), start, stop, step, indices)
     return add_at_elements(x_shape, places, grad)
 
 
@@ -40,15 +38,15 @@ def _cleared(grad: Any, start: Any, stop: Any, step: Any, indices: Any) -> Any:
     """The gradient of what was there before."""
     given = [each for each in indices if each is not None]
     whole = copy_for(grad, *given)
-    return OPERATORS.operators.setitem_.Scalar(whole, start, stop, step, indices, 0.0)
+    return OPERATORS.setitem_.Scalar(whole, start, stop, step, indices, 0.0)
 
 
 def _written(grad: Any, start: Any, stop: Any, step: Any, indices: Any, value_shape: Any) -> Any:
     """The gradient of what was written, which may have more dimensions, of extent 1."""
     if indices:
-        part = OPERATORS.operators.getitem.Tensor(grad, start, stop, step, indices)
+        part = OPERATORS.getitem.Tensor(grad, start, stop, step, indices)
     else:
-        part = OPERATORS.operators.getitem.default(grad, start, stop, step)
+        part = OPERATORS.getitem.default(grad, start, stop, step)
     more = len(value_shape) - part.ndim
     return xp.reshape(part, ((1,) * more + part.shape)) if more > 0 else part
 
@@ -59,8 +57,8 @@ def _write_forward(
     """Write to the tangent of what was written to, as to that."""
     whole = xp.zeros_like(x) if x_t is None else x_t
     if value_t is None:
-        return OPERATORS.operators.setitem.Scalar(whole, start, stop, step, indices, 0.0)
-    return OPERATORS.operators.setitem.Tensor(whole, start, stop, step, indices, value_t)
+        return OPERATORS.setitem.Scalar(whole, start, stop, step, indices, 0.0)
+    return OPERATORS.setitem.Tensor(whole, start, stop, step, indices, value_t)
 
 
 def _take(grad: Any, x_shape: Any, indices: Any, axis: int | None) -> Any:
@@ -84,11 +82,11 @@ def _repeat(grad: Any, x_shape: Any, repeats: Any, axis: int | None) -> Any:
 
 
 def _real_part_cleared(grad: Any) -> Any:
-    return OPERATORS.operators.real_scatter.default(grad, xp.zeros_like(xp.real(grad)))
+    return OPERATORS.real_scatter.default(grad, xp.zeros_like(xp.real(grad)))
 
 
 def _imag_part_cleared(grad: Any) -> Any:
-    return OPERATORS.operators.imag_scatter.default(grad, xp.zeros_like(xp.imag(grad)))
+    return OPERATORS.imag_scatter.default(grad, xp.zeros_like(xp.imag(grad)))
 
 
 _WRITTEN: dict[str, Formulas] = {

@@ -5,28 +5,27 @@ The operators that it calls are registered before their derivatives are.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from opdispatch.arrays.level_array import is_batched
 from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
+from opdispatch.local_state.higher_floors import array_namespace, array_operators
 
 
 class _Namespace:
-    def __init__(self, module: str) -> None:
-        self._module = module
+    def __init__(self, find: Callable[[], Any]) -> None:
+        self._find = find
 
     def __getattr__(self, name: str) -> Any:
-        module = importlib.import_module(self._module)
-        value = module.OPERATORS if name == "operators" else getattr(module, name)
+        value = getattr(self._find(), name)
         setattr(self, name, value)
         return value
 
 
-xp: Any = _Namespace("opdispatch.array_api")
-OPERATORS: Any = _Namespace("opdispatch.array_api.operators")
-"""``OPERATORS.operators.getitem`` and others that the standard has as no functions."""
+xp: Any = _Namespace(array_namespace)
+OPERATORS: Any = _Namespace(array_operators)
+"""``OPERATORS.getitem`` and others that the standard has as no functions."""
 
 
 def conj(x: Any) -> Any:

@@ -37,12 +37,12 @@ def add_at(extent: int, places: Any, grad: Any) -> Any:
     if batched:  # the others of each place are written behind the end, which is cut off
         whole = zeros_for((extent + 1, *grad.shape[1:]), grad, places)
         at = [xp.where(first, places, extent)]
-        write = OPERATORS.operators.setitem_.Tensor
+        write = OPERATORS.setitem_.Tensor
         return part_of(write(whole, [None], [None], [None], at, grad), 0, 0, extent)
     whole = zeros_for((extent, *grad.shape[1:]), grad)
     index = xp.nonzero(first)[0]
     at = [xp.take(places, index)]
-    return OPERATORS.operators.setitem_.Tensor(
+    return OPERATORS.setitem_.Tensor(
         whole, [None], [None], [None], at, xp.take(grad, index, axis=0)
     )
 

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from opdispatch.arrays.math_bits import toggled
-from opdispatch.boxing.kernel_function import BoxedFunction, KernelFunction
+from opdispatch.boxing.boxing import BoxedFunction
+from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.functionalities.math_bits import KEYS, make_view_kernel
 from opdispatch.functionalities.zero_tensor import zeros_added, zeros_divided, zeros_of_zeros
 from opdispatch.library.library import Library, fallthrough_kernel

@@ -1,0 +1,25 @@
+"""``KernelOperator``: what a kernel is fitted to, and asks for the kernels below it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from opdispatch.boxing.signature import Signature
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.local_state.operator import Operator
+
+
+class KernelOperator(Operator, Protocol):
+    """The part of an ``OperatorHandle`` that kernels need."""
+
+    @property
+    def signature(self) -> Signature:
+        """How its arguments are bound. Raises OperatorNotFoundError if it is not defined."""
+
+    @property
+    def call_signature(self) -> Signature:
+        """The signature of a call that is under way: it stays if the operator is unregistered."""
+
+    def redispatch_function(self, keys: DispatchKeySet) -> Callable[..., Any]:
+        """Return the kernel for exactly ``keys`` as a function of converted arguments."""

@@ -1,0 +1,55 @@
+"""What lower floors call of higher ones: slots, which ``opdispatch/__init__.py`` fills.
+
+``x + y`` of tensors is a function of the array API, which stands on tensors. So the functions here
+ask the slots, and import what they need no earlier than at the first call.
+
+PyTorch has such slots in ``c10/core/impl`` and ``ATen/detail``: interfaces of hooks, which a
+library sets when it is loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class HigherFloors(NamedTuple):
+    """How each is found: functions that import it."""
+
+    array_namespace: Callable[[], Any]
+    array_operators: Callable[[], Any]
+    vmap: Callable[[], Any]
+    call_below_python: Callable[[], Any]
+
+
+_slots: list[HigherFloors] = []
+
+
+def fill_slots(floors: HigherFloors) -> None:
+    """Say how higher floors are found. To be called once, before any of them is asked for."""
+    _slots[:] = [floors]
+
+
+@functools.cache
+def array_namespace() -> Any:
+    """Return the module ``opdispatch.array_api``."""
+    return _slots[0].array_namespace()
+
+
+@functools.cache
+def array_operators() -> Any:
+    """Return the operators that the array API calls: ``ops.array`` of the dispatcher it uses."""
+    return _slots[0].array_operators()
+
+
+@functools.cache
+def vmap() -> Any:
+    """Return ``opdispatch.vmap``."""
+    return _slots[0].vmap()
+
+
+@functools.cache
+def call_below_python() -> Any:
+    """Return what ``Tensor.__torch_dispatch__`` does: a function of operator, args and kwargs."""
+    return _slots[0].call_below_python()
