@@ -69,7 +69,6 @@ from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.schema.function_schema import Argument, FunctionSchema, OperatorName
 from opdispatch.schema.tag import Tag
 from opdispatch.schema.parser import parse_schema
-from opdispatch.local_state.higher_floors import HigherFloors, fill_slots
 from opdispatch.local_state.trace_line import TraceLine
 from opdispatch.local_state.local_dispatch_key_set import (
     ExcludeDispatchKeyGuard,
@@ -119,7 +118,6 @@ from opdispatch.dispatch.registration_listener import RegistrationListener
 from opdispatch.dispatch.operator_handle import OperatorHandle
 from opdispatch.functorch.functionalization import functionalize
 from opdispatch.functionalities.batching import BatchingFallbackWarning
-from opdispatch.functionalities.python import call_below_python
 from opdispatch.dispatch.transaction import Transaction
 from opdispatch.dispatch.dispatcher import Dispatcher
 from opdispatch.library.library import (
@@ -130,6 +128,7 @@ from opdispatch.library.library import (
     impl,
     ops,
 )
+from opdispatch.local_state import higher_floors as _higher_floors
 # isort: on
 
 if TYPE_CHECKING:
@@ -185,7 +184,15 @@ def _vmap() -> object:
     return vmap
 
 
-fill_slots(HigherFloors(_array_namespace, _array_operators, _vmap, lambda: call_below_python))
+def _call_below_python() -> object:
+    from opdispatch.functionalities.python import call_below_python
+
+    return call_below_python
+
+
+_higher_floors.fill_slots(
+    _higher_floors.HigherFloors(_array_namespace, _array_operators, _vmap, _call_below_python)
+)
 
 OpOverload = OperatorHandle
 """PyTorch's Python name for it."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from opdispatch.boxing.signature import Signature
 
 FindKeys = Callable[[DispatchKeySet], DispatchKeySet]
-MakeFunction = Callable[["OperatorHandle", DispatchKeySet], UnboxedFunction]
+MakeFunction = Callable[[Any, DispatchKeySet], UnboxedFunction]
 
 
 class KernelFunction:
@@ -157,7 +157,7 @@ class KernelFunction:
         that kernel, arguments and result, ``return below.kernel(...)`` costs less.
         """
 
-        def make_for(op: OperatorHandle, keys: DispatchKeySet) -> UnboxedFunction:
+        def make_for(op: KernelOperator, keys: DispatchKeySet) -> UnboxedFunction:
             return make(op.redispatch_function(keys_below(keys)))
 
         return cls(_callable(make), make_for=make_for)

@@ -11,9 +11,9 @@ from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE, LocalStat
 from opdispatch.local_state.trace_line import TraceLine
 
 if TYPE_CHECKING:
-    from opdispatch.dispatch.operator_handle import OperatorHandle
     from opdispatch.dispatch.operator_state import Resolution
     from opdispatch.local_state.call_observer import CallObserver
+    from opdispatch.local_state.operator import Operator
 
 _CALLS = frozenset({"call", "callBoxed"})
 
@@ -25,7 +25,7 @@ class CallWatch:
 
     def __init__(
         self,
-        op: OperatorHandle,
+        op: Operator,
         kernel: Resolution,
         kind: str,
         local: LocalState,

@@ -178,7 +178,7 @@ class Dispatcher:
         if self._registry.is_mine:
             # Not compiled: compiled code would go by what is published.
             return OperatorHandle(entry)
-        handle = entry.handle
+        handle: OperatorHandle | None = entry.handle
         if handle is None:
             # Two threads may both make one: they are equal, and either may stay.
             handle = handle_class_for(entry.schema if self._compiles else None)(entry)

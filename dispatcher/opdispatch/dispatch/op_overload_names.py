@@ -6,15 +6,15 @@ them here under these names.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from opdispatch.errors import OperatorNotFoundError
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
 
 if TYPE_CHECKING:
-    from opdispatch.dispatch.operator_handle import OperatorHandle
-    from opdispatch.schema.function_schema import FunctionSchema
+    from opdispatch.boxing.signature import Signature
+    from opdispatch.schema.function_schema import FunctionSchema, OperatorName
 
 
 class OpOverloadNames:
@@ -22,10 +22,34 @@ class OpOverloadNames:
 
     __slots__ = ()
 
+    if TYPE_CHECKING:  # what OperatorHandle has
+
+        @property
+        def name(self) -> OperatorName:
+            """Its name."""
+
+        @property
+        def dispatcher(self) -> Any:
+            """The dispatcher that it is an operator of."""
+
+        @property
+        def schema(self) -> FunctionSchema:
+            """Its schema."""
+
+        @property
+        def call_signature(self) -> Signature:
+            """The signature of a call that is under way."""
+
+        def has_kernel_for_dispatch_key(self, key: DispatchKey | str) -> bool:
+            """Return whether a kernel is registered for exactly ``key``."""
+
+        def call_boxed_for_dispatch_key(self, key: DispatchKey | str, stack: list[Any]) -> None:
+            """Call the kernel in the slot of ``key``."""
+
     @property
-    def _handle(self) -> OperatorHandle:
+    def _handle(self) -> Self:
         """The operator, by PyTorch's name for the object that dispatches."""
-        return cast("OperatorHandle", self)
+        return self
 
     @property
     def namespace(self) -> str:

@@ -6,7 +6,7 @@ Mirrors ``ATen/core/dispatch/OperatorEntry.h``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from opdispatch.boxing.signature import Signature
 from opdispatch.dispatch.attribute_stores import AttributeStore
@@ -15,11 +15,27 @@ from opdispatch.dispatch.registration import RegistrationHandle
 from opdispatch.keys.dispatch_key import DispatchKey
 
 if TYPE_CHECKING:
-    from opdispatch.dispatch.dispatcher import Dispatcher
-    from opdispatch.dispatch.operator_handle import OperatorHandle
+    from opdispatch.dispatch.operator_dump import RegisteredKernel
     from opdispatch.schema.function_schema import FunctionSchema, OperatorName
 
 NO_CALLS: dict[Any, Any] = {}
+
+
+class EntryOwner(Protocol):
+    """The part of a dispatcher that entries, and their handles, need."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether this thread is within a transaction."""
+
+    def state_of(self, entry: OperatorEntry) -> OperatorState | None:
+        """Return what calls from this thread see of an entry; None if it is dead."""
+
+    def find_op(self, name: OperatorName) -> Any:
+        """Return the handle of that name, or None."""
+
+    def list_kernels(self, name: OperatorName) -> list[RegisteredKernel]:
+        """Return the kernels of an operator in the order of their keys, the newest first."""
 
 
 class OperatorEntry:
@@ -56,7 +72,7 @@ class OperatorEntry:
         "state",
     )
 
-    def __init__(self, dispatcher: Dispatcher, name: OperatorName) -> None:
+    def __init__(self, dispatcher: EntryOwner, name: OperatorName) -> None:
         self.dispatcher = dispatcher
         self.name = name
         self.definitions: list[RegistrationHandle] = []
@@ -72,7 +88,7 @@ class OperatorEntry:
         self.calls_of_states = NO_CALLS
         self.redispatches = NO_CALLS
         self.boxed_redispatches = NO_CALLS
-        self.handle: OperatorHandle | None = None
+        self.handle: Any = None  # an OperatorHandle, which is made of an entry
         self.report_error: Callable[[str], None] | None = None
 
     @property

@@ -38,7 +38,6 @@ from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE, LocalStat
 from opdispatch.schema.function_schema import FunctionSchema, OperatorName
 
 if TYPE_CHECKING:
-    from opdispatch.dispatch.dispatcher import Dispatcher
     from opdispatch.dispatch.operator_entry import OperatorEntry
 
 
@@ -58,8 +57,8 @@ class OperatorHandle(OpOverloadNames):
         return self._entry.name
 
     @property
-    def dispatcher(self) -> Dispatcher:
-        """The dispatcher that it is an operator of."""
+    def dispatcher(self) -> Any:
+        """The ``Dispatcher``, a class that is made of this one, that it is an operator of."""
         return self._entry.dispatcher
 
     @property
@@ -310,7 +309,7 @@ class OperatorHandle(OpOverloadNames):
         state = entry.dispatcher.state_of(entry)
         if state is not None:
             return self, state
-        handle = entry.dispatcher.find_op(entry.name)
+        handle: OperatorHandle | None = entry.dispatcher.find_op(entry.name)
         if handle is None:
             raise OperatorNotFoundError(
                 f"operator {entry.name} is gone: the library that defined it was unloaded",

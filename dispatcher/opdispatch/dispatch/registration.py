@@ -5,14 +5,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.schema.function_schema import FunctionSchema, OperatorName
-
-if TYPE_CHECKING:
-    from opdispatch.dispatch.dispatcher import Dispatcher
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +59,13 @@ class Registration:
                 return f"dispatch rule of {of} for {self.name}"
 
 
+class Registrar(Protocol):
+    """The part of a dispatcher that a handle needs."""
+
+    def undo(self, handle: RegistrationHandle) -> None:
+        """Undo a registration. Idempotent."""
+
+
 class RegistrationHandle:
     """Owns one registration. ``close()``, or leaving its ``with`` block, undoes that one.
 
@@ -75,7 +79,7 @@ class RegistrationHandle:
 
     __slots__ = ("_dispatcher", "live", "number", "registration", "skipped")
 
-    def __init__(self, dispatcher: Dispatcher, registration: Registration) -> None:
+    def __init__(self, dispatcher: Registrar, registration: Registration) -> None:
         self._dispatcher = weakref.ref(dispatcher)
         self.registration = registration
         self.live = False  # guarded by the dispatcher's mutex

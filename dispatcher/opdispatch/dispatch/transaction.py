@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from opdispatch.dispatch.registration import Registration, RegistrationHandle
 
 if TYPE_CHECKING:
     from opdispatch.dispatch.operator_entry import OperatorEntry
-    from opdispatch.dispatch.registry import Registry
 
 
 class _Change(NamedTuple):
@@ -64,6 +63,16 @@ class ChangeLog:
             handle.live = not inserted
 
 
+class TransactionOwner(Protocol):
+    """The part of a registry that a transaction needs."""
+
+    def begin(self) -> ChangeLog:
+        """Take the mutex; return the log of the outermost transaction."""
+
+    def end(self) -> None:
+        """Publish the changes if it was the outermost one, and give the mutex back."""
+
+
 class Transaction:
     """A ``with`` block whose registrations and undoings are published together at its end.
 
@@ -74,7 +83,7 @@ class Transaction:
     block; a handle that it held before calls what is published.
     """
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: TransactionOwner) -> None:
         self._registry = registry
         self._log: ChangeLog | None = None
         self._start = 0

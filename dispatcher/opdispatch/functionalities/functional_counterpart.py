@@ -28,6 +28,7 @@ from opdispatch.schema.function_schema import Argument, FunctionSchema, Operator
 from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
+    from opdispatch.dispatch.dispatcher import Dispatcher
     from opdispatch.dispatch.operator_handle import OperatorHandle
 
 
@@ -79,7 +80,7 @@ def find_functional(op: OperatorHandle) -> OperatorHandle | None:
     schema = op.call_signature.schema
     wanted = functional_schema(schema)
     name, overload = schema.name.name, schema.name.overload_name
-    dispatcher = op.dispatcher
+    dispatcher: Dispatcher = op.dispatcher
     candidates = []
     if name.endswith("_") and not name.endswith("__"):
         candidates.append(OperatorName(name[:-1], overload))

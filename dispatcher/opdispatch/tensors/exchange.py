@@ -20,9 +20,6 @@ from opdispatch.local_state.higher_floors import array_namespace
 from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.local_state.tracing_state import note_reading
 
-if TYPE_CHECKING:
-    from opdispatch.tensors.tensor import Tensor
-
 _AUTOGRAD = AUTOGRAD_KEYSET.bits
 _OPERATORS = {
     **{f"arc{name}": f"a{name}" for name in ("cos", "cosh", "sin", "sinh", "tan", "tan2", "tanh")},
@@ -53,7 +50,7 @@ class TensorExchange:
         def _require_dense(self, what: str) -> None:
             """Raise ArgumentError for another layout."""
 
-        def detach(self) -> Tensor:
+        def detach(self) -> Any:
             """The same elements, without a history."""
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:

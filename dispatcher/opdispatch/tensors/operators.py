@@ -33,7 +33,7 @@ from opdispatch.arrays import (
 from opdispatch.arrays.lazy_array import LazyArray, materialized
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.autograd.node import Edge
-from opdispatch.autograd.variable import edge_of, meta_of
+from opdispatch.autograd.variable import Variable, edge_of, meta_of
 from opdispatch.autograd.view_nodes import check_may_be_written_to, rebase_history
 from opdispatch.errors import ArgumentError
 from opdispatch.keys.dispatch_key import DispatchKey
@@ -144,9 +144,7 @@ def _is_recorded(written: Any, other: Any) -> bool:
 
 def _has_one_history(written: Any) -> bool:
     """Whether it is a tensor of plain elements: no level, trace or class has another history."""
-    from opdispatch.tensors.tensor import Tensor
-
-    if type(written) is not Tensor or is_traced(written):
+    if type(written) is not Variable.plain_class or is_traced(written):
         return False
     array = written.array
     if type(array) is np.ndarray:
