@@ -2,7 +2,8 @@
 
 What stands above them:
 
-    commands, state_commands    the command line's side: ``serve``, ``worker`` and ``state``
+    commands, command_options   ``opdispatch serve`` and ``opdispatch worker``
+    state_commands              ``opdispatch state``
 
 The halves, each in folders with a map of their own. A process loads one of them:
 

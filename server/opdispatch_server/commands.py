@@ -14,10 +14,37 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from opdispatch_server.command_options import (
+    Cache,
+    DaemonAddress,
+    DirectPorts,
+    Heartbeat,
+    Insecure,
+    KernelTimeout,
+    Libraries,
+    LibraryDiskBytes,
+    Listen,
+    LoadTimeout,
+    LockTimeout,
+    LogFormat,
+    LogLevel,
+    MaxCallBytes,
+    MaxLibraryBytes,
+    MaxMessageBytes,
+    QuarantineAfter,
+    Queue,
+    Reconnect,
+    RemoteBytes,
+    RemoteValues,
+    State,
+    WorkerListen,
+    WorkerName,
+    Workers,
+)
 from opdispatch_server.configuration import (
     HEARTBEAT_DEFAULT,
     LIBRARY_BYTES_DEFAULT,
@@ -34,7 +61,7 @@ from opdispatch_server.configuration import (
 from opdispatch_server.daemon.processes.worker_plan import parse_workers
 from opdispatch_server.logs import FORMATS, LEVELS, configure_logging
 from opdispatch_wire.addresses import AddressError, UnsafeAddressError, default_address
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT, MAX_MESSAGE_BYTES_HIGHEST
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT
 from opdispatch_wire.printable import printable_line, printable_message
 
 if TYPE_CHECKING:
@@ -45,192 +72,25 @@ FAILED = 1
 WRONG_USAGE = 2
 RECONNECT_DEFAULT = 60.0
 
-MaxMessageBytes = Annotated[
-    int,
-    typer.Option(
-        envvar="OPDISPATCH_MAX_MESSAGE_BYTES",
-        min=1024,
-        max=MAX_MESSAGE_BYTES_HIGHEST,
-        metavar="N",
-        help="The largest message, arguments and results included.",
-    ),
-]
-LogLevel = Annotated[
-    str,
-    typer.Option(
-        envvar="OPDISPATCH_LOG_LEVEL",
-        metavar="LEVEL",
-        help=f"What to log, on stderr: {', '.join(LEVELS)}.",
-    ),
-]
-LogFormat = Annotated[
-    str,
-    typer.Option(
-        envvar="OPDISPATCH_LOG_FORMAT",
-        metavar="FORMAT",
-        help="How to log: human, json, or auto, which is human on a terminal and json elsewhere.",
-    ),
-]
-Insecure = Annotated[
-    bool,
-    typer.Option(
-        "--insecure",
-        help="Allow addresses that other machines can reach. Whoever reaches the daemon can run "
-        "code on this machine.",
-    ),
-]
-
 
 def serve(
-    listen: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--listen",
-            "--address",
-            metavar="ADDR",
-            help="Where to listen: unix:///PATH or HOST:PORT (port 0: any that is free). Repeat it "
-            "for several. Default: OPDISPATCH_ADDRESS, else a socket in your runtime folder.",
-            show_default=False,
-        ),
-    ] = None,
-    workers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="How many worker interpreters to run, each with all devices that it finds; or "
-            "which: cpu:2,cuda:0 are two without a GPU, and one with the first. Default: 2, or 1 "
-            "on a single core.",
-            show_default=False,
-        ),
-    ] = None,
-    library: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE_OR_MODULE",
-            help="A kernel library to load at the start, as `opdispatch load` takes it. Repeat it "
-            "for several.",
-            show_default=False,
-        ),
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            file_okay=False,
-            help="Where the journal and uploaded libraries are kept. Default: "
-            "$XDG_STATE_HOME/opdispatch, else ~/.local/state/opdispatch.",
-            show_default=False,
-        ),
-    ] = None,
+    listen: Listen = None,
+    workers: Workers = None,
+    library: Libraries = None,
+    state: State = None,
     max_message_bytes: MaxMessageBytes = MAX_MESSAGE_BYTES_DEFAULT,
-    max_call_bytes: Annotated[
-        int | None,
-        typer.Option(
-            envvar="OPDISPATCH_MAX_CALL_BYTES",
-            min=1024,
-            metavar="N",
-            help="The most bytes of large tensors: of one call on a local lane, and of all calls "
-            "of one gRPC stream together; all streams have twice that. Default: 8 GiB, or a "
-            "quarter of the machine's memory.",
-            show_default=False,
-        ),
-    ] = None,
-    load_timeout: Annotated[
-        float,
-        typer.Option(
-            min=0.1,
-            metavar="SECONDS",
-            help="How long the import of a library may take. Its interpreter is replaced then.",
-        ),
-    ] = LOAD_TIMEOUT_DEFAULT,
-    heartbeat: Annotated[
-        float,
-        typer.Option(
-            min=0.05,
-            max=3600.0,
-            metavar="SECONDS",
-            help="How often interpreters say that they are alive. One that is silent for three "
-            "times as long is busy, if it is running something, and else is replaced.",
-        ),
-    ] = HEARTBEAT_DEFAULT,
-    lock_timeout: Annotated[
-        float,
-        typer.Option(
-            min=0.1,
-            metavar="SECONDS",
-            help="How long a kernel may keep Python's interpreter lock. Its interpreter is "
-            "replaced then.",
-        ),
-    ] = LOCK_TIMEOUT_DEFAULT,
-    quarantine: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="An interpreter that dies N times in a row soon after its start, and not because "
-            "of a library, is not started again, until `opdispatch revive`. 0: it always is. "
-            "Default: 5 for one that has never been ready, and no limit for others.",
-            show_default=False,
-        ),
-    ] = None,
-    queue: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=1_000_000,
-            metavar="N",
-            help="How many calls may wait for one interpreter. More are refused, and told when to "
-            "try again.",
-        ),
-    ] = QUEUE_DEFAULT,
-    kernel_timeout: Annotated[
-        float | None,
-        typer.Option(
-            min=0.1,
-            metavar="SECONDS",
-            help="How long a kernel may run. Its interpreter is replaced then. Default: for ever.",
-            show_default=False,
-        ),
-    ] = None,
-    remote_values: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=10_000_000,
-            metavar="N",
-            help="How many values one client may keep in interpreters.",
-        ),
-    ] = REMOTE_VALUES_DEFAULT,
-    remote_bytes: Annotated[
-        int, typer.Option(min=0, metavar="N", help="How many bytes these may have together.")
-    ] = REMOTE_BYTES_DEFAULT,
-    max_library_bytes: Annotated[
-        int,
-        typer.Option(
-            envvar="OPDISPATCH_MAX_LIBRARY_BYTES",
-            min=1024,
-            metavar="N",
-            help="The largest library that can be uploaded, in bytes.",
-        ),
-    ] = LIBRARY_BYTES_DEFAULT,
-    library_disk_bytes: Annotated[
-        int,
-        typer.Option(
-            envvar="OPDISPATCH_LIBRARY_DISK_BYTES",
-            min=1024,
-            metavar="N",
-            help="How much all uploaded libraries may take in the state folder, with the folders "
-            "that they are unpacked to.",
-        ),
-    ] = LIBRARY_DISK_BYTES_DEFAULT,
-    direct_ports: Annotated[
-        str,
-        typer.Option(
-            metavar="FIRST-LAST",
-            help="The TCP ports, any or none, on which interpreters take calls of clients: each "
-            "listens at the hosts where the daemon does.",
-        ),
-    ] = "any",
+    max_call_bytes: MaxCallBytes = None,
+    load_timeout: LoadTimeout = LOAD_TIMEOUT_DEFAULT,
+    heartbeat: Heartbeat = HEARTBEAT_DEFAULT,
+    lock_timeout: LockTimeout = LOCK_TIMEOUT_DEFAULT,
+    quarantine: QuarantineAfter = None,
+    queue: Queue = QUEUE_DEFAULT,
+    kernel_timeout: KernelTimeout = None,
+    remote_values: RemoteValues = REMOTE_VALUES_DEFAULT,
+    remote_bytes: RemoteBytes = REMOTE_BYTES_DEFAULT,
+    max_library_bytes: MaxLibraryBytes = LIBRARY_BYTES_DEFAULT,
+    library_disk_bytes: LibraryDiskBytes = LIBRARY_DISK_BYTES_DEFAULT,
+    direct_ports: DirectPorts = "any",
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
     insecure: Insecure = False,
@@ -282,50 +142,11 @@ def serve(
 
 
 def worker(
-    daemon: Annotated[
-        str | None,
-        typer.Option(
-            "--daemon",
-            "--address",
-            envvar="OPDISPATCH_ADDRESS",
-            metavar="ADDR",
-            help="The daemon to work for. Default: a socket in your runtime folder.",
-            show_default=False,
-        ),
-    ] = None,
-    name: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="The interpreter's name. Default: the daemon chooses one."
-        ),
-    ] = "",
-    listen: Annotated[
-        str,
-        typer.Option(
-            metavar="ADDR",
-            help="Where the daemon reaches this interpreter, if it is on another machine: "
-            "HOST:PORT. Default: a private unix socket.",
-        ),
-    ] = "",
-    reconnect: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            metavar="SECONDS",
-            help="How long to look for a daemon that has vanished; 0: not at all.",
-        ),
-    ] = RECONNECT_DEFAULT,
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="OPDISPATCH_CACHE",
-            metavar="DIR",
-            file_okay=False,
-            help="Where it keeps libraries that it gets from a daemon on another machine. Default: "
-            "$XDG_CACHE_HOME/opdispatch/libraries, else ~/.cache/opdispatch/libraries.",
-            show_default=False,
-        ),
-    ] = None,
+    daemon: DaemonAddress = None,
+    name: WorkerName = "",
+    listen: WorkerListen = "",
+    reconnect: Reconnect = RECONNECT_DEFAULT,
+    cache: Cache = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
     insecure: Insecure = False,

@@ -19,7 +19,7 @@ PACKAGE = "opdispatch_server"
 FOLDER = Path(opdispatch_server.__file__).parent
 MODULE_NAME = re.compile(rf"{PACKAGE}(\.\w+)+")
 
-COMMANDS = ("commands", "state_commands")
+COMMANDS = ("commands", "command_options", "state_commands")
 DAEMON = (
     "daemon",
     "daemon.servicers",

@@ -1,0 +1,235 @@
+"""The options of ``opdispatch serve`` and ``opdispatch worker``, each with its help."""
+
+# No annotations from the future: Typer reads these as they are.
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from opdispatch_server.logs import LEVELS
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
+
+MaxMessageBytes = Annotated[
+    int,
+    typer.Option(
+        envvar="OPDISPATCH_MAX_MESSAGE_BYTES",
+        min=1024,
+        max=MAX_MESSAGE_BYTES_HIGHEST,
+        metavar="N",
+        help="The largest message, arguments and results included.",
+    ),
+]
+LogLevel = Annotated[
+    str,
+    typer.Option(
+        envvar="OPDISPATCH_LOG_LEVEL",
+        metavar="LEVEL",
+        help=f"What to log, on stderr: {', '.join(LEVELS)}.",
+    ),
+]
+LogFormat = Annotated[
+    str,
+    typer.Option(
+        envvar="OPDISPATCH_LOG_FORMAT",
+        metavar="FORMAT",
+        help="How to log: human, json, or auto, which is human on a terminal and json elsewhere.",
+    ),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Allow addresses that other machines can reach. Whoever reaches the daemon can run "
+        "code on this machine.",
+    ),
+]
+Listen = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--listen",
+        "--address",
+        metavar="ADDR",
+        help="Where to listen: unix:///PATH or HOST:PORT (port 0: any that is free). Repeat it "
+        "for several. Default: OPDISPATCH_ADDRESS, else a socket in your runtime folder.",
+        show_default=False,
+    ),
+]
+Workers = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        help="How many worker interpreters to run, each with all devices that it finds; or "
+        "which: cpu:2,cuda:0 are two without a GPU, and one with the first. Default: 2, or 1 "
+        "on a single core.",
+        show_default=False,
+    ),
+]
+Libraries = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE_OR_MODULE",
+        help="A kernel library to load at the start, as `opdispatch load` takes it. Repeat it "
+        "for several.",
+        show_default=False,
+    ),
+]
+State = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        file_okay=False,
+        help="Where the journal and uploaded libraries are kept. Default: "
+        "$XDG_STATE_HOME/opdispatch, else ~/.local/state/opdispatch.",
+        show_default=False,
+    ),
+]
+MaxCallBytes = Annotated[
+    int | None,
+    typer.Option(
+        envvar="OPDISPATCH_MAX_CALL_BYTES",
+        min=1024,
+        metavar="N",
+        help="The most bytes of large tensors: of one call on a local lane, and of all calls "
+        "of one gRPC stream together; all streams have twice that. Default: 8 GiB, or a "
+        "quarter of the machine's memory.",
+        show_default=False,
+    ),
+]
+LoadTimeout = Annotated[
+    float,
+    typer.Option(
+        min=0.1,
+        metavar="SECONDS",
+        help="How long the import of a library may take. Its interpreter is replaced then.",
+    ),
+]
+Heartbeat = Annotated[
+    float,
+    typer.Option(
+        min=0.05,
+        max=3600.0,
+        metavar="SECONDS",
+        help="How often interpreters say that they are alive. One that is silent for three "
+        "times as long is busy, if it is running something, and else is replaced.",
+    ),
+]
+LockTimeout = Annotated[
+    float,
+    typer.Option(
+        min=0.1,
+        metavar="SECONDS",
+        help="How long a kernel may keep Python's interpreter lock. Its interpreter is "
+        "replaced then.",
+    ),
+]
+QuarantineAfter = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="An interpreter that dies N times in a row soon after its start, and not because "
+        "of a library, is not started again, until `opdispatch revive`. 0: it always is. "
+        "Default: 5 for one that has never been ready, and no limit for others.",
+        show_default=False,
+    ),
+]
+Queue = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=1_000_000,
+        metavar="N",
+        help="How many calls may wait for one interpreter. More are refused, and told when to "
+        "try again.",
+    ),
+]
+KernelTimeout = Annotated[
+    float | None,
+    typer.Option(
+        min=0.1,
+        metavar="SECONDS",
+        help="How long a kernel may run. Its interpreter is replaced then. Default: for ever.",
+        show_default=False,
+    ),
+]
+RemoteValues = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=10_000_000,
+        metavar="N",
+        help="How many values one client may keep in interpreters.",
+    ),
+]
+RemoteBytes = Annotated[
+    int, typer.Option(min=0, metavar="N", help="How many bytes these may have together.")
+]
+MaxLibraryBytes = Annotated[
+    int,
+    typer.Option(
+        envvar="OPDISPATCH_MAX_LIBRARY_BYTES",
+        min=1024,
+        metavar="N",
+        help="The largest library that can be uploaded, in bytes.",
+    ),
+]
+LibraryDiskBytes = Annotated[
+    int,
+    typer.Option(
+        envvar="OPDISPATCH_LIBRARY_DISK_BYTES",
+        min=1024,
+        metavar="N",
+        help="How much all uploaded libraries may take in the state folder, with the folders "
+        "that they are unpacked to.",
+    ),
+]
+DirectPorts = Annotated[
+    str,
+    typer.Option(
+        metavar="FIRST-LAST",
+        help="The TCP ports, any or none, on which interpreters take calls of clients: each "
+        "listens at the hosts where the daemon does.",
+    ),
+]
+DaemonAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--daemon",
+        "--address",
+        envvar="OPDISPATCH_ADDRESS",
+        metavar="ADDR",
+        help="The daemon to work for. Default: a socket in your runtime folder.",
+        show_default=False,
+    ),
+]
+WorkerName = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="The interpreter's name. Default: the daemon chooses one."),
+]
+WorkerListen = Annotated[
+    str,
+    typer.Option(
+        metavar="ADDR",
+        help="Where the daemon reaches this interpreter, if it is on another machine: "
+        "HOST:PORT. Default: a private unix socket.",
+    ),
+]
+Reconnect = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        metavar="SECONDS",
+        help="How long to look for a daemon that has vanished; 0: not at all.",
+    ),
+]
+Cache = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="OPDISPATCH_CACHE",
+        metavar="DIR",
+        file_okay=False,
+        help="Where it keeps libraries that it gets from a daemon on another machine. Default: "
+        "$XDG_CACHE_HOME/opdispatch/libraries, else ~/.cache/opdispatch/libraries.",
+        show_default=False,
+    ),
+]

@@ -1,0 +1,433 @@
+"""The parts of a daemon, and what each is made of: its composition root."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cached_property
+from importlib.metadata import version
+
+import grpc.aio
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+
+from opdispatch_server.configuration import (
+    MESSAGES_PER_QUEUE,
+    DaemonConfiguration,
+    default_call_bytes,
+)
+from opdispatch_server.daemon.board.health import (
+    EXECUTION,
+    HEALTH,
+    INTERPRETER,
+    REGISTRY,
+    HealthBoard,
+)
+from opdispatch_server.daemon.calls.admission import Admission
+from opdispatch_server.daemon.calls.alone_runs import AloneRuns
+from opdispatch_server.daemon.calls.byte_budget import ByteBudget
+from opdispatch_server.daemon.calls.interpreter_gate import QueueLimits
+from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
+from opdispatch_server.daemon.calls.program_router import ProgramRouter
+from opdispatch_server.daemon.calls.recovery import CallRecovery
+from opdispatch_server.daemon.calls.router import CallRouter
+from opdispatch_server.daemon.environments.interpreter_packages import Bootstrap
+from opdispatch_server.daemon.environments.store import EnvironmentStore
+from opdispatch_server.daemon.interpreter_events import InterpreterEvents
+from opdispatch_server.daemon.interpreters.blame import Blame
+from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
+from opdispatch_server.daemon.interpreters.ends import InterpreterEnds
+from opdispatch_server.daemon.interpreters.leases import LeaseWatch
+from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.interpreters.silence import SilentInterpreters
+from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes
+from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPools
+from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
+from opdispatch_server.daemon.libraries.registry import LibraryRegistry
+from opdispatch_server.daemon.libraries.transaction import LibraryTransaction
+from opdispatch_server.daemon.processes.supervisor import Supervisor, WorkerCommand
+from opdispatch_server.daemon.processes.worker_commands import InterpreterEntry, WorkerCommands
+from opdispatch_server.daemon.servicers.execution import ExecutionServicer
+from opdispatch_server.daemon.servicers.interpreters import InterpreterServicer
+from opdispatch_server.daemon.servicers.local_lanes import CallLanes
+from opdispatch_server.daemon.servicers.registration_waits import RegistrationWaits
+from opdispatch_server.daemon.servicers.registry import DaemonFacts, RegistryServicer
+from opdispatch_server.daemon.servicers.registry_view import RegistryView
+from opdispatch_server.daemon.servicers.value_leases import ValueLeases
+from opdispatch_server.daemon.state.folder import libraries_in
+from opdispatch_server.daemon.state.journal import Journal
+from opdispatch_server.daemon.values.table import RemoteValueTable, ValueLimits
+from opdispatch_server.library_code.library_store import LibraryStore
+from opdispatch_server.message_limit import internal_message_limit
+from opdispatch_server.serving.grpc_services import (
+    add_execution_service,
+    add_interpreter_service,
+    add_registry_service,
+)
+from opdispatch_server.serving.listeners import Listener
+from opdispatch_server.serving.run_folder import RunFolder
+from opdispatch_wire.addresses import TcpAddress, parse_address
+from opdispatch_wire.asyncio_grpc import asyncio_server
+from opdispatch_wire.channel import server_options
+from opdispatch_wire.v1.interpreter_pb2 import DirectCallRules
+
+# How long a load waits for an interpreter, where one is being started.
+INTERPRETER_WAIT = 10.0
+# Of the arguments of large calls that clients send through the daemon, what it holds at a time.
+# Their results come on top.
+LARGE_CALLS_BYTES = 40 * 2**20
+
+
+class DaemonParts:
+    """Each part is made when it is first asked for, from those that it names.
+
+    Parts that know each other are given functions, which look when they are called. Made and used
+    inside an event loop.
+    """
+
+    def __init__(
+        self, configuration: DaemonConfiguration, folder: RunFolder, entry: InterpreterEntry
+    ) -> None:
+        self.configuration = configuration
+        self.folder = folder
+        self._entry = entry
+        self._devices = {f"worker-{n + 1}": each for n, each in enumerate(configuration.workers)}
+        self.names = tuple(self._devices)
+        self.message_limit = configuration.max_message_bytes
+        self.max_call_bytes = configuration.max_call_bytes or default_call_bytes()
+        self._queue = QueueLimits(configuration.queue, MESSAGES_PER_QUEUE * self.message_limit)
+        self.stop = asyncio.Event()
+        """Set when the daemon is to stop."""
+        self.listeners: list[Listener] = []
+        """The sockets on which clients reach the daemon, once it has them."""
+
+    # -- what clients and interpreters reach -----------------------------------------------------
+
+    @cached_property
+    def public(self) -> grpc.aio.Server:
+        """The gRPC server for clients, and for interpreters that users start."""
+        server = asyncio_server(server_options(self.message_limit))
+        add_registry_service(server, self._registry_servicer)
+        add_execution_service(server, self._execution_servicer)
+        add_interpreter_service(server, self.interpreter_servicer)
+        self.health.add_to(server)
+        names = (REGISTRY, EXECUTION, INTERPRETER, HEALTH, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+        return server
+
+    @cached_property
+    def private(self) -> grpc.aio.Server:
+        """The gRPC server for the daemon's own interpreters, which nothing else can reach."""
+        server = asyncio_server(server_options(internal_message_limit(self.message_limit)))
+        add_execution_service(server, self._execution_servicer)
+        add_interpreter_service(server, self.interpreter_servicer)
+        return server
+
+    @cached_property
+    def lanes(self) -> CallLanes:
+        """The local lanes of clients, and of kernels in interpreters."""
+        return CallLanes(self.router, ByteBudget(LARGE_CALLS_BYTES))
+
+    @cached_property
+    def _execution_servicer(self) -> ExecutionServicer:
+        return ExecutionServicer(
+            self.router, self.value_leases, self.message_limit, self.max_call_bytes
+        )
+
+    @cached_property
+    def _registry_servicer(self) -> RegistryServicer:
+        return RegistryServicer(
+            DaemonFacts(
+                version("opdispatch"), self.message_limit, self.addresses, self.client_lane
+            ),
+            self._operators,
+            self.libraries,
+            self._view,
+            self.waits,
+            self.supervisor.revive,
+            self.store,
+        )
+
+    @cached_property
+    def interpreter_servicer(self) -> InterpreterServicer:
+        """The gRPC service that interpreters call."""
+        return InterpreterServicer(
+            self.sessions,
+            self.supervisor.pid_of,
+            self._ends.stop_process,
+            lambda: self.supervisor.names,
+            self.pools.find,
+            self.leases,
+            self._runs,
+            self.libraries.catalog.count_kernel_errors,
+            self._ends.judge,
+            self._events.unfit,
+            DirectCallRules(
+                queue_calls=self._queue.calls,
+                queue_bytes=self._queue.bytes,
+                kernel_timeout=self.configuration.kernel_timeout or 0.0,
+                max_call_bytes=self.max_call_bytes,
+            ),
+            self._tcp_hosts,
+            self.configuration.direct_ports,
+            max_message_bytes=self.message_limit,
+            insecure=self.configuration.insecure,
+            lane=self.kernel_lane,
+            store=self.store,
+        )
+
+    @cached_property
+    def value_leases(self) -> ValueLeases:
+        """The streams on which clients hold values."""
+        return ValueLeases(self._values)
+
+    @cached_property
+    def waits(self) -> RegistrationWaits:
+        """The calls of clients that wait for a registration."""
+        return RegistrationWaits(self._operators, self._view, self.libraries.publication)
+
+    @cached_property
+    def _view(self) -> RegistryView:
+        return RegistryView(
+            self._operators,
+            self.libraries,
+            self.sessions,
+            self.supervisor,
+            self._admission,
+            self._values,
+            self.blame,
+        )
+
+    @cached_property
+    def health(self) -> HealthBoard:
+        """The health of all services, for probes."""
+        return HealthBoard(interpreters_expected=bool(self.names))
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    @cached_property
+    def router(self) -> CallRouter:
+        """The way of each call to an interpreter."""
+        return CallRouter(
+            self._operators,
+            self.libraries,
+            self.routes,
+            self._admission,
+            self._runs,
+            self._recovery,
+            self._values,
+            self._programs,
+            self.blame,
+            self._alone,
+        )
+
+    @cached_property
+    def _programs(self) -> ProgramRouter:
+        return ProgramRouter(
+            self._operators,
+            self.libraries,
+            self.sessions,
+            self._admission,
+            self._runs,
+            self._recovery,
+            self._values,
+            self.blame,
+            self._alone,
+        )
+
+    @cached_property
+    def _admission(self) -> Admission:
+        return Admission(self._queue)
+
+    @cached_property
+    def _runs(self) -> KernelRuns:
+        return KernelRuns(
+            self.sessions, self._ends.kill, self._ends.judge, self.configuration.kernel_timeout
+        )
+
+    @cached_property
+    def _recovery(self) -> CallRecovery:
+        return CallRecovery(self.libraries.settling, self._queue)
+
+    @cached_property
+    def _alone(self) -> AloneRuns:
+        return AloneRuns(self._admission, self.routes.announce, self.blame.is_cell)
+
+    @cached_property
+    def _values(self) -> RemoteValueTable:
+        return RemoteValueTable(
+            ValueLimits(self.configuration.remote_values, self.configuration.remote_bytes)
+        )
+
+    # -- libraries -------------------------------------------------------------------------------
+
+    @cached_property
+    def libraries(self) -> LibraryRegistry:
+        """The libraries, with every operation on them."""
+        return LibraryRegistry(
+            self._transaction,
+            self.sessions,
+            self.pools,
+            self.health,
+            self.configuration.load_timeout,
+            INTERPRETER_WAIT if self.names else 0.0,
+            self.journal,
+            self.blame,
+        )
+
+    @cached_property
+    def _transaction(self) -> LibraryTransaction:
+        return LibraryTransaction(
+            self._operators,
+            self.sessions,
+            self.store,
+            self.routes,
+            self._ends.kill,
+            self._ends.judge,
+        )
+
+    @cached_property
+    def _operators(self) -> OperatorRegistry:
+        return OperatorRegistry()
+
+    @cached_property
+    def routes(self) -> DirectRoutes:
+        """The routes of direct calls."""
+        return DirectRoutes(self._operators, self.sessions)
+
+    @cached_property
+    def pools(self) -> InterpreterPools:
+        """The interpreters that only some libraries may use."""
+        return InterpreterPools(self.supervisor, self.sessions, self.environments)
+
+    @cached_property
+    def store(self) -> LibraryStore:
+        """The uploaded files of libraries."""
+        return LibraryStore(
+            libraries_in(self.configuration.state),
+            upload_bytes=self.configuration.max_library_bytes,
+            disk_bytes=self.configuration.library_disk_bytes,
+        )
+
+    @cached_property
+    def journal(self) -> Journal:
+        """The journal of the registry, on disk."""
+        return Journal(self.configuration.state)
+
+    # -- interpreters ----------------------------------------------------------------------------
+
+    @cached_property
+    def sessions(self) -> InterpreterSessions:
+        """The interpreters that are connected."""
+        sessions = InterpreterSessions()
+        sessions.on_ready = lambda session: self._events.ready(session)
+        sessions.on_lost = lambda session: self._events.lost(session)
+        return sessions
+
+    @cached_property
+    def _events(self) -> InterpreterEvents:
+        return InterpreterEvents(
+            self.supervisor,
+            self.pools,
+            self.health,
+            self.blame,
+            self._ends,
+            self.libraries,
+            self._admission,
+            self._runs,
+        )
+
+    @cached_property
+    def _ends(self) -> InterpreterEnds:
+        return InterpreterEnds(self.sessions, self.supervisor, self.blame, self.stop.is_set)
+
+    @cached_property
+    def blame(self) -> Blame:
+        """The instance that says who has brought an interpreter down."""
+        return Blame(
+            self.live_sessions,
+            lambda: self.libraries.placement.names_for_all(),
+            lambda operator: self.libraries.catalog.library_of(operator),
+            lambda: self.libraries.blame_changed(),
+        )
+
+    @cached_property
+    def leases(self) -> LeaseWatch:
+        """The watch for interpreters that fall silent."""
+        return LeaseWatch(self.configuration.heartbeat)
+
+    @cached_property
+    def silent(self) -> SilentInterpreters:
+        """The interpreters that have fallen silent, and what follows."""
+        return SilentInterpreters(
+            self.configuration.heartbeat,
+            self.configuration.lock_timeout,
+            self._ends.kill,
+            self.libraries.fitness_changed,
+            self._events.busy,
+        )
+
+    # -- their processes -------------------------------------------------------------------------
+
+    @cached_property
+    def supervisor(self) -> Supervisor:
+        """The daemon's own interpreters, as processes."""
+        return Supervisor(
+            self.names,
+            self._command_for,
+            template=self._entry.template,
+            quarantine_after=self.configuration.quarantine_after,
+            on_ended=lambda name, pid, how: self._ends.process_ended(name, pid, how),
+            on_quarantined=lambda: self._events.quarantined(),
+        )
+
+    def _command_for(self, name: str) -> WorkerCommand:
+        device, python = self._devices.get(name, ""), self.pools.python_of(name)
+        return self._commands.command_for(name, device, python)
+
+    @cached_property
+    def _commands(self) -> WorkerCommands:
+        return WorkerCommands(
+            self.private_address,
+            self.folder,
+            self._entry.module,
+            self._bootstrap,
+            self.message_limit,
+            self.configuration.log_level,
+        )
+
+    @cached_property
+    def environments(self) -> EnvironmentStore:
+        """The environments on disk that libraries ask for."""
+        return EnvironmentStore(self.configuration.state / "environments", self._bootstrap)
+
+    @cached_property
+    def _bootstrap(self) -> Bootstrap:
+        return Bootstrap(self._entry.bootstrap, self.folder.path / "packages.json")
+
+    # -- where all of it is ----------------------------------------------------------------------
+
+    @property
+    def private_address(self) -> str:
+        """The address that the daemon's own interpreters call."""
+        return self.folder.socket("daemon.sock")
+
+    @property
+    def client_lane(self) -> str:
+        """The local lane of clients."""
+        return self.folder.lane("clients")
+
+    @property
+    def kernel_lane(self) -> str:
+        """The local lane of kernels in interpreters."""
+        return self.folder.lane("kernels")
+
+    def addresses(self) -> list[str]:
+        """Return the addresses on which clients reach the daemon."""
+        return [listener.address for listener in self.listeners]
+
+    def live_sessions(self) -> list[InterpreterSession]:
+        """Return the sessions that have not ended."""
+        return [session for session in self.sessions.all() if session.alive]
+
+    def _tcp_hosts(self) -> list[str]:
+        parsed = map(parse_address, self.addresses())
+        return sorted({each.host for each in parsed if isinstance(each, TcpAddress)})
