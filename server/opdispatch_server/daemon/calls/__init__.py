@@ -4,8 +4,11 @@ kernel_choice, chosen_line         which kernel a call means, remembered for tho
 router, recovery, repeats          forwards it, and again if its interpreter dies
 alone_runs                         runs what may bring down its interpreter, with nothing else
 fast_path                          calls that need no tasks of their own
-program_plans, program_router      the same for programs
-interpreter_gate, admission        whose turn it is in each interpreter, and who may wait
+replica_choice                     which interpreter takes it
+program_plans, program_router,
+interpreter_choice                 the same for programs
+interpreter_gate, admission,
+queue_deadline                     whose turn it is in each interpreter, and who may wait
 kernel_runs                        what is running, and its end if it takes too long
 byte_budget                        the memory that large calls take in the daemon
 daemon_events                      what a profile says of it

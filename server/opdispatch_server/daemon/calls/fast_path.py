@@ -11,6 +11,7 @@ from opdispatch_server.daemon.calls.interpreter_gate import Slot
 from opdispatch_server.daemon.calls.kernel_choice import CallChooser
 from opdispatch_server.daemon.calls.kernel_runs import KernelRun, KernelRuns, is_refused_as_unfit
 from opdispatch_server.daemon.calls.repeats import may_run_twice
+from opdispatch_server.daemon.calls.replica_choice import choose_replica
 from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.libraries.device_holders import DeviceHolders
 from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes
@@ -157,7 +158,7 @@ class QuickCalls:
         if not self._blame.is_quiet and self._blame.is_watched(library.name, str(choice.op.name)):
             return None
         unable = self._devices.unable(library, choice.devices)
-        replica = library.choose_replica(unable, request.preferred_session)
+        replica = choose_replica(library, unable, request.preferred_session)
         if replica is None or not replica.session.has_lane:
             return None
         name, operator = request.operator, str(choice.op.name)

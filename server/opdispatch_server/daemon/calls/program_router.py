@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, nullcontext
 from typing import Any
 
-from opdispatch.arrays import split_device
 from opdispatch.errors import DeviceError, OpdispatchError
-from opdispatch_server.call_context import CallContext, with_last_words
+from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.calls.admission import Admission
 from opdispatch_server.daemon.calls.alone_runs import AloneRuns
+from opdispatch_server.daemon.calls.interpreter_choice import InterpreterChoice
 from opdispatch_server.daemon.calls.interpreter_gate import Slot, SlotKind
 from opdispatch_server.daemon.calls.kernel_runs import (
     KernelRuns,
@@ -20,6 +20,7 @@ from opdispatch_server.daemon.calls.kernel_runs import (
     unfit_error,
 )
 from opdispatch_server.daemon.calls.program_plans import ProgramPlan, ProgramPlans
+from opdispatch_server.daemon.calls.queue_deadline import queue_deadline
 from opdispatch_server.daemon.calls.recovery import CallRecovery, LibraryAwayError, end_of_patience
 from opdispatch_server.daemon.calls.repeats import Repeats, may_run_twice
 from opdispatch_server.daemon.interpreters.blame import Blame
@@ -32,7 +33,6 @@ from opdispatch_server.daemon.values.remote_part import RemotePart
 from opdispatch_server.daemon.values.table import RemoteValueTable
 from opdispatch_wire.calls import undecoded_arguments
 from opdispatch_wire.errors import (
-    DeadlineExceededError,
     InterpreterDiedError,
     InterpreterNotFoundError,
     WireError,
@@ -78,13 +78,11 @@ class ProgramRouter:
         blame: Blame,
         alone: AloneRuns,
     ) -> None:
-        self._versions = libraries.catalog.newest
         self._find_waiting = libraries.catalog.find_waiting
         self._recovery = recovery
         self._plans = ProgramPlans(operators, libraries.catalog.newest)
         self._placement = libraries.placement
-        self._sessions = sessions
-        self._devices = libraries.devices
+        self._choice = InterpreterChoice(sessions, libraries)
         self._admission = admission
         self._runs = runs
         self._table = table
@@ -128,9 +126,9 @@ class ProgramRouter:
                 raise WireError("$.keep.device is of a program with steps; expected one without")
             try:
                 if device and not request.keep.on:
-                    session = self._choose_for_device(device, remote)
+                    session = self._choice.choose_for_device(device, remote)
                 else:
-                    session = self._choose(plan, remote, request.keep.on, inputs)
+                    session = self._choice.choose(plan, remote, request.keep.on, inputs)
             except (InterpreterNotFoundError, DeviceError) as error:
                 if not self._placement.is_coming(request.keep.on):
                     raise
@@ -184,89 +182,6 @@ class ProgramRouter:
                 return LibraryAwayError(library, operator)
         return None
 
-    def _choose(
-        self, plan: ProgramPlan, remote: RemotePart, name: str, inputs: Sequence[Any]
-    ) -> InterpreterSession:
-        """The interpreter that serves most steps; of equals, the one that has most of the values.
-
-        Of those that can have arrays on the devices of its inputs, and on those that its steps
-        name, if there are any. Raises InterpreterNotFoundError.
-        """
-        if name:
-            return self._sessions.get_ready(name)
-        devices = {str(getattr(each, "device", "cpu")).partition(":")[0] for each in inputs}
-        homes, can_have = remote.homes, self._devices.can_have(devices)
-        steps: dict[InterpreterSession, int] = {}
-        for version, count in plan.libraries:
-            for replica in version.replicas:
-                if replica.is_serving:
-                    steps[replica.session] = steps.get(replica.session, 0) + count
-        candidates = steps.keys() or homes.keys()
-        if not candidates:
-            return self._choose_for_new(remote, can_have)
-        if len(candidates) == 1:
-            return next(iter(candidates))
-        # A text is the name of a device if one of them has it.
-        named = plan.program.devices
-        devices.update(
-            each for each in named if any(map(self._devices.can_have([each]), candidates))
-        )
-        can_have = self._devices.can_have(devices)
-        return max(
-            candidates,
-            key=lambda session: (
-                can_have(session),
-                steps.get(session, 0),
-                homes.get(session, 0),
-                -session.calls_in_flight,
-                -session.calls_total,
-            ),
-        )
-
-    def _choose_for_device(self, device: str, remote: RemotePart) -> InterpreterSession:
-        """Where values are put on a device: where they are, or else where new ones would be.
-
-        Raises DeviceError if no interpreter has it.
-        """
-        try:
-            split_device(device)
-        except DeviceError:
-            raise self._placement.absence_of(device) from None
-        can_have, homes = self._devices.can_have([device]), remote.homes
-        for home in sorted(homes, key=lambda home: homes[home], reverse=True):
-            if can_have(home):
-                return home
-        session = self._choose_for_new(remote, can_have)
-        if not can_have(session):
-            raise self._placement.absence_of(device)
-        return session
-
-    def _choose_for_new(
-        self, remote: RemotePart, can_have: Callable[[InterpreterSession], bool]
-    ) -> InterpreterSession:
-        """Where values are put of which nothing is known: where their devices are, then where most
-        libraries are, and then where the client has put the last one. Raises
-        InterpreterNotFoundError.
-        """
-        ready = [each for each in self._sessions.ready() if not self._placement.is_draining(each)]
-        if not ready:
-            raise InterpreterNotFoundError("there is no interpreter that could keep a value")
-        libraries = dict.fromkeys(ready, 0)
-        for version in self._versions():
-            for replica in version.replicas:
-                if replica.is_serving and replica.session in libraries:
-                    libraries[replica.session] += 1
-        return max(
-            ready,
-            key=lambda session: (
-                can_have(session),
-                libraries[session],
-                session is remote.last_home,
-                -session.calls_in_flight,
-                -session.calls_total,
-            ),
-        )
-
     async def _run(
         self,
         request: execution_pb2.CallRequest,
@@ -315,9 +230,8 @@ class ProgramRouter:
         gate = self._admission.gate_of(session)
         what = request.operator
         slots: list[Slot] = []
-        timeout = None if context.timeout is None else with_last_words(context.timeout)
         try:
-            async with asyncio.timeout(timeout):
+            async with queue_deadline(what, context, session):
                 for version in libraries:  # in the order of their load ids
                     kind = SlotKind.FURTHER if slots else SlotKind.FIRST
                     if len(libraries) == 1:
@@ -331,16 +245,9 @@ class ProgramRouter:
                             kind,
                         )
                     )
-        except BaseException as error:
+        except BaseException:
             for slot in slots:
                 slot.release()
-            if isinstance(error, TimeoutError) and not isinstance(error, DeadlineExceededError):
-                raise DeadlineExceededError(
-                    f"the deadline passed while {what} was queued for interpreter "
-                    f"{session.name}; it never started",
-                    interpreter=session.name,
-                    started="no",
-                ) from error
             raise
         if len(slots) < 2:
             return slots[0] if slots else None

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 from opdispatch.errors import InternalError, OpdispatchError, OperatorNotFoundError
-from opdispatch_server.call_context import MAX_DEPTH, CallContext, with_last_words
+from opdispatch_server.call_context import MAX_DEPTH, CallContext
 from opdispatch_server.daemon.calls.admission import Admission
 from opdispatch_server.daemon.calls.alone_runs import AloneRuns
 from opdispatch_server.daemon.calls.chosen_line import line_of_choice, put_first
@@ -25,8 +25,10 @@ from opdispatch_server.daemon.calls.kernel_runs import (
     unfit_error,
 )
 from opdispatch_server.daemon.calls.program_router import ProgramRouter
+from opdispatch_server.daemon.calls.queue_deadline import queue_deadline
 from opdispatch_server.daemon.calls.recovery import CallRecovery, LibraryAwayError, end_of_patience
 from opdispatch_server.daemon.calls.repeats import Repeats, may_run_twice
+from opdispatch_server.daemon.calls.replica_choice import choose_replica
 from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes
@@ -38,7 +40,6 @@ from opdispatch_server.daemon.values.remote_part import Keeping, RemotePart
 from opdispatch_server.daemon.values.table import RemoteValueTable
 from opdispatch_server.serving.running_call import OnReply
 from opdispatch_wire.errors import (
-    DeadlineExceededError,
     InterpreterDiedError,
     QueueFullError,
     RefusedError,
@@ -279,7 +280,7 @@ class CallRouter:
         op, keys = choice.op, choice.keys
         library, place = self._find_kernel(choice)
         unable = self._devices.unable(library, choice.devices)
-        replica = remote.choose_replica(library, unable)
+        replica = choose_replica(library, unable, request.preferred_session, remote.homes)
         if replica is None:
             raise LibraryAwayError(library, str(op.name))
         name, operator = request.operator, str(op.name)
@@ -380,24 +381,14 @@ class CallRouter:
         slot = gate.try_enter(library.load_id, library.max_concurrency, operator)
         if slot is not None:
             return slot
-        timeout = None if context.timeout is None else with_last_words(context.timeout)
-        try:
-            async with asyncio.timeout(timeout):
-                return await gate.enter(
-                    library.load_id,
-                    library.max_concurrency,
-                    operator,
-                    lambda: context.size_of(request),
-                    may_move=may_move,
-                )
-        except TimeoutError as error:
-            raise DeadlineExceededError(
-                f"the deadline passed while {operator} was queued for interpreter "
-                f"{session.name}; it never started",
-                operator=operator,
-                interpreter=session.name,
-                started="no",
-            ) from error
+        async with queue_deadline(operator, context, session, operator=operator):
+            return await gate.enter(
+                library.load_id,
+                library.max_concurrency,
+                operator,
+                lambda: context.size_of(request),
+                may_move=may_move,
+            )
 
     def _find_kernel(self, choice: Choice) -> tuple[LibraryVersion, int | None]:
         """The library that runs the call, and the place of the kernel in its batch.

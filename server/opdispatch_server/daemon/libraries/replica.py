@@ -49,16 +49,10 @@ class Replica:
             return False
         return self.session.is_fit
 
-    def load_for(self, preferred: int) -> tuple[bool, bool, int, int, int]:
-        """Return a sort key: the smallest gets the next call. Queued calls count.
-
-        ``preferred`` is the number of the session that the caller would rather have; 0: any.
-        """
-        distrusted = time.monotonic() < self._distrusted_until
-        session = self.session
-        others = session.calls_in_flight + session.heartbeat.direct_calls_in_flight
-        is_other = session.number != preferred
-        return distrusted, is_other, self.calls_in_flight, others, self.last_call
+    @property
+    def is_distrusted(self) -> bool:
+        """Whether it has failed a call just now, so that others come first."""
+        return time.monotonic() < self._distrusted_until
 
     def note_failure(self) -> None:
         """A call has not come back."""

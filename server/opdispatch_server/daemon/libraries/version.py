@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -158,17 +158,6 @@ class LibraryVersion:
         """Interpreters that hold the version because somebody named them count as wanted."""
         staying = [r for r in self.replicas if r.state is not ReplicaState.LEAVING]
         return max(self.interpreters_wanted, len(staying))
-
-    def choose_replica(
-        self, excluding: Container[InterpreterSession] = (), preferred: int = 0
-    ) -> Replica | None:
-        """Return the least loaded replica that serves calls, or None.
-
-        ``preferred`` is the number of a session that comes first, unless it has just failed a
-        call. Of several with equal load, the one that rested longest.
-        """
-        serving = [r for r in self.replicas if r.is_serving and r.session not in excluding]
-        return min(serving, key=lambda replica: replica.load_for(preferred), default=None)
 
     @property
     def max_concurrency(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Container, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,6 @@ from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.event_loop.shielded import shielded
 from opdispatch_server.daemon.event_loop.slices import in_slices
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
-from opdispatch_server.daemon.libraries.replica import Replica
-from opdispatch_server.daemon.libraries.version import LibraryVersion
 from opdispatch_server.daemon.values.table import (
     HeldValue,
     RemoteValueTable,
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 class RemotePart:
     """The remote values of one call. Belongs to the event loop."""
 
-    __slots__ = ("_holder", "_keep", "_messages", "_preferred", "_table", "values")
+    __slots__ = ("_holder", "_keep", "_messages", "_table", "values")
 
     def __init__(self, table: RemoteValueTable, request: execution_pb2.CallRequest) -> None:
         """Raise WireError, RemoteValueGoneError, RemoteLimitError."""
@@ -42,7 +40,6 @@ class RemotePart:
         self.values: dict[HeldValue, None] = {}
         self._messages: list[tuple[values_pb2.RemoteTensor, HeldValue]] = []
         self._keep = request.keep if request.HasField("keep") else None
-        self._preferred = request.preferred_session
         self._holder: ValueHolder | None = None
         if self._keep is not None:
             self._holder = table.get_holder(self._keep)
@@ -77,20 +74,6 @@ class RemotePart:
     def last_home(self) -> InterpreterSession | None:
         """Where the client that keeps this call's results has kept something last."""
         return self._holder.last_home if self._holder is not None else None
-
-    def choose_replica(
-        self, library: LibraryVersion, excluding: Container[InterpreterSession] = ()
-    ) -> Replica | None:
-        """Return the replica that has most of the arguments.
-
-        If none has any: the one that the caller prefers, else the least loaded.
-        """
-        homes = self.homes
-        for home in sorted(homes, key=lambda home: homes[home], reverse=True):
-            replica = library.find_replica(home)
-            if replica is not None and replica.is_serving and home not in excluding:
-                return replica
-        return library.choose_replica(excluding, self._preferred)
 
     def check_alive(self) -> None:
         """Raise RemoteValueGoneError if an argument has gone with its interpreter."""

@@ -1,0 +1,108 @@
+"""Which interpreter runs a program, and which one keeps new values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from opdispatch.arrays import split_device
+from opdispatch.errors import DeviceError
+from opdispatch_server.daemon.calls.program_plans import ProgramPlan
+from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
+from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.libraries.registry import LibraryRegistry
+from opdispatch_server.daemon.values.remote_part import RemotePart
+from opdispatch_wire.errors import InterpreterNotFoundError
+
+
+class InterpreterChoice:
+    """The choice among all interpreters. Belongs to the event loop."""
+
+    def __init__(self, sessions: InterpreterSessions, libraries: LibraryRegistry) -> None:
+        self._sessions = sessions
+        self._versions = libraries.catalog.newest
+        self._placement = libraries.placement
+        self._devices = libraries.devices
+
+    def choose(
+        self, plan: ProgramPlan, remote: RemotePart, name: str, inputs: Sequence[Any]
+    ) -> InterpreterSession:
+        """The interpreter that serves most steps; of equals, the one that has most of the values.
+
+        Of those that can have arrays on the devices of its inputs, and on those that its steps
+        name, if there are any. Raises InterpreterNotFoundError.
+        """
+        if name:
+            return self._sessions.get_ready(name)
+        devices = {str(getattr(each, "device", "cpu")).partition(":")[0] for each in inputs}
+        homes, can_have = remote.homes, self._devices.can_have(devices)
+        steps: dict[InterpreterSession, int] = {}
+        for version, count in plan.libraries:
+            for replica in version.replicas:
+                if replica.is_serving:
+                    steps[replica.session] = steps.get(replica.session, 0) + count
+        candidates = steps.keys() or homes.keys()
+        if not candidates:
+            return self._choose_for_new(remote, can_have)
+        if len(candidates) == 1:
+            return next(iter(candidates))
+        # A text is the name of a device if one of them has it.
+        named = plan.program.devices
+        devices.update(
+            each for each in named if any(map(self._devices.can_have([each]), candidates))
+        )
+        can_have = self._devices.can_have(devices)
+        return max(
+            candidates,
+            key=lambda session: (
+                can_have(session),
+                steps.get(session, 0),
+                homes.get(session, 0),
+                -session.calls_in_flight,
+                -session.calls_total,
+            ),
+        )
+
+    def choose_for_device(self, device: str, remote: RemotePart) -> InterpreterSession:
+        """Where values are put on a device: where they are, or else where new ones would be.
+
+        Raises DeviceError if no interpreter has it.
+        """
+        try:
+            split_device(device)
+        except DeviceError:
+            raise self._placement.absence_of(device) from None
+        can_have, homes = self._devices.can_have([device]), remote.homes
+        for home in sorted(homes, key=lambda home: homes[home], reverse=True):
+            if can_have(home):
+                return home
+        session = self._choose_for_new(remote, can_have)
+        if not can_have(session):
+            raise self._placement.absence_of(device)
+        return session
+
+    def _choose_for_new(
+        self, remote: RemotePart, can_have: Callable[[InterpreterSession], bool]
+    ) -> InterpreterSession:
+        """Where values are put of which nothing is known: where their devices are, then where most
+        libraries are, and then where the client has put the last one. Raises
+        InterpreterNotFoundError.
+        """
+        ready = [each for each in self._sessions.ready() if not self._placement.is_draining(each)]
+        if not ready:
+            raise InterpreterNotFoundError("there is no interpreter that could keep a value")
+        libraries = dict.fromkeys(ready, 0)
+        for version in self._versions():
+            for replica in version.replicas:
+                if replica.is_serving and replica.session in libraries:
+                    libraries[replica.session] += 1
+        return max(
+            ready,
+            key=lambda session: (
+                can_have(session),
+                libraries[session],
+                session is remote.last_home,
+                -session.calls_in_flight,
+                -session.calls_total,
+            ),
+        )
