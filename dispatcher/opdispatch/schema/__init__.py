@@ -2,7 +2,9 @@
 
 scalar_type      element types
 types            the types of arguments and results
-function_schema  a schema with its arguments
+operator_name    the names of operators, and their grammar
+argument         arguments and returns
+function_schema  a schema: a name, arguments and returns
 default          default values
 lexer            text as tokens
 type_parser      tokens as types

@@ -9,9 +9,11 @@ one, leaving out trailing arguments that have their defaults, can be read by the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
-from opdispatch.schema.function_schema import Argument, FunctionSchema
+from opdispatch.schema.argument import Argument
+from opdispatch.schema.operator_name import OperatorName
 from opdispatch.schema.types import (
     ANY,
     COMPLEX,
@@ -27,7 +29,31 @@ from opdispatch.schema.types import (
 )
 
 
-def is_backward_compatible(new: FunctionSchema, old: FunctionSchema) -> bool:
+class Signature(Protocol):
+    """The part of a ``FunctionSchema`` that is compared."""
+
+    @property
+    def name(self) -> OperatorName:
+        """The operator's name."""
+
+    @property
+    def arguments(self) -> Sequence[Argument]:
+        """What it takes."""
+
+    @property
+    def returns(self) -> Sequence[Argument]:
+        """What it returns."""
+
+    @property
+    def is_vararg(self) -> bool:
+        """Whether ``...`` ends the arguments."""
+
+    @property
+    def is_varret(self) -> bool:
+        """Whether ``...`` ends the returns."""
+
+
+def is_backward_compatible(new: Signature, old: Signature) -> bool:
     """Whether every call written for ``old`` is one of ``new``, with results that fit."""
     if not _have_one_structure(new, old) or len(new.arguments) < len(old.arguments):
         return False
@@ -43,7 +69,7 @@ def is_backward_compatible(new: FunctionSchema, old: FunctionSchema) -> bool:
     )
 
 
-def find_forward_incompatibility(new: FunctionSchema, old: FunctionSchema) -> str | None:
+def find_forward_incompatibility(new: Signature, old: Signature) -> str | None:
     """Why ``old`` cannot read what was written with ``new``, in one sentence; None if it can."""
     if not _have_one_structure(new, old):
         return "their names, their numbers of returns or their '...' differ"
@@ -62,7 +88,7 @@ def find_forward_incompatibility(new: FunctionSchema, old: FunctionSchema) -> st
     return None
 
 
-def _have_one_structure(new: FunctionSchema, old: FunctionSchema) -> bool:
+def _have_one_structure(new: Signature, old: Signature) -> bool:
     return (new.name, new.is_vararg, new.is_varret, len(new.returns)) == (
         old.name,
         old.is_vararg,
@@ -71,12 +97,12 @@ def _have_one_structure(new: FunctionSchema, old: FunctionSchema) -> bool:
     )
 
 
-def _first_out(schema: FunctionSchema) -> int:
+def _first_out(schema: Signature) -> int:
     places = (place for place, argument in enumerate(schema.arguments) if argument.is_out)
     return next(places, len(schema.arguments))
 
 
-def _corresponding(new: FunctionSchema, old: FunctionSchema) -> Iterator[tuple[Argument, Argument]]:
+def _corresponding(new: Signature, old: Signature) -> Iterator[tuple[Argument, Argument]]:
     """The arguments that both have: those before ``out`` by place, then those from there on."""
     first_new, first_old = _first_out(new), _first_out(old)
     yield from zip(new.arguments[:first_new], old.arguments[:first_old], strict=False)

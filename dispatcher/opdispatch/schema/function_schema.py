@@ -6,25 +6,12 @@ All values here are frozen. See Note [Printed schemas read back] for what ``str(
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Final
 
-import numpy as np
+from opdispatch.schema.argument import NO_DEFAULT, AliasInfo, Argument
+from opdispatch.schema.operator_name import OperatorName
+from opdispatch.schema.types import INT, SYM_INT, ListType, OptionalType, SchemaType
 
-from opdispatch.schema.scalar_type import LAYOUTS, MEMORY_FORMATS, find_code_of_dtype
-from opdispatch.schema.types import (
-    COMPLEX,
-    INT,
-    LAYOUT,
-    MEMORY_FORMAT,
-    SYM_INT,
-    ClassType,
-    ListType,
-    OptionalType,
-    SchemaType,
-    TupleType,
-    WrapperType,
-)
+__all__ = ["NO_DEFAULT", "AliasInfo", "Argument", "FunctionSchema", "OperatorName"]
 
 # Note [Printed schemas read back]
 #
@@ -44,164 +31,6 @@ from opdispatch.schema.types import (
 #   Tensor(a!)[][] x           Tensor[](!)[] x          Tensor(a!)[][] x
 #   Union(Tensor, Scalar) x    Union(TensorScalar) x    Union(Tensor, Scalar) x
 #   Scalar?? x                 Union(Scalar)? x         Scalar? x
-
-
-class NoDefault(Enum):
-    """The type of `NO_DEFAULT`."""
-
-    NO_DEFAULT = "no default"
-
-    def __repr__(self) -> str:
-        return "NO_DEFAULT"
-
-
-NO_DEFAULT: Final = NoDefault.NO_DEFAULT
-"""The default of an argument that has none (None is a default of its own)."""
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorName:
-    """``namespace::name.overload``; the namespace and the overload name may be empty.
-
-    ``name`` includes the namespace, as PyTorch's does.
-    """
-
-    name: str
-    overload_name: str = ""
-
-    @staticmethod
-    def parse(text: str) -> OperatorName:
-        """Read ``ns::name`` or ``ns::name.overload``. Raises SchemaError."""
-        from opdispatch.schema.parser import parse_operator_name  # it imports this file
-
-        return parse_operator_name(text)
-
-    @property
-    def namespace(self) -> str:
-        """The part before ``::``, or the empty string."""
-        return self.name.partition("::")[0] if "::" in self.name else ""
-
-    @property
-    def unqualified_name(self) -> str:
-        """The name without its namespace and overload name."""
-        return self.name.rpartition("::")[2]
-
-    def __str__(self) -> str:
-        return f"{self.name}.{self.overload_name}" if self.overload_name else self.name
-
-    def __call__(self) -> str:
-        """Return the whole name as text: ``op.name()`` is what it is for PyTorch's operators."""
-        return str(self)
-
-
-@dataclass(frozen=True, slots=True)
-class AliasInfo:
-    """Which alias sets an argument is in, before and after the call, and whether it is written.
-
-    ``Tensor(a! -> b)`` is ``AliasInfo({"a"}, {"b"}, True)``; ``*`` is the set that may alias
-    anything; ``Tensor!`` is in a set of its own named ``$0``, ``$1``, ... ``contained`` has the
-    annotation of a list's element: `AliasInfo` of ``Tensor(a!)[]`` has no sets, is written to,
-    and contains ``AliasInfo({"a"}, {"a"}, True)``.
-    """
-
-    before_set: frozenset[str] = frozenset()
-    after_set: frozenset[str] = frozenset()
-    is_write: bool = False
-    contained: AliasInfo | None = None
-
-    def __str__(self) -> str:
-        """The annotation without `contained`; empty for one that only contains."""
-        if not self.before_set:
-            return ""
-        if any(name.startswith("$") for name in self.before_set):
-            return "!"
-        after = "" if self.after_set == self.before_set else f" -> {_joined(self.after_set)}"
-        return f"({_joined(self.before_set)}{'!' if self.is_write else ''}{after})"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Argument:
-    """One argument or return value of a schema; the name of a return may be empty.
-
-    ``default`` is what the kernel gets: a Python number, bool, string or None; a tuple for a
-    list (frozen, and safe to share); a dtype for ``ScalarType``; a name for ``Layout`` and
-    ``MemoryFormat``; `NO_DEFAULT` without one. Like PyTorch, the parser does not require that
-    it be of the argument's type.
-
-    Arguments are compared as PyTorch compares them: by plain type (Note [Real and plain types]),
-    so ``SymInt`` equals ``int``, and with defaults of one type, so 1 differs from True and 1.0.
-    """
-
-    name: str
-    type: SchemaType
-    default: object = NO_DEFAULT
-    kwarg_only: bool = False
-    alias_info: AliasInfo | None = None
-
-    @property
-    def real_type(self) -> SchemaType:
-        """The type, by PyTorch's name; its own ``type`` is ``type.plain`` here."""
-        return self.type
-
-    @property
-    def has_default(self) -> bool:
-        """Whether the argument may be left out."""
-        return self.default is not NO_DEFAULT
-
-    def has_default_value(self) -> bool:
-        """Return ``has_default``, by PyTorch's name."""
-        return self.has_default
-
-    @property
-    def default_value(self) -> object:
-        """The default, or None without one; a list for a list."""
-        default = self.default if self.has_default else None
-        return list(default) if isinstance(default, tuple) else default
-
-    @property
-    def is_write(self) -> bool:
-        """Whether the operator writes to the argument."""
-        return self.alias_info is not None and self.alias_info.is_write
-
-    @property
-    def is_out(self) -> bool:
-        """Whether it is an ``out`` argument: keyword-only and written to."""
-        return self.kwarg_only and self.is_write
-
-    @property
-    def dispatches(self) -> bool:
-        """Whether the argument adds to the dispatch keys of a call."""
-        return self.type.dispatches
-
-    @property
-    def list_size(self) -> int | None:
-        """The size of a list that says one, be it optional: 2 of ``int[2]?``."""
-        inner = self.type.element if isinstance(self.type, OptionalType) else self.type
-        return inner.size if isinstance(inner, ListType) else None
-
-    def has_default_of(self, other: Argument) -> bool:
-        """Whether the two defaults are the same, of the same type."""
-        return _typed(self) == _typed(other)
-
-    def _identity(self) -> tuple[object, ...]:
-        kind = self.type.plain, self.list_size, _typed(self)
-        return (self.name, *kind, self.kwarg_only, self.alias_info)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Argument):
-            return NotImplemented
-        return self._identity() == other._identity()
-
-    def __hash__(self) -> int:
-        return hash(self._identity())
-
-    def __str__(self) -> str:
-        text = _annotated(self.type, self.alias_info)
-        if self.name:
-            text = f"{text} {self.name}"
-        if self.default is NO_DEFAULT:
-            return text
-        return f"{text}={_default_text(self.type, self.default)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,13 +96,13 @@ class FunctionSchema:
 
     def is_backward_compatible_with(self, old: FunctionSchema) -> bool:
         """Whether every call written for ``old`` still works, with results that fit."""
-        from opdispatch.schema.compatibility import is_backward_compatible  # it imports this file
+        from opdispatch.schema.compatibility import is_backward_compatible  # few ask
 
         return is_backward_compatible(self, old)
 
     def check_forward_compatible_with(self, old: FunctionSchema) -> tuple[bool, str]:
         """Whether ``old`` can read calls that were written down with this schema, or why not."""
-        from opdispatch.schema.compatibility import find_forward_incompatibility  # it imports this
+        from opdispatch.schema.compatibility import find_forward_incompatibility  # few ask
 
         why = find_forward_incompatibility(self, old)
         return why is None, why or ""
@@ -295,46 +124,6 @@ class FunctionSchema:
         return f"{self.name}({', '.join(arguments)}) -> {joined if bare else f'({joined})'}"
 
 
-def _joined(alias_sets: frozenset[str]) -> str:
-    # PyTorch's grammar has no place for a name behind the wildcard.
-    return "|".join(sorted(alias_sets, key=lambda name: (name == "*", name)))
-
-
-def _annotated(type_: SchemaType, alias: AliasInfo | None) -> str:
-    """The type's text with each alias annotation behind the part of the type it belongs to."""
-    if alias is None:
-        return str(type_)
-    if isinstance(type_, OptionalType):
-        if isinstance(type_.element, TupleType | WrapperType | ClassType):
-            # These take no annotation, but a union takes one, and this one is an optional.
-            return f"Union({type_.element}, NoneType){alias}"
-        return f"{_annotated(type_.element, alias)}?"
-    if isinstance(type_, ListType):
-        size = "" if type_.size is None else type_.size
-        return f"{_annotated(type_.element, alias.contained)}[{size}]{alias}"
-    return f"{type_}{alias}"
-
-
-def _typed(argument: Argument) -> object:
-    """The default with its type, to compare: 1 equals True, and is another default."""
-    default = _code_of_word(argument.type, argument.default)
-    if isinstance(default, tuple):
-        return tuple((type(value), value) for value in default)
-    return type(default), default
-
-
-def _code_of_word(type_: SchemaType, default: object) -> object:
-    """The number that PyTorch keeps for a dtype, layout or memory format; else the default."""
-    inner = type_.element if isinstance(type_, OptionalType) else type_
-    if isinstance(default, np.dtype):
-        code = find_code_of_dtype(default)
-        return default if code is None else code
-    for kind, words in ((LAYOUT, LAYOUTS), (MEMORY_FORMAT, MEMORY_FORMATS)):
-        if inner is kind and isinstance(default, str) and default in words:
-            return words.index(default)
-    return default
-
-
 def _comparable(type_: SchemaType) -> SchemaType:
     """The type as signatures are compared: without sizes, and with int for SymInt."""
     match type_:
@@ -343,60 +132,3 @@ def _comparable(type_: SchemaType) -> SchemaType:
         case OptionalType(element):
             return OptionalType(_comparable(element))
     return INT if type_ is SYM_INT else type_
-
-
-def _default_text(type_: SchemaType, default: object) -> str:
-    if isinstance(default, tuple) and isinstance(type_, ListType):
-        texts = [_default_text(type_.element, value) for value in default]
-        # Equal ints are folded back into the one number that they were broadcast from.
-        if type_.element is INT and type_.size == len(texts) > 1 and len(set(texts)) == 1:
-            return texts[0]
-        return f"[{', '.join(texts)}]"
-    if type_ is COMPLEX and type(default) is int:  # of no use, but PyTorch accepts it
-        return _WORDS_FOR_NUMBERS[default]
-    match default := _code_of_word(type_, default):
-        case np.dtype():
-            return _quoted(default.name)
-        case str():
-            return _quoted(default)
-        case float():
-            return _float_text(default)
-        case complex():
-            real = "" if default.real == 0 else f"{_float_text(default.real)}+"
-            return f"{real}{_float_text(default.imag)}j"
-    return str(default)
-
-
-# A complex default cannot be written as an integer, but as one of these words it can.
-_WORDS_FOR_NUMBERS = {0: "strided", 1: "Mean", 4: "long", 6: "float", 9: "complex"}
-
-
-def _float_text(value: float) -> str:
-    if -(2.0**63) <= value < 2.0**63 and value == int(value):
-        return f"{int(value)}."
-    return f"{value:.17g}"
-
-
-_ESCAPES = {
-    "\\": "\\\\",
-    "'": "\\'",
-    '"': '\\"',
-    "\a": "\\a",
-    "\b": "\\b",
-    "\f": "\\f",
-    "\n": "\\n",
-    "\v": "\\v",
-    "\t": "\\t",
-}
-
-
-def _quoted(text: str) -> str:
-    escaped = []
-    for char in text:
-        if char in _ESCAPES:
-            escaped.append(_ESCAPES[char])
-        elif " " <= char <= "~":
-            escaped.append(char)
-        else:
-            escaped.extend(f"\\{byte:03o}" for byte in char.encode())
-    return f'"{"".join(escaped)}"'

@@ -6,17 +6,11 @@ included (``0x10`` is 0 as an int). See Note [Deliberate differences from PyTorc
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Final
 
 from opdispatch.schema import default as schema_default
-from opdispatch.schema.function_schema import (
-    NO_DEFAULT,
-    AliasInfo,
-    Argument,
-    FunctionSchema,
-    OperatorName,
-)
+from opdispatch.schema.argument import NO_DEFAULT, AliasInfo, Argument
+from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.schema.lexer import (
     END,
     Lexer,
@@ -26,6 +20,7 @@ from opdispatch.schema.lexer import (
     is_string,
     schema_error,
 )
+from opdispatch.schema.operator_name import read_operator_name
 from opdispatch.schema.type_parser import SchemaTypeParser, container_alias
 from opdispatch.schema.types import (
     BOOL,
@@ -75,18 +70,6 @@ def parse_schema(text: str, *, allow_typevars: bool = True) -> FunctionSchema:
         raise schema_error(text, error, "the schema") from None
 
 
-@lru_cache(maxsize=4096)
-def parse_operator_name(text: str) -> OperatorName:
-    """The operator name that ``ns::name`` or ``ns::name.overload`` is. Raises SchemaError."""
-    parser = _SchemaParser(text, allow_typevars=False)
-    try:
-        name = parser.parse_operator_name()
-        parser.lexer.expect(END, "the end of the operator's name")
-    except UnexpectedTokenError as error:
-        raise schema_error(text, error, "the operator's name") from None
-    return name
-
-
 class _SchemaParser:
     """Reads one schema, or a part of one; raises `UnexpectedTokenError` where there is none."""
 
@@ -97,25 +80,12 @@ class _SchemaParser:
         self.types = SchemaTypeParser(self.lexer, allow_typevars=allow_typevars)
 
     def parse_schema(self) -> FunctionSchema:
-        name = self.parse_operator_name()
+        name = read_operator_name(self.lexer)
         arguments, is_vararg = self.parse_arguments()
         self.lexer.expect("->", "'->' and the types of the returns, or '-> ()' if there are none")
         returns, is_varret = self.parse_returns()
         self.lexer.expect(END, "the end of the schema")
         return FunctionSchema(name, arguments, returns, is_vararg, is_varret)
-
-    def parse_operator_name(self) -> OperatorName:
-        lexer = self.lexer
-        name = lexer.take_identifier("the operator's name")
-        if lexer.accept(":"):
-            lexer.expect(":")
-            name = f"{name}::{lexer.take_identifier('a name behind the namespace')}"
-        if not lexer.accept("."):
-            return OperatorName(name)
-        overload = lexer.take_identifier("the overload's name")
-        if not _is_legal_overload(overload):
-            lexer.fail("an overload name other than 'default' and '__...'", lexer.place - 1)
-        return OperatorName(name, overload)
 
     def parse_arguments(self) -> tuple[tuple[Argument, ...], bool]:
         lexer = self.lexer
@@ -251,12 +221,6 @@ class _SchemaParser:
 
 
 _CONSTANTS = {"True": True, "False": False, "None": None}
-
-
-def _is_legal_overload(name: str) -> bool:
-    # `ops.ns.name.default` is the overload without a name, and names with two leading
-    # underscores are Python's own attributes.
-    return name != "default" and not name.startswith("__")
 
 
 def _find_misplaced(arguments: list[Argument], is_vararg: bool) -> tuple[int, str] | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from opdispatch.schema.function_schema import AliasInfo
+from opdispatch.schema.argument import AliasInfo
 from opdispatch.schema.lexer import Lexer, is_identifier
 from opdispatch.schema.types import (
     ANY,

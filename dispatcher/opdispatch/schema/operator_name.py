@@ -1,0 +1,76 @@
+"""The name of an operator, and its grammar: ``ns::name.overload``.
+
+Mirrors ``ATen/core/operator_name.h``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from opdispatch.schema.lexer import END, Lexer, UnexpectedTokenError, schema_error
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorName:
+    """``namespace::name.overload``; the namespace and the overload name may be empty.
+
+    ``name`` includes the namespace, as PyTorch's does.
+    """
+
+    name: str
+    overload_name: str = ""
+
+    @staticmethod
+    def parse(text: str) -> OperatorName:
+        """Read ``ns::name`` or ``ns::name.overload``. Raises SchemaError."""
+        return parse_operator_name(text)
+
+    @property
+    def namespace(self) -> str:
+        """The part before ``::``, or the empty string."""
+        return self.name.partition("::")[0] if "::" in self.name else ""
+
+    @property
+    def unqualified_name(self) -> str:
+        """The name without its namespace and overload name."""
+        return self.name.rpartition("::")[2]
+
+    def __str__(self) -> str:
+        return f"{self.name}.{self.overload_name}" if self.overload_name else self.name
+
+    def __call__(self) -> str:
+        """Return the whole name as text: ``op.name()`` is what it is for PyTorch's operators."""
+        return str(self)
+
+
+@lru_cache(maxsize=4096)
+def parse_operator_name(text: str) -> OperatorName:
+    """The operator name that ``ns::name`` or ``ns::name.overload`` is. Raises SchemaError."""
+    lexer = Lexer(text)
+    try:
+        name = read_operator_name(lexer)
+        lexer.expect(END, "the end of the operator's name")
+    except UnexpectedTokenError as error:
+        raise schema_error(text, error, "the operator's name") from None
+    return name
+
+
+def read_operator_name(lexer: Lexer) -> OperatorName:
+    """Read the name that the next tokens are. Raises UnexpectedTokenError."""
+    name = lexer.take_identifier("the operator's name")
+    if lexer.accept(":"):
+        lexer.expect(":")
+        name = f"{name}::{lexer.take_identifier('a name behind the namespace')}"
+    if not lexer.accept("."):
+        return OperatorName(name)
+    overload = lexer.take_identifier("the overload's name")
+    if not _is_legal_overload(overload):
+        lexer.fail("an overload name other than 'default' and '__...'", lexer.place - 1)
+    return OperatorName(name, overload)
+
+
+def _is_legal_overload(name: str) -> bool:
+    # `ops.ns.name.default` is the overload without a name, and names with two leading
+    # underscores are Python's own attributes.
+    return name != "default" and not name.startswith("__")
