@@ -23,6 +23,7 @@ from opdispatch import (
     sparse_coo_tensor,
     sparse_csr_tensor,
 )
+from opdispatch.arrays.kernel_block import device_among
 from opdispatch.library import infer_schema
 from opdispatch.library.ops import Ops
 from tests.simulated_accelerator import Accelerator
@@ -121,7 +122,7 @@ def test_a_kernel_runs_on_the_device_of_its_arguments_parts():
     try:
         there = quantize_per_tensor(X, 0.5, 1, "qint8").to("privateuseone:1")
         for value in (there, there.array, [X, there]):
-            assert accelerator.device_among([X, value]) == "privateuseone:1"
-        assert accelerator.device_among([TENSORS["QuantizedCPU"], X]) == ""
+            assert device_among(accelerator, [X, value]) == "privateuseone:1"
+        assert device_among(accelerator, [TENSORS["QuantizedCPU"], X]) == ""
     finally:
         registration.close()

@@ -25,6 +25,7 @@ layout           what a layout has to answer: tensors that consist of several de
 sparse, sparse_coo, sparse_csr,
 quantized, nested                       those that there are
 level_array      tensors of a function that is transformed
+kernel_block     the devices that kernels run on, and in what order their work is done
 layouts          how they are told apart, and what is the same for arrays of all layouts
 """
 
@@ -43,7 +44,6 @@ from opdispatch.arrays.backends import (
     find_lost_device,
     preferred_backends,
     register_backend,
-    run_on_device,
     use_device,
 )
 from opdispatch.arrays.common_device import common_device
@@ -58,6 +58,7 @@ from opdispatch.arrays.devices import COMPONENTS, canonical_device, split_device
 from opdispatch.arrays.dlpack_dtypes import give_by_dlpack, view_by_dlpack
 from opdispatch.arrays.fake_array import FAKE_BIT, FakeArray
 from opdispatch.arrays.foreign import adopt, is_foreign
+from opdispatch.arrays.kernel_block import run_on_device
 from opdispatch.arrays.layout import Facts, Layout
 from opdispatch.arrays.layouts import (
     LAYOUTS,

@@ -14,7 +14,6 @@ memory, and back onto their device where they arrive, in every process that has 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -149,20 +148,6 @@ class ArrayBackend(ABC):
         Raises DeviceError on the way in and out.
         """
         return None
-
-    def device_among(self, values: Iterable[Any]) -> str:
-        """Where the first of its arrays is, in lists and Tensors as well; empty: there is none."""
-        from opdispatch.arrays.layouts import elements_of  # layouts are made of backends' arrays
-
-        for value in values:
-            if isinstance(value, list | tuple):
-                if found := self.device_among(value):
-                    return found
-                continue
-            array = elements_of(getattr(value, "array", value))
-            if self.owns(type(array)):
-                return self.device_of(array)
-        return ""
 
     def synchronize(self, device: str) -> None:
         """Wait until the work of the current stream of ``device`` is done. Raises DeviceError."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -22,8 +22,8 @@ time, so that generated code may read it without a lock."""
 # Protects the order of changes; whoever reads sees a whole tuple. The newest first.
 _mutex = threading.Lock()
 _backends: tuple[ArrayBackend, ...] = ()
-# Those whose kernels run in blocks.
-_with_blocks: tuple[ArrayBackend, ...] = ()
+with_blocks: tuple[ArrayBackend, ...] = ()
+"""Those whose kernels run in blocks: see ``kernel_block.py``."""
 # Those that make no arrays any more, as long as there are some: these know of them.
 _retired: tuple[weakref.ref[ArrayBackend], ...] = ()
 _collected: ContextVar[list[BackendRegistration] | None]
@@ -79,12 +79,12 @@ class BackendRegistration:
     def _publish(
         self, backends: tuple[ArrayBackend, ...], *retired: weakref.ref[ArrayBackend]
     ) -> None:
-        global _backends, _retired, _with_blocks
+        global _backends, _retired, with_blocks
         _retired = (*retired, *_retired)  # at no time is an array of none
         _backends = backends
         others = (each for each in _retired if each() not in (None, self.backend))
         _retired = (*retired, *others)
-        _with_blocks = tuple(
+        with_blocks = tuple(
             each for each in backends if type(each).kernel_block is not ArrayBackend.kernel_block
         )
 
@@ -194,27 +194,6 @@ def find_lost_device() -> DeviceLostError | None:
 def use_device(device: str) -> None:
     """Have kernels use that device unless their arguments are on another one."""
     backend_of_device(device).home = device
-
-
-def run_on_device(arguments: Iterable[Any], function: Callable[..., T], *args: Any) -> T:
-    """Run what calls a kernel with these arguments, on their device and in order.
-
-    See ``ArrayBackend.kernel_block``. Raises DeviceError, and what ``function`` raises.
-    """
-    for backend in _with_blocks:
-        if backend.is_in_use():
-            return _run_in_blocks(arguments, function, *args)
-    return function(*args)
-
-
-def _run_in_blocks(arguments: Iterable[Any], function: Callable[..., T], *args: Any) -> T:
-    with ExitStack() as stack:
-        for backend in _with_blocks:
-            if backend.is_in_use():
-                device = backend.device_among(arguments) or backend.home
-                if (block := backend.kernel_block(device)) is not None:
-                    stack.enter_context(block)
-        return function(*args)
 
 
 def device_of(array: Any) -> str:

@@ -4,6 +4,7 @@ watch         what a task wants done with nodes: saved tensors packed, callers n
 node          a step of the way back, and what it needs of its inputs
 view_of       what a view knows of its base
 variable      what a tensor knows of the graph: ``requires_grad``, ``grad``, ``grad_fn``, version
+variable_methods  what a tensor can do with that
 view_nodes    the history of views that are written to
 hooks         functions that see gradients on the way
 move          a tensor's way to another device

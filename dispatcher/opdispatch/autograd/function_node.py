@@ -7,7 +7,7 @@ Mirrors ``torch/csrc/autograd/python_function.cpp``, and ``DelayedError`` of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from opdispatch.autograd.node import Gradients, Node
 from opdispatch.autograd.variable import Variable, edge_of, facts_of
@@ -16,15 +16,23 @@ from opdispatch.errors import AutogradError
 from opdispatch.local_state.higher_floors import array_namespace
 
 if TYPE_CHECKING:
-    from opdispatch.autograd.function import Function, FunctionContext
+    from opdispatch.autograd.context import Context
     from opdispatch.autograd.watch import SavedTensorHooks
+
+
+class BackwardFunction(Protocol):
+    """The part of a ``Function`` that a node needs."""
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Return the gradients of the arguments."""
 
 
 class FunctionNode(Node):
     """A call of a ``Function``. Attributes of its context are its own, too, as in PyTorch."""
 
     def __init__(
-        self, function: type[Function], context: FunctionContext, args: Sequence[Any]
+        self, function: type[BackwardFunction], context: Context, args: Sequence[Any]
     ) -> None:
         self._are_tensors = [isinstance(each, Variable) for each in args]
         edges = tuple(edge_of(each) if isinstance(each, Variable) else None for each in args)

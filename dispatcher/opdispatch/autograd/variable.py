@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from opdispatch import arrays
 from opdispatch.arrays.level_array import LevelArray
@@ -26,14 +26,12 @@ from opdispatch.autograd.node import (
     ACCUMULATED,
     Edge,
     Facts,
-    Hook,
-    HookHandle,
     Node,
     RegisteredHook,
 )
 from opdispatch.autograd.view_of import MADE_IN_FUNCTION, MADE_UNDER_NO_GRAD, ViewOf
 from opdispatch.errors import AutogradError
-from opdispatch.local_state.grad_mode import is_grad_enabled, is_inference_mode_enabled
+from opdispatch.local_state.grad_mode import is_grad_enabled
 from opdispatch.local_state.tracing_state import is_traced
 
 DIFFERENTIABLE_KINDS = "fcV"
@@ -127,18 +125,24 @@ def renew_history(tensor: Any) -> None:
     if view is None or view.version == version_of(view.base):
         return
     if view.base.requires_grad or view.made_by == MADE_IN_FUNCTION:
-        from opdispatch.autograd.view_nodes import ReplayedView, move_retained
-
         if view.made_by in (MADE_UNDER_NO_GRAD, MADE_IN_FUNCTION):
             raise AutogradError(
                 f"a view that {view.made_by} cannot be used where gradients are recorded: its "
                 "base, or another view of that, was written to",
                 hint="make the view anew",
             )
-        before, meta.edge = meta.edge, (ReplayedView(view), 0)
+        before, meta.edge = meta.edge, (ViewOf.make_node(view), 0)
         move_retained(meta, before)
         view.version = version_of(view.base)
         tensor.requires_grad_flag = True
+
+
+def move_retained(meta: AutogradMeta, before: Edge | None) -> None:
+    """Have what ``retain_grad`` asked for, at the history before, asked for at the present one."""
+    if meta.retained is not None and before is not None and meta.edge is not None:
+        before[0].remove_hook(meta.retained)
+        node, number = meta.edge
+        meta.retained = node.add_hook(number, meta.retained.hook)
 
 
 class AccumulateGrad(Node):
@@ -224,7 +228,7 @@ def copy_of(tensor: Any) -> Any:
 
 
 class Variable:
-    """A base of ``Tensor``: its part in derivatives.
+    """A base of ``Tensor``: its place in the graph; ``VariableMethods`` has what it can do.
 
     ``requires_grad_flag`` is what was set, or follows from how the tensor was made.
     """
@@ -234,166 +238,18 @@ class Variable:
     autograd_meta: AutogradMeta | None
     requires_grad_flag: bool
     array: Any
+    if TYPE_CHECKING:  # what VariableMethods has
+
+        @property
+        def requires_grad(self) -> bool:
+            """Whether gradients are recorded for it."""
+
+        @property
+        def is_leaf(self) -> bool:
+            """Whether no recorded call has made it."""
+
     plain_class: ClassVar[Callable[[Any], Any]]
     """``Tensor``: makes one of an array. A slot that the class's module fills."""
-
-    @property
-    def requires_grad(self) -> bool:
-        """Whether gradients are recorded for it. Setting it raises AutogradError unless it is a
-        leaf, of a type that can have them."""
-        return self.requires_grad_flag
-
-    @requires_grad.setter
-    def requires_grad(self, value: bool) -> None:
-        if isinstance(self.array, LevelArray):
-            raise AutogradError(
-                "requires_grad cannot be changed within a function that is transformed",
-                hint="use opdispatch.func.grad of the part that gradients are wanted of",
-            )
-        if not self.is_leaf:
-            if value:
-                return
-            raise AutogradError(
-                "requires_grad can only be changed of a leaf, and this tensor was made by "
-                f"{self.grad_fn}",
-                hint="use detach() for one that records nothing",
-            )
-        check_differentiable(self.array.dtype, value)
-        if value and self.is_inference() and not is_inference_mode_enabled():
-            raise AutogradError(
-                "a tensor that was made in inference mode cannot require gradients outside of it",
-                hint="make a copy of it",
-            )
-        self.requires_grad_flag = bool(value)  # type: ignore[misc]  # a slot of Tensor
-        if (meta := self.autograd_meta) is not None:
-            meta.is_borrowed = False
-            if value:
-                tell_views(meta)
-
-    def requires_grad_(self, requires_grad: bool = True) -> Any:
-        """Set ``requires_grad``; return the tensor."""
-        self.requires_grad = requires_grad
-        return self
-
-    def is_inference(self) -> bool:
-        """Whether inference mode has made it. It has no version, and no place in a graph."""
-        from opdispatch.autograd.inference_tensor import is_inference
-
-        return is_inference(self)
-
-    @property
-    def grad_fn(self) -> Node | None:
-        """The node that made it, or None."""
-        return grad_fn_of(self)
-
-    @property
-    def is_leaf(self) -> bool:
-        """Whether no recorded call has made it."""
-        return grad_fn_of(self) is None
-
-    @property
-    def grad(self) -> Any:
-        """What ``backward`` has added up here: a tensor, or None. Can be set."""
-        return None if self.autograd_meta is None else self.autograd_meta.grad
-
-    @grad.setter
-    def grad(self, value: Any) -> None:
-        if value is not None:
-            if not isinstance(value, Variable):
-                raise AutogradError(f"grad is a Tensor or None, not {type(value).__name__}")
-            mine, given = facts_of(self), facts_of(value)
-            if mine != given:
-                raise AutogradError(
-                    f"a gradient of shape {list(given[0])} and type {given[1]} on {given[2]} was "
-                    f"given to a tensor of shape {list(mine[0])} and type {mine[1]} on {mine[2]}"
-                )
-        meta_of(self).grad = value
-
-    @property
-    def _base(self) -> Any:
-        """The tensor that it is a view of, and itself no view; None for what is none."""
-        meta = self.autograd_meta
-        return None if meta is None or meta.view is None else meta.view.base
-
-    def _is_view(self) -> bool:
-        """Return whether it has a ``_base``."""
-        return self._base is not None
-
-    @property
-    def _version(self) -> int:
-        """How often its elements were written to, by operators that say so."""
-        return version_of(self)
-
-    def retain_grad(self) -> None:
-        """Have ``backward`` add to ``grad`` of a tensor that is no leaf, too.
-
-        It is the gradient that hooks have left. Raises AutogradError.
-        """
-        if not self.requires_grad:
-            raise AutogradError("a tensor that requires no gradient cannot retain one")
-        meta = meta_of(self)
-        if self.grad_fn is None or meta.retained is not None:
-            return
-        from opdispatch.autograd.hooks import RetainedGrad
-
-        assert meta.edge is not None
-        node, number = meta.edge
-        meta.retained = node.add_hook(number, RetainedGrad(self))
-
-    @property
-    def retains_grad(self) -> bool:
-        """Whether ``retain_grad`` was called of a tensor that is no leaf."""
-        return self.autograd_meta is not None and self.autograd_meta.retained is not None
-
-    def register_hook(self, hook: Hook) -> HookHandle:
-        """Have ``hook`` see each gradient of this tensor; what it returns replaces it.
-
-        The handle's ``remove`` undoes it. Raises AutogradError if it requires no gradient.
-        """
-        edge = wanted_edge_of(self)
-        if edge is None:
-            raise AutogradError("a hook was given to a tensor that requires no gradient")
-        node, number = edge
-        return HookHandle(node, node.add_hook(number, hook))
-
-    def register_post_accumulate_grad_hook(self, hook: Hook) -> HookHandle:
-        """Have ``hook(tensor)`` called whenever ``backward`` has added to ``grad`` of this leaf.
-
-        The handle's ``remove`` undoes it. Raises AutogradError for what is no leaf, or requires no
-        gradient.
-        """
-        edge = wanted_edge_of(self)
-        if edge is None:
-            raise AutogradError("a hook was given to a tensor that requires no gradient")
-        node, _ = edge
-        if not isinstance(node, AccumulateGrad):
-            raise AutogradError(
-                "a hook for what was added up was given to a tensor that is no leaf, made by "
-                f"{node}",
-                hint="use register_hook",
-            )
-        return HookHandle(node, node.add_hook(ACCUMULATED, hook))
-
-    def backward(
-        self,
-        gradient: Any = None,
-        retain_graph: bool | None = None,
-        create_graph: bool = False,
-        inputs: Any = None,
-    ) -> None:
-        """Add the gradients of this tensor to ``grad`` of the leaves, or of ``inputs``.
-
-        See ``opdispatch.autograd.backward``.
-        """
-        from opdispatch.autograd.engine import backward
-
-        if isinstance(self.array, LevelArray):
-            raise AutogradError(
-                "backward cannot be called within a function that is transformed: there is no leaf "
-                "whose grad it could add to",
-                hint="use opdispatch.func.grad",
-            )
-        backward(self, gradient, retain_graph, create_graph, inputs)
 
 
 def check_differentiable(dtype: Any, requires_grad: bool) -> None:

@@ -14,12 +14,12 @@ from opdispatch.arrays.level_array import LevelArray, is_batched
 from opdispatch.arrays.math_bits import stored
 from opdispatch.autograd.node import Edge, Facts, Gradients, Node
 from opdispatch.autograd.variable import (
-    AutogradMeta,
     Variable,
     copy_of,
     edge_of,
     facts_of,
     meta_of,
+    move_retained,
     note_view,
     renew_history,
     tell_views,
@@ -212,9 +212,4 @@ def set_edge(tensor: Any, edge: Edge) -> None:
     tell_views(meta)
 
 
-def move_retained(meta: AutogradMeta, before: Edge | None) -> None:
-    """Have what ``retain_grad`` asked for, at the history before, asked for at the present one."""
-    if meta.retained is not None and before is not None and meta.edge is not None:
-        before[0].remove_hook(meta.retained)
-        node, number = meta.edge
-        meta.retained = node.add_hook(number, meta.retained.hook)
+ViewOf.make_node = ReplayedView

@@ -6,7 +6,9 @@ Mirrors ``DifferentiableViewMeta`` and ``CreationMeta`` of ``torch/csrc/autograd
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
+
+from opdispatch.autograd.node import Node
 
 MADE_UNDER_NO_GRAD = "was made under no_grad"
 MADE_IN_FUNCTION = "was made by a Function"
@@ -16,6 +18,9 @@ class ViewOf:
     """How a view is made of its base: calls of operators, one after the other."""
 
     __slots__ = ("base", "made_by", "replays", "version")
+
+    make_node: ClassVar[Callable[[ViewOf], Node]]
+    """Makes the node of a view whose base was written to: a slot that ``view_nodes.py`` fills."""
 
     def __init__(
         self,

@@ -13,12 +13,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from opdispatch.local_state.caller_frames import is_between
-
-if TYPE_CHECKING:
-    from opdispatch.autograd.node import Node
 
 
 class SavedTensorHooks(NamedTuple):
@@ -26,6 +23,19 @@ class SavedTensorHooks(NamedTuple):
 
     pack: Callable[[Any], Any]
     unpack: Callable[[Any], Any]
+
+
+class WatchedNode(Protocol):
+    """The part of a ``Node`` that is looked at when it is made."""
+
+    made_at: MadeAt | None
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+
+    def pack_saved(self, hooks: SavedTensorHooks) -> None:
+        """Have hooks pack the tensors that were kept."""
 
 
 WATCHED: list[None] = []
@@ -45,7 +55,7 @@ class GraphWatch:
     """Why hooks may not be switched on; None: they may."""
     detects_anomalies: bool = False
     checks_nan: bool = True
-    evaluating: Node | None = None
+    evaluating: WatchedNode | None = None
     """The node that is being done, where anomalies are detected."""
 
     def _wants_something(self) -> bool:
@@ -75,10 +85,10 @@ class MadeAt(NamedTuple):
     """Where a node was made: who called, and which node was being done then, if any."""
 
     stack: Sequence[traceback.FrameSummary]
-    evaluating: Node | None
+    evaluating: WatchedNode | None
 
 
-def note_made(node: Node) -> None:
+def note_made(node: WatchedNode) -> None:
     """Is told of each node, if ``WATCHED`` has something in it."""
     wanted = GRAPH_WATCH.get()
     if not wanted.detects_anomalies:
@@ -89,7 +99,7 @@ def note_made(node: Node) -> None:
     node.made_at = MadeAt(stack[::-1], wanted.evaluating)
 
 
-def note_recorded(node: Node) -> None:
+def note_recorded(node: WatchedNode) -> None:
     """Is told of each node of a call that is recorded, when it has all that it keeps."""
     note_made(node)
     if (hooks := GRAPH_WATCH.get().hooks) is not None:

@@ -6,18 +6,16 @@ something for an operator take one in the place of the operator or its name.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from abc import ABC, abstractmethod
+from typing import Any
 
 from opdispatch.dispatch.operator_handle import OperatorHandle
 from opdispatch.errors import SchemaError
 from opdispatch.library.arguments import namespace_of
 from opdispatch.library.library import Library, default_dispatcher
 
-if TYPE_CHECKING:
-    from opdispatch.library.custom_operator import CustomOpDef
 
-
-class OperatorDefinition:
+class OperatorDefinition(ABC):
     """A base for definitions; each has the whole name of its operator."""
 
     _name: str
@@ -28,6 +26,18 @@ class OperatorDefinition:
     def _qualname(self) -> str:
         """The whole name, by PyTorch's name for it."""
         return self._name
+
+    @abstractmethod
+    def register_kernel(self, *args: Any) -> Any:
+        """Add a kernel, for device types."""
+
+    @abstractmethod
+    def register_fake(self, fn: Any, /) -> Any:
+        """Say what it returns without elements."""
+
+    @abstractmethod
+    def register_torch_dispatch(self, *args: Any) -> Any:
+        """Say what a mode or class does with it."""
 
 
 DEFINITIONS: dict[str, OperatorDefinition] = {}
@@ -50,21 +60,18 @@ def name_of(op: OperatorLike) -> str:
     return op
 
 
-def definition_for(op: OperatorLike, lib: Library | None) -> CustomOpDef[..., object] | None:
+def definition_for(op: OperatorLike, lib: Library | None) -> OperatorDefinition | None:
     """Return the definition by ``custom_op``, whose methods replace what they registered before.
 
     None for other operators, and where a library is given, with which it is to be undone.
     """
     if lib is not None:
         return None
-    known: OperatorDefinition | None
     if isinstance(op, OperatorDefinition):
-        known = op
-    elif isinstance(op, OperatorHandle) and op.dispatcher is not default_dispatcher():
-        known = None
-    else:
-        known = DEFINITIONS.get(name_of(op))
-    return cast("CustomOpDef[..., object] | None", known)
+        return op
+    if isinstance(op, OperatorHandle) and op.dispatcher is not default_dispatcher():
+        return None
+    return DEFINITIONS.get(name_of(op))
 
 
 def target_of(op: OperatorLike, lib: Library | None) -> tuple[str, Library]:

@@ -3,7 +3,8 @@
 result_memory     the memory that results have and arguments had not
 recorder          what is taken down while calls run
 function_events   the tree of events, and the time that each has for itself
-event_averages    events of one name together
+function_event_avg  events of one name together
+event_averages    lists of of one name together
 event_table       them as text
 key_grid          operators and the dispatch keys at which their kernels were visited
 chrome_trace      events for Perfetto
@@ -17,7 +18,8 @@ Mirrors ``torch.profiler``.
 
 from __future__ import annotations
 
-from opdispatch.profiler.event_averages import EventList, FunctionEventAvg
+from opdispatch.profiler.event_averages import EventList
+from opdispatch.profiler.function_event_avg import FunctionEventAvg
 from opdispatch.profiler.function_events import FunctionEvent
 from opdispatch.profiler.key_grid import KeyGrid
 from opdispatch.profiler.profile import profile

@@ -1,51 +1,15 @@
-"""Events of one name taken together, and lists of them.
+"""Lists of events taken together by their names.
 
-Mirrors ``FunctionEventAvg`` and ``EventList`` of ``torch/autograd/profiler_util.py``.
+Mirrors ``EventList`` of ``torch/autograd/profiler_util.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from opdispatch.profiler.event_table import format_table
+from opdispatch.profiler.function_event_avg import FunctionEventAvg
 from opdispatch.profiler.function_events import FunctionEvent
-from opdispatch.profiler.recorder import Shapes
-
-
-@dataclass(slots=True)
-class FunctionEventAvg:
-    """The events of one name in one process, or also of the same input shapes.
-
-    Times are sums in microseconds. A call within a call of the same name counts in the
-    total times of both, as in PyTorch. ``flops`` and ``result_bytes`` are None if nothing was
-    counted. ``stack`` is that of all of them, as far as they were told apart by it.
-    """
-
-    key: str
-    process: str = ""
-    input_shapes: Shapes = ()
-    count: int = 0
-    cpu_time_total: float = 0.0
-    self_cpu_time_total: float = 0.0
-    flops: int | None = None
-    result_bytes: int | None = None
-    stack: tuple[str, ...] = ()
-
-    @property
-    def cpu_time(self) -> float:
-        """The average of the total times."""
-        return self.cpu_time_total / self.count if self.count else 0.0
-
-    def add(self, event: FunctionEvent) -> None:
-        """Add one event."""
-        self.count += 1
-        self.cpu_time_total += event.cpu_time_total
-        self.self_cpu_time_total += event.self_cpu_time_total
-        if event.flops is not None:
-            self.flops = (self.flops or 0) + event.flops
-        if event.result_bytes is not None:
-            self.result_bytes = (self.result_bytes or 0) + event.result_bytes
 
 
 class EventList(list[FunctionEventAvg]):
@@ -83,7 +47,7 @@ class EventList(list[FunctionEventAvg]):
 
         Raises ArgumentError if ``sort_by`` is no number of a row.
         """
-        return format_table(self, sort_by, row_limit, max_name_column_width)
+        return format_table(self, self.dropped, sort_by, row_limit, max_name_column_width)
 
 
 def average_by_name(

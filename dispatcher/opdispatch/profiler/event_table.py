@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from opdispatch.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from opdispatch.profiler.event_averages import EventList, FunctionEventAvg
+from opdispatch.profiler.function_event_avg import FunctionEventAvg
 
 SORTABLE = ("self_cpu_time_total", "cpu_time_total", "cpu_time", "count", "flops", "result_bytes")
 
@@ -36,7 +34,11 @@ def format_bytes(count: int) -> str:
 
 
 def format_table(
-    averages: EventList, sort_by: str | None, row_limit: int, name_width: int | None
+    averages: Sequence[FunctionEventAvg],
+    dropped: int,
+    sort_by: str | None,
+    row_limit: int,
+    name_width: int | None,
 ) -> str:
     """The table; see ``EventList.table``."""
     rows = list(averages)
@@ -47,7 +49,7 @@ def format_table(
             )
         rows.sort(key=lambda row: getattr(row, sort_by) or 0, reverse=True)
     shown = rows[:row_limit] if row_limit >= 0 else rows
-    own = averages.self_cpu_time_total
+    own = sum(row.self_cpu_time_total for row in rows)
     several = len({row.process for row in rows}) > 1
     shapes = any(row.input_shapes for row in rows)
     flops = any(row.flops is not None for row in rows)
@@ -79,8 +81,8 @@ def format_table(
     end = [f"Self CPU time total: {format_time(own)}"]
     if len(shown) < len(rows):
         end.insert(0, f"{len(rows) - len(shown)} more rows")
-    if averages.dropped:
-        end.append(f"Events that were dropped: {averages.dropped}")
+    if dropped:
+        end.append(f"Events that were dropped: {dropped}")
     return "\n".join([rule, lines[0], rule, *lines[1:], rule, *end])
 
 

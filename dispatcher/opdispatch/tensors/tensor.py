@@ -27,6 +27,7 @@ from opdispatch.autograd.variable import (
     counter_of,
     meta_of,
 )
+from opdispatch.autograd.variable_methods import VariableMethods
 from opdispatch.errors import ArgumentError, AutogradError
 from opdispatch.keys.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
@@ -107,7 +108,9 @@ def _plain_array(array: Any) -> Any:
     return array
 
 
-class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variable):
+class Tensor(
+    TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorOperators, VariableMethods
+):
     """An array with the dispatch keys of a PyTorch tensor.
 
     ``array`` is an array of any backend (NumPy, CuPy, one of your own), or of another layout than

@@ -5,6 +5,7 @@ From the bottom up::
     structure          lists, tuples and dicts with tensors in them
     unique_names       what values are called
     node               what a graph consists of
+    graph_data         the parts of a graph together
     recorder           what one trace has seen so far
     dead_code          which calls matter
     graph_text, graph_code                          graphs to read

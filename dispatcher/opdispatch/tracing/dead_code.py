@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from opdispatch.tracing.node import Node, Source, Value, values_in
 
 if TYPE_CHECKING:
-    from opdispatch.tracing.graph import Graph
+    from opdispatch.tracing.graph_data import GraphData
 
 
-def live_nodes(graph: Graph) -> list[int]:
+def live_nodes(graph: GraphData) -> list[int]:
     """The numbers of the calls that something depends on, in order.
 
     Values that may share memory, as schemas say or the trace has seen, are one storage. A call that
@@ -52,7 +52,7 @@ class _Storages:
     What one call returns is one value here, and so are the items of a list.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: GraphData) -> None:
         self._parents: dict[tuple[Source, int], tuple[Source, int]] = {}
         for number, node in enumerate(graph.nodes):
             self._join(number, node)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,14 +19,11 @@ from opdispatch.schema.function_schema import FunctionSchema, OperatorName
 from opdispatch.tensors.tensor import Tensor
 from opdispatch.tracing.dead_code import live_nodes
 from opdispatch.tracing.graph_code import format_code
+from opdispatch.tracing.graph_data import GraphData
 from opdispatch.tracing.graph_dot import format_dot
 from opdispatch.tracing.graph_svg import draw_svg
 from opdispatch.tracing.graph_text import format_graph
 from opdispatch.tracing.node import (
-    Constant,
-    Input,
-    Node,
-    Parameter,
     Source,
     Value,
     values_in,
@@ -47,7 +44,7 @@ class CallOperator(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class Graph(GraphData):
     """What a trace has recorded: inputs, constants, and nodes, each a call of an operator.
 
     A graph is called as the function was that it was traced from: it calls the operators in that
@@ -59,17 +56,6 @@ class Graph:
     ``outputs`` is what it returns: lists, tuples and dicts with Values for tensors. Immutable; any
     thread may call it.
     """
-
-    name: str
-    parameters: tuple[Parameter, ...]
-    inputs: tuple[Input, ...]
-    constants: tuple[Constant, ...]
-    nodes: tuple[Node, ...]
-    outputs: Any
-    handles: Mapping[str, Operator] = field(default_factory=dict, repr=False)
-    """The operators that the trace called, by their names; others are looked up."""
-    dispatcher: Dispatcher | None = field(default=None, repr=False)
-    """Where the other operators are looked up: in the default dispatcher, if it is None."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the operators of this process.
@@ -84,11 +70,6 @@ class Graph:
         """Has ``call`` make, or record, each call, and gives what the graph returns."""
         functions = [functools.partial(call, name) for name in self.operators]
         return self._replay(functions, self.bind(args, kwargs))
-
-    @functools.cached_property
-    def operators(self) -> Mapping[str, FunctionSchema | None]:
-        """The names of the operators that it calls, and their schemas in the trace."""
-        return MappingProxyType({node.operator: node.schema for node in self.nodes})
 
     @functools.cached_property
     def _replay(self) -> Replay:
@@ -129,27 +110,6 @@ class Graph:
     def on(self, dispatcher: Dispatcher) -> Graph:
         """The same graph, which calls the operators of that dispatcher."""
         return replace(self, handles={}, dispatcher=dispatcher)
-
-    def facts_of(self, value: Value) -> Any:
-        """TensorFacts of a value; of a list, or several returns, a list or tuple of them."""
-        if value.source is Source.INPUT:
-            return self.inputs[value.number].facts
-        if value.source is Source.CONSTANT:
-            return self.constants[value.number].facts
-        facts = self.nodes[value.number].returns
-        for item in value.items:
-            facts = facts[item]
-        return facts
-
-    def name_of(self, value: Value) -> str:
-        """``x``, ``constant``, ``exp_1``, or ``linalg_qr[0]``."""
-        owners: Mapping[Source, Sequence[Input | Constant | Node]] = {
-            Source.INPUT: self.inputs,
-            Source.CONSTANT: self.constants,
-            Source.NODE: self.nodes,
-        }
-        items = "".join(f"[{item}]" for item in value.items)
-        return f"{owners[value.source][value.number].name}{items}"
 
     def eliminate_dead_code(self) -> Graph:
         """The graph without calls whose results nobody uses, and their constants.

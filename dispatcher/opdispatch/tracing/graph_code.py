@@ -18,10 +18,10 @@ from opdispatch.errors import GraphError
 from opdispatch.tracing.node import Node, Source, Value, values_in
 
 if TYPE_CHECKING:
-    from opdispatch.tracing.graph import Graph
+    from opdispatch.tracing.graph_data import GraphData
 
 
-def format_code(graph: Graph) -> str:
+def format_code(graph: GraphData) -> str:
     """The source of a function of the graph's inputs, of ``ops`` and the constants' tensors.
 
     Raises GraphError for an argument that Python has no text for, such as a generator.
@@ -32,7 +32,7 @@ def format_code(graph: Graph) -> str:
     )
 
 
-def _lines(graph: Graph) -> Iterator[str]:
+def _lines(graph: GraphData) -> Iterator[str]:
     uses = {
         value.number for node in graph.nodes for value in node.uses if value.source is Source.NODE
     }
@@ -45,7 +45,7 @@ def _lines(graph: Graph) -> Iterator[str]:
     yield f"return {_source(graph, graph.outputs)}"
 
 
-def _call(graph: Graph, node: Node) -> str:
+def _call(graph: GraphData, node: Node) -> str:
     given = [_source(graph, each) for each in node.args]
     plain = {n: v for n, v in node.kwargs.items() if n.isidentifier() and not keyword.iskeyword(n)}
     given += [f"{name}={_source(graph, each)}" for name, each in plain.items()]
@@ -66,7 +66,7 @@ def _operator(name: str) -> str:
     return ".".join(["ops", *parts])
 
 
-def _source(graph: Graph, tree: Any) -> str:
+def _source(graph: GraphData, tree: Any) -> str:
     match tree:
         case Value():
             return graph.name_of(tree)

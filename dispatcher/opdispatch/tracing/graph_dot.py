@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from opdispatch.tracing.picture import Kind, picture_of
 
 if TYPE_CHECKING:
-    from opdispatch.tracing.graph import Graph
+    from opdispatch.tracing.graph_data import GraphData
 
 _STYLES = {
     Kind.INPUT: "shape=box, style=rounded",
@@ -18,7 +18,7 @@ _STYLES = {
 }
 
 
-def format_dot(graph: Graph) -> str:
+def format_dot(graph: GraphData) -> str:
     """The text of a ``.dot`` file: ``dot -Tsvg graph.dot``."""
     picture = picture_of(graph)
     lines = [f"digraph {_quoted(graph.name)} {{", '  node [fontname="monospace"];']

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from opdispatch.tracing.picture import Arrow, Box, Kind, picture_of
 
 if TYPE_CHECKING:
-    from opdispatch.tracing.graph import Graph
+    from opdispatch.tracing.graph_data import GraphData
 
 # In pixels: a character, a line of text, what is around text, and between boxes.
 _CHARACTER = 7.3
@@ -44,7 +44,7 @@ _STYLE = """
 _MORE = ' class="more"'
 
 
-def draw_svg(graph: Graph) -> str:
+def draw_svg(graph: GraphData) -> str:
     """Return the text of an SVG file. Calls that write to an argument are red."""
     picture = picture_of(graph)
     column = max(map(_width, picture.boxes), default=0.0)

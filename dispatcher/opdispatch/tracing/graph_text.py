@@ -16,16 +16,16 @@ import numpy as np
 from opdispatch.tracing.node import Node, Value
 
 if TYPE_CHECKING:
-    from opdispatch.tracing.graph import Graph
+    from opdispatch.tracing.graph_data import GraphData
 
 
-def format_graph(graph: Graph) -> str:
+def format_graph(graph: GraphData) -> str:
     """All of it. ``!`` is behind what a call writes to."""
     inputs = ", ".join(f"%{each.name} : {each.facts}" for each in graph.inputs)
     return "\n".join([f"{graph.name}({inputs}):", *(f"  {line}" for line in _lines(graph))])
 
 
-def _lines(graph: Graph) -> Iterator[str]:
+def _lines(graph: GraphData) -> Iterator[str]:
     for each in graph.constants:
         yield f"%{each.name} : {each.facts} = constant"
     for node in graph.nodes:
@@ -35,7 +35,7 @@ def _lines(graph: Graph) -> Iterator[str]:
     yield f"return {format_value(graph, graph.outputs)}"
 
 
-def _arguments(graph: Graph, node: Node) -> Iterator[str]:
+def _arguments(graph: GraphData, node: Node) -> Iterator[str]:
     written = set(node.written)
     for each in node.args:
         yield format_value(graph, each, written)
@@ -43,7 +43,7 @@ def _arguments(graph: Graph, node: Node) -> Iterator[str]:
         yield f"{name}={format_value(graph, each, written)}"
 
 
-def format_value(graph: Graph, tree: Any, written: set[Value] = frozenset()) -> str:  # type: ignore[assignment]
+def format_value(graph: GraphData, tree: Any, written: set[Value] = frozenset()) -> str:  # type: ignore[assignment]
     """An argument, or what a graph returns."""
     if isinstance(tree, Value):
         return f"%{graph.name_of(tree)}{'!' * (tree in written)}"

@@ -10,7 +10,7 @@ from opdispatch.tracing.graph_text import format_tree, format_value
 from opdispatch.tracing.node import Node, Source, Value, values_in
 
 if TYPE_CHECKING:
-    from opdispatch.tracing.graph import Graph
+    from opdispatch.tracing.graph_data import GraphData
 
 _LONGEST = 40
 
@@ -50,7 +50,7 @@ class Picture:
     arrows: tuple[Arrow, ...]
 
 
-def picture_of(graph: Graph) -> Picture:
+def picture_of(graph: GraphData) -> Picture:
     """The picture of a graph. A box for what it returns is the last, if it returns a value."""
     boxes = [Box(Kind.INPUT, (each.name, str(each.facts))) for each in graph.inputs]
     boxes += [Box(Kind.CONSTANT, (each.name, str(each.facts))) for each in graph.constants]
@@ -74,7 +74,7 @@ def picture_of(graph: Graph) -> Picture:
     return Picture(tuple(boxes), tuple(arrows))
 
 
-def _lines(graph: Graph, node: Node) -> tuple[str, ...]:
+def _lines(graph: GraphData, node: Node) -> tuple[str, ...]:
     """The operator, what it was given beside tensors, and what it returned."""
     given = [_short(graph, each) for each in node.args]
     given += [f"{name}={_short(graph, each)}" for name, each in node.kwargs.items()]
@@ -88,7 +88,7 @@ def _lines(graph: Graph, node: Node) -> tuple[str, ...]:
     return tuple(_shortened(line) for line in lines if line)
 
 
-def _short(graph: Graph, given: Any) -> str:
+def _short(graph: GraphData, given: Any) -> str:
     """What is given, if it is no tensor."""
     return "" if any(values_in(given)) else format_value(graph, given)
 

@@ -23,7 +23,7 @@ from opdispatch.boxing.generated_source import compile_function
 from opdispatch.tracing.node import Node, Source, Value, values_in
 
 if TYPE_CHECKING:
-    from opdispatch.tracing.graph import Graph
+    from opdispatch.tracing.graph_data import GraphData
 
 Replay = Callable[[Sequence[Callable[..., Any]], Sequence[Any]], Any]
 """Is given a function for each of ``Graph.operators``, and the inputs."""
@@ -31,7 +31,7 @@ Replay = Callable[[Sequence[Callable[..., Any]], Sequence[Any]], Any]
 _LETTERS = {Source.INPUT: "i", Source.CONSTANT: "c", Source.NODE: "n"}
 
 
-def compile_replay(graph: Graph) -> Replay:
+def compile_replay(graph: GraphData) -> Replay:
     """The graph as a function, which lets go of each result after its last use."""
     source = _ReplaySource(graph)
     text = "\n".join(["def replay(functions, inputs):", *(f"    {x}" for x in source.lines()), ""])
@@ -46,7 +46,7 @@ def compile_replay(graph: Graph) -> Replay:
 class _ReplaySource:
     """The text of one function. ``given`` is what it refers to that is no value."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: GraphData) -> None:
         self.given: list[Any] = []
         self._graph = graph
         self._places = {name: place for place, name in enumerate(graph.operators)}
@@ -96,7 +96,7 @@ class _ReplaySource:
         return f"given[{len(self.given) - 1}]"
 
 
-def _last_uses(graph: Graph) -> list[list[int]]:
+def _last_uses(graph: GraphData) -> list[list[int]]:
     """For each node, the nodes whose results nobody needs when it has run."""
     last = {number: number for number in range(len(graph.nodes))}
     for number, node in enumerate(graph.nodes):

@@ -6,12 +6,19 @@ Mirrors ``ATen/FunctionalStorageImpl.h``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 from opdispatch.functorch.functionalization.view_meta import Strided, ViewMeta, scatter, stand_in
 
-if TYPE_CHECKING:
-    from opdispatch.functorch.functionalization.level import Level
+
+class StorageLevel(Protocol):
+    """The part of a ``Level`` that its storages and tensors need."""
+
+    is_over: bool
+
+    def below(self) -> AbstractContextManager[None]:
+        """Return a block for calls of values: below the level, where it is entered."""
 
 
 class FunctionalStorage:
@@ -22,7 +29,7 @@ class FunctionalStorage:
 
     __slots__ = ("_layout", "_updates", "base", "generation", "level")
 
-    def __init__(self, base: Any, level: Level) -> None:
+    def __init__(self, base: Any, level: StorageLevel) -> None:
         self.base = base
         self.level = level
         self.generation = 0

@@ -8,21 +8,21 @@ is noticed, and put right, when they are looked at.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from opdispatch import arrays
 from opdispatch.autograd.variable import AutogradMeta
 from opdispatch.errors import ArgumentError
-from opdispatch.functorch.functionalization.functional_storage import FunctionalStorage
+from opdispatch.functorch.functionalization.functional_storage import (
+    FunctionalStorage,
+    StorageLevel,
+)
 from opdispatch.functorch.functionalization.view_meta import IDENTITY, Strided, ViewMeta, view_of
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET, DispatchKeySet
 from opdispatch.tensors.tensor import Tensor
-
-if TYPE_CHECKING:
-    from opdispatch.functorch.functionalization.level import Level
 
 _K = DispatchKey
 ABOVE = AUTOGRAD_KEYSET | DispatchKeySet.of(
@@ -58,12 +58,12 @@ class FunctionalTensor(Tensor, is_below=True):
         self.key_bits = (DispatchKeySet(bits) - ABOVE | _FUNCTIONALIZE).bits
 
     @classmethod
-    def of(cls, value: Any, level: Level) -> FunctionalTensor:
+    def of(cls, value: Any, level: StorageLevel) -> FunctionalTensor:
         """One with elements of its own."""
         return cls(value, FunctionalStorage(value, level))
 
     @property
-    def level(self) -> Level:
+    def level(self) -> StorageLevel:
         """The call that it belongs to."""
         return self.storage.level
 

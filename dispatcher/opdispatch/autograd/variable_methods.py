@@ -1,0 +1,183 @@
+"""What a tensor can do in the graph: ``requires_grad``, ``grad``, ``backward`` and the like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opdispatch.arrays.level_array import LevelArray
+from opdispatch.autograd.hooks import RetainedGrad
+from opdispatch.autograd.inference_tensor import is_inference
+from opdispatch.autograd.node import ACCUMULATED, Hook, HookHandle, Node
+from opdispatch.autograd.variable import (
+    AccumulateGrad,
+    Variable,
+    check_differentiable,
+    facts_of,
+    grad_fn_of,
+    meta_of,
+    tell_views,
+    version_of,
+    wanted_edge_of,
+)
+from opdispatch.errors import AutogradError
+from opdispatch.local_state.grad_mode import is_inference_mode_enabled
+
+
+class VariableMethods(Variable):
+    """A base of ``Tensor``: its part in derivatives."""
+
+    __slots__ = ()
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients are recorded for it. Setting it raises AutogradError unless it is a
+        leaf, of a type that can have them."""
+        return self.requires_grad_flag
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if isinstance(self.array, LevelArray):
+            raise AutogradError(
+                "requires_grad cannot be changed within a function that is transformed",
+                hint="use opdispatch.func.grad of the part that gradients are wanted of",
+            )
+        if not self.is_leaf:
+            if value:
+                return
+            raise AutogradError(
+                "requires_grad can only be changed of a leaf, and this tensor was made by "
+                f"{self.grad_fn}",
+                hint="use detach() for one that records nothing",
+            )
+        check_differentiable(self.array.dtype, value)
+        if value and self.is_inference() and not is_inference_mode_enabled():
+            raise AutogradError(
+                "a tensor that was made in inference mode cannot require gradients outside of it",
+                hint="make a copy of it",
+            )
+        self.requires_grad_flag = bool(value)  # type: ignore[misc]  # a slot of Tensor
+        if (meta := self.autograd_meta) is not None:
+            meta.is_borrowed = False
+            if value:
+                tell_views(meta)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        """Set ``requires_grad``; return the tensor."""
+        self.requires_grad = requires_grad
+        return self
+
+    def is_inference(self) -> bool:
+        """Whether inference mode has made it. It has no version, and no place in a graph."""
+        return is_inference(self)
+
+    @property
+    def grad_fn(self) -> Node | None:
+        """The node that made it, or None."""
+        return grad_fn_of(self)
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no recorded call has made it."""
+        return grad_fn_of(self) is None
+
+    @property
+    def grad(self) -> Any:
+        """What ``backward`` has added up here: a tensor, or None. Can be set."""
+        return None if self.autograd_meta is None else self.autograd_meta.grad
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        if value is not None:
+            if not isinstance(value, Variable):
+                raise AutogradError(f"grad is a Tensor or None, not {type(value).__name__}")
+            mine, given = facts_of(self), facts_of(value)
+            if mine != given:
+                raise AutogradError(
+                    f"a gradient of shape {list(given[0])} and type {given[1]} on {given[2]} was "
+                    f"given to a tensor of shape {list(mine[0])} and type {mine[1]} on {mine[2]}"
+                )
+        meta_of(self).grad = value
+
+    @property
+    def _base(self) -> Any:
+        """The tensor that it is a view of, and itself no view; None for what is none."""
+        meta = self.autograd_meta
+        return None if meta is None or meta.view is None else meta.view.base
+
+    def _is_view(self) -> bool:
+        """Return whether it has a ``_base``."""
+        return self._base is not None
+
+    @property
+    def _version(self) -> int:
+        """How often its elements were written to, by operators that say so."""
+        return version_of(self)
+
+    def retain_grad(self) -> None:
+        """Have ``backward`` add to ``grad`` of a tensor that is no leaf, too.
+
+        It is the gradient that hooks have left. Raises AutogradError.
+        """
+        if not self.requires_grad:
+            raise AutogradError("a tensor that requires no gradient cannot retain one")
+        meta = meta_of(self)
+        if self.grad_fn is None or meta.retained is not None:
+            return
+        assert meta.edge is not None
+        node, number = meta.edge
+        meta.retained = node.add_hook(number, RetainedGrad(self))
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether ``retain_grad`` was called of a tensor that is no leaf."""
+        return self.autograd_meta is not None and self.autograd_meta.retained is not None
+
+    def register_hook(self, hook: Hook) -> HookHandle:
+        """Have ``hook`` see each gradient of this tensor; what it returns replaces it.
+
+        The handle's ``remove`` undoes it. Raises AutogradError if it requires no gradient.
+        """
+        edge = wanted_edge_of(self)
+        if edge is None:
+            raise AutogradError("a hook was given to a tensor that requires no gradient")
+        node, number = edge
+        return HookHandle(node, node.add_hook(number, hook))
+
+    def register_post_accumulate_grad_hook(self, hook: Hook) -> HookHandle:
+        """Have ``hook(tensor)`` called whenever ``backward`` has added to ``grad`` of this leaf.
+
+        The handle's ``remove`` undoes it. Raises AutogradError for what is no leaf, or requires no
+        gradient.
+        """
+        edge = wanted_edge_of(self)
+        if edge is None:
+            raise AutogradError("a hook was given to a tensor that requires no gradient")
+        node, _ = edge
+        if not isinstance(node, AccumulateGrad):
+            raise AutogradError(
+                "a hook for what was added up was given to a tensor that is no leaf, made by "
+                f"{node}",
+                hint="use register_hook",
+            )
+        return HookHandle(node, node.add_hook(ACCUMULATED, hook))
+
+    def backward(
+        self,
+        gradient: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """Add the gradients of this tensor to ``grad`` of the leaves, or of ``inputs``.
+
+        See ``opdispatch.autograd.backward``.
+        """
+        from opdispatch.autograd.engine import backward
+
+        if isinstance(self.array, LevelArray):
+            raise AutogradError(
+                "backward cannot be called within a function that is transformed: there is no leaf "
+                "whose grad it could add to",
+                hint="use opdispatch.func.grad",
+            )
+        backward(self, gradient, retain_graph, create_graph, inputs)
