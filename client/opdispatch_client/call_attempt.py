@@ -19,9 +19,9 @@ from opdispatch_wire.errors import (
     MessageTooLargeError,
     RefusedError,
 )
+from opdispatch_wire.lanes.lane_memory import CallerLaneMemory
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
-from opdispatch_wire.shared_memory.lane_memory import CallerLaneMemory
 from opdispatch_wire.shared_memory.peer_memory import is_without_room
 from opdispatch_wire.status import late_answer_error, lost_connection_error
 from opdispatch_wire.v1 import execution_pb2

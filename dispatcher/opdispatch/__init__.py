@@ -25,11 +25,11 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     tracing/             graphs of what was called
     modes/               modes that ship: fake tensors, flop counts, logs of calls
     native/              the operators that ship
+    array_library, random_library                to import one is to load its operators
     array_api/           the array API standard over them
     optests/, profiler/  whether operators are what they are said to be; how long they take
 
-    generator, func, deferred_init, fake_tensor,
-    array_library, random_library                public names of what stands above
+    generator, func, deferred_init, fake_tensor  public names of what stands above
 """
 
 from importlib import import_module

@@ -31,6 +31,7 @@
     Where the elements of large tensors are:
 
     shared_memory/            in memory that both ends of a lane share
+    chunks                    or beside messages, large ones cut into pieces
     tensor_bytes              or beside messages: arrays <-> their bytes
     caller_tensors            those of one call, as its caller sees them
     callee_tensors            those of one call, as its callee sees them

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from opdispatch_wire.chunks import BESIDE_BYTES, Buffer
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.lanes.chunks import BESIDE_BYTES, Buffer
 from opdispatch_wire.tensor_bytes import bytes_of, contents_of
 from opdispatch_wire.v1 import values_pb2
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from opdispatch_wire.chunks import Buffer, CallTensors
 from opdispatch_wire.detached_tensors import CALL_REQUEST, attach
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.lanes.chunks import Buffer, CallTensors
 from opdispatch_wire.tensor_bytes import bytes_of, contents_of
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from opdispatch.arrays import LAYOUTS
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
+from opdispatch_wire.chunks import Buffer, CallTensors
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.lanes.chunks import Buffer, CallTensors
 from opdispatch_wire.protobuf_fields import (
     LENGTH_DELIMITED,
     SHORT,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES
 from opdispatch_wire.detached_tensors import (
     CALL_REQUEST,
     MessagePieces,
@@ -17,7 +18,6 @@ from opdispatch_wire.detached_tensors import (
     text_bytes,
 )
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.lanes.chunks import BESIDE_BYTES, CHUNK_BYTES
 from opdispatch_wire.lanes.lane_messages import parsed
 from opdispatch_wire.nesting import MAX_VALUES, VALUES_HINT, too_many_values
 from opdispatch_wire.protobuf_fields import FieldLimit, read_fields

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size
-from opdispatch_wire.lanes.chunks import Buffer
+from opdispatch_wire.chunks import Buffer
 
 Array = np.ndarray[Any, Any]
 

@@ -28,7 +28,7 @@ import grpc
 
 from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.nested_time import NestedTime
-from opdispatch_wire.lanes.chunks import CallTensors
+from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.v1 import execution_pb2
 
 # One header for all of it: "DEPTH RUN LANE LIMIT", then the seconds that are left, if any are set.

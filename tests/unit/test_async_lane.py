@@ -16,8 +16,8 @@ import pytest
 
 from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.calls import call_request
+from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES
 from opdispatch_wire.lanes.async_lane import AsyncLane
-from opdispatch_wire.lanes.chunks import BESIDE_BYTES, CHUNK_BYTES
 from opdispatch_wire.lanes.frame_stream import HIGH_WATER
 from opdispatch_wire.lanes.frames import Frame, FrameKind, FrameReader, frame_header
 from opdispatch_wire.lanes.lane_messages import LaneClosedError

@@ -16,10 +16,10 @@ import pytest
 
 from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.calls import call_request, returns_of_reply
+from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES
 from opdispatch_wire.errors import MessageTooLargeError, WireError
 from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
-from opdispatch_wire.lanes.chunks import BESIDE_BYTES, CHUNK_BYTES
 from opdispatch_wire.lanes.frames import FrameKind
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2, lane_pb2

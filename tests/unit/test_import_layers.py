@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import opdispatch
+from tests.import_graph import circles_in, imports_in
 
 ROOMS = (
     "opdispatch",
@@ -58,33 +59,14 @@ def packages_of(room):
     return sorted(names)
 
 
-def imported_by(statement):
-    """The modules that an import statement names."""
-    if isinstance(statement, ast.Import):
-        return {alias.name for alias in statement.names}
-    if isinstance(statement, ast.ImportFrom):
-        assert statement.level == 0, "imports are absolute"
-        inner = {f"{statement.module}.{alias.name}" for alias in statement.names}
-        return (inner & ALL_MODULES) or {statement.module}
-    return set()
-
-
-def all_imports(tree):
-    """What a module imports anywhere, if only in a function or for type checkers."""
-    return set().union(*(imported_by(node) for node in ast.walk(tree)))
-
-
-def imports_when_loaded(statements):
-    """What a module imports as it is imported itself: not in functions, not for type checkers."""
-    found = set()
-    for statement in statements:
-        found |= imported_by(statement)
-        if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test):
-            found |= imports_when_loaded(statement.orelse)
-        elif not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-            for block in ("body", "orelse", "handlers", "finalbody"):
-                found |= imports_when_loaded(getattr(statement, block, []))
-    return found
+@functools.cache
+def imports_of(room):
+    """The imports of a room's modules, of every kind."""
+    return [
+        each
+        for name, tree in trees_of(room).items()
+        for each in imports_in(name, tree, ALL_MODULES)
+    ]
 
 
 def top_of(module):
@@ -102,9 +84,7 @@ def top_of(module):
     ],
 )
 def test_a_room_imports_only_the_rooms_below_it(room, others):
-    for name, tree in trees_of(room).items():
-        wrong = {module for module in all_imports(tree) if top_of(module) in others}
-        assert not wrong, f"{name} imports {wrong}"
+    assert not [str(each) for each in imports_of(room) if top_of(each.target) in others]
 
 
 def test_servers_and_channels_for_asyncio_are_made_in_one_place():
@@ -122,16 +102,13 @@ def test_servers_and_channels_for_asyncio_are_made_in_one_place():
 
 def test_the_dispatcher_knows_nothing_of_networks_and_event_loops():
     forbidden = {"grpc", "google", "asyncio", "socket", "ssl", "http", "multiprocessing"}
-    for name, tree in trees_of("opdispatch").items():
-        wrong = {module for module in all_imports(tree) if top_of(module) in forbidden}
-        assert not wrong, f"{name} imports {wrong}"
+    assert not [str(each) for each in imports_of("opdispatch") if top_of(each.target) in forbidden]
 
 
 def test_the_dispatcher_needs_the_standard_library_and_array_libraries_alone():
     allowed = {*sys.stdlib_module_names, "opdispatch", "numpy", "ml_dtypes", "array_api_compat"}
-    for name, tree in trees_of("opdispatch").items():
-        wrong = {module for module in all_imports(tree) if top_of(module) not in allowed}
-        assert not wrong, f"{name} imports {wrong}"
+    imports = imports_of("opdispatch")
+    assert not [str(each) for each in imports if top_of(each.target) not in allowed]
 
 
 # -- the map at the top of the package -----------------------------------------------------------
@@ -169,13 +146,116 @@ def test_every_module_has_its_place_in_the_map_once():
     assert set(PLACE) == known
 
 
+def upward(imports):
+    """The imports of a module that stands further down in the map, or of the package itself."""
+    own = [each for each in imports if top_of(each.target) == "opdispatch" != each.source]
+    return [
+        each
+        for each in own
+        if each.target == "opdispatch" or place_of(each.target) > place_of(each.source)
+    ]
+
+
 def test_a_module_imports_only_from_its_own_entry_and_those_above():
-    for name, tree in trees_of("opdispatch").items():
-        if name == "opdispatch":
-            continue
-        imported = {m for m in imports_when_loaded(tree.body) if top_of(m) == "opdispatch"}
-        wrong = {module for module in imported if place_of(module) > place_of(name)}
-        assert not wrong, f"{name} imports {wrong}, which stand below it in the map"
+    assert not [str(each) for each in upward(imports_of("opdispatch"))]
+
+
+# -- circles --------------------------------------------------------------------------------------
+
+FOLDER_CIRCLES = []
+"""Those that remain. To be made shorter, never longer: one that is none fails, too."""
+
+
+def folder_of_module(module):
+    """The room that a module is in: its folder; of one beside the folders, the module itself."""
+    if module in PACKAGES:
+        return module
+    folder = module.rpartition(".")[0]
+    return module if folder in ROOMS else folder
+
+
+PACKAGES = {package for room in ROOMS for package in packages_of(room)}
+
+
+def lines_between(imports, circle, room_of=str):
+    """The imports within a circle, to be read where one is found."""
+    return [
+        str(each)
+        for each in imports
+        if room_of(each.source) != room_of(each.target)
+        and {room_of(each.source), room_of(each.target)} <= set(circle)
+    ]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_files_import_each_other_in_a_circle(room):
+    imports = imports_of(room)
+    assert not [lines_between(imports, each) for each in circles_in(imports, str)]
+
+
+def between_folders(room):
+    """The imports of a room but for those by a package's face, which hands names on."""
+    return [each for each in imports_of(room) if each.source not in PACKAGES]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_folders_import_each_other_in_a_circle(room):
+    imports = between_folders(room)
+    found = [each for each in circles_in(imports, folder_of_module) if each not in FOLDER_CIRCLES]
+    assert not [lines_between(imports, each, folder_of_module) for each in found]
+
+
+def test_no_circle_of_folders_is_excused_that_is_none():
+    found = [c for room in ROOMS for c in circles_in(between_folders(room), folder_of_module)]
+    assert [each for each in FOLDER_CIRCLES if each not in found] == []
+
+
+PLANTED = {
+    "load": "import opdispatch.dispatch.dispatcher",
+    "function": "def f():\n    from opdispatch.dispatch import dispatcher",
+    "type": "if TYPE_CHECKING:\n    from opdispatch.dispatch.dispatcher import Dispatcher",
+    "string": "def f():\n    import_module('opdispatch.dispatch.dispatcher')",
+}
+STRINGS = [
+    "importlib.import_module('opdispatch.func')",
+    "sys.modules['opdispatch.func']",
+    "sys.modules.get('opdispatch.func')",
+    "NAME = 'opdispatch.func'",
+    "__import__('opdispatch.func')",
+]
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_an_upward_import_of_any_kind_is_noticed(kind):
+    planted = list(
+        imports_in("opdispatch.keys.dispatch_key", ast.parse(PLANTED[kind]), ALL_MODULES)
+    )
+    assert [each.kind for each in planted] == [kind]
+    assert upward(planted) == planted
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_an_import_of_any_kind_that_closes_a_circle_is_noticed(kind):
+    planted = imports_in("opdispatch.keys.dispatch_key", ast.parse(PLANTED[kind]), ALL_MODULES)
+    imports = [*imports_of("opdispatch"), *planted]
+    [files] = circles_in(imports, str)
+    assert {"opdispatch.keys.dispatch_key", "opdispatch.dispatch.dispatcher"} <= set(files)
+    assert any("keys.dispatch_key:" in line for line in lines_between(imports, files))
+    [folders] = circles_in(imports, folder_of_module)
+    assert {"opdispatch.keys", "opdispatch.dispatch"} <= set(folders)
+
+
+@pytest.mark.parametrize("text", STRINGS)
+def test_an_import_by_a_string_is_noticed_however_it_is_written(text):
+    [found] = imports_in("opdispatch.keys.dispatch_key", ast.parse(text), ALL_MODULES)
+    assert (found.target, found.kind) == ("opdispatch.func", "string")
+
+
+def test_an_import_by_a_name_that_is_put_together_counts_as_one_of_the_package():
+    tree = ast.parse("import_module(f'opdispatch.{name}')")
+    [found] = imports_in("opdispatch.keys.dispatch_key", tree, ALL_MODULES)
+    assert (found.target, found.kind) == ("opdispatch", "string")
+    assert upward([found]) == [found]
 
 
 def test_no_two_modules_of_the_tests_are_imported_by_one_name():

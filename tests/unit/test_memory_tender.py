@@ -16,8 +16,8 @@ from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.frames import FrameKind, frame_header
+from opdispatch_wire.lanes.lane_memory import CallerLaneMemory
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
-from opdispatch_wire.shared_memory.lane_memory import CallerLaneMemory
 from opdispatch_wire.shared_memory.memory_region import OwnedRegion
 from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from opdispatch_wire.v1 import execution_pb2, lane_pb2

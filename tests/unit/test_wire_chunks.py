@@ -10,10 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch_wire.caller_tensors import CallerTensors
-from opdispatch_wire.errors import MessageTooLargeError, QueueFullError, WireError
-from opdispatch_wire.lanes.blocking_outbox import BlockingOutbox
-from opdispatch_wire.lanes.chunk_assembler import CALLS_AT_ONCE, ChunkAssembler, TensorBudget
-from opdispatch_wire.lanes.chunks import (
+from opdispatch_wire.chunks import (
     CHUNK_BYTES,
     CHUNK_BYTES_KEY,
     LARGE_AT_ONCE,
@@ -23,6 +20,9 @@ from opdispatch_wire.lanes.chunks import (
     encode_chunk,
     told_chunk_bytes,
 )
+from opdispatch_wire.errors import MessageTooLargeError, QueueFullError, WireError
+from opdispatch_wire.lanes.blocking_outbox import BlockingOutbox
+from opdispatch_wire.lanes.chunk_assembler import CALLS_AT_ONCE, ChunkAssembler, TensorBudget
 from opdispatch_wire.tensors import tensor_from_proto
 from opdispatch_wire.v1 import execution_pb2 as pb
 from opdispatch_wire.v1 import values_pb2

@@ -16,8 +16,8 @@ from opdispatch_wire.calls import call_request, decode_arguments, reply_of_retur
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.lanes.descriptors import PassedDescriptor
 from opdispatch_wire.lanes.frames import FrameKind
+from opdispatch_wire.lanes.lane_memory import CalleeLaneMemory, CallerLaneMemory
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
-from opdispatch_wire.shared_memory.lane_memory import CalleeLaneMemory, CallerLaneMemory
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
 from opdispatch_wire.shared_memory.peer_memory import is_without_room
 from opdispatch_wire.shared_memory.tensor_arena import TensorArena

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from opdispatch_wire.shared_memory.lane_memory import CalleeLaneMemory
+from opdispatch_wire.lanes.lane_memory import CalleeLaneMemory
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
 from opdispatch_wire.shared_memory.memory_limit import memory_limit
 from opdispatch_wire.shared_memory.shared_mapping import PAGE

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from opdispatch_wire.chunks import CHUNK_BYTES_KEY, CallTensors, LargeMessage
 from opdispatch_wire.errors import MessageTooLargeError, WireError
 from opdispatch_wire.lanes import stream_tensors
-from opdispatch_wire.lanes.chunks import CHUNK_BYTES_KEY, CallTensors, LargeMessage
 from opdispatch_wire.lanes.stream_tensors import StreamTensors
 from opdispatch_wire.v1 import execution_pb2
 

@@ -13,11 +13,11 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import ServerInfo
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
+from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.errors import copy_of_error
 from opdispatch_wire.lanes.async_lane import AsyncLane
 from opdispatch_wire.lanes.async_stream import AsyncStream
 from opdispatch_wire.lanes.awaited_replies import Reply
-from opdispatch_wire.lanes.chunks import CallTensors
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2
 

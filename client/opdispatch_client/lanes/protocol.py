@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from opdispatch_wire.lanes.chunks import CallTensors
+from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.lanes.pending_calls import OnDone
 from opdispatch_wire.v1 import execution_pb2
 

@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike
 from opdispatch.errors import ArgumentError
 from opdispatch_wire.dtypes import dtype_to_name
 from opdispatch_wire.errors import RefusedError, WireError
-from opdispatch_wire.shared_memory.lane_memory import CallerLaneMemory, Put
+from opdispatch_wire.lanes.lane_memory import CallerLaneMemory, Put
 from opdispatch_wire.shared_memory.shared_mapping import is_supported
 from opdispatch_wire.shared_memory.tensor_arena import IDLE_SECONDS, TensorArena
 

@@ -22,8 +22,8 @@ time, so that generated code may read it without a lock."""
 # Protects the order of changes; whoever reads sees a whole tuple. The newest first.
 _mutex = threading.Lock()
 _backends: tuple[ArrayBackend, ...] = ()
-with_blocks: tuple[ArrayBackend, ...] = ()
-"""Those whose kernels run in blocks: see ``kernel_block.py``."""
+# Those whose kernels run in blocks.
+_with_blocks: tuple[ArrayBackend, ...] = ()
 # Those that make no arrays any more, as long as there are some: these know of them.
 _retired: tuple[weakref.ref[ArrayBackend], ...] = ()
 _collected: ContextVar[list[BackendRegistration] | None]
@@ -79,12 +79,12 @@ class BackendRegistration:
     def _publish(
         self, backends: tuple[ArrayBackend, ...], *retired: weakref.ref[ArrayBackend]
     ) -> None:
-        global _backends, _retired, with_blocks
+        global _backends, _retired, _with_blocks
         _retired = (*retired, *_retired)  # at no time is an array of none
         _backends = backends
         others = (each for each in _retired if each() not in (None, self.backend))
         _retired = (*retired, *others)
-        with_blocks = tuple(
+        _with_blocks = tuple(
             each for each in backends if type(each).kernel_block is not ArrayBackend.kernel_block
         )
 
@@ -194,6 +194,11 @@ def find_lost_device() -> DeviceLostError | None:
 def use_device(device: str) -> None:
     """Have kernels use that device unless their arguments are on another one."""
     backend_of_device(device).home = device
+
+
+def backends_with_blocks() -> tuple[ArrayBackend, ...]:
+    """Return those whose kernels run in blocks: see ``ArrayBackend.kernel_block``."""
+    return _with_blocks
 
 
 def device_of(array: Any) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
-from opdispatch.arrays import backends
 from opdispatch.arrays.backend import ArrayBackend
+from opdispatch.arrays.backends import backends_with_blocks
 from opdispatch.arrays.layouts import elements_of
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ def run_on_device(arguments: Iterable[Any], function: Callable[..., T], *args: A
 
     See ``ArrayBackend.kernel_block``. Raises DeviceError, and what ``function`` raises.
     """
-    for backend in backends.with_blocks:
+    for backend in backends_with_blocks():
         if backend.is_in_use():
             return _run_in_blocks(arguments, function, *args)
     return function(*args)
@@ -29,7 +29,7 @@ def run_on_device(arguments: Iterable[Any], function: Callable[..., T], *args: A
 
 def _run_in_blocks(arguments: Iterable[Any], function: Callable[..., T], *args: Any) -> T:
     with ExitStack() as stack:
-        for backend in backends.with_blocks:
+        for backend in backends_with_blocks():
             if backend.is_in_use():
                 device = device_among(backend, arguments) or backend.home
                 if (block := backend.kernel_block(device)) is not None:

@@ -2,7 +2,7 @@
 
 A gRPC stream of calls:
 
-chunks, blocking_outbox         cutting large tensors, and what is sent when
+blocking_outbox                 what is sent when
 chunk_assembler                 putting them together, within a budget
 stream_tensors                  those of all calls that are under way
 stream_lane                     who is at the other end
@@ -15,6 +15,7 @@ frame_outbox, frame_writer      writing them together, in threads
 blocking_connection             moving them in threads: one reads, any of them writes
 descriptors                     files that travel beside them
 lane_socket, lane_messages      its sockets, and the first words on it
+lane_memory                     memory that its two ends share
 lane_tensors                    where the tensors of its calls are: in memory, or in frames
 blocking_lane, async_lane       its calling side, for threads and for event loops
 brief_spin                      looking for the next frame before sleeping

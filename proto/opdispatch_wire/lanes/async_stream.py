@@ -9,10 +9,10 @@ import grpc
 import grpc.aio
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_wire.chunks import CallTensors, LargeMessage, MessageOutbox
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.awaited_replies import AwaitedReplies, OnReply, Reply
-from opdispatch_wire.lanes.chunks import CallTensors, LargeMessage, MessageOutbox
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.lanes.stream_tensors import CALL_STREAM, TensorStream
 from opdispatch_wire.status import status_from_error

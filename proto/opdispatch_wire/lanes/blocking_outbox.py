@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Iterator
 
-from opdispatch_wire.lanes.chunks import LargeMessage, MessageOutbox
+from opdispatch_wire.chunks import LargeMessage, MessageOutbox
 
 
 class BlockingOutbox:

@@ -15,10 +15,10 @@ from typing import Any
 import grpc
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.blocking_outbox import BlockingOutbox
-from opdispatch_wire.lanes.chunks import CallTensors
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.lanes.patient_wait import Watch, wait_unless_given_up
 from opdispatch_wire.lanes.pending_calls import OnDone, PendingCalls

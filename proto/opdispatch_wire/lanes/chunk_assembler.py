@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from opdispatch_wire.channel import RAISE_CALL_LIMIT_HINT
+from opdispatch_wire.chunks import Buffer
 from opdispatch_wire.errors import MessageTooLargeError, QueueFullError, WireError
-from opdispatch_wire.lanes.chunks import Buffer
 from opdispatch_wire.v1 import execution_pb2
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]

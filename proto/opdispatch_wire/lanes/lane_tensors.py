@@ -9,17 +9,17 @@ from opdispatch_wire.channel import (
     check_size,
     serialize_message,
 )
+from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES, CallTensors
 from opdispatch_wire.detached_tensors import (
     CALL_REPLY,
     CALL_REQUEST,
     attach,
     detach,
 )
-from opdispatch_wire.lanes.chunks import BESIDE_BYTES, CHUNK_BYTES, CallTensors
 from opdispatch_wire.lanes.frame_outbox import FramePayload
+from opdispatch_wire.lanes.lane_memory import CallerLaneMemory
 from opdispatch_wire.lanes.lane_messages import parsed
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
-from opdispatch_wire.shared_memory.lane_memory import CallerLaneMemory
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 # A shorter tensor counts as part of its message.

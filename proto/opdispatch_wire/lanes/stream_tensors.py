@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_KEY, check_size, serialize_message
-from opdispatch_wire.detached_tensors import without_large
-from opdispatch_wire.lanes.chunk_assembler import ChunkAssembler, TensorBudget
-from opdispatch_wire.lanes.chunks import (
+from opdispatch_wire.chunks import (
     CallTensors,
     LargeMessage,
     chunk_bytes_for,
     chunk_metadata,
     told_chunk_bytes,
 )
+from opdispatch_wire.detached_tensors import without_large
+from opdispatch_wire.lanes.chunk_assembler import ChunkAssembler, TensorBudget
 from opdispatch_wire.lanes.stream_lane import StreamLane
 from opdispatch_wire.v1 import execution_pb2
 

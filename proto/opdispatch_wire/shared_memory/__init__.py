@@ -9,5 +9,4 @@ tensor_arena                the sender's regions, reused block by block
 peer_memory                 the receiver's: arguments for a call, results until they are collected
 shared_tensors              the tensors of a message that are in it
 call_memory                 both, as the two sides of one call use them
-lane_memory                 both, as the two ends of a lane do
 """

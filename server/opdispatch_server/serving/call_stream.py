@@ -15,16 +15,16 @@ from opdispatch_wire.channel import (
     MAX_MESSAGE_BYTES_HIGHEST,
     MAX_MESSAGE_BYTES_KEY,
 )
-from opdispatch_wire.detached_tensors import MessagePieces
-from opdispatch_wire.errors import WireError
-from opdispatch_wire.lanes.chunk_assembler import TensorBudget
-from opdispatch_wire.lanes.chunks import (
+from opdispatch_wire.chunks import (
     Buffer,
     LargeMessage,
     MessageOutbox,
     chunk_metadata,
     told_chunk_bytes,
 )
+from opdispatch_wire.detached_tensors import MessagePieces
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.lanes.chunk_assembler import TensorBudget
 from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.frame_stream import HIGH_WATER, LOW_WATER
 from opdispatch_wire.received_call import ReceivedCall

@@ -13,9 +13,9 @@ from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.serving.running_call import CallRunner, Run, RunningCall
 from opdispatch_server.serving.status_answers import forget_frames
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
+from opdispatch_wire.chunks import CHUNK_BYTES, Buffer, CallTensors, chunk_bytes_for
 from opdispatch_wire.detached_tensors import CALL_REPLY, attach, detach
 from opdispatch_wire.errors import MessageTooLargeError, WireError
-from opdispatch_wire.lanes.chunks import CHUNK_BYTES, Buffer, CallTensors, chunk_bytes_for
 from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.received_call import ReceivedCall
 from opdispatch_wire.status import status_from_error

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.serving.calls_in_flight import tell_nobody
+from opdispatch_wire.chunks import Buffer
 from opdispatch_wire.errors import DeadlineExceededError, WireError
 from opdispatch_wire.lanes.chunk_assembler import CALLS_AT_ONCE, ChunkAssembler, TensorBudget
-from opdispatch_wire.lanes.chunks import Buffer
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.lanes.awaited_replies import OnReply, Reply
-from opdispatch_wire.lanes.chunks import CallTensors
 from opdispatch_wire.v1 import execution_pb2
 
 

@@ -24,9 +24,9 @@ from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.calls import call_request, returns_of_reply
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options, check_message_size
+from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.lanes import lane_messages, lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
-from opdispatch_wire.lanes.chunks import CallTensors
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.profiles import CallSpan
 from opdispatch_wire.status import error_from_rpc, late_answer_error, lost_connection_error

@@ -17,7 +17,7 @@ from opdispatch_server.worker.incoming.call_rules import CallRules
 from opdispatch_server.worker.incoming.kernel_threads import KernelPool, KernelThreads
 from opdispatch_server.worker.libraries.turns import LibraryTurns, no_thread_error
 from opdispatch_wire.callee_tensors import CalleeTensors
-from opdispatch_wire.lanes.chunks import CallTensors
+from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.v1 import execution_pb2
 
 

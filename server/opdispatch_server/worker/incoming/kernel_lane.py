@@ -42,9 +42,9 @@ from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.brief_spin import BriefSpin
 from opdispatch_wire.lanes.frame_writer import FrameWriter
 from opdispatch_wire.lanes.frames import Frame, FrameKind, FrameReader
+from opdispatch_wire.lanes.lane_memory import MEMORY_FRAMES, CalleeLaneMemory
 from opdispatch_wire.received_call import read_call
 from opdispatch_wire.shared_memory.call_memory import PlacedTensors
-from opdispatch_wire.shared_memory.lane_memory import MEMORY_FRAMES, CalleeLaneMemory
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
 from opdispatch_wire.shared_memory.shared_mapping import is_supported
 from opdispatch_wire.shared_memory.tensor_arena import IDLE_SECONDS

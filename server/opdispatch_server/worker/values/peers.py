@@ -20,10 +20,10 @@ from opdispatch_server.worker.values.device_moves import put_on_host
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
+from opdispatch_wire.chunks import BESIDE_BYTES
 from opdispatch_wire.errors import RemoteValueGoneError, WireError, copy_of_error
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.blocking_stream import BlockingStream
-from opdispatch_wire.lanes.chunks import BESIDE_BYTES
 from opdispatch_wire.lanes.lane_messages import LaneClosedError, patience_until
 from opdispatch_wire.remote_values import facts_from_proto
 from opdispatch_wire.status import error_from_status
