@@ -16,6 +16,11 @@ SPECIAL = {
     "a norm of zeros": (lambda x: xp.linalg.vector_norm(x, ord=3), [0.0, 0.0], [0, 0]),
     "a product with an infinity": (xp.prod, [INF, 1.0, 2.0], [2, INF, INF]),
     "a product with zeros": (xp.prod, [0.0, 1.0, 2.0], [2, 0, 0]),
+    "a cumulative product with an infinity": (
+        lambda x: xp.cumulative_prod(x)[1:],
+        [1.0, INF, 2.0],
+        [INF, 3, INF],
+    ),
     "a sign of zero": (lambda x: xp.copysign(x, -1.0), [0.0, 2.0, -INF], [0, -1, 1]),
     "a deviation of what is equal": (xp.std, [1.0, 1.0, 1.0], [0, 0, 0]),
     "the larger of two that are equal": (lambda x: xp.maximum(x, 1.0), [1.0, 0.0], [0.5, 0]),
@@ -117,3 +122,81 @@ def test_second_derivatives_of_powers_exist_at_zero():
     ):
         close(func.jvp(first, (zeros,), (ones,))[1], [0, 0, 2, 0])
         close(func.grad(lambda x, first=first: xp.sum(first(x)))(zeros), [0, 0, 2, 0])
+
+
+def test_second_derivatives_of_norms_exist_beside_infinite_factors():
+    with np.errstate(all="ignore"):
+        found = func.hessian(lambda x: INF * xp.linalg.vector_norm(x))(np.array([1.0, 2.0]))
+        np.testing.assert_array_equal(found, [[INF, -INF], [-INF, INF]])
+        mixed = func.grad(
+            lambda x, y: xp.sum(func.grad(lambda x: y * xp.linalg.vector_norm(x))(x)), argnums=1
+        )
+        np.testing.assert_array_equal(mixed(np.zeros(2), INF), 0.0)
+
+
+def test_derivatives_by_an_exponent_of_zero_stay_zero():
+    x, y = np.array([0.0, 1.0]), np.array([0.5, 2.0])
+    with np.errstate(all="ignore"):
+        by_exponent = func.jacrev(lambda x, y: xp.pow(x, y), argnums=1)
+        found = func.grad(lambda x, y: xp.sum(by_exponent(x, y)), argnums=1)(x, y)
+        np.testing.assert_array_equal(found, [0, 0])
+        found = func.jacfwd(func.grad(lambda x, y: xp.sum(x**y), argnums=1))(x, y)
+        np.testing.assert_array_equal(found, [[0, 0], [0, 1]])
+
+
+@pytest.mark.parametrize("inner", [func.jacfwd, func.jacrev])
+@pytest.mark.parametrize(("function", "sign"), [(xp.asin, 1), (xp.acos, -1), (xp.acosh, -1)])
+def test_second_derivatives_are_infinite_at_the_end_of_the_domain(function, sign, inner):
+    with np.errstate(all="ignore"):
+        found = func.jacrev(inner(function))(np.array([1.0, 0.5]))
+    assert found[0, 0, 0] == sign * INF
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: xp.linalg.solve(x, x @ x + 1.0),
+        xp.linalg.det,
+        lambda x: xp.linalg.slogdet(x).logabsdet,
+        lambda x: xp.cumulative_prod(x * xp.asarray([1.0, 0.0, 2.0]), axis=1),
+    ],
+)
+def test_second_derivatives_are_the_same_whichever_mode_is_inside(function):
+    x = np.random.default_rng(0).standard_normal((3, 3)) + 2 * np.eye(3)
+    want = func.jacrev(func.jacrev(function))(x)
+    for outer in (func.jacfwd, func.jacrev):
+        close(outer(func.jacfwd(function))(x), want)
+    step = 1e-6
+    moved = np.zeros_like(x)
+    moved[0, 1] = step
+    slopes = [np.asarray(func.jacfwd(function)(x + each)) for each in (moved, -moved)]
+    numerical = (slopes[0] - slopes[1]) / (2 * step)
+    np.testing.assert_allclose(np.asarray(want)[..., 0, 1], numerical, rtol=1e-5, atol=1e-6)
+
+
+def test_det_moves_where_there_is_no_inverse():
+    x = np.array([[1.0, 2.0], [2.0, 4.0]]) + 0j
+    close(func.jvp(xp.linalg.det, (x,), (np.eye(2) + 0j,))[1], 5.0 + 0j)
+
+
+def test_the_size_of_nan_has_no_derivative():
+    x = np.array([NAN, -2.0])
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(xp.sign(Tensor(x)), [NAN, -1.0])
+        np.testing.assert_array_equal(func.grad(lambda x: xp.sum(xp.abs(x)))(x), [NAN, -1.0])
+        np.testing.assert_array_equal(func.jvp(xp.abs, (x,), (np.ones(2),))[1], [NAN, -1.0])
+
+
+def test_complex_powers_of_zero_are_numpys():
+    zero = np.zeros(1, complex)
+    np.testing.assert_array_equal(xp.pow(Tensor(zero), Tensor(zero)), zero**zero)
+
+
+def test_a_limit_of_nan_leaves_the_tangent_of_what_is_clipped():
+    """As PyTorch, where the gradient is zero."""
+    x, low, high = np.array([3.0, -3.0, 0.5]), np.array([NAN, 0.0, 0.0]), np.ones(3)
+    with np.errstate(all="ignore"):
+        _, moved = func.jvp(xp.clip, (x, low, high), (np.ones(3), 2 * np.ones(3), 3 * np.ones(3)))
+    np.testing.assert_array_equal(moved, [3, 2, 1])
+    _, moved = func.jvp(xp.clip, (x[2:], low[:1], high[:1]), (np.ones(1), np.ones(1), np.ones(1)))
+    np.testing.assert_array_equal(moved, [1])

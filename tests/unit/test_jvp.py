@@ -18,6 +18,7 @@ from opdispatch import array_api as xp
 from opdispatch.autograd import grad as gradients_of
 from tests.unit.close_tensors import close
 
+INF, NAN = np.inf, np.nan
 V = np.array([1.0, 2.0])
 T = np.array([1.0, -3.0])
 EYE = np.eye(2)
@@ -158,6 +159,55 @@ def test_writes_to_what_was_computed_carry_tangents():
     close(func.jvp(added, (V,), (T,))[1], (np.exp(V) * V + np.exp(V) + 1) * T)
     close(func.linearize(added, V)[1](T), (np.exp(V) * V + np.exp(V) + 1) * T)
     close(func.jacfwd(added)(V), np.diag(np.exp(V) * V + np.exp(V) + 1))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: _written_row(a, b, lambda z: z[0]),
+        lambda a, b: _written_row(a, b, lambda z: xp.permute_dims(z, (1, 0))[0]),
+    ],
+)
+def test_writes_have_room_for_the_samples_of_all_levels(function):
+    """What is written to is batched by the inner level, what is written by both."""
+    rng = np.random.default_rng(0)
+    a, b = rng.uniform(-1, 1, (2, 4, 3, 3))
+
+    for transform in (func.jacfwd, func.jacrev, func.hessian):
+
+        def derivative(a, b, transform=transform):
+            of = function if transform is not func.hessian else lambda *ab: xp.sum(function(*ab))
+            return transform(of, argnums=1)(a, b)
+
+        nested = vmap(derivative)(a, b)
+        for n in range(4):
+            close(nested[n], derivative(a[n], b[n]))
+
+
+def _written_row(a, b, view):
+    z = xp.sin(a)
+    row = view(z)
+    row += b[0] * b[1]
+    row[:2] = b[1, :2] ** 2
+    return z * b
+
+
+def test_a_write_to_a_column_leaves_nothing_of_what_was_there():
+    """Also where the gradient is no number."""
+
+    def function(a, b):
+        z = xp.sin(a)
+        rows = xp.permute_dims(z, (1, 0))
+        rows[0] = 1.0
+        return z * b
+
+    b = np.array([[INF, 1.0], [NAN, 2.0]])
+    want = np.stack([[0.0, 0.0], np.cos(V) * b[:, 1]], axis=1)
+    a = np.stack([V, V], axis=1)
+    close(func.grad(lambda a: xp.sum(function(a, b)))(a), want)
+    close(vmap(func.grad(lambda a: xp.sum(function(a, b))))(a[None])[0], want)
+    batch = vmap(func.grad(lambda a, b: xp.sum(function(a, b))))
+    close(batch(a[None], b[None])[0], want)
 
 
 def test_writes_are_seen_by_all_views_of_what_is_written_to():

@@ -80,9 +80,9 @@ class CopySlices(Node):
         first, found[place] = found[place], None
         if self.edges[place] is None:
             return found
-        kept = +grad if grad.requires_grad else copy_of(grad)
+        kept = with_room_for(+grad if grad.requires_grad else copy_of(grad), first)
         here = self._view.replay(kept)
-        if not is_batched(of_view) and shares_elements(kept, here):
+        if shares_elements(kept, here):
             here[...] = 0.0 if first is None else first
             found[place] = kept
             return found
@@ -109,6 +109,21 @@ def place_in(view: ViewOf, facts: Facts, gradient: Any) -> Any:
         part = view.replay(whole)
     [placed] = grad(part, whole, gradient, create_graph=is_grad_enabled())
     return placed
+
+
+def with_room_for(whole: Any, *parts: Any) -> Any:
+    """Return a tensor that samples of ``parts`` can be written to.
+
+    That is ``whole`` where no part is batched by ``vmap``, and a copy that is batched at all of
+    their levels otherwise.
+    """
+    xp = array_namespace()
+    for each in parts:
+        if is_batched(each):
+            false = xp.any(xp.zeros_like(each, dtype=xp.bool))
+            is_bool = whole.dtype.kind == "b"
+            whole = whole | false if is_bool else whole + xp.astype(false, whole.dtype)
+    return whole
 
 
 def shares_elements(base: Any, other: Any) -> bool:

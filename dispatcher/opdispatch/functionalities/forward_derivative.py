@@ -235,15 +235,7 @@ class TableRule(ForwardRule):
             gradient = _conj(gradient)
             over = tuple(_MATRIX) if axis is None else _axes(args[axis])
             keeps = keepdims is not None and args[keepdims]
-            if has_elements(gradient) and has_elements(tangent):
-                moved = xp.sum(gradient * tangent, axis=over, keepdims=keeps)
-                if bool(xp.all(xp.isfinite(moved))):
-                    return moved
-            # What does not move adds nothing, however steep it is there, and the other way round.
-            counts = xp.logical_or(xp.isfinite(gradient), tangent != 0)
-            moves = xp.logical_or(xp.isfinite(tangent), gradient != 0)
-            parts = xp.where(counts, gradient, 0.0) * xp.where(moves, tangent, 0.0)
-            return xp.sum(parts, axis=over, keepdims=keeps)
+            return sum_of_moved(gradient, tangent, over, keeps)
 
         return push
 
@@ -255,6 +247,27 @@ class TableRule(ForwardRule):
             return _adjoint(formula(*find(args, tangents, results, given)))
 
         return push
+
+
+def sum_of_moved(gradient: Any, tangent: Any, axis: Any, keepdims: bool) -> Any:
+    """Return the sum of ``moved_by(gradient, tangent)``."""
+    xp = array_namespace()
+    if has_elements(gradient) and has_elements(tangent):
+        moved = xp.sum(gradient * tangent, axis=axis, keepdims=keepdims)
+        if bool(xp.all(xp.isfinite(moved))):
+            return moved
+    return xp.sum(moved_by(gradient, tangent), axis=axis, keepdims=keepdims)
+
+
+def moved_by(gradient: Any, tangent: Any) -> Any:
+    """Return ``gradient * tangent``.
+
+    What does not move adds nothing, however steep it is there, and the other way round.
+    """
+    xp = array_namespace()
+    counts = xp.logical_or(xp.isfinite(gradient), tangent != 0)
+    moves = xp.logical_or(xp.isfinite(tangent), gradient != 0)
+    return xp.where(counts, gradient, 0.0) * xp.where(moves, tangent, 0.0)
 
 
 def dispatched(value: Any) -> Any:

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from opdispatch.arrays.level_array import is_batched
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
-from opdispatch.autograd.view_nodes import shares_elements
+from opdispatch.autograd.view_nodes import shares_elements, with_room_for
 from opdispatch.errors import TransformError
 from opdispatch.functorch.batched_tensor import as_tensor, is_tensor, tensor_over
 from opdispatch.functorch.call_plan import NOT_TAKEN, CallPlan
@@ -286,8 +285,7 @@ def _placed(view: DualArray, root_value: Any, tangents: Sequence[Any]) -> Sequen
     xp = array_namespace()
     before, part = tangents
     whole = xp.zeros_like(root_value) if before is None else xp.asarray(before, copy=True)
-    if is_batched(part) and not is_batched(whole):  # room for all samples
-        whole = whole + xp.astype(xp.sum(xp.zeros_like(part)), whole.dtype)
+    whole = with_room_for(whole, part)
     place = view.replay(whole)
     place[...] = 0.0 if part is None else part
     return (whole,)

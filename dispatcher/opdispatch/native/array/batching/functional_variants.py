@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from opdispatch.autograd.view_nodes import with_room_for
 from opdispatch.functorch.batching_rule import BatchedCall, Rule
 from opdispatch.functorch.call_plan import CallPlan
 from opdispatch.native.array.batching.alignment import batched
@@ -18,9 +19,10 @@ _OF_VIEWS = ELEMENTWISE | MANIPULATION | PRODUCTS | INDEXING
 
 
 def _setitem(call: BatchedCall) -> tuple[Any, Any]:
-    """By the rule of ``setitem_``, for a copy, which has the batch of any argument."""
+    """By the rule of ``setitem_``, for a copy, which has the batches of all arguments."""
     x, overload = call.args[0], call.op.name.overload_name
-    whole = xp.astype(batched(x, call.dims[0], call.batch_size), x.dtype)
+    copied = xp.astype(batched(x, call.dims[0], call.batch_size), x.dtype)
+    whole = with_room_for(copied, *call.args[4], *call.args[5:])
     write = getattr(OPERATORS.setitem_, overload)
     args, dims = [whole, *call.args[1:]], [0, *call.dims[1:]]
     return INDEXING[f"setitem_.{overload}"](BatchedCall(CallPlan(write), call.info, args, dims))

@@ -35,16 +35,23 @@ def _abs_forward(x_t: Any, x: Any) -> Any:
     return xp.real(along) if x.dtype.kind == "c" else along
 
 
+def _asin(grad: Any, x: Any) -> Any:
+    # The reciprocal is of x alone: where it is infinite, gradients of zero have been added before.
+    return grad * conj(xp.reciprocal(xp.sqrt(1 - x * x)))
+
+
 def _acosh(grad: Any, x: Any) -> Any:
+    if x.dtype.kind != "c":
+        return grad * xp.reciprocal(xp.sqrt(x * x - 1))
     return grad / conj(xp.sqrt(x - 1)) / conj(xp.sqrt(x + 1))  # one by one: one of them may be zero
 
 
 _CONSTANT: Formulas = {"x": zeros_like, RESULT: Forward.CONSTANT}
 _UNARY: dict[str, Formulas] = {
     "abs": {"x": lambda grad, x: grad * xp.sign(x), RESULT: _abs_forward},
-    "acos": {"x": lambda grad, x: -grad / conj(xp.sqrt(1 - x * x))},
+    "acos": {"x": lambda grad, x: -_asin(grad, x)},
     "acosh": {"x": _acosh},
-    "asin": {"x": lambda grad, x: grad / conj(xp.sqrt(1 - x * x))},
+    "asin": {"x": _asin},
     "asinh": {"x": lambda grad, x: grad / conj(xp.sqrt(x * x + 1))},
     "atan": {"x": lambda grad, x: grad / conj(x * x + 1)},
     "atanh": {"x": lambda grad, x: grad / conj(1 - x * x)},
@@ -104,13 +111,16 @@ def _pow_base(grad: Any, x1: Any, x2: Any) -> Any:
 
 
 def _pow_exponent(grad: Any, x1: Any, x2: Any, result: Any) -> Any:
-    gradient = grad * conj(result * _log(x1))
     if _is_number(x1) and x1 != 0:
-        return gradient
+        return grad * conj(result * _log(x1))
     # A power of zero stays zero.
     real = xp.real(x2) if x2.dtype.kind == "c" else x2
-    is_zero = real >= 0 if _is_number(x1) else xp.logical_and(x1 == 0, real >= 0)
-    return masked(xp.logical_not(is_zero), gradient)
+    if _is_number(x1):
+        return grad * masked(real < 0, conj(result * _log(x1)))
+    stays = xp.logical_and(x1 == 0, real >= 0)
+    # Masked before the logarithm, too, which is infinite there, and so are its derivatives.
+    slope = conj(result * xp.log(xp.where(stays, 1.0, x1)))
+    return grad * masked(xp.logical_not(stays), slope)
 
 
 def _larger(grad: Any, x1: Any, x2: Any) -> Any:
@@ -243,6 +253,18 @@ def _clip(grad: Any, x: Any, min: Any, max: Any) -> Any:
     return grad if max is None else masked(x <= max, grad)
 
 
+def _clip_forward(x_t: Any, min_t: Any, max_t: Any, x: Any, min: Any, max: Any, result: Any) -> Any:
+    """Choose the tangent of the limit that counts; with a limit of NaN, that of ``x``."""
+    moved = xp.zeros_like(result) if x_t is None else x_t
+    if max is not None:
+        moved = xp.where(x > max, 0.0 if max_t is None else max_t, moved)
+    if min is not None:
+        moved = xp.where(x < min, 0.0 if min_t is None else min_t, moved)
+    if min is None or max is None:
+        return moved
+    return xp.where(min > max, 0.0 if max_t is None else max_t, moved)
+
+
 def _clip_min(grad: Any, x: Any, min: Any, max: Any) -> Any:
     counts = x < min
     return masked(counts if max is None else xp.logical_and(counts, min < max), grad)
@@ -263,9 +285,9 @@ def _second(grad: Any, condition: Any) -> Any:
 
 _CHOICES: dict[str, Formulas] = {
     "clip": {"x": _clip},
-    "clip.ScalarMax": {"x": _clip, "min": _clip_min},
-    "clip.ScalarMin": {"x": _clip, "max": _clip_max},
-    "clip.Tensor": {"x": _clip, "min": _clip_min, "max": _clip_max},
+    "clip.ScalarMax": {"x": _clip, "min": _clip_min, RESULT: _clip_forward},
+    "clip.ScalarMin": {"x": _clip, "max": _clip_max, RESULT: _clip_forward},
+    "clip.Tensor": {"x": _clip, "min": _clip_min, "max": _clip_max, RESULT: _clip_forward},
     "where": {"x1": _first, "x2": _second},
     "where.ScalarOther": {"x1": _first},
     "where.ScalarSelf": {"x2": _second},

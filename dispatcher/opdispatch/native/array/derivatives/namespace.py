@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from opdispatch.arrays.level_array import is_batched
+from opdispatch.autograd.view_nodes import with_room_for
 from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
 from opdispatch.local_state.higher_floors import array_namespace, array_operators
 
@@ -64,14 +64,9 @@ def zeros_for(shape: Any, grad: Any, *others: Any) -> Any:
     Where ``grad`` or the others are batched by ``vmap``, so are they.
     """
     whole = xp.zeros(shape, dtype=grad.dtype, device=grad.device)
-    for each in (grad, *others):
-        if is_batched(each):
-            whole = whole + xp.astype(xp.sum(xp.zeros_like(each)), grad.dtype)
-    return whole
+    return with_room_for(whole, grad, *others)
 
 
 def copy_for(grad: Any, *others: Any) -> Any:
     """A copy of ``grad`` that parts of the others, or at their places, can be written to."""
-    if any(map(is_batched, others)) and not is_batched(grad):
-        return grad + zeros_for(grad.shape, grad, *others)
-    return +grad
+    return with_room_for(+grad, *others)

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from opdispatch.functionalities.derivative import Formulas, Forward
-from opdispatch.native.array.derivatives.namespace import masked, with_forward, xp, zeros_like
-from opdispatch.native.array.derivatives.reductions import kept, shared
+from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
+from opdispatch.functionalities.forward_derivative import sum_of_moved
+from opdispatch.native.array.derivatives.namespace import conj, masked, with_forward, xp, zeros_like
+from opdispatch.native.array.derivatives.reductions import kept, mean_of, shared
 
 _MATRIX = (-2, -1)
 
@@ -19,16 +20,38 @@ def _vector_norm(
     grad, norm = kept(grad, x.shape, axis, keepdims), kept(result, x.shape, axis, keepdims)
     if ord == 0:
         return None  # nothing goes back, whatever comes before
-    if ord == 1:
-        return grad * xp.sign(x)
     if ord in (math.inf, -math.inf):
         return xp.sign(x) * shared(grad, xp.abs(x) == norm, axis)
+    slope = _slope_of_powers(x, ord)
+    return grad * (slope if ord == 1 else slope / _divisor(norm, ord))
+
+
+def _slope_of_powers(x: Any, ord: float) -> Any:
+    """Return the derivative of the sum of powers of sizes, divided by ``ord``."""
     if ord == 2:
-        return x * masked(norm != 0, grad / norm)
-    scale = masked(norm != 0, grad / norm ** (ord - 1))
+        return x
     if ord > 2:
-        return x * xp.abs(x) ** (ord - 2) * scale
-    return xp.sign(x) * masked(x != 0, xp.abs(x) ** (ord - 1)) * scale
+        return x * xp.abs(x) ** (ord - 2)
+    return xp.sign(x) if ord == 1 else xp.sign(x) * masked(x != 0, xp.abs(x) ** (ord - 1))
+
+
+def _divisor(norm: Any, ord: float) -> Any:
+    """Return what the slope of powers is divided by: nothing moves the norm of zeros."""
+    divisor = xp.where(norm != 0, norm, math.inf) if ord > 1 else norm
+    return divisor if ord == 2 else divisor ** (ord - 1)
+
+
+def _vector_norm_forward(
+    x_t: Any, x: Any, axis: Sequence[int] | None, keepdims: bool, ord: Any, result: Any
+) -> Any:
+    if ord == 0:
+        return None
+    if ord in (math.inf, -math.inf):
+        mask = xp.abs(x) == kept(result, x.shape, axis, keepdims)
+        return mean_of(conj(xp.sign(x)) * x_t, mask, axis, keepdims)
+    moved = sum_of_moved(conj(_slope_of_powers(x, ord)), x_t, axis, keepdims)
+    # Divided at the end: what is infinite there, or zero, is so of all elements.
+    return moved if ord == 1 else moved / _divisor(result, ord)
 
 
 def _fro(grad: Any, x: Any, keepdims: bool, result: Any) -> Any:
@@ -61,6 +84,6 @@ _NORM: Formulas = {"x": _matrix_norm}
 _NORMS: dict[str, Formulas] = {
     "linalg_matrix_norm": _NORM,
     "linalg_matrix_norm.ord": _NORM,
-    "linalg_vector_norm": {"x": _vector_norm},
+    "linalg_vector_norm": {"x": _vector_norm, RESULT: _vector_norm_forward},
 }
 NORMS = with_forward(Forward.REDUCTION, _NORMS)

@@ -8,6 +8,7 @@ from typing import Any
 
 from opdispatch.arrays.level_array import has_elements
 from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
+from opdispatch.functionalities.forward_derivative import moved_by
 from opdispatch.native.array.derivatives.manipulation import cut, part_of
 from opdispatch.native.array.derivatives.namespace import conj, masked, with_forward, xp, zeros_like
 
@@ -68,14 +69,23 @@ def _std(grad: Any, x: Any, axis: Axes, correction: Any, keepdims: bool, result:
 
 def shared(grad: Any, mask: Any, axis: Axes) -> Any:
     """A gradient where the mask is set, in equal parts."""
-    mask = xp.astype(mask, grad.dtype)
-    return grad / xp.sum(mask, axis=axis, keepdims=True) * mask
+    return masked(mask, grad / xp.sum(xp.astype(mask, grad.dtype), axis=axis, keepdims=True))
+
+
+def mean_of(x_t: Any, mask: Any, axis: Axes, keepdims: bool) -> Any:
+    """Return the mean of a tangent where the mask is set; NaN where it is set nowhere."""
+    count = xp.sum(xp.astype(mask, x_t.dtype), axis=axis, keepdims=keepdims)
+    return xp.sum(masked(mask, x_t), axis=axis, keepdims=keepdims) / count
 
 
 def _extremum(grad: Any, x: Any, axis: Axes, keepdims: bool, result: Any) -> Any:
     """That of the largest or smallest elements, which share it."""
     mask = x == kept(result, x.shape, axis, keepdims)
     return shared(kept(grad, x.shape, axis, keepdims), mask, axis)
+
+
+def _extremum_forward(x_t: Any, x: Any, axis: Axes, keepdims: bool, result: Any) -> Any:
+    return mean_of(x_t, x == kept(result, x.shape, axis, keepdims), axis, keepdims)
 
 
 # -- products: that of the others cannot be had by dividing zeros and infinities -------------------
@@ -204,11 +214,11 @@ def _cumulative_prod_forward(
     else:
         before = part_of(before, axis, 0, x.shape[axis])
     # Each element's own part, times what comes after it.
-    own = xp.unstack(before * x_t, axis=axis)
+    own = xp.unstack(moved_by(before, x_t), axis=axis)
     each_x = xp.unstack(x, axis=axis)
     parts: list[Any] = []
     for n, part in enumerate(own):
-        parts.append(part if n == 0 else parts[-1] * each_x[n] + part)
+        parts.append(part if n == 0 else moved_by(each_x[n], parts[-1]) + part)
     if not parts:
         return xp.zeros_like(result)
     if include_initial:
@@ -229,8 +239,8 @@ _LINEAR: dict[str, Formulas] = {
 }
 _OTHERS: dict[str, Formulas] = {
     "cumulative_prod": {"x": _cumulative_prod, RESULT: _cumulative_prod_forward},
-    "max": {"x": _extremum},
-    "min": {"x": _extremum},
+    "max": {"x": _extremum, RESULT: _extremum_forward},
+    "min": {"x": _extremum, RESULT: _extremum_forward},
     "prod": {"x": _prod},
     "sort": {"x": _sort, RESULT: _sort_forward},
     "std": {"x": _std},

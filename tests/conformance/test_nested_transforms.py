@@ -1,0 +1,69 @@
+"""All transforms, nested at random, beside those of ``torch.func``, where PyTorch is installed.
+
+At ordinary points, and at special ones: zeros, ties, infinities, NaN, equal eigenvalues, matrices
+without full rank and without elements. Where PyTorch's derivative is NaN, it may exist here.
+"""
+
+import numpy as np
+import pytest
+
+from tests.conformance.golden_file import SCALE, SEED
+
+pytest.importorskip("torch")
+from tests.conformance.array_programs import OF_LAPACK, OF_SIGNS, SIDES, Case, drawn
+
+# torch.func.jvp compiles rules of its own when it first meets their operator.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.torch.jit.script.:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # of NumPy, about infinities and NaN
+    pytest.mark.filterwarnings("ignore::UserWarning"),  # of PyTorch, about slow batches
+]
+PROGRAMS = 40
+"""How many there are in each test, times the scale."""
+
+
+def close(got: np.ndarray, want: np.ndarray) -> np.ndarray:
+    tolerance = 2e-3 if want.dtype in (np.float32, np.complex64) else 1e-5
+    return np.isclose(got, want, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def compare(case: Case, want: np.ndarray) -> None:
+    """Assert that a case has PyTorch's result wherever that means something."""
+    got = case.run(SIDES[0])
+    assert got.shape == want.shape
+    steps = {name for name, _ in case.steps}
+    if want.dtype.kind == "c":
+        compared = np.isfinite(want)
+    else:
+        compared = ~np.isnan(want) | (not case.is_differentiated)
+    if not OF_SIGNS.isdisjoint(steps):
+        compared &= ~np.isnan(got)
+    if not OF_LAPACK.isdisjoint(steps):
+        try:
+            compared &= (
+                np.isfinite(want) & np.isfinite(got) & close(case.moved().run(SIDES[1]), want)
+            )
+        except RuntimeError:
+            return
+    agrees = close(got, want) | ~compared
+    assert agrees.all(), f"{got[~agrees]} instead of {want[~agrees]}"
+
+
+@pytest.mark.parametrize("is_special", [False, True])
+@pytest.mark.parametrize("part", range(4))
+def test_nested_transforms_agree_with_torch_at_ordinary_and_special_points(part, is_special):
+    rng = np.random.default_rng([SEED, part, is_special])
+    compared = 0
+    for _ in range(PROGRAMS * SCALE):
+        case = drawn(rng, is_special)
+        try:
+            want = case.run(SIDES[1])
+        except (RuntimeError, NotImplementedError, IndexError):
+            continue  # there are nestings that PyTorch has no formulas for
+        try:
+            compare(case, want)
+        except Exception as error:
+            error.add_note(f"{case}, with the seed {SEED}")
+            raise
+        compared += 1
+    assert compared >= 0.8 * PROGRAMS * SCALE
