@@ -22,6 +22,8 @@ time, so that generated code may read it without a lock."""
 # Protects the order of changes; whoever reads sees a whole tuple. The newest first.
 _mutex = threading.Lock()
 _backends: tuple[ArrayBackend, ...] = ()
+# Which of them has the arrays of a class, once it has been asked.
+_owners: dict[type, ArrayBackend] = {}
 # Those whose kernels run in blocks.
 _with_blocks: tuple[ArrayBackend, ...] = ()
 # Those that make no arrays any more, as long as there are some: these know of them.
@@ -79,9 +81,10 @@ class BackendRegistration:
     def _publish(
         self, backends: tuple[ArrayBackend, ...], *retired: weakref.ref[ArrayBackend]
     ) -> None:
-        global _backends, _retired, _with_blocks
+        global _backends, _owners, _retired, _with_blocks
         _retired = (*retired, *_retired)  # at no time is an array of none
         _backends = backends
+        _owners = {}  # after them: see find_backend
         others = (each for each in _retired if each() not in (None, self.backend))
         _retired = (*retired, *others)
         _with_blocks = tuple(
@@ -148,8 +151,12 @@ def backends() -> tuple[ArrayBackend, ...]:
 
 def find_backend(cls: type) -> ArrayBackend | None:
     """The backend whose arrays are of that class, if there is one, be it retired."""
+    owners = _owners  # before the backends: what is noted in it, is of those or of newer ones
+    if (owner := owners.get(cls)) is not None:
+        return owner
     for backend in _backends:
         if backend.owns(cls):
+            owners[cls] = backend
             return backend
     retired = (reference() for reference in _retired)
     return next((each for each in retired if each is not None and each.owns(cls)), None)

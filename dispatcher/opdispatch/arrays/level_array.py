@@ -51,7 +51,10 @@ class LevelArray:
     @property
     def device(self) -> str:
         """Where the elements are."""
-        return str(self.value.device)
+        value = self.value
+        while isinstance(array := getattr(value, "array", None), LevelArray):
+            value = array.value
+        return str(value.device)
 
     def detached(self) -> LevelArray:
         """The same, over a tensor below that records nothing: it is cut off at every level."""

@@ -71,21 +71,23 @@ class BatchedCall:
 
     def ndim(self, place: int) -> int:
         """How many dimensions a sample of an argument has."""
-        return int(self.args[place].ndim) - (self.dims[place] is not None)
+        value = self.args[place]
+        array = value.array if type(value) is Tensor else value
+        return len(array.shape) - (self.dims[place] is not None)
 
     def shape(self, place: int) -> tuple[int, ...]:
         """The shape of a sample of an argument."""
-        shape = tuple(self.args[place].shape)
+        value = self.args[place]
+        shape = tuple((value.array if type(value) is Tensor else value).shape)
         return shape if self.dims[place] is None else shape[1:]
 
     def place(self, argument: str) -> int:
         """Where an argument is."""
-        arguments = self.plan.schema.arguments
-        return next(place for place, each in enumerate(arguments) if each.name == argument)
+        return self.plan.places[argument]
 
     def value(self, argument: str) -> Any:
         """An argument."""
-        return self.args[self.place(argument)]
+        return self.args[self.plan.places[argument]]
 
     def run(self, args: Sequence[Any] | None = None, **changes: Any) -> Any:
         """Call the operator with these arguments, all of them, but for changes by name."""
@@ -93,7 +95,7 @@ class BatchedCall:
         if changes:
             args = list(args)
             for name, value in changes.items():
-                args[self.place(name)] = value
+                args[self.plan.places[name]] = value
         plan = self.plan
         return plan.call(args) if plan.has_keywords else plan.op(*args)
 

@@ -29,6 +29,7 @@ class CallPlan:
         "has_keywords",
         "makes_one",
         "op",
+        "places",
         "schema",
         "signature",
     )
@@ -37,6 +38,8 @@ class CallPlan:
         self.op = op
         self.signature = op.call_signature
         self.schema = self.signature.schema
+        self.places = {each.name: place for place, each in enumerate(self.schema.arguments)}
+        """Where each argument is."""
         self.has_keywords = bool(self.signature.keyword_only_names)
         self.makes_one = len(self.schema.returns) == 1 and not self.signature.written
         """Whether a call writes to nothing and returns one value."""
