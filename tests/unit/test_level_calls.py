@@ -49,8 +49,9 @@ def functions_entered(call):
         (lambda f: func.jvp(f, (X,), (T,)), 34),
         (lambda f: func.jacfwd(f)(X), 61),
         (lambda f: func.jacfwd(func.jacfwd(f))(X), 240),
+        (lambda f: func.hessian(lambda x: xp.sum(f(x)))(X), 370),
     ],
-    ids=["vmap", "jvp", "jacfwd", "jacfwd of jacfwd"],
+    ids=["vmap", "jvp", "jacfwd", "jacfwd of jacfwd", "hessian"],
 )
 def test_an_operator_enters_few_functions_at_the_levels_of_transforms(transform, most):
     fewer, more = (functions_entered(lambda n=n: transform(layers(n))) for n in (2, 3))

@@ -16,12 +16,11 @@ from opdispatch.functorch.call_plan import NOT_TAKEN, CallPlan
 from opdispatch.functorch.dynamic_layer import (
     TOP,
     Frame,
-    map_tensors,
     process_at_top,
     send_down,
 )
 from opdispatch.functorch.jvp_layer import DualLayer
-from opdispatch.functorch.tensor_wrapper import unwrap_dead
+from opdispatch.functorch.tensor_wrapper import all_alive
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
@@ -38,32 +37,44 @@ def to_top_level(op: OperatorHandle, keys: DispatchKeySet) -> Callable[..., Any]
     It raises NoKernelError if there is none.
     """
     plan = CallPlan(op)
-    signature, names = plan.signature, plan.signature.keyword_only_names
 
     def hand_over(*args: Any) -> Any:
         frame = TOP.get() or _frame(op, _K.FuncTorchDynamicLayerFrontMode)
         layer, now = frame.layer, LOCAL_STATE.get()
         known = layer.served
         if known is not None and known[0] is now and known[1] is frame:
-            below = known[2]
+            below, processing = known[2], known[3]
         else:
-            below = layer.serve_in(frame, now)
+            below, processing = layer.serve_in(frame, now)
         if below is not None:
             result = layer.take(plan, frame, below, args)
             if result is not NOT_TAKEN:
                 return result
-        stack = map_tensors(unwrap_dead, args)
-        process_at_top(frame, op, stack)
-        return signature.unbox_returns(stack)
+        return process_at_top(processing, plan, all_alive(args))
 
+    return _with_keywords(hand_over, plan)
+
+
+def to_next_level(op: OperatorHandle, keys: DispatchKeySet) -> Callable[..., Any]:
+    """Return a function that hands calls from the topmost level to the next.
+
+    It raises NoKernelError if there is none.
+    """
+    plan = CallPlan(op)
+
+    def hand_down(*args: Any) -> Any:
+        frame = TOP.get() or _frame(op, _K.FuncTorchDynamicLayerBackMode)
+        return send_down(frame, plan, args)
+
+    return _with_keywords(hand_down, plan)
+
+
+def _with_keywords(function: Callable[..., Any], plan: CallPlan) -> Callable[..., Any]:
+    """Return a function of all arguments in order as one that takes keyword-only ones by name."""
+    names = plan.signature.keyword_only_names
     if not names:
-        return hand_over
-    return lambda *args, **named: hand_over(*args, *[named[name] for name in names])
-
-
-def to_next_level(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Hand a call from the topmost level to the next. Raises NoKernelError if there is none."""
-    send_down(_frame(op, _K.FuncTorchDynamicLayerBackMode), op, stack)
+        return function
+    return lambda *args, **named: function(*args, *[named[name] for name in names])
 
 
 def without_wrappers(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
@@ -75,10 +86,11 @@ def without_wrappers(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any])
     frame = TOP.get()
     if frame is not None and isinstance(frame.layer, DualLayer):
         # As at its arrival, but that the call has come to no rule.
-        stack[:] = map_tensors(unwrap_dead, stack)
-        process_at_top(frame, op, stack)
+        plan, processing = CallPlan(op), Frame(frame.layer, frame.below, LOCAL_STATE.get())
+        result = process_at_top(processing, plan, all_alive(stack))
+        stack[:] = plan.signature.box_returns(result)
         return
-    unwrapped = map_tensors(unwrap_dead, stack)
+    unwrapped = all_alive(stack)
     if all(map(_is_same, unwrapped, stack)):
         raise _refusal(
             op, _K.FuncTorchGradWrapper, "no argument is the wrapper of a finished transform"
@@ -106,6 +118,6 @@ def _refusal(op: OperatorHandle, key: DispatchKey, missing: str) -> NoKernelErro
 
 FALLBACKS = {
     _K.FuncTorchDynamicLayerFrontMode: KernelFunction.from_operator(to_top_level),
-    _K.FuncTorchDynamicLayerBackMode: KernelFunction.from_boxed(to_next_level),
+    _K.FuncTorchDynamicLayerBackMode: KernelFunction.from_operator(to_next_level),
     _K.FuncTorchGradWrapper: KernelFunction.from_boxed(without_wrappers),
 }

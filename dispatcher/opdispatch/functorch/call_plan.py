@@ -26,6 +26,7 @@ class CallPlan:
         "asks_vmap_mode",
         "batching_rule",
         "forward_rule",
+        "gives_views",
         "has_keywords",
         "makes_one",
         "op",
@@ -43,6 +44,10 @@ class CallPlan:
         self.has_keywords = bool(self.signature.keyword_only_names)
         self.makes_one = len(self.schema.returns) == 1 and not self.signature.written
         """Whether a call writes to nothing and returns one value."""
+        self.gives_views = any(
+            each.alias_info is not None and not each.alias_info.is_write
+            for each in self.schema.returns
+        )
         self.asks_vmap_mode = op.asks_vmap_mode
         self.batching_rule: Callable[..., Any] | None = _find_rule(
             op, DispatchKey.FuncTorchBatched, "batching_rule"

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
 from opdispatch.errors import AutogradError
 from opdispatch.functorch.batched_tensor import is_tensor
-from opdispatch.functorch.call_plan import CallPlan
 from opdispatch.functorch.forward_rule import ForwardRule
 from opdispatch.functorch.grad_transform import Recorded
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
@@ -27,11 +26,6 @@ from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from opdispatch.dispatch.operator_handle import OperatorHandle
-
-
-def rule_of(op: OperatorHandle) -> ForwardRule:
-    """Return the operator's rule; of one that has none, its backward formula twice."""
-    return CallPlan(op).forward_rule or DoubleBackward(op.call_signature.schema)
 
 
 class DoubleBackward(ForwardRule):

@@ -16,7 +16,7 @@ exception leaves nothing behind.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -58,17 +58,6 @@ def bits_off_but_for(own: int) -> int:
     return _ALL_BITS & ~(own | _BACK_BITS)
 
 
-def call_stack(op: OperatorHandle, stack: list[Any]) -> None:
-    """Call ``op`` as ``call_boxed`` does, by the compiled call, which is the shorter one."""
-    signature = op.call_signature
-    if signature.keyword_only_names:
-        args, kwargs = signature.split(stack)
-        result = op(*args, **kwargs)
-    else:
-        result = op(*stack)
-    stack[:] = (result,) if len(signature.schema.returns) == 1 else signature.box_returns(result)
-
-
 def comes_first(state: LocalState) -> bool:
     """Return whether autocast or a tracer sees calls before a level does, or a watch each step."""
     return (
@@ -96,16 +85,16 @@ class DynamicLayer(ABC):
         # replaced as a whole, and goes with the level: see Note [Nothing is switched on].
         self._entered: tuple[LocalState, LocalState] | None = None
         self._lowered: tuple[LocalState, LocalState] | None = None
-        self.served: tuple[LocalState, Frame, LocalState | None] | None = None
-        """What ``serve_in`` has found last."""
+        self.served: tuple[LocalState, Frame, LocalState | None, Frame] | None = None
+        """What ``serve_in`` has found last, and what for."""
 
     def end(self) -> None:
         """The function has returned: its tensors may live on, what was switched on must not."""
         self.is_alive = False
         self._entered = self._lowered = self.served = None
 
-    def call_with(self, included: int, excluded: int, op: OperatorHandle, stack: list[Any]) -> None:
-        """Call an operator with this level's keys switched on, and others off."""
+    def call_with(self, included: int, excluded: int, plan: CallPlan, args: Sequence[Any]) -> Any:
+        """Return what an operator returns with this level's keys switched on, and others off."""
         state = LOCAL_STATE.get()
         known = self._entered
         if known is None or known[0] is not state:
@@ -114,7 +103,7 @@ class DynamicLayer(ABC):
             self._entered = known = (state, replace(state, included=on, excluded=off))
         token = LOCAL_STATE.set(known[1])
         try:
-            call_stack(op, stack)
+            return plan.call(args) if plan.has_keywords else plan.op(*args)
         finally:
             LOCAL_STATE.reset(token)
 
@@ -146,14 +135,16 @@ class DynamicLayer(ABC):
         with Lowered(frame):
             return value.detach() if frame.layer is self else self.detach_below(value)
 
-    def serve_in(self, frame: Frame, now: LocalState) -> LocalState | None:
-        """Return what is switched on below the level for calls that may be taken at once.
+    def serve_in(self, frame: Frame, now: LocalState) -> tuple[LocalState | None, Frame]:
+        """Return what is switched on below the level for calls that may be taken at once, and the
+        frame in which others are processed.
 
-        None if something is switched on in ``now`` that comes before them.
+        None if something is switched on in ``now`` that comes before calls are taken.
         """
         below = None if comes_first(now) else self.state_below(frame, now)
-        self.served = (now, frame, below)
-        return below
+        processing = Frame(self, frame.below, now)
+        self.served = (now, frame, below, processing)
+        return below, processing
 
     def take(self, plan: CallPlan, frame: Frame, below: LocalState, args: Sequence[Any]) -> Any:
         """Return what a call returns, made at once at the level below, where ``below`` is on.
@@ -163,12 +154,16 @@ class DynamicLayer(ABC):
         return NOT_TAKEN
 
     @abstractmethod
-    def process(self, op: OperatorHandle, stack: list[Any]) -> None:
-        """A call that has arrived: calls the operator with this level's keys."""
+    def process(self, plan: CallPlan, args: Sequence[Any]) -> Any:
+        """Return what a call returns that has arrived: that of the operator with this level's keys.
+
+        No argument is of a level that is over.
+        """
 
     @abstractmethod
-    def send_to_next(self, op: OperatorHandle, stack: list[Any]) -> None:
-        """A call that this level has dealt with: calls the operator, now at the level below."""
+    def send_to_next(self, plan: CallPlan, args: Sequence[Any]) -> Any:
+        """Return what a call returns that this level has dealt with: that of the operator at the
+        level below, which is current."""
 
     def __repr__(self) -> str:
         return f"<{self.name} at level {self.level}>"
@@ -220,11 +215,11 @@ def pushed(layer: DynamicLayer) -> Iterator[None]:
         LOCAL_STATE.reset(local)
 
 
-def process_at_top(frame: Frame, op: OperatorHandle, stack: list[Any]) -> None:
-    """Hands a call to the topmost level, and notes what is switched on."""
-    token = TOP.set(Frame(frame.layer, frame.below, LOCAL_STATE.get()))
+def process_at_top(frame: Frame, plan: CallPlan, args: Sequence[Any]) -> Any:
+    """Return what the topmost level makes of a call; ``frame`` has what is switched on."""
+    token = TOP.set(frame)
     try:
-        frame.layer.process(op, stack)
+        return frame.layer.process(plan, args)
     finally:
         TOP.reset(token)
 
@@ -234,7 +229,7 @@ def call_without(keys: int, op: OperatorHandle, stack: list[Any]) -> None:
     state = LOCAL_STATE.get()
     token = LOCAL_STATE.set(replace(state, excluded=state.excluded | keys))
     try:
-        call_stack(op, stack)
+        op.call_boxed(stack)
     finally:
         LOCAL_STATE.reset(token)
 
@@ -258,15 +253,12 @@ class Lowered:
         LOCAL_STATE.reset(self._local)
 
 
-def send_down(frame: Frame, op: OperatorHandle, stack: list[Any]) -> None:
-    """Hand a call to the level below."""
-    with Lowered(frame):
-        frame.layer.send_to_next(op, stack)
-
-
-def map_tensors(function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
-    """The values, with ``function`` of each, and of each in a list."""
-    return [
-        [function(each) for each in value] if type(value) is list else function(value)
-        for value in values
-    ]
+def send_down(frame: Frame, plan: CallPlan, args: Sequence[Any]) -> Any:
+    """Return what a call returns at the level below."""
+    local = LOCAL_STATE.set(frame.layer.state_below(frame, LOCAL_STATE.get()))
+    top = TOP.set(frame.below)
+    try:
+        return frame.layer.send_to_next(plan, args)
+    finally:
+        TOP.reset(top)
+        LOCAL_STATE.reset(local)

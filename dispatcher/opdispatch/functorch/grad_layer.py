@@ -5,16 +5,16 @@ Mirrors ``functorch/ADInterpreters.cpp``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from opdispatch.errors import TransformError
-from opdispatch.functorch.batched_tensor import is_tensor
+from opdispatch.functorch.batched_tensor import is_tensor, tensor_over
+from opdispatch.functorch.call_plan import CallPlan
 from opdispatch.functorch.dynamic_layer import (
     AUTOGRAD_BITS,
     DynamicLayer,
     bits_off_but_for,
-    call_stack,
-    map_tensors,
     state_outside,
 )
 from opdispatch.functorch.tensor_wrapper import WrappedArray, is_of, make_wrapper
@@ -22,9 +22,6 @@ from opdispatch.functorch.written import original_of_write
 from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET, BACKEND_MASK
 from opdispatch.local_state.grad_mode import is_grad_enabled, no_grad
 from opdispatch.tensors.tensor import Tensor
-
-if TYPE_CHECKING:
-    from opdispatch.dispatch.operator_handle import OperatorHandle
 
 _OFF = bits_off_but_for(AUTOGRAD_BITS)
 
@@ -44,56 +41,64 @@ class GradLayer(DynamicLayer):
         off = state_outside().excluded & AUTOGRAD_KEYSET.bits & ~BACKEND_MASK
         self._recorded_before = is_grad_enabled() and not off
 
-    def process(self, op: OperatorHandle, stack: list[Any]) -> None:
+    def process(self, plan: CallPlan, args: Sequence[Any]) -> Any:
         """Make wrappers of what comes from outside; it is constant here."""
-        stack[:] = map_tensors(self._own, stack)
-        self.call_with(0, _OFF, op, stack)
+        return self.call_with(0, _OFF, plan, [*map(self._own, args)])
 
     def _own(self, value: Any) -> Any:
+        if type(value) is list:
+            return [*map(self._own, value)]
         if type(value) is not Tensor or is_of(value, self):
             return value
         return make_wrapper(self, value, is_immutable=True)
 
-    def send_to_next(self, op: OperatorHandle, stack: list[Any]) -> None:
-        """Call it with what is below the wrappers, and wraps what it returns.
+    def send_to_next(self, plan: CallPlan, args: Sequence[Any]) -> Any:
+        """Call it with what is below the wrappers, and wrap what it returns.
 
         Raises TransformError if it writes to what the function has from outside.
         """
-        given = list(stack)
-        schema = op.call_signature.schema
-        for argument, value in zip(schema.arguments, given, strict=True):
-            if argument.is_write and any(map(_is_immutable, _each(value))):
-                raise TransformError(
-                    f"{op.name} writes to its argument {argument.name!r}, which the function that "
-                    f"{self.name} transforms has from outside",
-                    hint="give it to the function as an argument, or write to a copy",
-                    operator=str(op.name),
-                )
-        stack[:] = map_tensors(self._below, stack)
-        below = list(stack)
+        if plan.signature.written:
+            self._check_writes(plan, args)
+        below = [*map(self._below, args)]
         if self._recorded_before:
-            call_stack(op, stack)
+            result = plan.call(below)
         else:
             with no_grad():
-                call_stack(op, stack)
+                result = plan.call(below)
+        if type(result) is Tensor and plan.makes_one and not plan.gives_views:
+            return tensor_over(WrappedArray(self, result, False))
+        schema = plan.schema
         is_view = any(
             argument.alias_info is not None and any(map(_is_immutable, _each(value)))
-            for argument, value in zip(schema.arguments, given, strict=True)
+            for argument, value in zip(schema.arguments, args, strict=True)
         )
+        results = plan.signature.box_returns(result)
         for place, returned in enumerate(schema.returns):
             if returned.alias_info is not None and returned.alias_info.is_write:
-                stack[place] = original_of_write(schema, place, stack[place], below, given)
+                results[place] = original_of_write(schema, place, results[place], below, args)
             elif returned.type.dispatches:
                 immutable = is_view and returned.alias_info is not None
-                stack[place] = map_tensors(
-                    lambda each, immutable=immutable: self._wrapped(each, immutable),  # type: ignore[misc]
-                    [stack[place]],
-                )[0]
+                results[place] = self._wrapped(results[place], immutable)
+        return plan.signature.unbox_returns(results)
+
+    def _check_writes(self, plan: CallPlan, args: Sequence[Any]) -> None:
+        for argument, value in zip(plan.schema.arguments, args, strict=True):
+            if argument.is_write and any(map(_is_immutable, _each(value))):
+                raise TransformError(
+                    f"{plan.op.name} writes to its argument {argument.name!r}, which the function "
+                    f"that {self.name} transforms has from outside",
+                    hint="give it to the function as an argument, or write to a copy",
+                    operator=str(plan.op.name),
+                )
 
     def _below(self, value: Any) -> Any:
+        if type(value) is list:
+            return [*map(self._below, value)]
         return value.array.value if is_of(value, self) else value
 
     def _wrapped(self, value: Any, is_immutable: bool) -> Any:
+        if type(value) is list:
+            return [self._wrapped(each, is_immutable) for each in value]
         if not is_tensor(value):
             return value
         return make_wrapper(self, value, is_immutable=is_immutable)

@@ -20,6 +20,7 @@ from opdispatch.autograd.view_nodes import shares_elements, with_room_for
 from opdispatch.errors import TransformError
 from opdispatch.functorch.batched_tensor import as_tensor, is_tensor, tensor_over
 from opdispatch.functorch.call_plan import NOT_TAKEN, CallPlan
+from opdispatch.functorch.double_backward import DoubleBackward
 from opdispatch.functorch.dual_tensor import DualArray, dual_of, make_dual
 from opdispatch.functorch.dynamic_layer import (
     TOP,
@@ -82,18 +83,17 @@ class DualLayer(DynamicLayer):
             TOP.reset(top)
             LOCAL_STATE.reset(local)
 
-    def process(self, op: OperatorHandle, stack: list[Any]) -> None:
+    def process(self, plan: CallPlan, args: Sequence[Any]) -> Any:
         """Call an operator that may be made of others, which are taken one by one.
 
         One that is not arrives at ``send_to_next``.
         """
-        self.call_with(0, _OFF, op, stack)
+        return self.call_with(0, _OFF, plan, args)
 
-    def send_to_next(self, op: OperatorHandle, stack: list[Any]) -> None:
+    def send_to_next(self, plan: CallPlan, args: Sequence[Any]) -> Any:
         """Carry tangents through a call that has not been taken apart."""
-        from opdispatch.functorch.double_backward import rule_of
-
-        stack[:] = op.call_signature.box_returns(self.carry(op, stack, rule_of(op)))
+        rule = plan.forward_rule or DoubleBackward(plan.schema)
+        return self.carry(plan.op, args, rule)
 
     def carry(self, op: OperatorHandle, given: Sequence[Any], rule: ForwardRule) -> Any:
         """Return what a call returns, with tangents.

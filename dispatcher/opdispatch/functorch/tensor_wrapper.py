@@ -6,6 +6,7 @@ level takes another's variables for its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from opdispatch.arrays.level_array import LevelArray
@@ -24,10 +25,14 @@ class WrappedArray(LevelArray):
     __slots__ = ("is_immutable",)
 
     def __init__(self, layer: DynamicLayer, value: Any, is_immutable: bool) -> None:
-        array = getattr(value, "array", None)
-        batched = isinstance(array, LevelArray) and array.is_batched
-        keys = keys_over(value.key_bits, WRAPPED)
-        super().__init__(layer, value, tuple(value.shape), batched, keys)
+        # All of LevelArray.__init__, at once: there is one for each result of each call.
+        array = value.array if type(value) is Tensor else value
+        self.key_bits = keys_over(value.key_bits, WRAPPED)
+        self.layer = layer
+        self.value = value
+        self.shape = tuple(array.shape)
+        self.dtype = array.dtype
+        self.is_batched = isinstance(array, LevelArray) and array.is_batched
         self.is_immutable = is_immutable
         """Whether the function has it from outside, not as an argument: it cannot be written to."""
 
@@ -48,6 +53,18 @@ def is_of(value: Any, layer: DynamicLayer) -> bool:
         and isinstance(value.array, WrappedArray)
         and value.array.layer is layer
     )
+
+
+def all_alive(values: Sequence[Any]) -> list[Any]:
+    """Return the values, and those in lists, as ``unwrap_dead`` does."""
+    found = [*values]
+    for place, value in enumerate(found):
+        if type(value) is Tensor:
+            if isinstance(value.array, WrappedArray) and not value.array.layer.is_alive:
+                found[place] = unwrap_dead(value)
+        elif type(value) is list:
+            found[place] = all_alive(value)
+    return found
 
 
 def unwrap_dead(value: Any) -> Any:

@@ -20,7 +20,6 @@ from opdispatch.functorch.dynamic_layer import (
     Frame,
     Lowered,
     bits_off_but_for,
-    call_stack,
 )
 from opdispatch.functorch.tensor_wrapper import WrappedArray, unwrap_dead
 from opdispatch.keys.dispatch_key import DispatchKey
@@ -57,7 +56,7 @@ class VmapLayer(DynamicLayer):
             dim: Any = None
             if type(value) is Tensor:
                 array = value.array
-                if isinstance(array, WrappedArray):
+                if isinstance(array, WrappedArray) and not array.layer.is_alive:
                     value = unwrap_dead(value)
                     array = getattr(value, "array", None)
                 if type(array) is BatchedArray and array.layer is self:
@@ -90,19 +89,21 @@ class VmapLayer(DynamicLayer):
             TOP.reset(top)
             LOCAL_STATE.reset(local)
 
-    def process(self, op: OperatorHandle, stack: list[Any]) -> None:
+    def process(self, plan: CallPlan, args: Sequence[Any]) -> Any:
         """Call it with FuncTorchBatched switched on: for tensors of a batch, that is next."""
+        op = plan.op
         if NONDETERMINISTIC in op.tags and not (
             op.has_kernel_for_dispatch_key(DispatchKey.FuncTorchVmapMode)
             or op.has_kernel_for_dispatch_key(DispatchKey.FuncTorchBatched)
         ):
+            stack = [*args]
             self._process_random(op, stack)
-        else:
-            self.call_with(_ON, _OFF, op, stack)
+            return plan.signature.unbox_returns(stack)
+        return self.call_with(_ON, _OFF, plan, args)
 
-    def send_to_next(self, op: OperatorHandle, stack: list[Any]) -> None:
+    def send_to_next(self, plan: CallPlan, args: Sequence[Any]) -> Any:
         """Call it: no tensor of this batch is among the arguments any more."""
-        call_stack(op, stack)
+        return plan.call(args)
 
     def _process_random(self, op: OperatorHandle, stack: list[Any]) -> None:
         """A random operator without a rule of its own: as ``randomness`` says."""

@@ -9,7 +9,7 @@ Mirrors ``functorch/FunctionalizeInterpreter.cpp``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from opdispatch.arrays import find_key_bits
 from opdispatch.errors import ArgumentError
+from opdispatch.functorch.call_plan import CallPlan
 from opdispatch.functorch.dynamic_layer import (
     TOP,
     DynamicLayer,
@@ -31,7 +32,7 @@ from opdispatch.keys.dispatch_key_set import bits_of_key
 from opdispatch.tensors.tensor import Tensor, handles_operators
 
 if TYPE_CHECKING:
-    from opdispatch.dispatch.operator_handle import OperatorHandle
+    pass
 
 _ON = bits_of_key(DispatchKey.Functionalize)
 _OFF = bits_off_but_for(_ON) | ABOVE.bits
@@ -59,15 +60,14 @@ class Level(DynamicLayer):
         super().end()
         self.is_over = True
 
-    def process(self, op: OperatorHandle, stack: list[Any]) -> None:
+    def process(self, plan: CallPlan, args: Sequence[Any]) -> Any:
         """Call it with Functionalize switched on."""
-        self.call_with(_ON, _OFF, op, stack)
+        return self.call_with(_ON, _OFF, plan, args)
 
-    def send_to_next(self, op: OperatorHandle, stack: list[Any]) -> None:
+    def send_to_next(self, plan: CallPlan, args: Sequence[Any]) -> Any:
         """Call an operator that Functionalize has let pass with values."""
-        stack[:] = map(self.value_of, stack)
-        op.call_boxed(stack)
-        stack[:] = map(self.make, stack)
+        results = plan.signature.box_returns(plan.call(list(map(self.value_of, args))))
+        return plan.signature.unbox_returns(list(map(self.make, results)))
 
     @contextmanager
     def below(self) -> Iterator[None]:
