@@ -2,8 +2,8 @@
 
 What stands above them:
 
-    commands, command_options   ``opdispatch serve`` and ``opdispatch worker``
-    state_commands              ``opdispatch state``
+    commands/                   ``opdispatch serve``, ``worker`` and ``state``
+    state_commands              the last one, where installations of before look for it
 
 The halves, each in folders with a map of their own. A process loads one of them:
 

@@ -19,7 +19,6 @@ PACKAGE = "opdispatch_server"
 FOLDER = Path(opdispatch_server.__file__).parent
 MODULE_NAME = re.compile(rf"{PACKAGE}(\.\w+)+")
 
-COMMANDS = ("commands", "command_options", "state_commands")
 DAEMON = (
     "daemon",
     "daemon.servicers",
@@ -42,7 +41,7 @@ FLOORS = ("commands", *DAEMON, *WORKER, *SHARED)
 def modules():
     """Return the modules of the server by dotted name, without the package's, and their files.
 
-    A folder's ``__init__`` has no code of its own, but for its docstring.
+    A folder's ``__init__`` has no code of its own: it hands names on.
     """
     found = {}
     for path in sorted(FOLDER.rglob("*.py")):
@@ -79,8 +78,6 @@ def imports_of(module):
 
 
 def room_of(module):
-    if module in COMMANDS:
-        return "commands"
     return module.rpartition(".")[0] or "ground"
 
 

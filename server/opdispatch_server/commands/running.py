@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from opdispatch_server.command_options import (
+from opdispatch_server.commands.options import (
     Cache,
     DaemonAddress,
     DirectPorts,
@@ -187,7 +187,7 @@ _SWITCH_SECONDS = 0.001
 
 # How interpreters start where there is no template to fork them.
 _START = "opdispatch_server.worker.interpreter_start"
-_BOOTSTRAP = Path(__file__).parent / "worker" / "environment_bootstrap.py"
+_BOOTSTRAP = Path(__file__).parents[1] / "worker" / "environment_bootstrap.py"
 
 
 def _fork_template() -> Template | None:
