@@ -17,6 +17,7 @@ SCHEMAS = [
     "views.both(Tensor(a) x, Tensor(b) y) -> (Tensor(a), Tensor(b))",
     "out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)",
     "g(Tensor x, int n=2, float? y=None, bool b=True, str s='a', int[] sizes=[1, 2]) -> Tensor[]",
+    "lists(int[2] a, int[3]? b, int[] c, Tensor[] d, float[1] e=1.0) -> (Tensor, int[2])",
     "nothing() -> ()",
 ]
 TAGS = [(), ("pointwise",), ("core", "pointwise"), ("needs_exact_strides",)]
@@ -63,6 +64,7 @@ def facts(ops, tag_name):
                 "tags": [tag_name(tag) for tag in op.tags],
                 "defaults": [each.default_value for each in schema.arguments],
                 "has_default": [each.has_default_value() for each in schema.arguments],
+                "sizes": [each.N for each in (*schema.arguments, *schema.returns)],
                 "packet": op.overloadpacket is packet,
                 "overloads": sorted(packet.overloads()),
                 "copies": copy.deepcopy(op) is op and copy.deepcopy(packet) is packet,

@@ -25,6 +25,7 @@ from opdispatch import (
     impl,
     ops,
 )
+from opdispatch.library import _scoped_library
 
 K = DispatchKey
 X = np.ones(2)
@@ -100,6 +101,13 @@ def test_an_unknown_key_is_refused(library):
 @pytest.mark.parametrize("kind", ["DEF", "FRAGMENT", "IMPL"])
 def test_undefined_is_no_dispatch_key_of_a_library(library, kind):
     assert library("t", kind, "Undefined").dispatch_key is DispatchKey.Undefined
+
+
+def test_a_scoped_library_goes_at_the_end_of_its_block(dispatcher):
+    with _scoped_library("scoped", "DEF", dispatcher=dispatcher) as lib:
+        lib.define("f() -> ()")
+        assert dispatcher.find_schema("scoped::f")
+    assert dispatcher.find_schema("scoped::f") is None
 
 
 def test_a_library_prints_as_in_pytorch(library, lib):

@@ -121,6 +121,33 @@ def test_a_sparse_tensor_gives_its_parts():
     assert np.shares_memory(tensor.values().array, tensor.array.data)
 
 
+@pytest.mark.parametrize("make", [coo, csr])
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_items_of_a_sparse_matrix_are_sparse_vectors(make, dim):
+    items = make().unbind(dim)
+    for item, want in zip(items, np.moveaxis(DENSE, dim, 0), strict=True):
+        assert item.layout == "sparse_coo"
+        np.testing.assert_array_equal(item.to_dense(), want)
+
+
+def test_items_of_a_sparse_tensor_hold_their_values_in_order():
+    x = sparse_coo_tensor([[1, 0, 1, 1], [2, 0, 0, 2]], [1.0, 2.0, 3.0, 4.0], (2, 3))
+    np.testing.assert_array_equal(x.unbind()[1]._indices(), [[2, 0, 2]])
+    np.testing.assert_array_equal(x.unbind()[1]._values(), [1, 3, 4])
+    numbers = x.unbind()[1].unbind()
+    assert [each.layout for each in numbers] == ["strided"] * 3
+    assert [float(each) for each in numbers] == [3, 0, 5]
+
+
+def test_items_of_a_quantized_tensor_are_views_of_its_integers():
+    x = quantized()
+    item = x.unbind(1)[2]
+    assert (item.q_scale(), item.q_zero_point()) == (x.q_scale(), x.q_zero_point())
+    x.int_repr().array[0, 2] += 1
+    np.testing.assert_array_equal(item.int_repr(), np.asarray(x.int_repr())[:, 2])
+    assert x.to_dense() is x
+
+
 def test_values_of_one_place_are_added_up():
     tensor = sparse_coo_tensor([[1, 0, 1]], [1.0, 2.0, 3.0])
     assert tensor.shape == (2,)

@@ -73,6 +73,14 @@ class QuantizedArray:
             steps = xp.astype(self.int_repr, np.int64) - self.zero_point
             return xp.astype(steps, np.float32) * np.float32(self.scale)
 
+    def unbind(self, axis: int) -> list[QuantizedArray]:
+        """Return the items along an axis: views."""
+        before = (slice(None),) * axis
+        return [
+            dataclasses.replace(self, int_repr=self.int_repr[(*before, n, ...)])
+            for n in range(self.shape[axis])
+        ]
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         raise ArgumentError("a quantized array is no dense one", hint="use dequantize()")
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from opdispatch.arrays.backends import device_of, find_backend
+from opdispatch.arrays.extents import check_elements
 from opdispatch.arrays.layout import (
     Facts,
     check_indices,
@@ -78,6 +80,29 @@ class SparseCoo(SparseLayout):
         make = getattr(module, "coo_array", None) or module.coo_matrix
         with making(f"a sparse_coo array of shape {list(facts.shape)}", device_of(values)):
             return make((values, tuple(indices)), shape=facts.shape)
+
+    def unbind(self, array: Any, axis: int) -> list[Any]:
+        """Return what there is at each place of an axis, arrays of one dimension less.
+
+        They hold their values in the order of the whole. Of a vector, they are dense. Raises
+        ArgumentError for more than there can be, and what the array library cannot make.
+        """
+        shape = tuple(array.shape)
+        if len(shape) == 1:
+            dense = self.to_dense(array)
+            return [dense[n, ...] for n in range(shape[0])]
+        indices, values = self.parts(array)
+        with self.making(f"{shape[axis]} sparse_coo arrays", array):
+            check_elements((shape[axis] + 1,))
+            xp = namespace_of(values)
+            order = xp.argsort(indices[axis], stable=True)
+            ends = xp.searchsorted(indices[axis][order], xp.arange(shape[axis] + 1)).tolist()
+        rest = Facts((*shape[:axis], *shape[axis + 1 :]))
+        others = [row[order] for n, row in enumerate(indices) if n != axis]
+        return [
+            self.assemble(([row[a:b] for row in others], values[order[a:b]]), rest)
+            for a, b in itertools.pairwise(ends)
+        ]
 
     def from_dense(self, array: Any) -> Any:
         """The elements that are not 0. Raises ArgumentError, DeviceError."""

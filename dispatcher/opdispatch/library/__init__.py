@@ -31,6 +31,8 @@ from opdispatch.library.library import (
     ops,
 )
 
+_scoped_library = Library  # PyTorch's name of a library that is closed at the end of a block
+
 __all__ = [
     "Library",
     "default_dispatcher",

@@ -119,7 +119,7 @@ class Argument:
         return self.type.dispatches
 
     @property
-    def list_size(self) -> int | None:
+    def N(self) -> int | None:  # noqa: N802 - PyTorch's name
         """The size of a list that says one, be it optional: 2 of ``int[2]?``."""
         inner = self.type.element if isinstance(self.type, OptionalType) else self.type
         return inner.size if isinstance(inner, ListType) else None
@@ -129,7 +129,7 @@ class Argument:
         return _typed(self) == _typed(other)
 
     def _identity(self) -> tuple[object, ...]:
-        kind = self.type.plain, self.list_size, _typed(self)
+        kind = self.type.plain, self.N, _typed(self)
         return (self.name, *kind, self.kwarg_only, self.alias_info)
 
     def __eq__(self, other: object) -> bool:

@@ -130,7 +130,7 @@ def _reads(new: Argument, old: Argument) -> bool:
 def _have_one_place(new: Argument, old: Argument) -> bool:
     return (
         new.name == old.name
-        and new.list_size == old.list_size
+        and new.N == old.N
         and new.alias_info == old.alias_info
         and (old.kwarg_only or not new.kwarg_only)
     )

@@ -111,13 +111,13 @@ class TensorLayouts:
         return self._of(SPARSE_CSR.from_dense(self.array))
 
     def to_dense(self) -> Self:
-        """The tensor with all of its zeros: itself, if it is dense.
+        """The tensor with all of its zeros: itself, if it is dense or quantized.
 
-        Raises ArgumentError for quantized and nested tensors, and for a shape that no memory has,
-        and DeviceMemoryError.
+        Raises ArgumentError for nested tensors, and for a shape that no memory has, and
+        DeviceMemoryError.
         """
         layout = self._other_layout
-        if layout is None:
+        if layout is None or layout is QUANTIZED:
             return self
         if not isinstance(layout, SparseLayout):
             raise self._refusal("be made dense")
@@ -137,6 +137,13 @@ class TensorLayouts:
         layout = self._require("indices", SPARSE_COO)
         indices = layout.parts(self.array)[0].astype(np.int64, copy=False)
         return self._of(indices, is_view=True)
+
+    _indices = indices  # PyTorch's name of what is stored, coalesced or not
+
+    def _values(self) -> Self:
+        """Return the values of a sparse_coo tensor as they are stored, by PyTorch's name."""
+        self._require("_values", SPARSE_COO)
+        return self.values()
 
     def crow_indices(self) -> Self:
         """Where each row of a sparse_csr tensor begins in ``values``, and the end."""
@@ -182,15 +189,28 @@ class TensorLayouts:
         """Where each component of a nested tensor begins in ``values``, and the end."""
         return self._part("offsets", NESTED)
 
-    def unbind(self) -> tuple[Self, ...]:
-        """The components of a nested tensor, or the items of a dense one: views."""
-        if self.is_nested:
+    def unbind(self, dim: int = 0) -> tuple[Self, ...]:
+        """Return the components of a nested tensor, or the items of another one along ``dim``.
+
+        They are views, but for those of sparse tensors, which are sparse_coo, and without
+        dimensions dense. Raises ArgumentError for a dimension that there is not.
+        """
+        ndim = len(self.array.shape)
+        if not -ndim <= dim < ndim:
+            raise ArgumentError(
+                f"a tensor of {ndim} dimensions has no items to unbind along dimension {dim}"
+            )
+        axis, layout = dim % ndim, self._other_layout
+        if layout is None:
+            return tuple(array_namespace().unstack(self, axis=axis))
+        if layout is NESTED:
+            if axis:
+                raise ArgumentError(f"a nested tensor is unbound along dimension 0, and not {dim}")
             return tuple(self._of(each, is_view=True) for each in self.array.unbind())
-        if not isinstance(self.array, LevelArray):
-            self._require_dense("be unbound")
-        if not self.array.shape:
-            raise ArgumentError("a tensor of 0 dimensions has no items to unbind")
-        return tuple(array_namespace().unstack(self, axis=0))
+        if layout is QUANTIZED:
+            return tuple(self._of(each, is_view=True) for each in self.array.unbind(axis))
+        whole = self.to_sparse()
+        return tuple(self._of(each) for each in SPARSE_COO.unbind(whole.array, axis))
 
     def to_padded_tensor(self, padding: float) -> Self:
         """A dense tensor of a nested one's components, each as long as the longest.
