@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from opdispatch_server.daemon.interpreters.core_wait import CoreWait
-from opdispatch_server.daemon.interpreters.leases import AttentiveClock, Lease, LeaseWatch
+from opdispatch_server.daemon.interpreters.lease_watch import AttentiveClock, Lease, LeaseWatch
+from opdispatch_server.daemon.interpreters.starvation import StarvationWatch
 
 
 def test_the_clock_counts_only_so_much_of_a_gap():
@@ -60,7 +60,7 @@ def test_a_lease_that_is_suspended_is_not_lost_and_begins_anew():
     assert lease.is_lost
 
 
-class Starved(CoreWait):
+class Starved(StarvationWatch):
     """A process that gets a core, or not, as a test says."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Starved(CoreWait):
 def test_the_time_in_which_it_has_no_core_does_not_count():
     clock = AttentiveClock(longest_step=1.0)
     process = Starved()
-    lease = Lease(clock, heartbeat=1.0, core_wait=process)
+    lease = Lease(clock, heartbeat=1.0, starvation=process)
     for _ in range(100):
         listen(clock, 1)
         lease.look()

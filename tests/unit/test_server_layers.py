@@ -4,20 +4,18 @@ Every kind of import counts: at load, in a function, for type checkers alone, an
 """
 
 import ast
-import re
+import functools
 import subprocess
 import sys
-from graphlib import CycleError, TopologicalSorter
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 import opdispatch_server
+from tests.import_graph import imports_in
 
 PACKAGE = "opdispatch_server"
 FOLDER = Path(opdispatch_server.__file__).parent
-MODULE_NAME = re.compile(rf"{PACKAGE}(\.\w+)+")
 
 DAEMON = (
     "daemon",
@@ -39,80 +37,33 @@ FLOORS = ("commands", *DAEMON, *WORKER, *SHARED)
 
 
 def modules():
-    """Return the modules of the server by dotted name, without the package's, and their files.
+    """Return the modules of the server by dotted name, with their files.
 
     A folder's ``__init__`` has no code of its own: it hands names on.
     """
-    found = {}
-    for path in sorted(FOLDER.rglob("*.py")):
-        if path.name != "__init__.py":
-            found[".".join(path.relative_to(FOLDER).with_suffix("").parts)] = path
-    return found
+    return {
+        ".".join(path.relative_to(FOLDER.parent).with_suffix("").parts): path
+        for path in sorted(FOLDER.rglob("*.py"))
+        if path.name != "__init__.py"
+    }
 
 
 MODULES = modules()
 
 
-def names_in(tree):
-    """Return the dotted names that a module imports, in any way, each with its line."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
-        elif isinstance(node, ast.Constant) and MODULE_NAME.fullmatch(str(node.value)):
-            yield node.value, node.lineno
-
-
-def imports_of(module):
-    """Return the modules of the server that one imports, each with the line that does it."""
-    found = {}
-    path = MODULES[module]
-    for name, line in names_in(ast.parse(path.read_text(encoding="utf-8"))):
-        inner = name.removeprefix(f"{PACKAGE}.")
-        while inner and inner not in MODULES:
-            inner = inner.rpartition(".")[0]
-        if inner and inner != module and name.startswith(f"{PACKAGE}."):
-            found.setdefault(inner, f"{path.relative_to(FOLDER)}:{line}")
-    return found
-
-
 def room_of(module):
-    return module.rpartition(".")[0] or "ground"
+    return module.removeprefix(f"{PACKAGE}.").rpartition(".")[0] or "ground"
 
 
-def circle_in(graph):
-    """Return the nodes of a circle, each of which leads to the next one; [] if there is none."""
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        return error.args[1][::-1]
-    return []
-
-
-def test_every_kind_of_import_is_found():
-    source = f"""
-import {PACKAGE}.at_load
-from {PACKAGE}.folder import at_load_too
-def f():
-    from {PACKAGE} import in_a_function
-if TYPE_CHECKING:
-    from {PACKAGE}.for_types import Name
-import_module("{PACKAGE}.by_a_string")
-"""
-    found = {name.removeprefix(f"{PACKAGE}.") for name, line in names_in(ast.parse(source))}
-    assert found == {
-        "at_load",
-        "folder.at_load_too",
-        "in_a_function",
-        "for_types.Name",
-        "by_a_string",
-    }
-
-
-def test_a_circle_is_found():
-    assert circle_in({"a": ["b"], "b": ["c"], "c": []}) == []
-    assert set(circle_in({"a": ["b"], "b": ["c"], "c": ["a"], "d": ["a"]})) == {"a", "b", "c"}
+@functools.cache
+def imports():
+    """Return what the modules of the server import of each other, in any way."""
+    return [
+        each
+        for module, path in MODULES.items()
+        for each in imports_in(module, ast.parse(path.read_text(encoding="utf-8")), MODULES)
+        if each.target in MODULES
+    ]
 
 
 def test_every_room_has_its_floor():
@@ -121,33 +72,16 @@ def test_every_room_has_its_floor():
 
 @pytest.mark.parametrize("room", FLOORS)
 def test_a_room_imports_nothing_of_those_above_it(room):
-    above = set(FLOORS[: FLOORS.index(room)])
-    wrong = {
-        line: imported
-        for module in MODULES
-        if room_of(module) == room
-        for imported, line in imports_of(module).items()
-        if room_of(imported) in above
-    }
-    assert wrong == {}
+    own = [each for each in imports() if room_of(each.source) == room]
+    above = FLOORS[: FLOORS.index(room)]
+    assert [str(each) for each in own if room_of(each.target) in above] == []
 
 
 @pytest.mark.parametrize(("half", "other"), [(DAEMON, WORKER), (WORKER, DAEMON)])
 def test_neither_half_imports_anything_of_the_other(half, other):
-    wrong = {
-        line: imported
-        for module in MODULES
-        if room_of(module) in half
-        for imported, line in imports_of(module).items()
-        if room_of(imported) in other
-    }
-    assert wrong == {}
-
-
-def test_no_imports_form_a_circle():
-    graph = {module: imports_of(module) for module in MODULES}
-    circle = circle_in(graph)
-    assert [graph[a][b] for a, b in pairwise(circle)] == []
+    own = [each for each in imports() if room_of(each.source) in half]
+    assert own
+    assert [str(each) for each in own if room_of(each.target) in other] == []
 
 
 def is_named_in(folder, file):
@@ -159,7 +93,7 @@ def is_named_in(folder, file):
 def test_no_file_in_a_folder_of_either_half_repeats_its_name():
     assert is_named_in("libraries", "library_version")
     assert is_named_in("processes", "process_watch")
-    places = [module.split(".") for module in MODULES]
+    places = [module.split(".")[1:] for module in MODULES]
     assert [each for each in places if len(each) > 2 and is_named_in(*each[-2:])] == []
 
 

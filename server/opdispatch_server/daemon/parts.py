@@ -35,7 +35,7 @@ from opdispatch_server.daemon.interpreter_events import InterpreterEvents
 from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
 from opdispatch_server.daemon.interpreters.ends import InterpreterEnds
-from opdispatch_server.daemon.interpreters.leases import LeaseWatch
+from opdispatch_server.daemon.interpreters.lease_watch import LeaseWatch
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.interpreters.silence import SilentInterpreters
 from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes

@@ -2,7 +2,8 @@
 
 connected, session   all of them, and one
 lane                 the connection on which it gets calls
-leases, core_wait    how long one may be silent, and whether it could speak
+lease_watch,
+starvation           how long one may be silent, and whether it could speak
 silence              which of the silent ones are busy, and which are lost
 ends                 how they are ended, and what a process's end means
 blame                who has brought one down, and what is held against whom

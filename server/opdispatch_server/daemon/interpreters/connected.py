@@ -8,7 +8,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
-from opdispatch_server.daemon.event_loop.changes import Changes
+from opdispatch_server.daemon.event_loop.wake_up import WakeUp
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_wire.errors import InterpreterNotFoundError
@@ -32,7 +32,7 @@ class InterpreterSessions:
         self._by_name: dict[str, InterpreterSession] = {}
         # The live ones, and the last that have ended: calls ask what has become of them.
         self._by_number: OrderedDict[int, InterpreterSession] = OrderedDict()
-        self._changes = Changes()
+        self._changes = WakeUp()
         self.on_joined: SessionEvent = _nothing
         self.on_ready: SessionEvent = _nothing
         self.on_lost: SessionEvent = _nothing

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from opdispatch_server.daemon.environments.import_source import LibrarySource
-from opdispatch_server.daemon.event_loop.changes import Changes
+from opdispatch_server.daemon.event_loop.wake_up import WakeUp
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.libraries.version import LibraryVersion
 from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
@@ -39,7 +39,7 @@ class LoadRace:
         # Those that are choosing an interpreter or importing.
         self._importers = 0
         self._imports: dict[InterpreterSession, float] = {}
-        self._changes = Changes()
+        self._changes = WakeUp()
 
     def open(self, version: LibraryVersion, replaced: LibraryVersion | None) -> None:
         """Begins: it is this name's turn."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from opdispatch.errors import DeviceError
 from opdispatch_server.blame.separation import Separation
-from opdispatch_server.daemon.event_loop.changes import Changes
+from opdispatch_server.daemon.event_loop.wake_up import WakeUp
 from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.libraries.device_holders import DeviceHolders
@@ -56,7 +56,7 @@ class Placement:
         self._separation = separation
         # By name: one that is started again is still being drained.
         self._draining: set[str] = set()
-        self._changes = Changes()
+        self._changes = WakeUp()
         self.on_freed: Callable[[], None] = lambda: None
 
     def is_draining(self, session: InterpreterSession) -> bool:

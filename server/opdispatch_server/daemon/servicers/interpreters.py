@@ -14,13 +14,13 @@ from opdispatch_server.blame.flight_record import FlightRecord
 from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.daemon.calls.kernel_runs import RUN_BYTES, KernelRuns
 from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
-from opdispatch_server.daemon.interpreters.core_wait import CoreWait
-from opdispatch_server.daemon.interpreters.leases import LeaseWatch
+from opdispatch_server.daemon.interpreters.lease_watch import LeaseWatch
 from opdispatch_server.daemon.interpreters.session import (
     UNEXPLAINED,
     InterpreterSession,
     SessionContext,
 )
+from opdispatch_server.daemon.interpreters.starvation import StarvationWatch
 from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
 from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.process_watch import (
@@ -118,14 +118,14 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         hello = message.hello
         await self._check(hello)
         name = hello.name or self._sessions.choose_name(self._reserved())
-        core_wait = CoreWait(hello.pid) if self._is_near(hello) else None
+        starvation = StarvationWatch(hello.pid) if self._is_near(hello) else None
         session = InterpreterSession(
             hello,
             name,
             supervised=name in self._reserved(),
             pool=self._pool_of(name),
             max_message_bytes=self._max_message_bytes,
-            lease=self._leases.grant(core_wait) if hello.heartbeats else None,
+            lease=self._leases.grant(starvation) if hello.heartbeats else None,
             direct_lane=hello.direct_lane if self._is_near(hello) else "",
             flight_record=self._open_flight_record(hello),
         )

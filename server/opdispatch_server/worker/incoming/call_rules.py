@@ -6,7 +6,7 @@ import itertools
 from typing import Protocol
 
 from opdispatch_server.call_context import CallContext
-from opdispatch_server.worker.libraries.waiting_room import WaitingRoom
+from opdispatch_server.worker.libraries.queue_space import QueueSpace
 from opdispatch_wire.v1 import execution_pb2
 
 
@@ -14,7 +14,7 @@ class CallRules(Protocol):
     """Which calls of a lane may run. Any thread may ask."""
 
     @property
-    def room(self) -> WaitingRoom | None:
+    def room(self) -> QueueSpace | None:
         """Where those wait that cannot run yet; None: the other side knows how many may."""
 
     @property

@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable
 from opdispatch_server.call_context import KERNEL_THREADS, CallContext, deadline_of
 from opdispatch_server.direct_run import ATTENTION, DirectRun
 from opdispatch_server.worker.libraries.held import InterpreterLibraries
-from opdispatch_server.worker.libraries.waiting_room import WaitingRoom
+from opdispatch_server.worker.libraries.queue_space import QueueSpace
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.remote_values import needs_daemon
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
@@ -52,7 +52,7 @@ class DirectCalls:
         self._attentive_until = 0.0
         self._run = 0
         self._kernel_timeout = 0.0
-        self.room = WaitingRoom("", 0, 0)
+        self.room = QueueSpace("", 0, 0)
         """For those that have to wait."""
         self._runs: dict[DirectRun, None] = {}
         self._lanes = itertools.count(1)
@@ -76,7 +76,7 @@ class DirectCalls:
         self._run = int.from_bytes(rules.run)
         self.session = rules.session
         self._kernel_timeout = rules.kernel_timeout
-        self.room = WaitingRoom(interpreter, rules.queue_calls, rules.queue_bytes)
+        self.room = QueueSpace(interpreter, rules.queue_calls, rules.queue_bytes)
 
     def take(self, epoch: int) -> None:
         """From now on, calls over routes of this epoch are taken; 0: none are."""

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from typing import Any, Generic, Protocol, TypeVar
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.worker.libraries.waiting_room import WaitingRoom
+from opdispatch_server.worker.libraries.queue_space import QueueSpace
 from opdispatch_wire.errors import RefusedError
 
 # The weight of the newest call in the average.
@@ -59,11 +59,11 @@ class LibraryTurns(Generic[J]):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running = 0
-        self._waiting: OrderedDict[Hashable, deque[tuple[J, WaitingRoom | None]]] = OrderedDict()
+        self._waiting: OrderedDict[Hashable, deque[tuple[J, QueueSpace | None]]] = OrderedDict()
         self.seconds = 0.0
         """How long a call takes, on average; 0 before the first one has ended."""
 
-    def begin(self, job: J, limit: int, room: WaitingRoom | None = None) -> bool:
+    def begin(self, job: J, limit: int, room: QueueSpace | None = None) -> bool:
         """Whether the call may run now; otherwise ``end`` of another one gives it back.
 
         Raises QueueFullError if it would have to wait, and there is no ``room`` for it.

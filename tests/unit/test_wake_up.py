@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from opdispatch_server.daemon.event_loop.changes import Changes
+from opdispatch_server.daemon.event_loop.wake_up import WakeUp
 
 
 async def test_a_change_wakes_all_that_wait_in_their_order():
-    changes, woken = Changes(), []
+    changes, woken = WakeUp(), []
 
     async def wait(name):
         await changes.wait()
@@ -23,7 +23,7 @@ async def test_a_change_wakes_all_that_wait_in_their_order():
 
 
 async def test_a_change_is_not_kept_for_who_comes_later():
-    changes = Changes()
+    changes = WakeUp()
     changes.note()
     waiting = asyncio.ensure_future(changes.wait())
     await asyncio.sleep(0)
@@ -33,7 +33,7 @@ async def test_a_change_is_not_kept_for_who_comes_later():
 
 
 async def test_who_gives_up_leaves_the_others():
-    changes = Changes()
+    changes = WakeUp()
     first, second = (asyncio.ensure_future(changes.wait()) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()

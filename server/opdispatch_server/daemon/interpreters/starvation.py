@@ -16,7 +16,7 @@ class _Times(NamedTuple):
     is_runnable: bool
 
 
-class CoreWait:
+class StarvationWatch:
     """Watches the main thread of a process, in which an interpreter sends its heartbeats.
 
     A thread that hangs sleeps or runs. One that wants to run and does not, has done nothing wrong.

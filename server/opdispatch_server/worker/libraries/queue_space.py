@@ -10,7 +10,7 @@ from opdispatch_wire.errors import QueueFullError
 _UNKNOWN_PACE = 0.1
 
 
-class WaitingRoom:
+class QueueSpace:
     """The calls that wait, and their bytes, of all libraries together.
 
     ``_lock`` protects both counts, which are within the limits.

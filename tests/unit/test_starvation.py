@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_server.daemon.interpreters.core_wait import CoreWait
+from opdispatch_server.daemon.interpreters.starvation import StarvationWatch
 
 MS = 1_000_000
 
@@ -31,10 +31,10 @@ def process(tmp_path: Path) -> Process:
 
 
 @pytest.fixture
-def wait(process: Process, tmp_path: Path) -> CoreWait:
-    wait = CoreWait(17, tmp_path)
-    assert not wait.was_starved(0.1)
-    return wait
+def watch(process: Process, tmp_path: Path) -> StarvationWatch:
+    watch = StarvationWatch(17, tmp_path)
+    assert not watch.was_starved(0.1)
+    return watch
 
 
 @pytest.mark.parametrize(
@@ -49,27 +49,29 @@ def wait(process: Process, tmp_path: Path) -> CoreWait:
     ],
 )
 def test_who_wants_to_run_and_does_not_is_starved(
-    process: Process, wait: CoreWait, run: int, waited: int, state: str, starved: bool
+    process: Process, watch: StarvationWatch, run: int, waited: int, state: str, starved: bool
 ):
     process.says(run=run, waited=waited, state=state)
-    assert wait.was_starved(0.1) is starved
+    assert watch.was_starved(0.1) is starved
 
 
-def test_what_was_counted_once_does_not_count_again(process: Process, wait: CoreWait):
+def test_what_was_counted_once_does_not_count_again(process: Process, watch: StarvationWatch):
     process.says(run=0, waited=1000, state="S")
-    assert wait.was_starved(0.1)
-    assert not wait.was_starved(0.1)
+    assert watch.was_starved(0.1)
+    assert not watch.was_starved(0.1)
 
 
-def test_a_process_that_has_gone_is_not_starved(tmp_path: Path, process: Process, wait: CoreWait):
+def test_a_process_that_has_gone_is_not_starved(
+    tmp_path: Path, process: Process, watch: StarvationWatch
+):
     for path in process.folder.iterdir():
         path.unlink()
-    assert not wait.was_starved(0.1)
-    assert not CoreWait(18, tmp_path).was_starved(0.1)
+    assert not watch.was_starved(0.1)
+    assert not StarvationWatch(18, tmp_path).was_starved(0.1)
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system does not count")
 def test_the_system_says_so_of_this_process():
-    wait = CoreWait(os.getpid())
-    wait.was_starved(0.0)
-    assert not wait.was_starved(3600.0)
+    watch = StarvationWatch(os.getpid())
+    watch.was_starved(0.0)
+    assert not watch.was_starved(3600.0)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
-from opdispatch_server.daemon.interpreters.core_wait import CoreWait
+from opdispatch_server.daemon.interpreters.starvation import StarvationWatch
 
 MISSED_HEARTBEATS = 3
 # How often the leases are looked at, and so how late a hang may be noticed.
@@ -44,12 +44,12 @@ class Lease:
     """One interpreter's right to count as alive."""
 
     def __init__(
-        self, clock: AttentiveClock, heartbeat: float, core_wait: CoreWait | None = None
+        self, clock: AttentiveClock, heartbeat: float, starvation: StarvationWatch | None = None
     ) -> None:
-        """``core_wait`` is that of its process, if that is on this machine."""
+        """``starvation`` is that of its process, if that is on this machine."""
         self._clock = clock
         self._heartbeat = heartbeat
-        self._core_wait = core_wait
+        self._starvation = starvation
         self._looked = clock.now
         self._renewed = clock.now
         self._suspensions = 0
@@ -71,9 +71,9 @@ class Lease:
     def look(self) -> None:
         """Excuse the time since the last look, if the interpreter could not run in it."""
         step, self._looked = self._clock.now - self._looked, self._clock.now
-        if self._core_wait is None or self.silence < _LATE * self._heartbeat:
+        if self._starvation is None or self.silence < _LATE * self._heartbeat:
             return
-        if self._core_wait.was_starved(step):
+        if self._starvation.was_starved(step):
             self._renewed += step
 
     @property
@@ -107,9 +107,9 @@ class LeaseWatch:
         # A loop that is merely busy wakes late: twice the pause is still attention.
         self._clock = AttentiveClock(2 * self._pause)
 
-    def grant(self, core_wait: CoreWait | None = None) -> Lease:
+    def grant(self, starvation: StarvationWatch | None = None) -> Lease:
         """A lease that begins now; see ``Lease``."""
-        return Lease(self._clock, self.heartbeat, core_wait)
+        return Lease(self._clock, self.heartbeat, starvation)
 
     async def run(
         self,

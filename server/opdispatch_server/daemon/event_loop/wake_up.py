@@ -1,11 +1,11 @@
-"""Waiting for something to change, again and again."""
+"""Waking all that wait for something to change, each time that it may have."""
 
 from __future__ import annotations
 
 import asyncio
 
 
-class Changes:
+class WakeUp:
     """Wakes all that wait, each time that something may be what they wait for.
 
     Whoever waits looks first, and again after each change: nothing is handed over. Belongs to the
