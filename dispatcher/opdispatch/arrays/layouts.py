@@ -72,11 +72,13 @@ def elements_of(array: Any) -> Any:
 
 def device_of(array: Any) -> str:
     """Where an array of any backend and layout is. Raises TypeError if it is of none."""
-    if isinstance(array, LazyArray | LevelArray):
+    if isinstance(array, LevelArray):
         return array.device
     backend = find_backend(type(array))
     if backend is not None:
         return backend.device_of(array)
+    if isinstance(array, LazyArray):
+        return array.device
     layout = find_layout(type(array))
     if layout is None:
         raise TypeError(f"no backend has arrays of type {type(array).__qualname__}")

@@ -54,7 +54,7 @@ class LevelArray:
         value = self.value
         while isinstance(array := getattr(value, "array", None), LevelArray):
             value = array.value
-        return str(value.device)
+        return "cpu" if type(array) is np.ndarray else str(value.device)
 
     def detached(self) -> LevelArray:
         """The same, over a tensor below that records nothing: it is cut off at every level."""

@@ -22,7 +22,7 @@ def _row(x: Any) -> Any:
 def _matmul_first(grad: Any, x1_shape: Any, x2: Any) -> Any:
     if x2.ndim == 1:
         return _column(grad) * conj(x2)
-    if len(x1_shape) == 1:
+    if len(x1_shape) == 1 and x2.ndim > 2:
         return xp.squeeze(xp.matmul(_row(grad), adjoint(x2)), axis=-2)
     return xp.matmul(grad, adjoint(x2))
 
@@ -30,7 +30,7 @@ def _matmul_first(grad: Any, x1_shape: Any, x2: Any) -> Any:
 def _matmul_second(grad: Any, x1: Any, x2_shape: Any) -> Any:
     if x1.ndim == 1:
         return conj(x1) * grad if len(x2_shape) == 1 else _column(conj(x1)) * _row(grad)
-    if len(x2_shape) == 1:
+    if len(x2_shape) == 1 and x1.ndim > 2:
         return xp.squeeze(xp.matmul(adjoint(x1), _column(grad)), axis=-1)
     if len(x2_shape) == 2 and x1.ndim > 2:  # one product instead of many that are added up
         x1 = xp.reshape(x1, (-1, x1.shape[-1]))
