@@ -37,8 +37,8 @@ demo: $(VENV)/.stamp-demo ## the main job, end to end, in under a minute
 test: $(VENV)/.stamp-dev ## the whole test suite, in as many processes as there are cores
 	@$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-lint: $(VENV)/.stamp-dev ## ruff: rules and formatting
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+lint: $(VENV)/.stamp-dev ## ruff: rules and formatting; import-linter: which folder imports which
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-logo
 
 types: $(VENV)/.stamp-dev ## mypy --strict
 	@$(BIN)/mypy
@@ -107,4 +107,4 @@ blocking: $(VENV)/.stamp-dev ## regenerate the blocking session of opdispatch_cl
 	@$(BIN)/python client/generate_blocking.py
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) .venv-protos .venv-peers .venv-conformance .pytest_cache .mypy_cache .ruff_cache demo_output build dist
+	rm -rf $(VENV) .venv-protos .venv-peers .venv-conformance .pytest_cache .mypy_cache .ruff_cache .import_linter_cache demo_output build dist

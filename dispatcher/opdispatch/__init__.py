@@ -191,7 +191,10 @@ def _call_below_python() -> object:
 
 
 _higher_floors.fill_slots(
-    _higher_floors.HigherFloors(_array_namespace, _array_operators, _vmap, _call_below_python)
+    array_namespace=_array_namespace,
+    array_operators=_array_operators,
+    vmap=_vmap,
+    call_below_python=_call_below_python,
 )
 
 OpOverload = OperatorHandle

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from opdispatch import DeviceMemory, DeviceTransfers, Tensor, device_transfers
-from opdispatch.arrays import CupyBackend, pinned_copies, run_on_device
+from opdispatch.arrays import CupyBackend, pinned_copies
+from opdispatch.arrays.kernel_block import run_on_device
 from opdispatch.errors import DeviceError, DeviceMemoryError
 
 pytestmark = pytest.mark.gpu

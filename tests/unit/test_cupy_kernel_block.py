@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from opdispatch import Tensor
-from opdispatch.arrays import CupyBackend, backend_of_device, run_on_device, use_device
+from opdispatch.arrays import CupyBackend, backend_of_device, use_device
+from opdispatch.arrays.kernel_block import run_on_device
 from opdispatch.errors import DeviceLostError
 from tests.unit.cupy_stand_in import CUDARuntimeError, Stream, contexts
 

@@ -58,7 +58,6 @@ from opdispatch.arrays.devices import COMPONENTS, canonical_device, split_device
 from opdispatch.arrays.dlpack_dtypes import give_by_dlpack, view_by_dlpack
 from opdispatch.arrays.fake_array import FAKE_BIT, FakeArray
 from opdispatch.arrays.foreign import adopt, is_foreign
-from opdispatch.arrays.kernel_block import run_on_device
 from opdispatch.arrays.layout import Facts, Layout
 from opdispatch.arrays.layouts import (
     LAYOUTS,
@@ -136,7 +135,6 @@ __all__ = [
     "preferred_backends",
     "register_backend",
     "register_tensor_type",
-    "run_on_device",
     "split_device",
     "use_device",
     "view_by_dlpack",

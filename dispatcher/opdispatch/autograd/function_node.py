@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from opdispatch.autograd.watch import SavedTensorHooks
 
 
-class BackwardFunction(Protocol):
-    """The part of a ``Function`` that a node needs."""
+if TYPE_CHECKING:  # nothing at run time asks for it
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        """Return the gradients of the arguments."""
+    class BackwardFunction(Protocol):
+        """The part of a ``Function`` that a node needs."""
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            """Return the gradients of the arguments."""
 
 
 class FunctionNode(Node):

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from opdispatch.local_state.caller_frames import is_between
 
@@ -25,17 +25,19 @@ class SavedTensorHooks(NamedTuple):
     unpack: Callable[[Any], Any]
 
 
-class WatchedNode(Protocol):
-    """The part of a ``Node`` that is looked at when it is made."""
+if TYPE_CHECKING:  # nothing at run time asks for it
 
-    made_at: MadeAt | None
+    class WatchedNode(Protocol):
+        """The part of a ``Node`` that is looked at when it is made."""
 
-    @property
-    def name(self) -> str:
-        """What messages call it."""
+        made_at: MadeAt | None
 
-    def pack_saved(self, hooks: SavedTensorHooks) -> None:
-        """Have hooks pack the tensors that were kept."""
+        @property
+        def name(self) -> str:
+            """What messages call it."""
+
+        def pack_saved(self, hooks: SavedTensorHooks) -> None:
+            """Have hooks pack the tensors that were kept."""
 
 
 WATCHED: list[None] = []

@@ -8,7 +8,7 @@ registered for exactly that key.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from opdispatch.dispatch.operator_dump import TableRow
 from opdispatch.dispatch.operator_handle import OperatorHandle
@@ -16,7 +16,9 @@ from opdispatch.dispatch.operator_state import is_fallthrough, table_key
 from opdispatch.errors import DispatchKeyError
 from opdispatch.keys.dispatch_key import DispatchKey, is_alias_key, parse_dispatch_key
 from opdispatch.keys.dispatch_key_set import DispatchKeySet, bits_of_key
-from opdispatch.local_state.operator import Operator
+
+if TYPE_CHECKING:
+    from opdispatch.local_state.operator import Operator
 
 UNOBSERVED_OPERATORS: Final = frozenset(
     {

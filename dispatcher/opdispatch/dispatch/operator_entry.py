@@ -21,21 +21,23 @@ if TYPE_CHECKING:
 NO_CALLS: dict[Any, Any] = {}
 
 
-class EntryOwner(Protocol):
-    """The part of a dispatcher that entries, and their handles, need."""
+if TYPE_CHECKING:  # nothing at run time asks for it
 
-    @property
-    def in_transaction(self) -> bool:
-        """Whether this thread is within a transaction."""
+    class EntryOwner(Protocol):
+        """The part of a dispatcher that entries, and their handles, need."""
 
-    def state_of(self, entry: OperatorEntry) -> OperatorState | None:
-        """Return what calls from this thread see of an entry; None if it is dead."""
+        @property
+        def in_transaction(self) -> bool:
+            """Whether this thread is within a transaction."""
 
-    def find_op(self, name: OperatorName) -> Any:
-        """Return the handle of that name, or None."""
+        def state_of(self, entry: OperatorEntry) -> OperatorState | None:
+            """Return what calls from this thread see of an entry; None if it is dead."""
 
-    def list_kernels(self, name: OperatorName) -> list[RegisteredKernel]:
-        """Return the kernels of an operator in the order of their keys, the newest first."""
+        def find_op(self, name: OperatorName) -> Any:
+            """Return the handle of that name, or None."""
+
+        def list_kernels(self, name: OperatorName) -> list[RegisteredKernel]:
+            """Return the kernels of an operator in the order of their keys, the newest first."""
 
 
 class OperatorEntry:

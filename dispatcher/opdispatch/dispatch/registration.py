@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.keys.dispatch_key import DispatchKey
@@ -59,11 +59,13 @@ class Registration:
                 return f"dispatch rule of {of} for {self.name}"
 
 
-class Registrar(Protocol):
-    """The part of a dispatcher that a handle needs."""
+if TYPE_CHECKING:  # nothing at run time asks for it
 
-    def undo(self, handle: RegistrationHandle) -> None:
-        """Undo a registration. Idempotent."""
+    class Registrar(Protocol):
+        """The part of a dispatcher that a handle needs."""
+
+        def undo(self, handle: RegistrationHandle) -> None:
+            """Undo a registration. Idempotent."""
 
 
 class RegistrationHandle:

@@ -63,14 +63,16 @@ class ChangeLog:
             handle.live = not inserted
 
 
-class TransactionOwner(Protocol):
-    """The part of a registry that a transaction needs."""
+if TYPE_CHECKING:  # nothing at run time asks for it
 
-    def begin(self) -> ChangeLog:
-        """Take the mutex; return the log of the outermost transaction."""
+    class TransactionOwner(Protocol):
+        """The part of a registry that a transaction needs."""
 
-    def end(self) -> None:
-        """Publish the changes if it was the outermost one, and give the mutex back."""
+        def begin(self) -> ChangeLog:
+            """Take the mutex; return the log of the outermost transaction."""
+
+        def end(self) -> None:
+            """Publish the changes if it was the outermost one, and give the mutex back."""
 
 
 class Transaction:

@@ -8,9 +8,10 @@ made: what it calls is told to that one, in whatever task or thread with a copy 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from opdispatch.local_state.operator import Operator
+if TYPE_CHECKING:
+    from opdispatch.local_state.operator import Operator
 
 
 class CallObserver(Protocol):

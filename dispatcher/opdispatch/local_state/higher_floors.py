@@ -11,45 +11,46 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
+
+_slots: dict[str, Callable[[], Any]] = {}
 
 
-class HigherFloors(NamedTuple):
-    """How each is found: functions that import it."""
-
-    array_namespace: Callable[[], Any]
-    array_operators: Callable[[], Any]
-    vmap: Callable[[], Any]
-    call_below_python: Callable[[], Any]
-
-
-_slots: list[HigherFloors] = []
-
-
-def fill_slots(floors: HigherFloors) -> None:
-    """Say how higher floors are found. To be called once, before any of them is asked for."""
-    _slots[:] = [floors]
+def fill_slots(
+    *,
+    array_namespace: Callable[[], Any],
+    array_operators: Callable[[], Any],
+    vmap: Callable[[], Any],
+    call_below_python: Callable[[], Any],
+) -> None:
+    """Say how each is found: by functions that import it. To be called before any is asked for."""
+    _slots.update(
+        array_namespace=array_namespace,
+        array_operators=array_operators,
+        vmap=vmap,
+        call_below_python=call_below_python,
+    )
 
 
 @functools.cache
 def array_namespace() -> Any:
     """Return the module ``opdispatch.array_api``."""
-    return _slots[0].array_namespace()
+    return _slots["array_namespace"]()
 
 
 @functools.cache
 def array_operators() -> Any:
     """Return the operators that the array API calls: ``ops.array`` of the dispatcher it uses."""
-    return _slots[0].array_operators()
+    return _slots["array_operators"]()
 
 
 @functools.cache
 def vmap() -> Any:
     """Return ``opdispatch.vmap``."""
-    return _slots[0].vmap()
+    return _slots["vmap"]()
 
 
 @functools.cache
 def call_below_python() -> Any:
     """Return what ``Tensor.__torch_dispatch__`` does: a function of operator, args and kwargs."""
-    return _slots[0].call_below_python()
+    return _slots["call_below_python"]()

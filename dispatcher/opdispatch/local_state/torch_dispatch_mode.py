@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from opdispatch.errors import ArgumentError
 from opdispatch.keys.dispatch_key import DispatchKey
@@ -23,7 +23,9 @@ from opdispatch.local_state.local_dispatch_key_set import (
     ForceDispatchKeyGuard,
     local_dispatch_key_set,
 )
-from opdispatch.local_state.operator import Operator
+
+if TYPE_CHECKING:
+    from opdispatch.local_state.operator import Operator
 
 _K = DispatchKey
 BELOW_PYTHON = DispatchKeySet.full_after(_K.Python)

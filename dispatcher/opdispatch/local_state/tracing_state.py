@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
@@ -22,7 +22,9 @@ from opdispatch.local_state.local_dispatch_key_set import (
     ForceDispatchKeyGuard,
     local_dispatch_key_set,
 )
-from opdispatch.local_state.operator import Operator
+
+if TYPE_CHECKING:
+    from opdispatch.local_state.operator import Operator
 
 T = TypeVar("T")
 Finish = Callable[[Any], None]

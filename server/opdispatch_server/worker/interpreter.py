@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 
 from opdispatch import default_dispatcher
-from opdispatch.arrays import run_on_device
+from opdispatch.arrays.kernel_block import run_on_device
 from opdispatch.errors import OpdispatchError
 from opdispatch.tensors.operators import keep_private
 from opdispatch_server.blame.flight_record import process_recorder

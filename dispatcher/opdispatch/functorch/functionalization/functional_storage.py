@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from opdispatch.functorch.functionalization.view_meta import Strided, ViewMeta, scatter, stand_in
 
+if TYPE_CHECKING:  # nothing at run time asks for it
 
-class StorageLevel(Protocol):
-    """The part of a ``Level`` that its storages and tensors need."""
+    class StorageLevel(Protocol):
+        """The part of a ``Level`` that its storages and tensors need."""
 
-    is_over: bool
+        is_over: bool
 
-    def below(self) -> AbstractContextManager[None]:
-        """Return a block for calls of values: below the level, where it is entered."""
+        def below(self) -> AbstractContextManager[None]:
+            """Return a block for calls of values: below the level, where it is entered."""
 
 
 class FunctionalStorage:

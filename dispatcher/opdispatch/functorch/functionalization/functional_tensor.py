@@ -8,21 +8,21 @@ is noticed, and put right, when they are looked at.
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from opdispatch import arrays
 from opdispatch.autograd.variable import AutogradMeta
 from opdispatch.errors import ArgumentError
-from opdispatch.functorch.functionalization.functional_storage import (
-    FunctionalStorage,
-    StorageLevel,
-)
+from opdispatch.functorch.functionalization.functional_storage import FunctionalStorage
 from opdispatch.functorch.functionalization.view_meta import IDENTITY, Strided, ViewMeta, view_of
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET, DispatchKeySet
 from opdispatch.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from opdispatch.functorch.functionalization.functional_storage import StorageLevel
 
 _K = DispatchKey
 ABOVE = AUTOGRAD_KEYSET | DispatchKeySet.of(

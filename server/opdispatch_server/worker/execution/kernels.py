@@ -10,7 +10,8 @@ from threading import get_native_id
 from time import monotonic_ns
 from typing import Any
 
-from opdispatch.arrays import find_lost_device, preferred_backends, run_on_device
+from opdispatch.arrays import find_lost_device, preferred_backends
+from opdispatch.arrays.kernel_block import run_on_device
 from opdispatch.errors import (
     AmbiguousKernelError,
     DeviceLostError,

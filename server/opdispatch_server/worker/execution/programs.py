@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from opdispatch import Dispatcher
-from opdispatch.arrays import on_host, run_on_device
+from opdispatch.arrays import on_host
+from opdispatch.arrays.kernel_block import run_on_device
 from opdispatch.autograd.elsewhere import arrive, has_history
 from opdispatch.autograd.node import Origin
 from opdispatch.boxing.named_results import names_of_results
