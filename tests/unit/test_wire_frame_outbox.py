@@ -49,7 +49,7 @@ def test_small_frames_are_one_buffer():
         outbox.put(FrameKind.REPLY, bytes([number]))
     assert outbox.waiting_bytes == 100
     batch = outbox.next_batch()
-    assert not outbox
+    assert not outbox.frames
     assert sizes_of(batch) == [100 * 9]
     assert payloads_of(bytes(batch.buffers[0])) == [bytes([number]) for number in range(100)]
 
@@ -74,7 +74,7 @@ def test_a_descriptor_goes_with_the_first_byte_of_its_frame(tmp_path: Path):
     os.close(descriptor)
     batches = [outbox.next_batch() for _ in range(3)]
     assert [batch.descriptor is not None for batch in batches] == [False, True, False]
-    assert not outbox
+    assert not outbox.frames
 
 
 def test_messages_of_many_pieces_arrive_whole(pair: Pair):

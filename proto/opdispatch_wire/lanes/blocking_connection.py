@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import select
 import socket
 import time
@@ -10,10 +11,9 @@ from collections.abc import Callable
 
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes.brief_spin import BriefSpin
-from opdispatch_wire.lanes.descriptors import PassedDescriptor, ReceivedDescriptors
-from opdispatch_wire.lanes.frame_outbox import FramePayload
+from opdispatch_wire.lanes.descriptors import ReceivedDescriptors
 from opdispatch_wire.lanes.frame_writer import FrameWriter
-from opdispatch_wire.lanes.frames import Frame, FrameKind, FrameReader
+from opdispatch_wire.lanes.frames import Frame, FrameReader
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 
 # What the system is asked to wait at most; its milliseconds are of 32 bits.
@@ -40,17 +40,15 @@ class BlockingConnection:
         self._reader = FrameReader(limit)
         self._readable = select.poll()
         self._readable.register(connection, select.POLLIN)
+        self._look = functools.partial(self._readable.poll, 0)
         self._spin = BriefSpin()
-        self._writer = FrameWriter(connection, _WRITING_PATIENCE, on_stuck, self.break_off)
+        self.writer = FrameWriter(connection, _WRITING_PATIENCE, on_stuck, self.break_off)
+        self.put = self.writer.put
+        """Add a frame, and what goes with it, to what the next ``flush`` writes."""
         self._on_break = on_break
         self._is_broken = False
         self.descriptors: ReceivedDescriptors | None = None
         """Those that come with frames; None: they are closed on arrival."""
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether a thread waits until it can write the rest."""
-        return self._writer.is_stuck
 
     def read_frame(self, deadline: float | None, *, spins: bool = False) -> Frame:
         """The next frame. Raises TimeoutError, LaneClosedError, and WireError, the end of it.
@@ -67,26 +65,23 @@ class BlockingConnection:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise TimeoutError
+            # In milliseconds, rounded up: when so long has passed, the deadline has, too.
             # A signal's exception is raised here, where no byte can be lost by it ...
             if spins:
                 self._spin.before_sleeping(self._look)
-            if not self._readable.poll(None if left is None else _milliseconds(left)):
+            if not self._readable.poll(
+                None if left is None else int(min(left, _LONGEST_WAIT) * 1000) + 1
+            ):
                 continue  # the deadline has passed, or is far away
             if spins:
                 self._spin.after_waiting()
             self._receive()
         raise LaneClosedError("the other side has gone")
 
-    def put(
-        self, kind: FrameKind, payload: FramePayload, descriptor: PassedDescriptor | None = None
-    ) -> None:
-        """Add a frame, and what goes with it, to what the next ``flush`` writes."""
-        self._writer.put(kind, payload, descriptor)
-
     def flush(self) -> None:
         """Writes what there is, or leaves it to a thread that does. Raises LaneClosedError."""
         try:
-            self._writer.flush()
+            self.writer.flush()
         except BaseException:
             self.break_off()  # half a frame may have been written
             raise
@@ -95,11 +90,11 @@ class BlockingConnection:
 
     def detach(self) -> None:
         """Copy what has not been written yet: its owners may change it from now on."""
-        self._writer.detach()
+        self.writer.detach()
 
     def wait_for_room(self, deadline: float | None) -> None:
         """Wait while the other side does not take what is there for it already."""
-        self._writer.wait_for_room(deadline)
+        self.writer.wait_for_room(deadline)
 
     def has_been_left(self) -> bool:
         """Whether the other side has gone; asked by who may read, while nothing is awaited."""
@@ -131,12 +126,9 @@ class BlockingConnection:
 
     def close(self) -> None:
         """Close the socket, when nobody uses it any more. Idempotent."""
-        self._writer.close()
+        self.writer.close()
         if self.descriptors is not None:
             self.descriptors.close()
-
-    def _look(self) -> bool:
-        return bool(self._readable.poll(0))
 
     def _receive(self) -> None:
         """Take what has come. Raises LaneClosedError, and WireError."""
@@ -159,8 +151,3 @@ class BlockingConnection:
         if not count:
             self.break_off()
             raise LaneClosedError("the other side has gone")
-
-
-def _milliseconds(left: float) -> int:
-    """Rounded up: when so long has passed, the deadline has, too."""
-    return int(min(left, _LONGEST_WAIT) * 1000) + 1

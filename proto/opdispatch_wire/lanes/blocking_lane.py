@@ -123,12 +123,14 @@ class BlockingLane(TensorLane):
     def is_closed(self) -> bool:
         """Whether calls have no chance any more."""
         # When nobody waits, nobody reads that the other side has gone.
-        return self._is_closed or (not self.calls_in_flight and self._has_been_left())
+        return self._is_closed or not (
+            self._waiting or self._pending.calls or not self._has_been_left()
+        )
 
     @property
     def calls_in_flight(self) -> int:
         """How many calls wait for their replies."""
-        return len(self._waiting) + len(self._pending)
+        return len(self._waiting) + len(self._pending.calls)
 
     def call(
         self,
@@ -161,7 +163,8 @@ class BlockingLane(TensorLane):
         try:
             payload = self._tensors.begin(request, what, memory, tensors)
             is_sent = True
-            self._write(FrameKind.CALL, payload)
+            self._connection.put(FrameKind.CALL, payload)
+            self._connection.flush()
             if watch is None:
                 reply = self._wait(waiter, deadline)
             else:
@@ -227,7 +230,7 @@ class BlockingLane(TensorLane):
         self._call_attendant()
         with contextlib.suppress(LaneClosedError):
             self._connection.flush()
-            if self._connection.is_stuck:
+            if self._connection.writer.is_stuck:
                 self._connection.wait_for_room(self._pending.first_deadline())
         if self._is_closed:
             self._close_if_unused()
@@ -287,7 +290,9 @@ class BlockingLane(TensorLane):
                     waiter.wake.acquire()
             if reads:
                 try:
-                    return self._read_until(waiter, deadline)
+                    while waiter.payload is None:
+                        self._read_reply(waiter, deadline)
+                    return waiter.payload
                 finally:
                     self._choose_reader()
             if waiter.wake is not None and waiter.payload is None:
@@ -299,29 +304,25 @@ class BlockingLane(TensorLane):
             if self._is_closed:
                 raise LaneClosedError("the lane is closed")
 
-    def _read_until(self, waiter: _Waiter, deadline: float | None) -> execution_pb2.CallReply:
-        """Read as the one who may, until the reply of ``waiter`` is there."""
-        while waiter.payload is None:
-            self._read_reply(waiter, deadline)
-        return waiter.payload
-
     def _read_reply(self, reader: _Waiter | None, deadline: float | None) -> None:
         """Reads one frame as the one who may, and hands a reply over."""
         # Where several wait, something comes all the time, and one thread wakes the others.
-        is_alone = reader is not None and len(self._waiting) == 1 and not self._pending
+        is_alone = reader is not None and len(self._waiting) == 1 and not self._pending.calls
         kind, payload = self._connection.read_frame(deadline, spins=is_alone)
         try:
-            if self.memory is not None and kind in MEMORY_FRAMES:
+            if kind in MEMORY_FRAMES and self.memory is not None:
                 self.memory.take(kind, payload)
                 return
-            lane_messages.check_reply((kind, payload))
+            if kind is not FrameKind.REPLY:
+                lane_messages.refuse_frame(kind, payload)
             reply = self._tensors.read_reply(payload)
         except WireError as error:
             raise self._connection.broken(error) from None
         except LaneClosedError as error:
             self._connection.break_off(str(error))
             raise
-        held = self.memory.replied(reply.id) if self.memory is not None else None
+        memory = self._tensors.memory
+        held = memory.replied(reply.id) if memory is not None else None
         with self._mutex:
             receiver = self._waiting.get(reply.id)
             if receiver is not None:
@@ -331,11 +332,11 @@ class BlockingLane(TensorLane):
                 wake(receiver.wake)
         elif (on_done := self._pending.take(reply.id)) is not None:
             on_done(reply)
-        elif self.memory is not None:
-            self.memory.discard(reply, held)
+        elif memory is not None:
+            memory.discard(reply, held)
 
     def _needs_attendant(self) -> bool:
-        return bool(self._pending) or self._connection.is_stuck
+        return bool(self._pending.calls) or self._connection.writer.is_stuck
 
     def _call_attendant(self) -> None:
         """See to it that somebody reads, if the attendant is needed."""
@@ -393,7 +394,7 @@ class BlockingLane(TensorLane):
             if waiter.payload is None and waiter.wake is not None:
                 wake(waiter.wake)
                 return
-        if self._needs_attendant():
+        if self._pending.calls or self._connection.writer.is_stuck:
             wake(self._attendant)
 
     def _leave(self, number: int) -> None:
@@ -401,7 +402,8 @@ class BlockingLane(TensorLane):
             del self._waiting[number]
             self._tensors.forget(number)
             # It may have been woken to read, and have given up in that moment.
-            self._wake_next_reader()
+            if self._waiting or self._pending.calls or self._connection.writer.is_stuck:
+                self._wake_next_reader()
         if self._is_closed:
             self._close_if_unused()
 

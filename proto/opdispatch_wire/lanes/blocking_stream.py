@@ -81,7 +81,7 @@ class BlockingStream(TensorStream):
     @property
     def calls_in_flight(self) -> int:
         """How many calls wait for their replies."""
-        return len(self._pending)
+        return len(self._pending.calls)
 
     def call(
         self,

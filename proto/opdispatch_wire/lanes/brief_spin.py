@@ -27,7 +27,8 @@ class BriefSpin:
     things usually come within SPIN_SECONDS, they are looked for again and again for so long, before
     the thread sleeps; but only while that makes the waits shorter: if other processes keep the
     cores busy, whoever is to answer may need this one. Now and then the other way is tried.
-    ``look`` must let the other threads of the process run. One with a single core never spins.
+    ``look`` must let the other threads of the process run, as a poll that does not wait does. One
+    with a single core never spins.
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,7 @@ class BriefSpin:
         self._usual = _LONG
         self._after_spinning = self._after_sleeping = 0.0
 
-    def before_sleeping(self, look: Callable[[], bool]) -> None:
+    def before_sleeping(self, look: Callable[[], object]) -> None:
         """Return when ``look`` says that it has come, or the thread should sleep."""
         self._since = now = time.perf_counter()
         self._waits += 1

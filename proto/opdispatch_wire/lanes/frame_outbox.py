@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import socket
 from collections import deque
+from collections.abc import Sized
 from dataclasses import dataclass
 
 from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.lanes.descriptors import PassedDescriptor
-from opdispatch_wire.lanes.frames import FrameKind, frame_header
+from opdispatch_wire.lanes.frames import HEADER, PADDING, FrameKind
 
 # Small frames are copied together; a large payload is written from where it is.
 _COPIED_AT_MOST = 64 * 1024
 # The system takes at most 1,024 (IOV_MAX).
 _PIECES_AT_ONCE = 512
+_NOT_WAITING = int(socket.MSG_DONTWAIT)
 
 FramePayload = bytes | MessagePieces
 """What follows a frame's header."""
@@ -31,7 +33,11 @@ class FrameBatch:
         rest: FrameBatch | None = self
         try:
             while rest is not None:
-                rest = rest._after(rest._send(connection, socket.MSG_DONTWAIT))
+                beside = rest.descriptor.ancillary if rest.descriptor is not None else ()
+                sent = connection.sendmsg(rest.buffers[:_PIECES_AT_ONCE], beside, _NOT_WAITING)
+                if len(rest.buffers) == 1 and sent == len(rest.buffers[0]):
+                    return None
+                rest = rest._after(sent)
         except BlockingIOError:
             pass
         return rest
@@ -42,10 +48,6 @@ class FrameBatch:
             bytes(buffer) if isinstance(buffer, memoryview) else buffer for buffer in self.buffers
         ]
         return FrameBatch(copies, self.descriptor)
-
-    def _send(self, connection: socket.socket, flags: int) -> int:
-        beside = self.descriptor.ancillary if self.descriptor is not None else []
-        return connection.sendmsg(self.buffers[:_PIECES_AT_ONCE], beside, flags)
 
     def _after(self, sent: int) -> FrameBatch | None:
         """What is left after so many bytes."""
@@ -62,9 +64,8 @@ class FrameOutbox:
 
     def __init__(self) -> None:
         self._frames: deque[tuple[FrameKind, FramePayload, PassedDescriptor | None]] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._frames)
+        self.frames: Sized = self._frames
+        """Those that have not been taken out."""
 
     @property
     def waiting_bytes(self) -> int:
@@ -97,7 +98,7 @@ class FrameOutbox:
             if self._frames[0][2] is not None and together:
                 break
             kind, payload, descriptor = self._frames.popleft()
-            together += frame_header(kind, len(payload))
+            together += HEADER.pack(len(payload), kind, PADDING)
             if isinstance(payload, MessagePieces):
                 return FrameBatch([together, *payload.parts], descriptor)
             if len(payload) > _COPIED_AT_MOST:

@@ -8,10 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from opdispatch_wire.lanes.descriptors import PassedDescriptor
-from opdispatch_wire.lanes.frame_outbox import FrameBatch, FrameOutbox, FramePayload
+from opdispatch_wire.lanes.frame_outbox import FrameBatch, FrameOutbox
 from opdispatch_wire.lanes.frame_stream import HIGH_WATER
-from opdispatch_wire.lanes.frames import FrameKind
 
 # How long whoever closes the socket waits for the thread that writes the rest, which has been told.
 _END_WAIT = 1.0
@@ -54,21 +52,15 @@ class FrameWriter:
         self._sending = threading.Lock()
         self._rest: FrameBatch | None = None
         self._outbox = FrameOutbox()
+        self._frames = self._outbox.frames
+        self.put = self._outbox.put
+        """Add a frame, and what goes with it, to what the next ``flush`` writes."""
         self._writable = select.poll()
         self._writable.register(connection, select.POLLOUT)
         self._is_free = threading.Event()
         self._is_free.set()
-
-    @property
-    def is_stuck(self) -> bool:
+        self.is_stuck = False
         """Whether a thread waits for the other side to take something."""
-        return not self._is_free.is_set()
-
-    def put(
-        self, kind: FrameKind, payload: FramePayload, descriptor: PassedDescriptor | None = None
-    ) -> None:
-        """Add a frame, and what goes with it, to what the next ``flush`` writes."""
-        self._outbox.put(kind, payload, descriptor)
 
     def flush(self) -> None:
         """Writes what there is, or leaves it to the thread that is writing.
@@ -77,7 +69,7 @@ class FrameWriter:
         an exception, such as Ctrl-C, the connection is of no use: half a frame may have been
         written.
         """
-        while self._outbox and self._writing.acquire(blocking=False):
+        while self._frames and self._writing.acquire(blocking=False):
             is_ours, is_broken = True, False
             patient_until = time.monotonic() + self._patience
             try:
@@ -142,7 +134,7 @@ class FrameWriter:
     def _step(self) -> bool:
         """Write until the system takes no more. Whether that is all; raises OSError."""
         with self._sending:
-            while self._rest is not None or self._outbox:
+            while self._rest is not None or self._frames:
                 batch = self._rest if self._rest is not None else self._outbox.next_batch()
                 self._rest = batch.write_now(self._socket)
                 if self._rest is not None:
@@ -157,6 +149,7 @@ class FrameWriter:
     def _hand_over(self) -> None:
         """Have a thread go on with ``_writing``, which is held."""
         self._is_free.clear()
+        self.is_stuck = True
         thread = threading.Thread(target=self._write_rest, name="frame-writer", daemon=True)
         try:
             self._on_stuck()
@@ -165,6 +158,7 @@ class FrameWriter:
             self._write_rest()
         except BaseException:
             if thread.ident is None:  # it has not taken over
+                self.is_stuck = False
                 self._is_free.set()
                 self._writing.release()
             raise
@@ -178,6 +172,7 @@ class FrameWriter:
             is_broken = True
             self._drop()
         finally:
+            self.is_stuck = False
             self._is_free.set()
             self._writing.release()
         if is_broken:

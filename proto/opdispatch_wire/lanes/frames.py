@@ -16,7 +16,7 @@ from opdispatch_wire.errors import WireError
 from opdispatch_wire.tensor_bytes import ALIGNMENT
 
 HEADER = struct.Struct("<IB3s")
-_PADDING = bytes(3)
+PADDING = bytes(3)
 
 READ_AT_ONCE = 256 * 1024
 """Bytes that are asked of a socket at a time."""
@@ -48,7 +48,7 @@ Frame = tuple[FrameKind, bytes | memoryview]
 
 def frame_header(kind: FrameKind, size: int) -> bytes:
     """The header of a payload of ``size`` bytes."""
-    return HEADER.pack(size, kind, _PADDING)
+    return HEADER.pack(size, kind, PADDING)
 
 
 def _aligned_bytes(size: int) -> memoryview:
@@ -123,17 +123,19 @@ class FrameReader:
         if self._end < begin:
             return None
         size, number, padding = HEADER.unpack_from(self._buffer, self._start)
-        kind = self._checked(size, number, padding)
+        known = _KINDS.get(number)
+        if known is None or padding != PADDING or size > MAX_CONTROL_BYTES or size > self.limit:
+            known = self._checked(size, number, padding)
         end = begin + size
         if end <= self._end:
             self._start = end
-            return kind, bytes(self._buffer[begin:end])
+            return known, bytes(self._buffer[begin:end])
         if HEADER.size + size > READ_AT_ONCE and self._may_receive(size):
             contents = _aligned_bytes(size)
             self._have = self._end - begin
             contents[: self._have] = self._buffer[begin : self._end]
             self._start = self._end = 0
-            self._long = (kind, contents)
+            self._long = (known, contents)
         return None
 
     def close(self) -> None:
@@ -142,7 +144,7 @@ class FrameReader:
 
     def _checked(self, size: int, number: int, padding: bytes) -> FrameKind:
         kind = _KINDS.get(number)
-        if kind is None or padding != _PADDING:
+        if kind is None or padding != PADDING:
             raise WireError(f"the header of a frame says kind {number}, padding {padding!r}")
         limit = self.limit if kind in _LARGE else min(self.limit, MAX_CONTROL_BYTES)
         if size > limit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import NoReturn
 
 from google.protobuf.message import DecodeError, Message
 from google.rpc import status_pb2
@@ -113,13 +114,11 @@ def read_welcome(frame: Frame) -> lane_pb2.LaneWelcome:
     return message
 
 
-def check_reply(frame: Frame) -> None:
-    """Raise WireError unless it is a reply."""
-    kind, payload = frame
+def refuse_frame(kind: FrameKind, payload: bytes | memoryview) -> NoReturn:
+    """Raise WireError for a frame that is no reply."""
     if kind is FrameKind.REFUSAL:
         raise WireError(str(refusal_error(payload)))
-    if kind is not FrameKind.REPLY:
-        raise WireError(f"a {kind.name} frame came where only replies can")
+    raise WireError(f"a {kind.name} frame came where only replies can")
 
 
 def refusal_error(payload: bytes | memoryview) -> Exception:

@@ -17,18 +17,15 @@ OnDone = Callable[["execution_pb2.CallReply | Exception"], None]
 class PendingCalls:
     """They end with a reply, which their lane takes them out for, or are told an error here.
 
-    Any thread may use it. ``_mutex`` protects ``_calls`` and ``_ended``: a call is in
-    ``_calls``, and whoever takes it out tells it how it ended.
+    Any thread may use it. ``_mutex`` protects ``calls`` and ``_ended``: a call is in
+    ``calls``, and whoever takes it out tells it how it ended.
     """
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._calls: dict[int, tuple[OnDone, float | None]] = {}
+        self.calls: dict[int, tuple[OnDone, float | None]] = {}
         self._ended: LaneClosedError | None = None
         self._watch = DeadlineWatch(self._expire)
-
-    def __len__(self) -> int:
-        return len(self._calls)
 
     def add(self, number: int, on_done: OnDone, timeout: float | None) -> None:
         """Add a call; after ``timeout`` seconds it is told TimeoutError.
@@ -40,7 +37,7 @@ class PendingCalls:
         with self._mutex:
             if self._ended is not None:
                 raise LaneClosedError(str(self._ended), was_sent=False)
-            self._calls[number] = (on_done, deadline)
+            self.calls[number] = (on_done, deadline)
         if deadline is None:
             return
         try:
@@ -52,19 +49,19 @@ class PendingCalls:
     def first_deadline(self) -> float | None:
         """When the first of them is late, a time of ``time.monotonic``; None: none ever is."""
         with self._mutex:
-            return min((at for _, at in self._calls.values() if at is not None), default=None)
+            return min((at for _, at in self.calls.values() if at is not None), default=None)
 
     def take(self, number: int) -> OnDone | None:
         """Take a call out, if it is still there."""
         with self._mutex:
-            call = self._calls.pop(number, None)
+            call = self.calls.pop(number, None)
         return None if call is None else call[0]
 
     def end(self, error: LaneClosedError) -> None:
         """Tell ``error`` to all that are left; none can be added any more. Idempotent."""
         with self._mutex:
             self._ended = self._ended or error
-            left, self._calls = self._calls, {}
+            left, self.calls = self.calls, {}
         self._watch.stop()
         for on_done, _ in left.values():
             on_done(error)
@@ -72,8 +69,8 @@ class PendingCalls:
     def _expire(self, now: float) -> float | None:
         """Tells those whose time has come; returns when to look again."""
         with self._mutex:
-            due = [n for n, (_, at) in self._calls.items() if at is not None and at <= now]
-            late = [self._calls.pop(number)[0] for number in due]
+            due = [n for n, (_, at) in self.calls.items() if at is not None and at <= now]
+            late = [self.calls.pop(number)[0] for number in due]
         following = self.first_deadline()
         for on_done in late:
             on_done(TimeoutError())

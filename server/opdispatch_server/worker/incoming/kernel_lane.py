@@ -18,6 +18,7 @@ Note [Whoever reads a call runs it]
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import select
 import socket
@@ -137,8 +138,9 @@ class KernelLane:
         self._budget = budget
         self._memory: CalleeLaneMemory | None = None  # decided when hands are shaken
         self._reader = FrameReader(limit)
-        self._readable = select.poll()
-        self._readable.register(connection, select.POLLIN)
+        readable = select.poll()
+        readable.register(connection, select.POLLIN)
+        self._look = functools.partial(readable.poll, 0)
         self._spin = BriefSpin()
         self._writer = FrameWriter(connection)
         self._turn = ReadingTurn(self._start_thread, on_pass=self._flush)
@@ -373,7 +375,8 @@ class KernelLane:
             if frame is not None:
                 return frame
             self._flush()
-            self._writer.wait_for_room()
+            if self._writer.is_stuck:
+                self._writer.wait_for_room()
             self._spin.before_sleeping(self._look)
             if self._memory is None:
                 count = self._socket.recv_into(self._reader.space())
@@ -383,9 +386,6 @@ class KernelLane:
                 raise EOFError
             self._spin.after_waiting()
             self._reader.received(count)
-
-    def _look(self) -> bool:
-        return bool(self._readable.poll(0))
 
     def _reply(
         self,
