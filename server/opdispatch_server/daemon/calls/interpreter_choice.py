@@ -27,7 +27,7 @@ class InterpreterChoice:
     def choose(
         self, plan: ProgramPlan, remote: RemotePart, name: str, inputs: Sequence[Any]
     ) -> InterpreterSession:
-        """The interpreter that serves most steps; of equals, the one that has most of the values.
+        """Return the interpreter that serves most steps; of equals, the one with most values.
 
         Of those that can have arrays on the devices of its inputs, and on those that its steps
         name, if there are any. Raises InterpreterNotFoundError.
@@ -64,7 +64,7 @@ class InterpreterChoice:
         )
 
     def choose_for_device(self, device: str, remote: RemotePart) -> InterpreterSession:
-        """Where values are put on a device: where they are, or else where new ones would be.
+        """Return where values are put on a device: where they are, or else where new ones would be.
 
         Raises DeviceError if no interpreter has it.
         """
@@ -84,9 +84,10 @@ class InterpreterChoice:
     def _choose_for_new(
         self, remote: RemotePart, can_have: Callable[[InterpreterSession], bool]
     ) -> InterpreterSession:
-        """Where values are put of which nothing is known: where their devices are, then where most
-        libraries are, and then where the client has put the last one. Raises
-        InterpreterNotFoundError.
+        """Return where values are put of which nothing is known.
+
+        That is where their devices are, then where most libraries are, and then where the client
+        has put the last one. Raises InterpreterNotFoundError.
         """
         ready = [each for each in self._sessions.ready() if not self._placement.is_draining(each)]
         if not ready:
