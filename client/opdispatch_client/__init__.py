@@ -19,7 +19,7 @@
 
     How calls travel:
 
-    call_attempt                        one call on its way
+    session_memory                      memory that is shared with those on the same machine
     call_options                        what calls may have otherwise than their session
     lanes/                              the ways: to the daemon, or directly to an interpreter
 

@@ -12,8 +12,8 @@ from opdispatch import profile
 from opdispatch.profiler.schedule import Schedule
 from opdispatch_client.connection_base import ConnectionBase
 from opdispatch_client.endpoint import Endpoint
-from opdispatch_client.lanes.session_memory import SessionMemory, Shape
 from opdispatch_client.listings import ServerInfo
+from opdispatch_client.session_memory import SessionMemory, Shape
 
 
 class SessionBase:

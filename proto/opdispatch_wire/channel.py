@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from google.protobuf.message import EncodeError, Message
+from google.protobuf.message import DecodeError, EncodeError, Message
 
 from opdispatch_wire.addresses import is_loopback
-from opdispatch_wire.errors import MessageTooLargeError
+from opdispatch_wire.errors import MessageTooLargeError, WireError
 
 PROTOCOL_VERSION = 1
 """The version of ``proto/opdispatch/v1`` that this code speaks (``GetServerInfo``)."""
@@ -96,6 +96,16 @@ def serialize_message(message: Message, limit: int, what: str) -> bytes:
         ) from exc
     check_size(len(data), limit, what)
     return data
+
+
+def parse_message(message: Message, payload: bytes | memoryview) -> Message:
+    """Fill ``message`` from the payload of a lane's frame. Raises WireError."""
+    try:
+        # From a bytearray without a copy; the stubs know only of bytes.
+        message.ParseFromString(payload)  # type: ignore[arg-type]
+    except DecodeError as error:
+        raise WireError(f"a frame is no {type(message).__name__}: {error}") from error
+    return message
 
 
 def check_size(size: int, limit: int, what: str, hint: str = RAISE_LIMIT_HINT) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from opdispatch_wire.channel import parse_message
 from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES
 from opdispatch_wire.detached_tensors import (
     CALL_REQUEST,
@@ -18,7 +19,6 @@ from opdispatch_wire.detached_tensors import (
     text_bytes,
 )
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.lanes.lane_messages import parsed
 from opdispatch_wire.nesting import MAX_VALUES, VALUES_HINT, too_many_values
 from opdispatch_wire.protobuf_fields import FieldLimit, read_fields
 from opdispatch_wire.v1 import execution_pb2
@@ -59,7 +59,7 @@ def read_call(payload: bytes | memoryview, *, detaches: bool = True) -> Received
                 payload, arguments = (small, arguments) if detaches else (payload, ())
         except _TooManyError as error:
             return ReceivedCall(_only_id(payload), (), WireError(str(error), hint=VALUES_HINT))
-    parsed(request, payload)
+    parse_message(request, payload)
     return ReceivedCall(request, arguments)
 
 
@@ -107,6 +107,6 @@ def _only_id(payload: bytes | memoryview) -> execution_pb2.CallRequest:
     view = memoryview(payload)
     for field in islice(read_fields(view, 0, len(view)), _FIRST_FIELDS):
         if field.number == _ID:
-            parsed(request, view[field.start : field.end])
+            parse_message(request, view[field.start : field.end])
             break
     return request

@@ -15,7 +15,7 @@ from opdispatch_client.lanes.async_direct_local import AsyncDirectLanes
 from opdispatch_client.lanes.direct_local import DirectLanes
 from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.routes import Routes
-from opdispatch_client.lanes.session_memory import SessionMemory
+from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.v1 import execution_pb2
 from tests.service.running_daemon import Background
 from tests.unit.lane_peer import LIMIT, Peer

@@ -10,20 +10,20 @@ from typing import Any, TypeGuard
 import grpc.aio
 
 from opdispatch_client.aio.one_loop import OneLoop
-from opdispatch_client.call_attempt import CallAttempt
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.async_busy_watch import AsyncBusyWatch
 from opdispatch_client.lanes.async_direct_local import AsyncDirectLanes
 from opdispatch_client.lanes.async_direct_streams import AsyncDirectStreams
 from opdispatch_client.lanes.async_to_daemon import AsyncCallLane, AsyncDaemonLane
+from opdispatch_client.lanes.call_attempt import CallAttempt
 from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.memory_tender import TEND_SECONDS
 from opdispatch_client.lanes.routes import Routes, find_refusal
-from opdispatch_client.lanes.session_memory import SessionMemory
 from opdispatch_client.lanes.waiting_calls import WaitingCall, may_move, waiting_call
 from opdispatch_client.listings import Interpreter, ServerInfo
 from opdispatch_client.operator_call import Call
 from opdispatch_client.rpcs import Rpc, call_by_itself
+from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.errors import MessageTooLargeError
 from opdispatch_wire.lanes.async_lane import AsyncLane
 from opdispatch_wire.lanes.async_stream import AsyncStream

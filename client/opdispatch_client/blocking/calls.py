@@ -16,20 +16,20 @@ import grpc
 
 from opdispatch_client.blocking.call_future import Callback, CallFuture
 from opdispatch_client.blocking.one_thread import OneThread
-from opdispatch_client.call_attempt import CallAttempt
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.busy_watch import BusyWatch
+from opdispatch_client.lanes.call_attempt import CallAttempt
 from opdispatch_client.lanes.direct_local import DirectLanes
 from opdispatch_client.lanes.direct_streams import BlockingDirectStreams
 from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.memory_tender import MemoryTender
 from opdispatch_client.lanes.protocol import CallLane
 from opdispatch_client.lanes.routes import Routes, find_refusal
-from opdispatch_client.lanes.session_memory import SessionMemory
 from opdispatch_client.lanes.to_daemon import DaemonLane
 from opdispatch_client.lanes.waiting_calls import WaitingCall, may_move, waiting_call
 from opdispatch_client.listings import Interpreter, ServerInfo
 from opdispatch_client.operator_call import Call
+from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.errors import DeadlineExceededError, MessageTooLargeError
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.blocking_stream import BlockingStream

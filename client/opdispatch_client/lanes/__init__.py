@@ -1,5 +1,7 @@
 """The ways that a session's calls take: to its daemon, or directly to an interpreter.
 
+call_attempt                           one call on its way
+
 To the daemon:
 
 protocol                               what a blocking session needs of a way
@@ -15,5 +17,5 @@ direct_local, async_direct_local       over local lanes, on the same machine
 direct_streams, async_direct_streams   over gRPC streams, on another one
 waiting_calls                          which of them are kept from running there; no I/O
 busy_watch, async_busy_watch           ask the daemon that, and have them run elsewhere
-session_memory, memory_tender          memory that is shared with those on the same machine
+memory_tender                          memory that is shared with those on the same machine
 """

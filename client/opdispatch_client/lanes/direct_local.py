@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay, choose_way
 from opdispatch_client.lanes.routes import DirectRoute, Routes
-from opdispatch_client.lanes.session_memory import SessionMemory
+from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.lane_messages import patience_until
 from opdispatch_wire.v1 import execution_pb2

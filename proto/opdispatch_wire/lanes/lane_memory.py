@@ -13,10 +13,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from opdispatch_wire.channel import parse_message
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes.descriptors import PassedDescriptor, ReceivedDescriptors
 from opdispatch_wire.lanes.frames import FrameKind
-from opdispatch_wire.lanes.lane_messages import LaneClosedError, parsed
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.shared_memory.arena_block import Block
 from opdispatch_wire.shared_memory.call_memory import (
     CalleeMemory,
@@ -103,7 +104,7 @@ class _LaneMemory:
         Raises WireError, and OSError if there is no room for its region here.
         """
         message = lane_pb2.LaneRegion()
-        parsed(message, payload)
+        parse_message(message, payload)
         if kind is FrameKind.DROP:
             self.peer.drop_region(message.region)
             return
@@ -294,5 +295,5 @@ def _region_payload(region: int) -> bytes:
 
 def _extents(payload: bytes | memoryview) -> Iterable[values_pb2.SharedMemory]:
     message = lane_pb2.LaneExtents()
-    parsed(message, payload)
+    parse_message(message, payload)
     return message.extents

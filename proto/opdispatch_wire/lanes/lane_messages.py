@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from typing import NoReturn
 
-from google.protobuf.message import DecodeError, Message
 from google.rpc import status_pb2
 
-from opdispatch_wire.channel import PROTOCOL_VERSION
+from opdispatch_wire.channel import PROTOCOL_VERSION, parse_message
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes.frames import Frame, FrameKind
 from opdispatch_wire.status import error_from_status, status_from_error
@@ -44,16 +43,6 @@ class InterpreterBusyError(LaneClosedError):
 
     def __init__(self) -> None:
         super().__init__("the interpreter is busy")
-
-
-def parsed(message: Message, payload: bytes | memoryview) -> Message:
-    """Fill ``message`` from the payload of a frame. Raises WireError."""
-    try:
-        # From a bytearray without a copy; the stubs know only of bytes.
-        message.ParseFromString(payload)  # type: ignore[arg-type]
-    except DecodeError as error:
-        raise WireError(f"a frame is no {type(message).__name__}: {error}") from error
-    return message
 
 
 def hello(max_message_bytes: int, *, max_call_bytes: int = 0, shares_memory: bool = False) -> bytes:
@@ -96,7 +85,7 @@ def read_hello(frame: Frame) -> lane_pb2.LaneHello:
     if kind is not FrameKind.HELLO:
         raise WireError(f"a lane begins with HELLO, and not with {kind.name}")
     message = lane_pb2.LaneHello()
-    parsed(message, payload)
+    parse_message(message, payload)
     _check_version(message.protocol_version)
     return message
 
@@ -109,7 +98,7 @@ def read_welcome(frame: Frame) -> lane_pb2.LaneWelcome:
     if kind is not FrameKind.WELCOME:
         raise WireError(f"a lane's HELLO is answered with WELCOME, and not with {kind.name}")
     message = lane_pb2.LaneWelcome()
-    parsed(message, payload)
+    parse_message(message, payload)
     _check_version(message.protocol_version)
     return message
 
@@ -125,7 +114,7 @@ def refusal_error(payload: bytes | memoryview) -> Exception:
     """The error that a REFUSAL carries; WireError if it is none itself."""
     status = status_pb2.Status()
     try:
-        parsed(status, payload)
+        parse_message(status, payload)
     except WireError as error:
         return error
     return error_from_status(status)

@@ -7,6 +7,7 @@ from opdispatch_wire.channel import (
     RAISE_CALL_LIMIT_HINT,
     RAISE_LIMIT_HINT,
     check_size,
+    parse_message,
     serialize_message,
 )
 from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES, CallTensors
@@ -18,7 +19,6 @@ from opdispatch_wire.detached_tensors import (
 )
 from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.lane_memory import CallerLaneMemory
-from opdispatch_wire.lanes.lane_messages import parsed
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
@@ -87,12 +87,12 @@ class LaneTensors:
         reply = execution_pb2.CallReply()
         if len(payload) > CHUNK_BYTES and self._beside:
             small, results = detach(payload, CALL_REPLY, BESIDE_BYTES)
-            parsed(reply, small)
+            parse_message(reply, small)
             tensors = self._beside.pop(reply.id, None)
             if tensors is not None:
                 return tensors.take_results(reply, results)
             reply.Clear()
-        parsed(reply, payload)
+        parse_message(reply, payload)
         self._beside.pop(reply.id, None)
         return reply
 

@@ -13,7 +13,7 @@ from opdispatch_server.daemon.calls.router import CallRouter
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.serving.calls_in_flight import CallsInFlight
 from opdispatch_server.serving.lane_listener import LaneListener
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, parse_message
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.frame_outbox import FramePayload
@@ -134,7 +134,7 @@ class CallLane:
             self._reserved = 0  # from now on the call has it
         elif kind is FrameKind.CANCEL:
             cancel = lane_pb2.LaneCancel()
-            lane_messages.parsed(cancel, payload)
+            parse_message(cancel, payload)
             self._calls.cancel(cancel.id)
         else:
             raise WireError(f"a {kind.name} frame came where only calls can")

@@ -36,7 +36,7 @@ from opdispatch_server.worker.incoming.call_rules import CallRules
 from opdispatch_server.worker.incoming.turn_watch import TurnWatch
 from opdispatch_server.worker.libraries.turns import LibraryTurns
 from opdispatch_wire.callee_tensors import CalleeTensors
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, parse_message
 from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.lanes import lane_messages
@@ -237,7 +237,7 @@ class KernelLane:
                 del call  # it may be long until the next one comes
             elif kind is FrameKind.CANCEL:
                 cancel = lane_pb2.LaneCancel()
-                lane_messages.parsed(cancel, payload)
+                parse_message(cancel, payload)
                 if (waiting := self._waiting.get(cancel.id)) is not None:
                     waiting.is_cancelled = True
             elif self._memory is not None and kind in MEMORY_FRAMES:
