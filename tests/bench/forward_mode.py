@@ -1,8 +1,8 @@
 """What forward mode takes beside PyTorch's, in one run: CPU time of the thread, taking turns.
 
-    python -m tests.bench.forward_mode
+    OPENBLAS_NUM_THREADS=1 python -m tests.bench.forward_mode
 
-It needs PyTorch (the extra "conformance"), on one thread.
+It needs PyTorch (the extra "conformance"). Both are on one thread: NumPy's by the variable.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Any, Any], Callable[[Any], Any]], tuple[int
         (100_000,),
     ),
 }
-LARGEST_JACOBIAN = 1000
+LARGEST_JACOBIAN, LARGEST_HESSIAN = 1000, 100
 
 
 def calls(name: str) -> dict[str, dict[str, Callable[[], object]]]:
@@ -69,6 +69,15 @@ def calls(name: str) -> dict[str, dict[str, Callable[[], object]]]:
         found["jacfwd"] = {
             "ours": lambda: func.jacfwd(ours)(mine[0]),
             "PyTorch": lambda: torch.func.jacfwd(theirs)(other[0]),
+        }
+    if x.size < LARGEST_HESSIAN:
+        found["hessian of the sum"] = {
+            "ours": lambda: func.hessian(lambda x: xp.sum(ours(x)))(mine[0]),
+            "PyTorch": lambda: torch.func.hessian(lambda x: torch.sum(theirs(x)))(other[0]),
+        }
+        found["linearize"] = {
+            "ours": lambda: func.linearize(ours, mine[0])[1](mine[1]),
+            "PyTorch": lambda: torch.func.linearize(theirs, other[0])[1](other[1]),
         }
     return found
 

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from opdispatch.functorch.call_plan import NOT_TAKEN, CallPlan
 from opdispatch.keys.dispatch_key import DispatchKey
-from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET, DispatchKeySet
+from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET, BACKEND_MASK, DispatchKeySet
+from opdispatch.local_state.grad_mode import is_grad_enabled
 from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, LocalState
 
 if TYPE_CHECKING:
@@ -197,6 +198,15 @@ def state_outside() -> LocalState:
     if top is None or top.saved is None:
         return state
     return replace(state, included=top.saved.included, excluded=top.saved.excluded)
+
+
+def is_recorded_outside() -> bool:
+    """Return whether gradients are recorded where a level would be pushed now.
+
+    If not, levels below record none either: ``no_grad`` around a transform is about its results.
+    """
+    off = state_outside().excluded & AUTOGRAD_KEYSET.bits & ~BACKEND_MASK
+    return is_grad_enabled() and not off
 
 
 @contextmanager

@@ -15,12 +15,11 @@ from opdispatch.functorch.dynamic_layer import (
     AUTOGRAD_BITS,
     DynamicLayer,
     bits_off_but_for,
-    state_outside,
+    is_recorded_outside,
 )
 from opdispatch.functorch.tensor_wrapper import WrappedArray, is_of, make_wrapper
 from opdispatch.functorch.written import original_of_write
-from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET, BACKEND_MASK
-from opdispatch.local_state.grad_mode import is_grad_enabled, no_grad
+from opdispatch.local_state.grad_mode import no_grad
 from opdispatch.tensors.tensor import Tensor
 
 _OFF = bits_off_but_for(AUTOGRAD_BITS)
@@ -38,8 +37,7 @@ class GradLayer(DynamicLayer):
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
-        off = state_outside().excluded & AUTOGRAD_KEYSET.bits & ~BACKEND_MASK
-        self._recorded_before = is_grad_enabled() and not off
+        self._recorded_before = is_recorded_outside()
 
     def process(self, plan: CallPlan, args: Sequence[Any]) -> Any:
         """Make wrappers of what comes from outside; it is constant here."""

@@ -27,14 +27,14 @@ from opdispatch.functorch.dynamic_layer import (
     DynamicLayer,
     Frame,
     bits_off_but_for,
-    state_outside,
+    is_recorded_outside,
 )
 from opdispatch.functorch.forward_rule import ForwardRule, Push
 from opdispatch.functorch.tensor_wrapper import WrappedArray, unwrap_dead
 from opdispatch.functorch.written import original_of_write
 from opdispatch.keys.dispatch_key import DispatchKey
-from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET, BACKEND_MASK, DispatchKeySet
-from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, is_grad_enabled, no_grad
+from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET, DispatchKeySet
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, no_grad
 from opdispatch.local_state.higher_floors import array_namespace
 from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE, LocalState
 from opdispatch.tensors.tensor import Tensor
@@ -51,9 +51,7 @@ class DualLayer(DynamicLayer):
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
-        off = state_outside().excluded & AUTOGRAD_KEYSET.bits & ~BACKEND_MASK
-        # As in GradLayer: no_grad around the transform is about its results.
-        self._recorded_before = is_grad_enabled() and not off
+        self._recorded_before = is_recorded_outside()
 
     @abstractmethod
     def push(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from opdispatch.arrays.level_array import LevelArray
 from opdispatch.dispatch.operator_state import NONDETERMINISTIC
 from opdispatch.errors import TransformError
 from opdispatch.functorch.batch_loop import call_for_each
@@ -76,7 +77,17 @@ class VmapLayer(DynamicLayer):
         """
         if plan.asks_vmap_mode:
             return NOT_TAKEN
-        values, dims, found = self.unwrapped(args)
+        values: list[Any] = []
+        dims: list[Any] = []
+        found = False
+        for value in args:  # mostly, none is batched here
+            if type(value) is list or (
+                type(value) is Tensor
+                and isinstance(array := value.array, LevelArray)
+                and (array.layer is self or not array.layer.is_alive)
+            ):
+                values, dims, found = self.unwrapped(args)
+                break
         rule = plan.batching_rule if found else None
         if found and rule is None:
             return NOT_TAKEN
@@ -84,7 +95,8 @@ class VmapLayer(DynamicLayer):
         try:
             if rule is not None:
                 return run_rule(rule, BatchedCall(plan, self.info, values, dims), self, args)
-            return plan.call(values) if plan.has_keywords else plan.op(*values)
+            below_it = values or args
+            return plan.call(below_it) if plan.has_keywords else plan.op(*below_it)
         finally:
             TOP.reset(top)
             LOCAL_STATE.reset(local)
