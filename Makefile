@@ -72,7 +72,7 @@ peers: ## install Ray and Triton, for `make bench` to compare with
 	@.venv-peers/bin/python $(INSTALL) 'ray>=2.40' 'nvidia-pytriton>=0.7'
 
 installs: $(VENV)/.stamp-dev ## opdispatch beside kserve, mlserver, tritonclient and ray, in fresh environments
-	@OPDISPATCH_INSTALLS=1 $(BIN)/python -m pytest tests/installs $(ARGS)
+	@OPDISPATCH_INSTALLS=1 $(BIN)/python -m pytest -o faulthandler_timeout=1000 tests/installs $(ARGS)
 
 # Apart from the rest, so that CI can tell "torch could not be installed" from a failure.
 .venv-conformance/.torch:

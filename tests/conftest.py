@@ -11,6 +11,17 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Machines that run tests are shared and slow at times: an example may take as long as it needs.
+for _profile, _examples in (("fast", 100), ("thorough", 2000)):
+    settings.register_profile(
+        _profile,
+        deadline=None,
+        max_examples=_examples,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
 def pytest_configure() -> None:

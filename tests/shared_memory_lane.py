@@ -37,6 +37,7 @@ from opdispatch_wire.shared_memory.peer_memory import PeerMemory
 from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2 as pb
+from tests.waits import LONGEST_WAIT
 
 # Not the other memfds of ours, whose names are longer.
 REGION = "memfd:opdispatch "
@@ -141,7 +142,7 @@ class Caller:
 
     def __init__(self, *, limit: int | None = None, threshold: int = THRESHOLD) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.settimeout(30)
+        ours.settimeout(LONGEST_WAIT)
         with theirs:
             self.process = PEERS.Process(target=serve, args=(theirs,))
             self.process.start()
@@ -198,7 +199,7 @@ class Caller:
     def close(self) -> None:
         self.packets.sock.close()
         self.packets.passed.clear()  # nobody is left to be told
-        self.process.join(30)
+        self.process.join(LONGEST_WAIT)
         self.arena.close()
         self.peer.close()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -24,6 +26,12 @@ def measure_work(run: Callable[[], object]) -> float:
         return time.thread_time() - started
 
     return min(once() for _ in range(3))
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process so far, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def check_linear_work(run: Callable[[T], object], make: Callable[[int], T], size: int) -> None:

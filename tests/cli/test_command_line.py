@@ -14,6 +14,7 @@ from PIL import Image
 
 from tests.cli.conftest import SCRIPT, RunCommand
 from tests.service.running_daemon import RunningDaemon, wait_for
+from tests.waits import LONGEST_WAIT
 
 GREETING = """\
 from opdispatch import Library
@@ -397,7 +398,7 @@ def test_ctrl_c_ends_a_call_without_a_word(start, tmp_path: Path):
     process = start("call", "shop::wait", str(tmp_path))
     assert wait_for((tmp_path / "entered").exists)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=10)
+    out, err = process.communicate(timeout=LONGEST_WAIT)
     (tmp_path / "leave").touch()
     assert (process.returncode, out, err) == (130, "", "")
 
@@ -409,7 +410,7 @@ def test_a_reader_that_leaves_is_no_error(start):
     assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stderr.close()
-    assert process.wait(20) == 141
+    assert process.wait(LONGEST_WAIT) == 141
 
 
 def test_output_that_cannot_be_written_is_said(daemon: RunningDaemon):

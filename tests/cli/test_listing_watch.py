@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.conftest import SCRIPT
 from tests.service.running_daemon import RunningDaemon, wait_for
+from tests.waits import LONGEST_WAIT
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -50,7 +51,7 @@ def test_list_is_shown_again_when_it_has_changed(
         finally:
             session.scale("shop", 1)
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 130
+    assert process.wait(LONGEST_WAIT) == 130
     assert process.stderr is not None
     assert process.stderr.read() == ""
 
@@ -76,7 +77,7 @@ def test_a_terminal_has_its_screen_back(daemon: RunningDaemon):
     try:
         assert wait_for(lambda: read().count(b"\x1b[H") >= 2), shown  # drawn, and drawn again
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(LONGEST_WAIT) == 130
         assert wait_for(lambda: read().rstrip().endswith(b"\x1b[?1049l")), shown
     finally:
         process.kill()

@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.conftest import RunCommand
 from tests.service.running_daemon import RunningDaemon, wait_for
+from tests.waits import LONGEST_WAIT
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -121,7 +122,7 @@ def test_drain_waits_until_the_last_call_has_ended(
             assert late.err.endswith(f"opdispatch: {holder} was not drained within 0.5 s\n")
             assert process.poll() is None
             (folder / "leave").touch()
-            out, _ = process.communicate(timeout=30)
+            out, _ = process.communicate(timeout=LONGEST_WAIT)
             assert (process.returncode, out) == (0, f"{holder} is drained\n")
             assert call.result() == 1
         finally:
@@ -154,7 +155,7 @@ def test_a_library_is_loaded_again_when_it_is_saved(
         assert process.stdout.readline().startswith("loaded greeting v")
         assert wait_for(lambda: run("call", "greeting::hello").out == "third\n")
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(LONGEST_WAIT) == 130
     finally:
         process.kill()
         process.communicate()

@@ -10,12 +10,13 @@ import pytest
 
 import opdispatch_client as oc
 from tests.service.running_daemon import RunningDaemon
+from tests.waits import LONGEST_WAIT
 
 NOWHERE = "unix:///nowhere/daemon.sock"
 
 
 async def _until(path: Path) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LONGEST_WAIT):
         while not path.exists():
             await asyncio.sleep(0.005)
 

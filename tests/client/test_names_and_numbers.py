@@ -13,6 +13,7 @@ import pytest
 
 import opdispatch_client as oc
 from tests.service.running_daemon import RunningDaemon
+from tests.waits import LONGEST_WAIT
 
 X = np.ones(2)
 
@@ -151,7 +152,7 @@ def ask(session: Any, method: str, name: str, wrong: object) -> Any:
 def outcome(began: Any) -> Any:
     """What has come of a call, should it have begun."""
     if isinstance(began, Future):
-        return began.result(10)
+        return began.result(LONGEST_WAIT)
     return next(began) if isinstance(began, Iterator) else began
 
 

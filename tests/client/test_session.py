@@ -17,6 +17,7 @@ import pytest
 import opdispatch_client as oc
 from opdispatch_client.endpoint import LaneChoice
 from tests.service.running_daemon import RunningDaemon, wait_for
+from tests.waits import LONGEST_WAIT
 
 NOWHERE = "unix:///nowhere/daemon.sock"
 
@@ -89,7 +90,7 @@ def test_closing_ends_the_calls_of_other_threads(daemon: RunningDaemon, tmp_path
         assert wait_for((tmp_path / "entered").exists)
         session.close()
         with pytest.raises(oc.DaemonUnavailableError, match="is closed"):
-            waiting.result(10)
+            waiting.result(LONGEST_WAIT)
     (tmp_path / "leave").touch()
 
 
@@ -163,7 +164,7 @@ def test_a_timeout_may_be_as_long_as_one_likes(
 ):
     with daemon.connect(timeout=timeout, lane=lane) as session:
         assert session.ops.park.double(np.ones(2)).tolist() == [2, 2]
-        assert session.submit("park::double", np.ones(2)).result(30).tolist() == [2, 2]
+        assert session.submit("park::double", np.ones(2)).result(LONGEST_WAIT).tolist() == [2, 2]
 
 
 def test_the_address_comes_from_the_environment(daemon: RunningDaemon, monkeypatch):
@@ -192,7 +193,7 @@ def test_ctrl_c_cancels_the_call(daemon: RunningDaemon, tmp_path: Path):
     )
     assert wait_for((tmp_path / "entered").exists)
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=10)
+    out, _ = process.communicate(timeout=LONGEST_WAIT)
     (tmp_path / "leave").touch()
     assert (process.returncode, out) == (0, "interrupted park\n")
 

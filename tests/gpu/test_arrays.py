@@ -12,6 +12,7 @@ from opdispatch import DeviceMemory, DeviceTransfers, Tensor, device_transfers
 from opdispatch.arrays import CupyBackend, pinned_copies
 from opdispatch.arrays.kernel_block import run_on_device
 from opdispatch.errors import DeviceError, DeviceMemoryError
+from tests.waits import LONGEST_WAIT
 
 pytestmark = pytest.mark.gpu
 
@@ -186,7 +187,7 @@ def shared() -> Any:
     yield [pipe.recv() for pipe in pipes]
     for pipe, process in zip(pipes, processes, strict=True):
         pipe.send(None)
-        process.join(30)
+        process.join(LONGEST_WAIT)
 
 
 def test_an_array_of_another_process_is_read_on_the_gpu(

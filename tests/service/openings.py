@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import queue
 
+from tests.waits import LONGEST_WAIT
+
 
 class Openings(logging.Handler):
     """Their log lines, one after the other."""
@@ -20,7 +22,7 @@ class Openings(logging.Handler):
 
     def next(self) -> str:
         """The next one; it must come in time."""
-        return self._said.get(timeout=20)
+        return self._said.get(timeout=LONGEST_WAIT)
 
     def has_next(self) -> bool:
         """Whether the next one has come already."""

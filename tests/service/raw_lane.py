@@ -11,6 +11,7 @@ from opdispatch_wire.calls import call_request
 from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.frames import FrameKind, FrameReader, frame_header
 from opdispatch_wire.v1 import execution_pb2
+from tests.waits import LONGEST_WAIT
 
 
 class RawLane:
@@ -22,7 +23,7 @@ class RawLane:
     def __init__(self, path: str, route: execution_pb2.Route | None = None) -> None:
         self.route = route
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(10)
+        self.socket.settimeout(LONGEST_WAIT)
         self.socket.connect(path)
         self._reader = FrameReader(1 << 24)
 

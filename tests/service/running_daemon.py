@@ -23,9 +23,8 @@ from typing import Any, ClassVar
 import opdispatch_client as oc
 from opdispatch_server.daemon.state.folder import journal_in
 from opdispatch_server.daemon.state.journal_file import DATABASE
+from tests.waits import LONGEST_WAIT
 
-START_SECONDS = 60.0
-STOP_SECONDS = 10.0
 LONGEST_PAUSE = 0.05
 # How much of its log a failed test shows.
 SHOWN_LINES = 150
@@ -90,7 +89,7 @@ class RunningDaemon:
         """Waits for the lines that say where it listens."""
         assert self.process.stdout is not None
         output = b""
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + LONGEST_WAIT
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             while output.count(b"\n") < self._listening:
@@ -112,7 +111,7 @@ class RunningDaemon:
 
     def wait(self) -> int:
         """Its exit status; it must end in time."""
-        return self.process.wait(STOP_SECONDS)
+        return self.process.wait(LONGEST_WAIT)
 
     def stop(self) -> int:
         """Asks it to stop; its exit status."""
@@ -157,7 +156,7 @@ class RunningDaemon:
         finally:
             assert self.process.stdout is not None
             self.process.stdout.close()
-            left = wait_for(lambda: not self.processes(), 5.0) or self.processes()
+            left = wait_for(lambda: not self.processes()) or self.processes()
             for pid in self.processes():
                 os.kill(pid, signal.SIGKILL)
             sockets = sorted(path.name for path in self.runtime_folder.iterdir())
@@ -183,7 +182,7 @@ class RunningDaemon:
             assert not wrong, wrong
 
 
-def wait_for(reached: Callable[[], object], seconds: float = 60.0) -> bool:
+def wait_for(reached: Callable[[], object], seconds: float = LONGEST_WAIT) -> bool:
     """Whether ``reached()`` becomes true in time. Asks again and again; nothing tells us.
 
     That it takes so long, only a test that fails ever sees, however busy the machine is. What is
@@ -229,11 +228,11 @@ class Background:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._thread.join(20)
+        self._thread.join(LONGEST_WAIT)
 
     def result(self) -> Any:
         """What the function returned; raises what it raised."""
-        self._thread.join(20)
+        self._thread.join(LONGEST_WAIT)
         assert not self._thread.is_alive(), "it is still running"
         if self._error is not None:
             raise self._error

@@ -22,6 +22,7 @@ from tests import simulated_accelerator
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.simulated_accelerator import Accelerator, AcceleratorArray
+from tests.waits import LONGEST_WAIT
 
 SHARED_WORKERS = 1
 X = np.arange(6.0).reshape(2, 3)
@@ -288,7 +289,7 @@ def test_calls_have_the_backend_of_their_kernel_while_another_version_is_importe
                     np.testing.assert_array_equal(accelerator.to_host(total), X + X)
             finally:
                 (tmp_path / "open").touch()
-            loading.result(10)
+            loading.result(LONGEST_WAIT)
         np.testing.assert_array_equal(accelerator.to_host(session.ops.acc.add(x, x)), X + X)
 
 

@@ -301,7 +301,7 @@ def test_a_kernel_whose_caller_has_given_up_keeps_its_slot_until_it_ends(
     with lent_daemon.connect(timeout=1.0) as impatient, pytest.raises(oc.DeadlineExceededError):
         impatient.ops.door.enter(X, doors.folder, "abandoned")
     assert doors.next_inside() == "abandoned"
-    assert wait_for(lambda: shared.libraries()[0].calls_in_flight == 0, 5)
+    assert wait_for(lambda: shared.libraries()[0].calls_in_flight == 0)
     assert running(shared) == 1
     work = callers.call("door", "next", queues=True)
     assert doors.nobody_else_is_inside()
@@ -364,7 +364,7 @@ def test_a_kernel_hears_that_its_caller_has_given_up_when_it_calls_another(
         gone.close()
         with pytest.raises(oc.OpdispatchError):
             call.result()
-    assert wait_for(lambda: shared.libraries()[1].calls_in_flight == 0, 5)
+    assert wait_for(lambda: shared.libraries()[1].calls_in_flight == 0)
     doors.let_out(2)
     assert doors.next_inside() == (
         "RefusedError: const::get was not started: whoever called outer::go, which it is a part "

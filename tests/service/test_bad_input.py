@@ -18,6 +18,7 @@ from opdispatch_wire.v1 import (
 from opdispatch_wire.values import value_to_proto
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import IMAGE, constant
+from tests.waits import LONGEST_WAIT
 
 SHARED_WORKERS = 1
 X = np.arange(3.0)
@@ -25,7 +26,7 @@ C = grpc.StatusCode
 
 
 def call(channel: grpc.Channel, request: execution_pb2.CallRequest):
-    return execution_pb2_grpc.ExecutionServiceStub(channel).Call(request, timeout=20)
+    return execution_pb2_grpc.ExecutionServiceStub(channel).Call(request, timeout=LONGEST_WAIT)
 
 
 def code_of(channel: grpc.Channel, request: execution_pb2.CallRequest) -> C:
@@ -123,7 +124,7 @@ def test_bytes_that_are_no_message_are_refused(unharmed: oc.Session, channel: gr
     method = channel.unary_unary("/opdispatch.v1.ExecutionService/Call")
     for junk in (b"\xff" * 100, b"\x0a\xff\xff\xff\xff\x0f", bytes(1000)):
         with pytest.raises(grpc.RpcError) as caught:
-            method(junk, timeout=20)
+            method(junk, timeout=LONGEST_WAIT)
         assert caught.value.code() is C.INVALID_ARGUMENT
         assert caught.value.details().startswith("$ is not the message that this method takes")
 

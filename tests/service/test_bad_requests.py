@@ -20,6 +20,7 @@ from opdispatch_wire.v1 import (
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import IMAGE
 from tests.service.running_daemon import RunningDaemon
+from tests.waits import LONGEST_WAIT
 
 SHARED_WORKERS = 1
 X = np.arange(3.0)
@@ -101,7 +102,7 @@ def test_an_interpreter_that_does_not_fit_is_refused(
 ):
     stub = interpreter_pb2_grpc.InterpreterServiceStub(channel)
     with pytest.raises(grpc.RpcError) as caught:
-        next(stub.Session(iter([message]), timeout=20))
+        next(stub.Session(iter([message]), timeout=LONGEST_WAIT))
     assert caught.value.code() is code
 
 
@@ -118,7 +119,7 @@ def test_an_interpreter_that_cannot_follow_is_struck_off(
         with grpc.insecure_channel(target) as channel:
             # It says hello, and then nothing any more: its side of the stream is closed.
             stub = interpreter_pb2_grpc.InterpreterServiceStub(channel)
-            list(stub.Session(iter(answers), timeout=20))
+            list(stub.Session(iter(answers), timeout=LONGEST_WAIT))
         assert [interpreter.name for interpreter in session.interpreters()] == ["worker-1"]
         np.testing.assert_array_equal(session.ops.image.invert(X), 1 - X)
 
@@ -127,7 +128,7 @@ def test_bytes_that_are_not_even_http_are_refused(unharmed: oc.Session, loaded: 
     path = Path(urlparse(loaded.address).path)
     for junk in (b"GET / HTTP/1.1\r\n\r\n", bytes(1000), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"):
         with socket.socket(socket.AF_UNIX) as raw:
-            raw.settimeout(5)
+            raw.settimeout(LONGEST_WAIT)
             raw.connect(str(path))
             raw.sendall(junk)
             raw.shutdown(socket.SHUT_WR)

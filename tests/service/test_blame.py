@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -314,21 +316,24 @@ def test_interpreter_that_can_run_kernels_no_more_is_replaced(
 def test_death_during_an_import_is_not_the_imports_fault(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
-    """A library is given up by nobody since others bring interpreters down while it is imported."""
+    """A library is not given up since others bring interpreters down while it is imported."""
     daemon = start_daemon(workers=1)
-    hold = daemon.folder / "hold"
-    slow = f"import os, time\nwhile os.path.exists({str(hold)!r}):\n    time.sleep(0.01)\n"
+    hold, begun = daemon.folder / "hold", daemon.folder / "begun"
+    slow = (
+        f"import os, time\nopen({str(begun)!r}, 'a').write('x')\n"
+        f"while os.path.exists({str(hold)!r}):\n    time.sleep(0.01)\n"
+    )
     with daemon.connect() as session:
-        session.load(write_library("const", slow + constant(5)))
         bad = Bad(daemon, session, write_library)
+        session.load(write_library("const", slow + constant(5)))
         hold.touch()
-        for _ in range(4):
-            assert bad.call("leave")[1] in (0, 1)
-            assert wait_for(lambda: session.interpreters())
-        states = {each.name: each.state for each in session.libraries()}
-        assert states["const"] in ("active", "waiting")
+        os.kill(session.interpreters()[0].pid, signal.SIGKILL)
+        assert wait_for(lambda: len(begun.read_text()) == 2)
+        assert bad.call("leave")[1] == 1  # beside the import
         hold.unlink()
         assert session.ops.const.get(X) == 5
+        const = next(each for each in session.libraries() if each.name == "const")
+        assert (const.state, const.trouble, const.error) == ("active", "", "")
 
 
 def test_innocent_call_that_runs_beside_a_crash_runs_again(

@@ -21,6 +21,7 @@ from opdispatch_wire.v1 import execution_pb2, registry_pb2
 from tests.service.conftest import WriteLibrary
 from tests.service.doors import Doors, door_library
 from tests.service.running_daemon import RunningDaemon, wait_for
+from tests.waits import LONGEST_WAIT
 
 SHARED_WORKERS = 1
 X = np.arange(3.0)
@@ -34,7 +35,7 @@ class RawStream:
         self._said: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         method: Any = channel.stream_stream(CALL_STREAM)
         pairs = tuple((key.replace("_", "-"), value) for key, value in metadata.items())
-        self.replies: Any = method(iter(self._said.get, None), metadata=pairs, timeout=30)
+        self.replies: Any = method(iter(self._said.get, None), metadata=pairs, timeout=LONGEST_WAIT)
 
     def say(self, message: bytes) -> None:
         self._said.put(message)

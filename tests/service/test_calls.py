@@ -330,7 +330,7 @@ def test_the_deadline_reaches_nested_calls(
     ):
         session.with_options(timeout=of_call).ops.outer.wait(X, str(tmp_path))
     outcome = tmp_path / "outcome"
-    assert wait_for(lambda: outcome.exists() and outcome.read_text(), 5)
+    assert wait_for(lambda: outcome.exists() and outcome.read_text())
     assert outcome.read_text() == "DeadlineExceededError"
     (tmp_path / "open").touch()
     # Counted down when the daemon gave up on it, whatever the kernel is doing.
@@ -351,7 +351,7 @@ def test_what_kernels_print_goes_to_the_log(
     )
     shared.load(write_library("loud", text), interpreter="worker-2")
     assert shared.ops.loud.say(X) is None
-    assert wait_for(lambda: "yyy" in lent_daemon.log(), 5)
+    assert wait_for(lambda: "yyy" in lent_daemon.log())
     messages = [record["message"] for record in lent_daemon.log_records()]
     assert "worker-2: to stdout" in messages
     assert "worker-2: to stderr" in messages
@@ -375,6 +375,6 @@ def test_a_client_that_goes_away_in_the_middle_harms_nobody(
         gone.close()
         with pytest.raises(oc.OpdispatchError):
             call.result()
-    assert wait_for(lambda: shared.libraries()[0].calls_in_flight == 0, 5)
+    assert wait_for(lambda: shared.libraries()[0].calls_in_flight == 0)
     (tmp_path / "open").touch()
     assert shared.ops.gate.wait(X, str(tmp_path), 2) == 2

@@ -21,6 +21,7 @@ from tests.service.doors import Doors, door_library
 from tests.service.libraries import constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
 from tests.unit.scarce_threads import ScarceThreads
+from tests.waits import LONGEST_WAIT
 
 WORKERS = 1
 SHARED_WORKERS = 1
@@ -87,7 +88,7 @@ def test_futures_have_results_and_errors_as_calls_do(loaded: RunningDaemon, lane
         assert isinstance(raised.exception(), oc.KernelError)
         assert isinstance(missing.exception(), oc.OperatorNotFoundError)
         assert isinstance(unfit.exception(), oc.WireError)
-        assert len(list(as_completed(futures, timeout=10))) == 200
+        assert len(list(as_completed(futures, timeout=LONGEST_WAIT))) == 200
 
 
 @each_lane
@@ -138,7 +139,7 @@ def test_a_callback_may_make_calls(
         future = session.submit("image::pipeline", X)
         future.add_done_callback(lambda future: future.no_such_thing)  # is logged
         future.add_done_callback(callback)
-        assert done.wait(20)
+        assert done.wait(LONGEST_WAIT)
         np.testing.assert_array_equal(answers, [X * 2, X * 3])
         assert "exception calling callback" in caplog.text
 
@@ -154,12 +155,12 @@ def test_a_callback_may_wait_for_a_call_whose_route_does_not_hold_any_more(
     def callback(future: object) -> None:
         session.load(write_library("const", constant(2)))
         try:
-            answers.set_result(session.submit("const::get", X).result(20))
+            answers.set_result(session.submit("const::get", X).result(LONGEST_WAIT))
         except BaseException as error:
             answers.set_exception(error)
 
     session.submit("const::get", X).add_done_callback(callback)
-    assert answers.result(30) == 2
+    assert answers.result(LONGEST_WAIT) == 2
 
 
 NOTES = """\
@@ -221,13 +222,13 @@ def test_a_call_that_no_thread_could_make_again_is_refused_and_not_made_later(
             assert session.ops.notes.run(X[:1], folder) == 1
         other.load(write_library("notes", NOTES.format(value=2)))  # the route does not hold
         with pytest.raises(oc.RefusedError, match="can't start new thread") as why:
-            session.submit("notes::run", X[:2], folder).result(20)
+            session.submit("notes::run", X[:2], folder).result(LONGEST_WAIT)
         assert why.value.facts["started"] == "no"
         threads.are_lacking = False
         for _ in range(2):
             assert session.ops.notes.run(X[:1], folder) == 2
         other.load(write_library("notes", NOTES.format(value=3)))
-        assert session.submit("notes::run", X, folder).result(20) == 3
+        assert session.submit("notes::run", X, folder).result(LONGEST_WAIT) == 3
         assert wait_for(lambda: is_idle(session))
         assert threads.tries == 2
         assert (tmp_path / "3").exists()
@@ -241,12 +242,12 @@ def test_a_callback_that_has_no_thread_runs_once(
     with loaded.connect() as session:
         future = session.submit("image::pipeline", X)
         future.add_done_callback(lambda _: ran.put("first"))
-        assert ran.get(timeout=20) == "first"
+        assert ran.get(timeout=LONGEST_WAIT) == "first"
         threads.are_lacking = False
         for name in ("second", "third"):
             future = session.submit("image::pipeline", X)
             future.add_done_callback(lambda _, name=name: ran.put(name))
-            assert ran.get(timeout=20) == name
+            assert ran.get(timeout=LONGEST_WAIT) == name
         assert ran.empty()
 
 
@@ -261,15 +262,15 @@ def test_a_cancelled_call_never_begins(doors_daemon: RunningDaemon, doors: Doors
         assert wait_for(lambda: session.interpreters()[0].calls_queued == 0)
         with pytest.raises(CancelledError):
             queued[0].result()
-        assert len(wait(queued, timeout=10).done) == 5
+        assert len(wait(queued, timeout=LONGEST_WAIT).done) == 5
         # Those that run go on, and what they return is thrown away.
         assert first[0].cancel()
         doors.let_out(2)
-        assert first[1].result(20) == "first-1"
+        assert first[1].result(LONGEST_WAIT) == "first-1"
         last = session.submit("doors::enter", X, doors.folder, "last")
         assert doors.next_inside() == "last"
         doors.let_out()
-        assert last.result(20) == "last"
+        assert last.result(LONGEST_WAIT) == "last"
         assert doors.nobody_else_is_inside()
 
 
@@ -301,7 +302,9 @@ def test_a_future_is_late_when_the_time_of_the_session_is_over(
         doors.let_out(2)
         assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0)
         doors.let_out()
-        assert session.submit("doors::enter", X, doors.folder, "later").result(20) == "later"
+        assert (
+            session.submit("doors::enter", X, doors.folder, "later").result(LONGEST_WAIT) == "later"
+        )
 
 
 @each_lane
@@ -345,7 +348,7 @@ def test_closing_the_session_ends_its_futures(
         assert "is closed" in str(error)
     with pytest.raises(oc.DaemonUnavailableError, match="is closed"):
         next(results)
-    assert called.wait(10)
+    assert called.wait(LONGEST_WAIT)
     after = session.submit("doors::enter", X, doors.folder, "after")
     assert isinstance(after.exception(10), oc.DaemonUnavailableError)
     doors.let_out(50)  # also those that the interpreter has already run on
@@ -366,7 +369,7 @@ def test_a_session_that_floods_leaves_room_for_another(loaded: RunningDaemon, la
             results.close()
 
     with Background(flood) as flooding, loaded.connect(lane=lane) as session:
-        assert begun.wait(20)
+        assert begun.wait(LONGEST_WAIT)
         for _ in range(20):
             np.testing.assert_array_equal(session.ops.image.pipeline(X), 1 - X * 3)
         enough.set()

@@ -12,6 +12,7 @@ from tests import simulated_accelerator
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.service.test_interpreters import worker
+from tests.waits import LONGEST_WAIT
 
 X = np.arange(6.0)
 LIBRARY = (
@@ -117,7 +118,7 @@ def test_whoever_has_started_such_an_interpreter_is_told_why_it_ends(
         session.load(write_library("dev", LIBRARY))
         with pytest.raises(oc.DeviceLostError):
             session.ops.dev.fail(X)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=LONGEST_WAIT)
     assert process.returncode == 1
     assert b"the accelerator has failed" in errors
 

@@ -230,7 +230,7 @@ def test_a_number_that_the_device_has_not_is_an_error_that_says_how_many(shared:
             x.to_device("privateuseone:7")
         np.testing.assert_array_equal(x.numpy(), X)
         x.close()
-    assert wait_for(lambda: not kept(shared), 10)
+    assert wait_for(lambda: not kept(shared))
 
 
 def test_an_array_is_put_on_a_device_at_once(shared: oc.Session):
@@ -334,9 +334,9 @@ def test_one_that_is_gone_meanwhile_is_named(daemon: RunningDaemon):
         finally:
             if pid in daemon.processes():
                 os.kill(pid, signal.SIGKILL)
-        assert wait_for(lambda: not kept(session), 10)
+        assert wait_for(lambda: not kept(session))
         assert session.put(X, on="worker-1").to("privateuseone:1").device == "privateuseone:1"
-        assert wait_for(lambda: session.check_invariants() == [], 10)
+        assert wait_for(lambda: session.check_invariants() == [])
 
 
 def test_what_is_being_drained_takes_no_more(start_daemon: StartDaemon):
@@ -359,7 +359,7 @@ def test_it_goes_over_grpc_where_there_is_no_lane(
     command = (sys.executable, "-c", FAR, daemon.address, f"unix:{tmp_path}/far.sock")
     with daemon.connect() as session, subprocess.Popen(command) as far:
         try:
-            assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+            assert wait_for(lambda: len(session.interpreters()) == 2)
             session.load(write_library("acc", ACC), on="far")
             large = np.arange(400_000.0)
             x = session.put(large, on="worker-1")

@@ -20,6 +20,7 @@ from tests.service.doors import Doors, door_library
 from tests.service.libraries import GATE, constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
 from tests.service.test_interpreters import worker
+from tests.waits import LONGEST_WAIT
 
 X = np.arange(3.0)
 
@@ -69,7 +70,7 @@ def pids(session: oc.Session) -> dict[str, int]:
 
 
 def test_calls_of_a_kind_that_the_daemon_has_seen_go_on_without_it(loaded: RunningDaemon):
-    with loaded.connect(timeout=10) as session:
+    with loaded.connect(timeout=LONGEST_WAIT) as session:
         scale, stack = session.ops.image.scale, session.ops.image.stack
         np.testing.assert_array_equal(scale(X, 3.0, negate=True), X * -3)
         assert stack([X, X])[1] == 2
@@ -108,7 +109,7 @@ def test_an_overload_is_that_of_the_number_whatever_was_called_before(
 
 
 def test_futures_and_maps_go_directly_too(loaded: RunningDaemon):
-    with loaded.connect(timeout=10) as session:
+    with loaded.connect(timeout=LONGEST_WAIT) as session:
         session.ops.image.scale(X, 1.0)
         with stopped(loaded):
             results = session.map("image::scale", ((X, float(n)) for n in range(300)))
@@ -116,11 +117,11 @@ def test_futures_and_maps_go_directly_too(loaded: RunningDaemon):
                 np.testing.assert_array_equal(result, X * n)
             assert n == 299
             future = session.submit("image::scale", X, 5.0)
-            np.testing.assert_array_equal(future.result(10), X * 5)
+            np.testing.assert_array_equal(future.result(LONGEST_WAIT), X * 5)
 
 
 async def test_the_asyncio_session_does_so_too(loaded: RunningDaemon):
-    async with oc.aio.connect(loaded.address, timeout=10) as session:
+    async with oc.aio.connect(loaded.address, timeout=LONGEST_WAIT) as session:
         await session.ops.image.scale(X, 1.0)
         with stopped(loaded):
             for n in range(50):
@@ -136,7 +137,7 @@ def test_a_session_may_want_the_daemon_to_see_every_call(loaded: RunningDaemon):
 
 
 def test_arguments_that_are_written_to_change(loaded: RunningDaemon):
-    with loaded.connect(timeout=10) as session:
+    with loaded.connect(timeout=LONGEST_WAIT) as session:
         for n in range(1, 4):
             x = np.zeros(2)
             assert session.ops.image.add_(x, np.full(2, n)) is x
@@ -315,7 +316,7 @@ def test_a_library_runs_no_more_calls_at_a_time_than_it_says(
             doors.next_inside()
             assert doors.nobody_else_is_inside()
         doors.let_out(2)
-        assert [call.result(10) for call in calls] == ["0", "1", "2", "3", "4"]
+        assert [call.result(LONGEST_WAIT) for call in calls] == ["0", "1", "2", "3", "4"]
 
 
 def test_a_full_queue_sends_calls_away(
@@ -334,7 +335,7 @@ def test_a_full_queue_sends_calls_away(
         assert float(full.value.facts["retry_after"]) > 0
         assert full.value.facts["started"] == "no"
         doors.let_out(3)
-        assert [call.result(10) for call in calls] == ["0", "1", "2"]
+        assert [call.result(LONGEST_WAIT) for call in calls] == ["0", "1", "2"]
 
 
 def test_a_queued_call_that_is_cancelled_or_late_never_runs(
@@ -359,8 +360,8 @@ def test_a_queued_call_that_is_cancelled_or_late_never_runs(
         # The interpreter has read what was sent before this call.
         assert session.ops.const.get(X) == 1
         doors.let_out(2)
-        assert runs.result(10) == "runs"
-        assert last.result(10) == "last"
+        assert runs.result(LONGEST_WAIT) == "runs"
+        assert last.result(LONGEST_WAIT) == "last"
         assert doors.next_inside() == "last"
         assert doors.nobody_else_is_inside()
 
@@ -379,10 +380,10 @@ def test_a_direct_call_that_takes_too_long_is_stopped_and_hurts_nobody_else(
         assert doors.next_inside() == "hangs"
         queued = session.submit("doors::enter", X, doors.folder, "queued")
         with pytest.raises(oc.KernelTimeoutError, match=r"ran for longer than 0\.5 s in interp"):
-            hangs.result(20)
+            hangs.result(LONGEST_WAIT)
         assert doors.next_inside() == "queued"
         doors.let_out()
-        assert queued.result(20) == "queued"
+        assert queued.result(LONGEST_WAIT) == "queued"
 
 
 PING = """\
@@ -404,7 +405,7 @@ def test_libraries_that_call_each_other_do_not_wait_for_each_other(
         ping, pong = session.ops.ping.bounce, session.ops.pong.bounce
         assert (ping(X, 3), pong(X, 3)) == (3, 3)
         both = [session.submit(f"{name}::bounce", X, 4) for name in ("ping", "pong") * 20]
-        assert [call.result(20) for call in both] == [4] * 40
+        assert [call.result(LONGEST_WAIT) for call in both] == [4] * 40
 
 
 def test_an_interpreter_serves_direct_calls_until_its_daemon_is_back(
@@ -451,9 +452,9 @@ def test_gate_calls_run_side_by_side(lent_daemon: RunningDaemon, write_library: 
         calls = [session.submit("gate::wait", X, str(folder), n) for n in range(4)]
         assert wait_for(lambda: all((folder / f"entered-{n}").exists() for n in range(4)))
         (folder / "open").touch()
-        assert [call.result(10) for call in calls] == [0, 1, 2, 3]
+        assert [call.result(LONGEST_WAIT) for call in calls] == [0, 1, 2, 3]
         more = [session.submit("gate::wait", X, str(folder), n) for n in range(4, 10)]
-        assert [call.result(10) for call in more] == [4, 5, 6, 7, 8, 9]
+        assert [call.result(LONGEST_WAIT) for call in more] == [4, 5, 6, 7, 8, 9]
 
 
 def test_a_session_that_reads_nothing_keeps_no_other_waiting(loaded: RunningDaemon):
@@ -464,7 +465,7 @@ def test_a_session_that_reads_nothing_keeps_no_other_waiting(loaded: RunningDaem
         calls = [greedy.submit("image::scale", big, 1.0) for _ in range(20)]
         for _ in range(20):
             np.testing.assert_array_equal(session.ops.image.scale(X, 2.0), X * 2)
-        assert all(call.result(20).size == big.size for call in calls)
+        assert all(call.result(LONGEST_WAIT).size == big.size for call in calls)
 
 
 def test_interpreters_keep_no_descriptors_of_clients_that_have_gone(

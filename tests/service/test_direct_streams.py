@@ -23,6 +23,7 @@ from tests.service.libraries import constant
 from tests.service.openings import Openings
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
 from tests.service.test_direct_calls import DEADLY, pids, stopped
+from tests.waits import LONGEST_WAIT
 
 X = np.arange(3.0)
 LARGE = np.arange(1_000_000.0)
@@ -83,11 +84,11 @@ def test_calls_go_on_without_the_daemon(loaded_tcp: RunningDaemon, openings: Ope
             for n, result in enumerate(results):
                 np.testing.assert_array_equal(result, X * n)
             future = session.submit("image::scale", LARGE, 5.0)
-            np.testing.assert_array_equal(future.result(10), LARGE * 5)
+            np.testing.assert_array_equal(future.result(LONGEST_WAIT), LARGE * 5)
 
 
 async def test_the_asyncio_session_does_so_too(loaded_tcp: RunningDaemon, openings: Openings):
-    async with oc.aio.connect(loaded_tcp.address, lane="stream", timeout=20) as session:
+    async with oc.aio.connect(loaded_tcp.address, lane="stream", timeout=LONGEST_WAIT) as session:
         await session.ops.image.scale(X, 1.0)
         await asyncio.to_thread(openings.next)
         with stopped(loaded_tcp):
@@ -254,7 +255,7 @@ def test_a_library_runs_no_more_calls_at_a_time_than_it_says(
             doors.let_out()
             doors.next_inside()
         doors.let_out(2)
-        assert [call.result(10) for call in calls] == [str(n) for n in range(6)]
+        assert [call.result(LONGEST_WAIT) for call in calls] == [str(n) for n in range(6)]
 
 
 def test_a_full_queue_sends_calls_away(
@@ -268,7 +269,7 @@ def test_a_full_queue_sends_calls_away(
             session.ops.doors.enter(X, doors.folder, "too many")
         assert full.value.facts["started"] == "no"
         doors.let_out(3)
-        assert [call.result(10) for call in calls] == ["0", "1", "2"]
+        assert [call.result(LONGEST_WAIT) for call in calls] == ["0", "1", "2"]
 
 
 def test_a_queued_call_that_is_cancelled_or_late_never_runs(
@@ -298,7 +299,7 @@ def test_a_queued_call_that_is_cancelled_or_late_never_runs(
             assert each.ops.const.get(X) == 1
         last = session.submit("doors::enter", X, doors.folder, "last")
         doors.let_out(2)
-        assert (runs.result(10), last.result(10)) == ("runs", "last")
+        assert (runs.result(LONGEST_WAIT), last.result(LONGEST_WAIT)) == ("runs", "last")
         assert doors.next_inside() == "last"
         assert doors.nobody_else_is_inside()
 
@@ -313,7 +314,7 @@ def test_a_call_that_takes_too_long_is_stopped(
         hangs = session.submit("doors::enter", X, doors.folder, "hangs")
         assert doors.next_inside() == "hangs"
         with pytest.raises(oc.KernelTimeoutError, match=r"ran for longer than 0\.5 s in interp"):
-            hangs.result(20)
+            hangs.result(LONGEST_WAIT)
 
 
 def test_a_stopped_daemon_lets_direct_calls_end(

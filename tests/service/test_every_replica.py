@@ -19,6 +19,7 @@ from tests.service.doors import Doors
 from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.service.test_direct_calls import stopped
 from tests.service.test_interpreters import worker
+from tests.waits import LONGEST_WAIT
 
 X = np.zeros(2)
 IN_FLIGHT = 32
@@ -120,14 +121,14 @@ def by_map(session: oc.Session, operator: str, doors: Doors) -> Callable[[], lis
 
 def by_submit(session: oc.Session, operator: str, doors: Doors) -> Callable[[], list[int]]:
     futures = [session.submit(operator, X, doors.folder) for _ in range(IN_FLIGHT)]
-    return lambda: [future.result(20) for future in futures]
+    return lambda: [future.result(LONGEST_WAIT) for future in futures]
 
 
 def by_threads(session: oc.Session, operator: str, doors: Doors) -> Callable[[], list[int]]:
     threads = ThreadPoolExecutor(IN_FLIGHT)
     futures = [threads.submit(session.call, operator, X, doors.folder) for _ in range(IN_FLIGHT)]
     threads.shutdown(wait=False)
-    return lambda: [future.result(20) for future in futures]
+    return lambda: [future.result(LONGEST_WAIT) for future in futures]
 
 
 def check_spread(ran: Sequence[int], pids: Sequence[int]) -> None:
@@ -183,7 +184,7 @@ async def test_asyncio_calls_spread_over_all_replicas(
 
 def test_calls_of_an_idle_session_go_where_it_needs_no_daemon(replicas: Replicas):
     near = {replicas.pids[name] for name in NEAR}
-    with oc.connect(replicas.address(0), timeout=10) as session:
+    with oc.connect(replicas.address(0), timeout=LONGEST_WAIT) as session:
         session.call("mixed::nap", X)
         with stopped(replicas.daemon):
             assert {session.call("mixed::nap", X) for _ in range(8)} == near

@@ -26,6 +26,7 @@ from tests.service.libraries import IMAGE, constant
 from tests.service.raw_lane import raw_lane
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
 from tests.service.test_interpreters import worker
+from tests.waits import LONGEST_WAIT
 
 LIMIT = 1 << 20
 LARGE = np.arange(5 * LIMIT // 8, dtype=np.float64)
@@ -139,7 +140,7 @@ def test_as_many_run_at_a_time_as_the_library_says(
         assert {doors.next_inside() for _ in range(2)} == {"caller 0", "caller 1"}
         assert doors.nobody_else_is_inside()
         doors.let_out(5)
-        assert [call.result(20) for call in calls] == [f"caller {n}" for n in range(5)]
+        assert [call.result(LONGEST_WAIT) for call in calls] == [f"caller {n}" for n in range(5)]
 
 
 def test_one_that_dies_fails_its_calls_and_is_gone(
@@ -178,7 +179,7 @@ def test_a_call_that_says_what_only_streams_say_never_reaches_one(
     with grpc.insecure_channel(target) as channel:
         stub = execution_pb2_grpc.ExecutionServiceStub(channel)
         with pytest.raises(grpc.RpcError, match=r"\$\.cancel and \$\.chunk") as refused:
-            stub.Call(request, timeout=20)
+            stub.Call(request, timeout=LONGEST_WAIT)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     with loaded.connect(direct=False) as session:
         if request.HasField("chunk"):

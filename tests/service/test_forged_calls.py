@@ -17,6 +17,7 @@ from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.doors import Doors, door_library
 from tests.service.libraries import IMAGE
 from tests.service.running_daemon import RunningDaemon, wait_for
+from tests.waits import LONGEST_WAIT
 
 SHARED_WORKERS = 1
 X = np.zeros(2)
@@ -40,7 +41,7 @@ def plain_channel(daemon: RunningDaemon) -> grpc.Channel:
 def call_as_kernel(channel: grpc.Channel, claim: str, operator: str, *args: object):
     stub = execution_pb2_grpc.ExecutionServiceStub(channel)
     return stub.Call.future(
-        call_request(operator, args, {}), timeout=20, metadata=((CONTEXT_KEY, claim),)
+        call_request(operator, args, {}), timeout=LONGEST_WAIT, metadata=((CONTEXT_KEY, claim),)
     )
 
 
@@ -98,7 +99,7 @@ def test_it_is_refused_by_a_daemon_that_is_stopping(
                 errors.append(error)
             return bool(errors)
 
-        assert wait_for(is_refused, 2)
+        assert wait_for(is_refused)
         assert errors[0].code() is grpc.StatusCode.UNAVAILABLE
         assert "the daemon is stopping" in errors[0].details()
         doors.let_out()

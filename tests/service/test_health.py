@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
-import time
 from collections.abc import Iterator
 
 import grpc
@@ -17,6 +17,7 @@ import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import GATE, constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
+from tests.waits import LONGEST_WAIT
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -49,7 +50,7 @@ def own_health(daemon: RunningDaemon) -> Iterator[health_pb2_grpc.HealthStub]:
 
 
 def check(health: health_pb2_grpc.HealthStub, service: str) -> int:
-    return health.Check(health_pb2.HealthCheckRequest(service=service), timeout=10).status
+    return health.Check(health_pb2.HealthCheckRequest(service=service), timeout=LONGEST_WAIT).status
 
 
 def test_everything_serves_when_the_daemon_is_ready(health):
@@ -64,7 +65,9 @@ def test_a_name_that_nobody_has_is_not_found(health):
 
 def test_a_library_has_a_status_of_its_own(health, shared: oc.Session, write_library: WriteLibrary):
     path = write_library("const", constant(1))
-    watch = health.Watch(health_pb2.HealthCheckRequest(service="library/const"), timeout=30)
+    watch = health.Watch(
+        health_pb2.HealthCheckRequest(service="library/const"), timeout=LONGEST_WAIT
+    )
     assert next(watch).status == UNKNOWN
     shared.load(path)
     assert next(watch).status == SERVING
@@ -86,7 +89,7 @@ def test_it_is_not_serving_without_an_interpreter_and_serving_with_the_next(
         session.load(write_library("const", constant(1)))
         health = health_pb2_grpc.HealthStub(channel)
         watches = [
-            health.Watch(health_pb2.HealthCheckRequest(service=service), timeout=30)
+            health.Watch(health_pb2.HealthCheckRequest(service=service), timeout=LONGEST_WAIT)
             for service in ("", "library/const")
         ]
         assert [next(watch).status for watch in watches] == [SERVING] * 2
@@ -99,54 +102,51 @@ def test_it_is_not_serving_without_an_interpreter_and_serving_with_the_next(
 
 
 class Changes:
-    """What a watch has told so far, and when."""
+    """What a watch tells."""
 
     def __init__(self, health: health_pb2_grpc.HealthStub, service: str) -> None:
         self._watch = health.Watch(health_pb2.HealthCheckRequest(service=service), timeout=120)
         assert next(self._watch).status == SERVING
 
-    def seconds_until(self, status: int, since: float) -> float:
-        """How long after a moment of the monotonic clock the next change, to this one, came."""
+    def expect(self, status: int) -> None:
+        """The next change is to this status; raises where none comes before the call's deadline."""
         assert next(self._watch).status == status
-        return time.monotonic() - since
 
     def cancel(self) -> None:
         self._watch.cancel()
 
 
-def test_the_death_of_an_interpreter_is_told_within_a_tenth_of_a_second(
-    daemon: RunningDaemon, session: oc.Session, own_health, write_library: WriteLibrary
+def test_the_death_of_an_interpreter_is_told_before_any_heartbeat_is_missed(
+    start_daemon: StartDaemon, write_library: WriteLibrary
 ):
+    daemon = start_daemon("--heartbeat", "300")
     daemon.expects_errors = True
-    session.load(write_library("const", constant(1)), interpreter="worker-1")
+    with daemon.connect() as session, channel_to(daemon) as channel:
+        session.load(write_library("const", constant(1)), interpreter="worker-1")
+        check_deaths_are_told(session, health_pb2_grpc.HealthStub(channel))
+
+
+def check_deaths_are_told(session: oc.Session, own_health: health_pb2_grpc.HealthStub) -> None:
     changes = {
         interpreter.name: Changes(own_health, f"interpreter/{interpreter.name}")
         for interpreter in session.interpreters()
     }
     library, whole = Changes(own_health, "library/const"), Changes(own_health, "")
-    delays = []
-    for _ in range(5):
+    for _ in range(2):
         [holder] = session.libraries()[0].interpreters
         pid = next(i.pid for i in session.interpreters() if i.name == holder)
-        killed = time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        delays.append(
-            max(
-                changes[holder].seconds_until(NOT_SERVING, killed),
-                library.seconds_until(NOT_SERVING, killed),
-            )
-        )
-        library.seconds_until(SERVING, killed)
-        changes[holder].seconds_until(SERVING, killed)
-    # The machine may have other things to do once in a while.
-    assert sorted(delays)[2] < 0.1, delays
+        for watch in (changes[holder], library):
+            watch.expect(NOT_SERVING)  # a watch ends long before a heartbeat is missed
+        for watch in (library, changes[holder]):
+            watch.expect(SERVING)
     assert check(own_health, "") == SERVING  # as it was all the time: there was another one
     for watch in (*changes.values(), library, whole):
         watch.cancel()
 
 
-def test_a_hang_is_told_within_three_heartbeats(start_daemon: StartDaemon, write_library):
-    heartbeat = 0.4
+def test_a_hang_is_told_when_heartbeats_are_missed(start_daemon: StartDaemon, write_library):
+    heartbeat = 0.5
     daemon = start_daemon("--heartbeat", str(heartbeat), workers=1)
     daemon.expects_errors = True
     with daemon.connect() as session, channel_to(daemon) as channel:
@@ -154,15 +154,12 @@ def test_a_hang_is_told_within_three_heartbeats(start_daemon: StartDaemon, write
         health = health_pb2_grpc.HealthStub(channel)
         services = ("", "library/const", "interpreter/worker-1")
         watches = [Changes(health, service) for service in services]
-        delays = []
-        for _ in range(3):
-            stopped = time.monotonic()
-            os.kill(session.interpreters()[0].pid, signal.SIGSTOP)
-            delays.append(max(w.seconds_until(NOT_SERVING, stopped) for w in watches))
+        os.kill(session.interpreters()[0].pid, signal.SIGSTOP)
+        for status in (NOT_SERVING, SERVING):
             for watch in watches:
-                watch.seconds_until(SERVING, stopped)
-        # And the pause between two looks at the leases.
-        assert sorted(delays)[1] < 3 * heartbeat + heartbeat / 2, delays
+                watch.expect(status)
+        [age] = re.findall(r"went away: no heartbeat for ([0-9.]+) s", daemon.log())
+        assert float(age) >= 3 * heartbeat
         for watch in watches:
             watch.cancel()
 
@@ -190,7 +187,7 @@ def test_it_says_not_serving_as_soon_as_it_stops(
     daemon: RunningDaemon, session: oc.Session, own_health, write_library: WriteLibrary
 ):
     session.load(write_library("gate", GATE))
-    watch = own_health.Watch(health_pb2.HealthCheckRequest(service=""), timeout=30)
+    watch = own_health.Watch(health_pb2.HealthCheckRequest(service=""), timeout=LONGEST_WAIT)
     assert next(watch).status == SERVING
     with Background(session.ops.gate.wait, np.zeros(1), str(daemon.folder), 1) as call:
         assert wait_for((daemon.folder / "entered-1").exists)
@@ -210,7 +207,7 @@ def test_the_services_can_be_listed_and_read_by_reflection(channel: grpc.Channel
             file_containing_symbol="opdispatch.v1.ExecutionService"
         ),
     ]
-    listed, described = stub.ServerReflectionInfo(iter(requests), timeout=10)
+    listed, described = stub.ServerReflectionInfo(iter(requests), timeout=LONGEST_WAIT)
     names = {service.name for service in listed.list_services_response.service}
     assert {*SERVICES[1:], "grpc.health.v1.Health"} <= names
     assert described.file_descriptor_response.file_descriptor_proto

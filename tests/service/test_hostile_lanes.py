@@ -20,6 +20,7 @@ from opdispatch_wire.lanes.frames import HEADER, FrameKind, frame_header
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2
 from tests.service.raw_lane import RawLane, find_route, raw_lane
+from tests.waits import LONGEST_WAIT
 
 SHARED_WORKERS = 1
 X = np.arange(3.0)
@@ -161,7 +162,7 @@ def test_a_client_that_is_killed_in_the_middle_of_a_write(unharmed: oc.Session, 
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_write_half, args=(door[0],))
     process.start()
-    process.join(20)
+    process.join(LONGEST_WAIT)
     assert process.exitcode == -signal.SIGKILL
 
 

@@ -77,7 +77,7 @@ def test_a_fork_has_neither_the_session_nor_the_sockets_nor_the_lifeline(
     interpreter = pid_of(session, "worker-1")
     child = session.ops.forks.sleeper(X)
     # What it keeps are the event loop's and gRPC's own pairs, which lead nowhere else.
-    assert wait_for(lambda: descriptors(child, "socket") <= 4, 5)
+    assert wait_for(lambda: descriptors(child, "socket") <= 4)
     assert descriptors(interpreter, "socket") >= descriptors(child, "socket") + 3
     assert descriptors(child, "pipe") == descriptors(interpreter, "pipe") - 1  # the lifeline
     # A signal to the child does not reach the interpreter.
@@ -88,7 +88,7 @@ def test_a_fork_has_neither_the_session_nor_the_sockets_nor_the_lifeline(
     child = session.ops.forks.sleeper(X)
     os.kill(interpreter, signal.SIGKILL)
     assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}))
-    assert wait_for(lambda: child not in daemon.processes(), 5)
+    assert wait_for(lambda: child not in daemon.processes())
     assert session.check_invariants() == []
 
 
@@ -109,7 +109,7 @@ def test_a_fork_that_comes_back_from_an_import_ends_there(
     assert shared.ops.const.get(X) == 1
     shared.unload("const")
     # A child that has ended is a zombie until somebody waits for it, and has no environment.
-    assert wait_for(lambda: lent_daemon.processes() == before, 5)
+    assert wait_for(lambda: lent_daemon.processes() == before)
     assert shared.check_invariants() == []
 
 

@@ -14,6 +14,7 @@ from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import registry_pb2, registry_pb2_grpc
 from tests.service.libraries import constant
 from tests.service.running_daemon import RunningDaemon
+from tests.waits import LONGEST_WAIT
 
 SHARED_WORKERS = 1
 
@@ -22,7 +23,7 @@ def load(channel: grpc.Channel, **fields: object) -> registry_pb2.LoadLibraryRep
     """Loads past the client's own checks."""
     stub = registry_pb2_grpc.RegistryServiceStub(channel)
     try:
-        return stub.LoadLibrary(registry_pb2.LoadLibraryRequest(**fields), timeout=30)
+        return stub.LoadLibrary(registry_pb2.LoadLibraryRequest(**fields), timeout=LONGEST_WAIT)
     except grpc.RpcError as error:
         raise error_from_rpc(error, address="here") from None
 

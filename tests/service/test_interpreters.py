@@ -18,6 +18,7 @@ import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import GATE, IMAGE, constant
 from tests.service.running_daemon import MARK, Background, RunningDaemon, wait_for
+from tests.waits import LONGEST_WAIT
 
 X = np.zeros(2)
 
@@ -52,7 +53,7 @@ def worker(daemon: RunningDaemon, *options: str) -> Iterator[subprocess.Popen[by
     finally:
         if process.poll() is None:
             process.terminate()
-        process.communicate(timeout=10)
+        process.communicate(timeout=LONGEST_WAIT)
 
 
 def pid_of(session: oc.Session, name: str) -> int:
@@ -196,7 +197,7 @@ def test_a_user_can_add_an_interpreter_and_take_it_away(
             assert session.load(write_library("outer", outer)).interpreters == ("extra",)
             np.testing.assert_array_equal(session.ops.outer.invert(X), 1 - X)
             process.terminate()
-            assert process.wait(10) == 0
+            assert process.wait(LONGEST_WAIT) == 0
             worker_1 = ("worker-1",)
             assert wait_for(lambda: session.libraries()[1].interpreters == worker_1)
             np.testing.assert_array_equal(session.ops.outer.invert(X), 1 - X)
@@ -209,7 +210,7 @@ def test_an_added_interpreter_ends_with_its_daemon(start_daemon: StartDaemon):
         assert wait_for(lambda: len(session.interpreters()) == 1)
         assert session.interpreters()[0].name == "worker-1"
         assert daemon.stop() == 0
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=LONGEST_WAIT)
         assert process.returncode == 1, errors.decode()
         ended = f"opdispatch: the daemon at {daemon.address} has ended the session"
         assert errors.decode() == f"{ended}: the daemon is stopping\n"
@@ -234,7 +235,7 @@ def test_many_added_interpreters_all_end_with_a_daemon_that_they_had_to_look_for
         finally:
             workers[1].send_signal(signal.SIGCONT)
         for process in (workers[0], workers[2]):
-            _, errors = process.communicate(timeout=20)
+            _, errors = process.communicate(timeout=LONGEST_WAIT)
             assert process.returncode == 1, errors.decode()
             last = errors.decode().splitlines()[-1]
             assert last.endswith("has ended the session: the daemon is stopping")
@@ -250,7 +251,7 @@ def test_an_import_that_hangs_in_an_added_interpreter_ends_that(
         path = write_library("slow", "import time\ntime.sleep(1000)\n")
         with pytest.raises(oc.DeadlineExceededError, match="extra"):
             session.load(path, interpreter="extra")
-        assert process.wait(10) == 1
+        assert process.wait(LONGEST_WAIT) == 1
         assert wait_for(lambda: len(session.interpreters()) == 1)
         assert session.load(write_library("const", constant(1))).interpreters == ("worker-1",)
 
@@ -258,7 +259,7 @@ def test_an_import_that_hangs_in_an_added_interpreter_ends_that(
 def test_names_of_interpreters_are_unique(lent_daemon: RunningDaemon):
     for name in ("worker-1", "worker-2"):
         with worker(lent_daemon, "--name", name) as process:
-            _, errors = process.communicate(timeout=20)
+            _, errors = process.communicate(timeout=LONGEST_WAIT)
             assert f"keeps the name '{name}' for an interpreter of its own" in errors.decode()
             assert process.returncode == 1, errors.decode()
 
@@ -270,7 +271,7 @@ def test_the_second_interpreter_of_a_name_is_refused_and_the_first_is_unharmed(
         assert wait_for(lambda: len(shared.interpreters()) == 3)
         shared.load(write_library("const", constant(5)), interpreter="extra")
         with worker(lent_daemon, "--name", "extra") as second:
-            _, errors = second.communicate(timeout=20)
+            _, errors = second.communicate(timeout=LONGEST_WAIT)
             assert second.returncode == 1, errors.decode()
             assert errors.decode() == (
                 f"opdispatch: another interpreter is named 'extra' (pid {first.pid}) "
@@ -285,7 +286,7 @@ def test_an_added_interpreter_needs_a_daemon(daemon: RunningDaemon):
         pass
     assert daemon.stop() == 0
     with worker(daemon) as process:
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=LONGEST_WAIT)
         assert process.returncode == 1
         assert b"no daemon answers at" in errors
         assert b"opdispatch serve" in errors
@@ -294,7 +295,7 @@ def test_an_added_interpreter_needs_a_daemon(daemon: RunningDaemon):
 def test_an_added_interpreter_must_be_within_reach():
     command = [sys.executable, "-m", "opdispatch_client.cli", "worker"]
     for options in (["--daemon", "example.org:1"], ["--daemon", "nonsense"]):
-        done = subprocess.run([*command, *options], capture_output=True, timeout=20)
+        done = subprocess.run([*command, *options], capture_output=True, timeout=LONGEST_WAIT)
         assert done.returncode == 2
         assert done.stderr.startswith(b"opdispatch: ")
         assert done.stderr.count(b"\n") == 1

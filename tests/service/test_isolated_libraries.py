@@ -17,6 +17,7 @@ from opdispatch_wire.v1 import registry_pb2, registry_pb2_grpc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import GATE, constant
 from tests.service.running_daemon import Background, RunningDaemon, journal_held, wait_for
+from tests.waits import LONGEST_WAIT
 
 X = np.zeros(2)
 MIB = 2**20
@@ -276,11 +277,11 @@ def test_an_isolated_library_is_held_by_as_many_interpreters_as_it_should_be(
         def load(interpreters: int) -> registry_pb2.Library:
             request = load_source(path, isolated=True).request
             request.interpreters = interpreters
-            return stub.LoadLibrary(request, timeout=30).library
+            return stub.LoadLibrary(request, timeout=LONGEST_WAIT).library
 
         def scale(interpreters: int) -> registry_pb2.Library:
             request = registry_pb2.ScaleLibraryRequest(name="greedy", interpreters=interpreters)
-            return stub.ScaleLibrary(request, timeout=30).library
+            return stub.ScaleLibrary(request, timeout=LONGEST_WAIT).library
 
         def holders() -> set[int]:
             return {i.pid for i in shared.interpreters() if i.reserved_for == "library greedy"}
@@ -298,7 +299,9 @@ def test_an_isolated_library_is_held_by_as_many_interpreters_as_it_should_be(
         path.write_text(path.read_text() + "value = 1\n")
         assert len(load(0).interpreters) == 2
         assert shared.ops.greedy.pid(X) not in first
-        stub.RollbackLibrary(registry_pb2.RollbackLibraryRequest(name="greedy"), timeout=30)
+        stub.RollbackLibrary(
+            registry_pb2.RollbackLibraryRequest(name="greedy"), timeout=LONGEST_WAIT
+        )
         assert shared.ops.greedy.pid(X) in first
         assert shared.unload_and_measure("greedy").memory_exact
     assert wait_for(lambda: len(shared.interpreters()) == 2)

@@ -14,6 +14,7 @@ import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.openings import Openings
 from tests.service.running_daemon import Background, wait_for
+from tests.waits import LONGEST_WAIT
 
 X = np.zeros(2)
 
@@ -95,12 +96,12 @@ async def test_direct_calls_run_elsewhere_while_another_kernel_keeps_the_lock(
     listen = ["127.0.0.1:0"] if lane == "stream" else None
     daemon = start_daemon("--lock-timeout", "60", listen=listen)
     notes, writes = Notes(pipe.parent / "note"), Notes(pipe.parent / "write")
-    with daemon.connect() as control, daemon.connect(lane=lane, timeout=30) as session:
+    with daemon.connect() as control, daemon.connect(lane=lane, timeout=LONGEST_WAIT) as session:
         control.load(write_library("keeper", KEEPER))
         [keeper] = [each for each in control.interpreters() if "keeper v1" in each.libraries]
         control.load(write_library("beside", BESIDE), interpreter=keeper.name)
         note = session.ops.beside.note
-        async with oc.aio.connect(daemon.address, lane=lane, timeout=30) as tasks_session:
+        async with oc.aio.connect(daemon.address, lane=lane, timeout=LONGEST_WAIT) as tasks_session:
             # Both know the way.
             assert note(X, notes.new()) == keeper.pid
             session.ops.beside.fill(X, writes.new())
@@ -146,7 +147,7 @@ def test_calls_that_are_queued_for_an_interpreter_leave_it_while_a_kernel_keeps_
 ):
     daemon = start_daemon("--lock-timeout", "60")
     notes = Notes(pipe.parent / "note")
-    with daemon.connect() as control, daemon.connect(direct=False, timeout=30) as session:
+    with daemon.connect() as control, daemon.connect(direct=False, timeout=LONGEST_WAIT) as session:
         control.load(write_library("keeper", KEEPER))
         [keeper] = [each for each in control.interpreters() if "keeper v1" in each.libraries]
         control.load(write_library("beside", BESIDE), interpreter=keeper.name)

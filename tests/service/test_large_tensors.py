@@ -18,6 +18,7 @@ from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.doors import Doors, door_library
 from tests.service.libraries import IMAGE
 from tests.service.running_daemon import RunningDaemon, wait_for
+from tests.waits import LONGEST_WAIT
 
 Lane = Literal["stream", "local"]
 MB = 1_000_000
@@ -168,7 +169,7 @@ async def test_the_asyncio_session_does_the_same(twice: RunningDaemon):
             assert (result == n).all()
         with pytest.raises(oc.KernelError, match="no picture"):
             await session.ops.image.boom(x)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LONGEST_WAIT):
             large = asyncio.create_task(session.ops.image.invert(np.zeros(50 * MB // 8)))
             await asyncio.sleep(0)
             large.cancel()
@@ -244,7 +245,7 @@ async def test_results_that_there_is_no_room_for_are_an_error_for_asyncio_too(
     twice: RunningDaemon, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("opdispatch_wire.lanes.stream_tensors.RESULTS_LIMIT", 4 * MB)
-    async with oc.aio.connect(twice.address, lane="stream", timeout=10) as session:
+    async with oc.aio.connect(twice.address, lane="stream", timeout=LONGEST_WAIT) as session:
         with pytest.raises(oc.MessageTooLargeError, match="large tensors of the call have 8000000"):
             await session.ops.many.zeros(MB)
         assert (await session.ops.many.zeros(LARGE)).shape == (LARGE,)
@@ -275,7 +276,7 @@ async def test_a_deadline_in_the_middle_leaves_nothing_behind(
         await session.load(write_library("image", IMAGE))
         for share in (0.0, 0.2, 0.4, 0.6, 0.8):
             assert share * x.nbytes < await cut_off(session, x, share) < x.nbytes
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LONGEST_WAIT):
             while True:
                 try:
                     result = await session.ops.image.invert(x)
@@ -308,7 +309,7 @@ def test_a_call_on_a_local_lane_may_have_so_much_and_no_more(
 ):
     options = ("--max-message-bytes", "65536", "--max-call-bytes", str(8 * MB))
     daemon = start_daemon(*options, workers=1)
-    with daemon.connect(direct=False, timeout=20) as session:
+    with daemon.connect(direct=False, timeout=LONGEST_WAIT) as session:
         assert session.lane == "local"
         session.load(write_library("many", MANY))
         fits, exceeds = np.ones(7 * MB // 8), np.ones(9 * MB // 8)

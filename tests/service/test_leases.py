@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 
@@ -41,13 +42,13 @@ def test_an_interpreter_that_is_stopped_is_lost_and_replaced(
     with Background(once.ops.gate.wait, X, str(daemon.folder), 1) as call:
         assert wait_for((daemon.folder / "entered-1").exists)
         os.kill(pid_of(session, "worker-1"), signal.SIGSTOP)
-        stopped = time.monotonic()
         with pytest.raises(oc.InterpreterDiedError) as caught:
             call.result()
-    assert time.monotonic() - stopped < 3
     assert caught.value.facts["interpreter"] == "worker-1"
     assert caught.value.facts["operator"] == "gate::wait"
-    assert "while running gate::wait: no heartbeat for 1." in str(caught.value)
+    said = re.search(r"while running gate::wait: no heartbeat for ([0-9.]+) s", str(caught.value))
+    assert said is not None
+    assert float(said[1]) >= 1.5  # three heartbeats
     assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}))
     # Its kernel ran when it was stopped, and may have done that itself: it runs by itself now.
     assert wait_for(lambda: session.libraries()[0].interpreters == ("worker-1",))
@@ -159,7 +160,7 @@ def test_the_death_of_an_added_interpreter_is_seen_though_its_connection_lives_o
         child = session.ops.heir.start(X)
         try:
             process.kill()
-            assert wait_for(lambda: len(session.interpreters()) == 2, 3)
+            assert wait_for(lambda: len(session.interpreters()) == 2)
             moved = ("worker-1",)
             assert wait_for(lambda: session.libraries()[0].interpreters == moved)
             assert child in daemon.processes()

@@ -20,6 +20,7 @@ from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import GATE, constant
 from tests.service.raw_lane import raw_lane
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
+from tests.waits import accept
 
 SHARED_WORKERS = 1
 X = np.arange(3.0)
@@ -101,9 +102,7 @@ def mute_lane(path: str) -> Iterator[socket.socket]:
 
 def is_still_tried(listener: socket.socket) -> bool:
     """Whether the caller that has connected waits for the first word."""
-    listener.settimeout(20)
-    with listener.accept()[0] as connection:
-        connection.settimeout(20)
+    with accept(listener) as connection:
         assert connection.recv(1 << 16)
         return not select.select([connection], [], [], 0)[0]
 

@@ -22,6 +22,7 @@ from opdispatch_wire.v1 import (
 )
 from opdispatch_wire.v1 import registry_pb2 as pb
 from tests.service.running_daemon import RunningDaemon
+from tests.waits import LONGEST_WAIT
 
 SHARED_WORKERS = 1
 MANY = """
@@ -103,7 +104,7 @@ def test_a_hello_is_short(channel: grpc.Channel, unharmed: oc.Session):
     message = interpreter_pb2.InterpreterMessage(hello=hello)
     stub = interpreter_pb2_grpc.InterpreterServiceStub(channel)
     with pytest.raises(grpc.RpcError) as caught:
-        [*stub.Session(iter([message]), timeout=20)]
+        [*stub.Session(iter([message]), timeout=LONGEST_WAIT)]
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -113,8 +114,8 @@ def test_values_are_released_in_messages_that_are_no_longer(
     stub = execution_pb2_grpc.ExecutionServiceStub(channel)
     ids = [bytes(16)] * 10_000  # which is as many as a session of ours tells at a time
     said = [remote_pb2.HoldValuesRequest(release=ids)]
-    assert [len(each.session) for each in stub.HoldValues(iter(said), timeout=20)] == [16]
+    assert [len(each.session) for each in stub.HoldValues(iter(said), timeout=LONGEST_WAIT)] == [16]
     said.append(remote_pb2.HoldValuesRequest(release=ids * 2))
     with pytest.raises(grpc.RpcError) as caught:
-        [*stub.HoldValues(iter(said), timeout=20)]
+        [*stub.HoldValues(iter(said), timeout=LONGEST_WAIT)]
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -15,6 +15,7 @@ from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import GATE, constant
 from tests.service.running_daemon import Background, wait_for
 from tests.service.test_interpreters import is_recovered, pid_of, worker
+from tests.waits import LONGEST_WAIT
 
 X = np.zeros(2)
 
@@ -88,12 +89,12 @@ def test_more_calls_than_may_wait_for_a_library_are_refused(
                     answers.put(error)
 
             with Background(call), Background(call), Background(call):
-                refused = answers.get(timeout=20)  # whichever came last
+                refused = answers.get(timeout=LONGEST_WAIT)  # whichever came last
                 assert isinstance(refused, oc.QueueFullError)
                 assert refused.facts["started"] == "no"
                 assert float(refused.facts["retry_after"]) > 0
                 hold.unlink()
-                assert [answers.get(timeout=20) for _ in range(2)] == [5, 5]
+                assert [answers.get(timeout=LONGEST_WAIT) for _ in range(2)] == [5, 5]
 
 
 def test_a_call_does_not_wait_for_a_library_that_is_unloaded(
@@ -117,9 +118,9 @@ def test_a_call_does_not_wait_for_a_library_that_is_unloaded(
 
         with Background(call), Background(call):
             # One waits, and the other one may not.
-            assert isinstance(errors.get(timeout=10), oc.QueueFullError)
+            assert isinstance(errors.get(timeout=LONGEST_WAIT), oc.QueueFullError)
             session.unload("const")
-            error = errors.get(timeout=10)
+            error = errors.get(timeout=LONGEST_WAIT)
             assert isinstance(error, oc.OperatorNotFoundError)
             assert "was unloaded" in str(error)
 

@@ -14,6 +14,7 @@ from opdispatch_client import aio
 from opdispatch_wire.nesting import MAX_NESTING, MAX_VALUES
 from tests.service.conftest import WriteLibrary
 from tests.service.running_daemon import RunningDaemon
+from tests.waits import LONGEST_WAIT
 
 SHARED_WORKERS = 1
 NESTED = """\
@@ -73,7 +74,7 @@ def test_arguments_that_nest_too_deep_are_refused_by_every_way_of_calling(
         lambda: nested.ops.nested.take(value),
         lambda: nested.ops.nested.take(x=value),
         lambda: nested.call("nested::take", value),
-        lambda: nested.submit("nested::take", value).result(20),
+        lambda: nested.submit("nested::take", value).result(LONGEST_WAIT),
         lambda: nested.with_options(remote=True).call("nested::take", value),
     ]
     for call in ways:
@@ -135,7 +136,7 @@ def test_arguments_of_too_many_values_are_refused_by_every_way_of_calling(
     ways = [
         lambda: nested.ops.nested.take(value),
         lambda: nested.ops.nested.take(x=value),
-        lambda: nested.submit("nested::take", value).result(20),
+        lambda: nested.submit("nested::take", value).result(LONGEST_WAIT),
         lambda: list(nested.map("nested::take", [(value,)])),
         lambda: nested.trace("nested::take", value),
         lambda: nested.with_options(remote=True).call("nested::take", value),

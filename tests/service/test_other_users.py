@@ -17,6 +17,7 @@ import pytest
 import opdispatch_client as oc
 from opdispatch_client import aio
 from tests.service.conftest import StartDaemon
+from tests.waits import LONGEST_WAIT
 
 NOBODY = 65534
 
@@ -60,7 +61,7 @@ def squatted() -> Iterator[str]:
         process = context.Process(target=listen_as_nobody, args=(path, ready, 8), daemon=True)
         process.start()
         try:
-            assert ready.wait(30)
+            assert ready.wait(LONGEST_WAIT)
             yield path
         finally:
             process.kill()

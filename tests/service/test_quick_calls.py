@@ -17,6 +17,7 @@ from tests.service.doors import Doors, door_library
 from tests.service.libraries import constant
 from tests.service.raw_lane import raw_lane
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
+from tests.waits import LONGEST_WAIT
 
 X = np.zeros(2)
 LANES: list[LaneChoice] = ["local", "stream"]
@@ -102,7 +103,7 @@ def test_one_that_is_late_or_cancelled_is_over_for_its_caller(
         assert wait_for(lambda: session.interpreters()[0].calls_queued == 1)
         assert doors.nobody_else_is_inside()
         doors.let_out(3)
-        assert waits.result(10) == "waits"
+        assert waits.result(LONGEST_WAIT) == "waits"
         assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0)
         assert session.check_invariants() == []
 

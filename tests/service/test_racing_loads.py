@@ -19,6 +19,7 @@ import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
+from tests.waits import LONGEST_WAIT
 
 X = np.zeros(2)
 INTERPRETERS = 8
@@ -59,7 +60,7 @@ def race(functions: list[Callable[[], Any]]) -> list[Any]:
     start = threading.Barrier(len(functions))
 
     def run(function: Callable[[], Any]) -> Any:
-        start.wait(10)
+        start.wait(LONGEST_WAIT)
         return function()
 
     with ThreadPoolExecutor(len(functions)) as pool:

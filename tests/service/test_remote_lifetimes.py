@@ -19,6 +19,7 @@ from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.remote import MATH, MORE, kept, nothing_is_kept, stores
 from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.service.test_interpreters import is_recovered, pid_of, worker
+from tests.waits import LONGEST_WAIT
 
 CLIENT = """
 import sys
@@ -58,7 +59,7 @@ def start_client(daemon: RunningDaemon, address: str, lane: str) -> subprocess.P
 
 def end_client(process: subprocess.Popen[str]) -> None:
     process.kill()
-    process.wait(10)
+    process.wait(LONGEST_WAIT)
     for pipe in (process.stdin, process.stdout):
         assert pipe is not None
         pipe.close()
@@ -288,7 +289,7 @@ def test_many_values_move_both_ways_at_once_where_there_is_no_lane(
         for process in far:
             stack.callback(process.terminate)
         session = stack.enter_context(daemon.connect())
-        assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+        assert wait_for(lambda: len(session.interpreters()) == 2)
         session.load(write_library("calc", MATH), on="east")
         session.load(write_library("more", MORE), on="west")
         there = [session.put(np.full(4, n), on="west") for n in range(count)]
@@ -298,13 +299,13 @@ def test_many_values_move_both_ways_at_once_where_there_is_no_lane(
         try:
             added = [session.submit("math::add", x, x) for x in there]
             multiplied = [session.submit("more::mul", x, x) for x in here]
-            assert wait_for(lambda: in_flight(session) == [count, count], 10)
+            assert wait_for(lambda: in_flight(session) == [count, count])
         finally:
             for process in far:
                 os.kill(process.pid, signal.SIGCONT)
         for n in range(count):
-            assert added[n].result(20).tolist() == [2 * n] * 4
-            assert multiplied[n].result(20).tolist() == [n * n] * 4
+            assert added[n].result(LONGEST_WAIT).tolist() == [2 * n] * 4
+            assert multiplied[n].result(LONGEST_WAIT).tolist() == [n * n] * 4
         for name in ("more", "calc"):  # or the last one would be given both, on its way out
             session.unload(name)
 
@@ -372,7 +373,7 @@ def test_calls_that_want_one_value_in_two_interpreters_take_turns(
         add.append(shared.submit("math::iadd_", x, np.ones(1000)))
         mul.append(shared.submit("more::mul", x, np.ones(1000)))
     for future in (*add, *mul):
-        future.result(30)
+        future.result(LONGEST_WAIT)
     assert x.numpy()[0] == 41, "no write was lost on the way"
     assert sum(count for count, _ in kept(shared).values()) == 1
     assert shared.check_invariants() == []

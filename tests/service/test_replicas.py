@@ -17,6 +17,7 @@ import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
+from tests.waits import LONGEST_WAIT
 
 X = np.zeros(2)
 CALLERS = 3
@@ -111,7 +112,7 @@ def under_load(daemon: RunningDaemon, operator: str) -> Iterator[Load]:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(LONGEST_WAIT)
 
 
 def holders(session: oc.Session, name: str) -> tuple[str, ...]:
@@ -258,7 +259,7 @@ def test_a_call_waits_for_an_interpreter_that_is_about_to_join(
     daemon = start_daemon(workers=2)
     daemon.expects_errors = True
     slow, deadly = (daemon.runtime_folder / name for name in ("slow", "deadly"))
-    with daemon.connect() as session, daemon.connect(timeout=15) as caller:
+    with daemon.connect() as session, daemon.connect(timeout=LONGEST_WAIT) as caller:
         session.load(write_library("writes", HELD_UP.format(slow=str(slow)) + WRITES))
         first = holders(session, "writes")
         slow.touch()

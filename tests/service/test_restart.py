@@ -21,6 +21,7 @@ from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.interpreter_starts import at_each_start
 from tests.service.libraries import IMAGE, constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
+from tests.waits import LONGEST_WAIT
 
 X = np.zeros(2)
 Change = Callable[[oc.Session], object]
@@ -34,7 +35,7 @@ def kill(daemon: RunningDaemon) -> None:
 def health_of(daemon: RunningDaemon, service: str) -> int:
     with grpc.insecure_channel(daemon.address.replace("unix://", "unix:")) as channel:
         request = health_pb2.HealthCheckRequest(service=service)
-        return int(health_pb2_grpc.HealthStub(channel).Check(request, timeout=10).status)
+        return int(health_pb2_grpc.HealthStub(channel).Check(request, timeout=LONGEST_WAIT).status)
 
 
 def answers(daemon: RunningDaemon) -> bool:
@@ -296,19 +297,23 @@ def test_an_import_that_hangs_at_the_start_keeps_no_other_library_from_serving(
         assert session.ops.stuck.get(X) == 1
 
 
-def test_it_is_back_in_service_soon(start_daemon: StartDaemon, write_library: WriteLibrary):
+def test_it_is_back_in_service_about_as_soon_as_at_first(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    started = time.monotonic()
     first = start_daemon(workers=1)
     with first.connect() as session:
         for number in range(10):
             name = f"n{number}"
             session.load(write_library(name, constant(number, namespace=name)))
+    killed = time.monotonic()
     kill(first)
-    started = time.monotonic()
+    again = time.monotonic()
     second = start_daemon(workers=1)
     with second.connect() as session:
         assert session.call("n7::get", X) == 7
-    # Two seconds is the aim on an idle machine; this catches what is out of all proportion.
-    assert time.monotonic() - started < 30
+    # It takes about as long; this catches what is out of all proportion, on whatever machine.
+    assert time.monotonic() - again < 15 * (killed - started)
 
 
 @contextmanager

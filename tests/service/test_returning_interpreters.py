@@ -13,6 +13,7 @@ from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import GATE, constant
 from tests.service.running_daemon import Background, wait_for
 from tests.service.test_interpreters import pid_of, worker
+from tests.waits import LONGEST_WAIT
 
 X = np.zeros(2)
 
@@ -48,7 +49,7 @@ def test_it_joins_the_daemon_that_takes_the_place_of_one_that_was_killed(
                     assert session.ops.gate.wait(X, str(first.folder), 3) == 3
                     assert session.check_invariants() == []
         process.terminate()
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=LONGEST_WAIT)
         assert process.returncode == 0
         assert b"looking for it again" in errors
 
@@ -84,7 +85,7 @@ def test_it_gives_up_when_nobody_comes(start_daemon: StartDaemon):
         assert wait_for(lambda: len(session.interpreters()) == 1)
         daemon.signal(signal.SIGKILL)
         daemon.wait()
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=LONGEST_WAIT)
         assert process.returncode == 1
         last = errors.decode().splitlines()[-1]
         # Its last attempt found nobody, or met the daemon's last moment.
@@ -98,7 +99,7 @@ def test_it_does_not_look_again_if_it_is_told_not_to(start_daemon: StartDaemon):
         assert wait_for(lambda: len(session.interpreters()) == 1)
         os.kill(daemon.process.pid, signal.SIGKILL)
         daemon.wait()
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=LONGEST_WAIT)
         assert process.returncode == 1
         assert b"looking for it" not in errors
 
@@ -112,4 +113,4 @@ def test_it_can_be_stopped_while_it_looks(start_daemon: StartDaemon):
         assert process.stderr is not None
         assert any(b"looking for it again" in line for line in process.stderr)
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(LONGEST_WAIT) == 0

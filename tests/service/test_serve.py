@@ -8,7 +8,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import GATE, constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
+from tests.waits import LONGEST_WAIT
 
 WORKERS = 1
 X = np.zeros(2)
@@ -27,7 +27,7 @@ def run_serve(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """A daemon that is expected to give up at once."""
     command = [sys.executable, "-m", "opdispatch_client.cli", "serve", *options]
     state = () if "--state" in options else ("--state", str(folder / "state"))
-    return subprocess.run([*command, *state], capture_output=True, text=True, timeout=30)
+    return subprocess.run([*command, *state], capture_output=True, text=True, timeout=LONGEST_WAIT)
 
 
 def is_refused(session: oc.Session) -> bool:
@@ -65,10 +65,8 @@ def test_nobody_else_may_use_its_socket(start_daemon: StartDaemon, tmp_path: Pat
 def test_a_signal_stops_it_with_its_interpreters(start_daemon: StartDaemon, number):
     daemon = start_daemon()
     assert len(daemon.processes()) == 4  # with the one that interpreters are forked from
-    started = time.monotonic()
     daemon.signal(number)
     assert daemon.wait() == 0
-    assert time.monotonic() - started < 5
     assert not daemon.processes()
     assert list(daemon.folder.glob("daemon.sock*")) == []
 
@@ -81,7 +79,7 @@ def test_calls_in_flight_finish_before_it_stops_and_new_ones_are_refused(
     with Background(session.ops.gate.wait, X, str(folder), 7) as call:
         assert wait_for((folder / "entered-7").exists)
         daemon.signal(signal.SIGTERM)
-        assert wait_for(lambda: is_refused(session), 5)
+        assert wait_for(lambda: is_refused(session))
         (folder / "open").touch()
     assert daemon.wait() == 0
     assert call.result() == 7
@@ -93,9 +91,7 @@ def test_it_stops_in_time_though_a_kernel_hangs(
     session.load(write_library("gate", GATE))
     with Background(session.ops.gate.wait, X, str(daemon.folder), 1) as call:
         assert wait_for((daemon.folder / "entered-1").exists)
-        started = time.monotonic()
-        assert daemon.stop() == 0
-        assert time.monotonic() - started < 5
+        assert daemon.stop() == 0  # though nothing ever lets it go
     with pytest.raises(oc.OpdispatchError):
         call.result()
 
@@ -107,11 +103,9 @@ def test_a_second_signal_stops_it_at_once(
     with Background(session.ops.gate.wait, X, str(daemon.folder), 1) as call:
         assert wait_for((daemon.folder / "entered-1").exists)
         daemon.signal(signal.SIGTERM)
-        assert wait_for(lambda: "stopping" in daemon.log(), 5)
-        started = time.monotonic()
+        assert wait_for(lambda: "stopping" in daemon.log())
         daemon.signal(signal.SIGTERM)
-        assert daemon.wait() == 1
-        assert time.monotonic() - started < 1
+        assert daemon.wait() == 1  # where it had waited for the call, that would be 0
     with pytest.raises(oc.OpdispatchError):
         call.result()
 
@@ -123,9 +117,7 @@ def test_it_stops_in_time_though_an_import_hangs(
     slow = f"import time\nopen({str(flag)!r}, 'w').close()\ntime.sleep(1000)\n"
     with Background(session.load, write_library("slow", slow)) as load:
         assert wait_for(flag.exists)
-        started = time.monotonic()
-        assert daemon.stop() == 0
-        assert time.monotonic() - started < 5
+        assert daemon.stop() == 0  # though nothing ever lets it go
     with pytest.raises(oc.OpdispatchError):
         load.result()
 
@@ -136,9 +128,7 @@ def test_it_stops_in_time_though_it_is_still_starting(tmp_path: Path, write_libr
     daemon = RunningDaemon(tmp_path, "--library", str(write_library("slow", slow)), workers=1)
     try:
         assert wait_for(flag.exists)
-        started = time.monotonic()
-        assert daemon.stop() == 0
-        assert time.monotonic() - started < 5
+        assert daemon.stop() == 0  # though nothing ever lets it go
     finally:
         daemon.clean_up()
 
@@ -147,7 +137,7 @@ def test_its_interpreters_die_with_it_when_it_is_killed(start_daemon: StartDaemo
     daemon = start_daemon()
     daemon.signal(signal.SIGKILL)
     assert daemon.wait() == -signal.SIGKILL
-    assert wait_for(lambda: not daemon.processes(), 5), daemon.processes()
+    assert wait_for(lambda: not daemon.processes()), daemon.processes()
 
 
 def test_the_socket_of_a_killed_daemon_is_taken_over(start_daemon: StartDaemon):

@@ -18,6 +18,7 @@ from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 from opdispatch_wire.v1 import interpreter_pb2_grpc
 from tests.service.running_daemon import RunningDaemon, wait_for
+from tests.waits import LONGEST_WAIT
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_a_hello_that_will_not_do_is_refused(
     words: str,
 ):
     with pytest.raises(grpc.RpcError) as caught:
-        next(stub.Session(iter([first]), timeout=20))
+        next(stub.Session(iter([first]), timeout=LONGEST_WAIT))
     assert caught.value.code() is code
     assert words in str(error_from_rpc(caught.value, address=""))
     with shared_daemon.connect() as session:
@@ -76,7 +77,7 @@ def test_fetch_of_another_file_than_an_upload_leaves_it_alone(
     secret = tmp_path / "secret"
     secret.write_text("not an upload")
     with pytest.raises(grpc.RpcError) as caught:
-        next(stub.FetchLibrary(pb.FetchLibraryRequest(sha256=str(secret)), timeout=20))
+        next(stub.FetchLibrary(pb.FetchLibraryRequest(sha256=str(secret)), timeout=LONGEST_WAIT))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     assert secret.read_text() == "not an upload"
 
@@ -129,7 +130,7 @@ def test_an_interpreter_that_sends_no_heartbeats_has_no_lease(
 
         def messages() -> Iterator[pb.InterpreterMessage]:
             yield hello(name="old", pid=2**31 - 1, address=target)
-            stop.wait(30)
+            stop.wait(LONGEST_WAIT)
 
         call = stub.Session(messages(), timeout=60)
         welcome = next(call).welcome

@@ -19,6 +19,7 @@ from tests.service.shared_memory import (
     shared_bytes_of,
     shared_memory_of,
 )
+from tests.waits import LONGEST_WAIT
 
 N = 50_000
 SMALL = np.zeros(1, np.float32)
@@ -173,7 +174,7 @@ def test_an_array_of_empty_is_read_where_it_is(session: oc.Session, tmp_path: Pa
             door.wait_entered()
             x[:] = 2
             door.open()
-            seen = future.result(10)
+            seen = future.result(LONGEST_WAIT)
         assert seen == (2 * N if name == "there" else N)
 
 
@@ -225,13 +226,16 @@ def test_results_that_come_before_one_that_cannot_be_sent_do_not_add_up(session:
 def test_a_late_call_goes_on_looking_at_its_own_data(mem_daemon: RunningDaemon, tmp_path: Path):
     """Its caller gave up, and calls again, with other data that would fit in the same place."""
     x = np.ones(N)
-    with mem_daemon.connect(timeout=20) as session, mem_daemon.connect(timeout=20) as other:
+    with (
+        mem_daemon.connect(timeout=LONGEST_WAIT) as session,
+        mem_daemon.connect(timeout=LONGEST_WAIT) as other,
+    ):
         for each, name in ((session, "first"), (session, "second")):
             door = Door(tmp_path, name)
             future = each.submit("mem::wait", x, *door.arguments)
             door.wait_entered()
             door.open()
-            assert future.result(10) == N
+            assert future.result(LONGEST_WAIT) == N
         door = Door(tmp_path, "late")
         future = session.submit("mem::wait", x, *door.arguments)
         door.wait_entered()
@@ -241,7 +245,7 @@ def test_a_late_call_goes_on_looking_at_its_own_data(mem_daemon: RunningDaemon, 
         door.open()
         assert door.seen() == N
         for n, call in enumerate(calls, 2):
-            assert (call.result(10) == n).all()
+            assert (call.result(LONGEST_WAIT) == n).all()
         del calls, call
         assert other.ops.mem.same(SMALL) == 0
 
@@ -256,7 +260,7 @@ def test_cancelled_calls_that_never_ran_give_their_memory_back(session: oc.Sessi
         for call in queued:
             call.cancel()
         door.open()
-        assert running.result(10) == x.size
+        assert running.result(LONGEST_WAIT) == x.size
         assert (session.ops.mem.same(x) == x).all()
     assert shared_bytes_of(os.getpid()) < 200 << 20  # the arguments had 400 MB
 
@@ -267,7 +271,7 @@ def test_futures_and_maps_share_memory_too(session: oc.Session):
         assert (result == n + 1).all()
         assert is_shared(result)
     futures = [session.submit("mem::add", x, x) for _ in range(20)]
-    assert all((future.result(10) == 2).all() for future in futures)
+    assert all((future.result(LONGEST_WAIT) == 2).all() for future in futures)
 
 
 async def test_the_asyncio_session_shares_memory_too(mem_daemon: RunningDaemon):

@@ -23,6 +23,7 @@ from tests.service.shared_memory import (
     load,
     shared_memory_of,
 )
+from tests.waits import LONGEST_WAIT
 
 # -- processes that are killed ---------------------------------------------------------------------
 
@@ -90,7 +91,7 @@ def test_calls_of_a_killed_interpreter_run_elsewhere_with_what_they_were_given(
                 os.kill(pid, signal.SIGKILL)
                 assert door.wait_entered() != pid
             door.open()
-            assert call.result(20) == 3 * N
+            assert call.result(LONGEST_WAIT) == 3 * N
         assert all((result == 4).all() for result in results), "what was received stays"
         del results
         assert (session.ops.mem.add(there, there) == 6).all()

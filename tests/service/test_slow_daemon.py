@@ -18,6 +18,7 @@ from opdispatch_wire.v1 import interpreter_pb2 as pb
 from opdispatch_wire.v1 import interpreter_pb2_grpc
 from tests.service.test_remote_lifetimes import FAR
 from tests.unit.lane_peer import Peer
+from tests.waits import LONGEST_WAIT
 
 
 class SlowDaemon(interpreter_pb2_grpc.InterpreterServiceServicer):  # type: ignore[misc]
@@ -70,8 +71,8 @@ def test_an_interpreter_says_that_it_lives_while_the_daemon_is_slow_to_open_a_la
         ) as process,
     ):
         try:
-            assert daemon.heard.get(timeout=20).HasField("hello")
-            assert daemon.heard.get(timeout=20).HasField("heartbeat")
+            assert daemon.heard.get(timeout=LONGEST_WAIT).HasField("hello")
+            assert daemon.heard.get(timeout=LONGEST_WAIT).HasField("heartbeat")
             # Had it waited for that, it would not wait any more.
             peer = Peer(listener)
             peer.accept()
@@ -79,13 +80,12 @@ def test_an_interpreter_says_that_it_lives_while_the_daemon_is_slow_to_open_a_la
             with peer.connection:
                 instruction = pb.DirectCalls(epoch=1)
                 daemon.says.put(pb.DaemonMessage(instruction_id=7, direct_calls=instruction))
-                while not (said := daemon.heard.get(timeout=20)).HasField("done"):
+                while not (said := daemon.heard.get(timeout=LONGEST_WAIT)).HasField("done"):
                     assert said.HasField("heartbeat")
                 assert said.instruction_id == 7
                 daemon.says.put(pb.DaemonMessage(goodbye=pb.Goodbye(reason="that will do")))
-                peer.connection.settimeout(20)
                 assert peer.connection.recv(1) == b""  # it was open until then
-            assert "that will do" in process.communicate(timeout=20)[1]
+            assert "that will do" in process.communicate(timeout=LONGEST_WAIT)[1]
         finally:
             process.kill()
             daemon.says.put(pb.DaemonMessage(goodbye=pb.Goodbye()))  # to whomever it is

@@ -23,6 +23,7 @@ from opdispatch_wire.v1 import registry_pb2_grpc
 from tests.service.conftest import StartDaemon
 from tests.service.libraries import constant
 from tests.service.running_daemon import RunningDaemon, wait_for
+from tests.waits import LONGEST_WAIT
 
 SHARED_WORKERS = 1
 SIZE = 24 * 2**20
@@ -204,7 +205,7 @@ def test_load_of_what_was_never_uploaded_is_refused(channel: grpc.Channel):
     for uploaded, words in ((DIGEST, "has not been uploaded"), ("../x", "expected a SHA-256")):
         request = pb.LoadLibraryRequest(uploaded=uploaded, filename="a.py")
         with pytest.raises(grpc.RpcError, match=words):
-            stub.LoadLibrary(request, timeout=30)
+            stub.LoadLibrary(request, timeout=LONGEST_WAIT)
 
 
 def test_limits_of_uploads_are_said_before_anything_is_sent(

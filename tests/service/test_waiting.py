@@ -18,6 +18,8 @@ from opdispatch_wire.v1 import registry_pb2, registry_pb2_grpc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
+from tests.waits import LONGEST_WAIT
+from tests.work_done import cpu_seconds
 
 WORKERS = 1
 SHARED_WORKERS = 1
@@ -72,11 +74,6 @@ def resident_mib(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def test_what_is_there_is_answered_at_once(shared: oc.Session, write_library: WriteLibrary):
     shared.load(write_library("const", constant(1)))
     found = shared.wait_for_def("const::get", 0)
@@ -93,7 +90,7 @@ async def test_a_load_ends_the_waits_for_it(waiting: oc.AsyncSession, write_libr
     ]
     await begun(waiting, *waits)
     await waiting.load(write_library("const", constant(1)))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LONGEST_WAIT):
         operator, kernel = await asyncio.gather(*waits)
     assert operator.libraries == ("const",)
     assert kernel.library == "const"
@@ -230,7 +227,7 @@ async def test_a_thousand_wait_at_once(
         for wait in first:
             wait.cancel()
         await asyncio.gather(*first, return_exceptions=True)
-        before = resident_mib(pid)
+        before, idle = resident_mib(pid), cpu_seconds(pid)
         waits = []
         for number in range(WAITERS):
             session, operator = sessions[number % 10], f"many::op{number % OPERATORS}"
@@ -243,15 +240,16 @@ async def test_a_thousand_wait_at_once(
             await begun(session, *waits)
         assert resident_mib(pid) - before <= 20
 
-        busy = cpu_seconds(pid)
+        begun_at = cpu_seconds(pid)
         threading.Event().wait(1)  # a second of doing nothing, measured
-        assert cpu_seconds(pid) - busy <= 0.1
+        # To look at each of them but once more would take a good part of what they have taken.
+        assert cpu_seconds(pid) - begun_at <= (begun_at - idle) / 4
 
         random = Random(7)
         cancelled = set(random.sample(range(WAITERS), 300))
         for number in cancelled:
             waits[number].cancel()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LONGEST_WAIT):
             await own.load(path)
             answers = await asyncio.gather(*waits, return_exceptions=True)
         for number, answer in enumerate(answers):

@@ -21,6 +21,7 @@ import pytest
 import opdispatch_client as oc
 from tests.service.running_daemon import RunningDaemon
 from tests.stress.bad_libraries import WAYS, bad_library, good_library
+from tests.waits import LONGEST_WAIT
 
 SECONDS = float(os.environ.get("OPDISPATCH_STRESS_SECONDS", "8"))
 SEED = int(os.environ.get("OPDISPATCH_STRESS_SEED", random.SystemRandom().randrange(10**6)))
@@ -65,7 +66,7 @@ class Storm:
 
     def call_good_library(self, name: str, seed: str) -> None:
         rng, factor = random.Random(seed), GOOD[name]
-        with self.daemon.connect(timeout=30) as session:
+        with self.daemon.connect(timeout=LONGEST_WAIT) as session:
             operators = getattr(session.ops, name)
             while not self.is_over:
                 try:
@@ -87,7 +88,7 @@ class Storm:
 
     def call_bad_libraries(self, seed: str) -> None:
         rng = random.Random(seed)
-        with self.daemon.connect(timeout=10) as session:
+        with self.daemon.connect(timeout=LONGEST_WAIT) as session:
             while not self.is_over:
                 name = rng.choice(sorted(WAYS))
                 how = rng.choice(WAYS[name])

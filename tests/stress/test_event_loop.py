@@ -30,7 +30,8 @@ for kind in ("int", "float", "str", "Tensor", "int[]"):
     lib.impl(name, lambda x, values: len(values), "CPU")
 """
 X = np.arange(3.0)
-LONGEST_SECONDS = 1.0
+# How long the loop may stand still, in times of `fixed_work`: a second, where that takes 0.1.
+LONGEST = 10
 ANSWERS = (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
 
 Request = execution_pb2.CallRequest
@@ -94,6 +95,13 @@ CALLS: dict[str, Callable[[], Request]] = {
 UNKNOWN_FIELDS = b"\xf8\x3f\x01" * 15_000_000
 
 
+def fixed_work() -> float:
+    """Return how long this machine, and what else it does, takes for some work, in seconds."""
+    began = time.monotonic()
+    sum(number % 7 for number in range(1_500_000))
+    return time.monotonic() - began
+
+
 class Onlooker:
     """Somebody who asks for the daemon's health again and again.
 
@@ -138,6 +146,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_others_are_served_during_a_large_call(target: str, name: str):
     data = UNKNOWN_FIELDS if name == "unknown fields" else bytes(CALLS[name]().SerializeToString())
     options = [("grpc.max_send_message_length", -1)]
+    before = fixed_work()
     onlooker = Onlooker(target)
     try:
         with grpc.insecure_channel(target, options=options) as channel:
@@ -146,4 +155,4 @@ def test_others_are_served_during_a_large_call(target: str, name: str):
     finally:
         onlooker.stop()
     assert code in ANSWERS
-    assert onlooker.longest < LONGEST_SECONDS
+    assert onlooker.longest < LONGEST * max(0.1, before, fixed_work())

@@ -23,6 +23,7 @@ import pytest
 import opdispatch_client as oc
 from tests.service.libraries import constant
 from tests.service.running_daemon import RunningDaemon
+from tests.waits import LONGEST_WAIT
 
 KILLS = int(os.environ.get("OPDISPATCH_STRESS_KILLS", "3"))
 SEED = int(os.environ.get("OPDISPATCH_STRESS_SEED", "0")) or random.SystemRandom().randrange(2**32)
@@ -170,7 +171,7 @@ def test_nothing_acknowledged_is_lost_when_the_daemon_is_killed(tmp_path: Path):
             daemon.signal(signal.SIGKILL)
             daemon.wait()
             for thread in threads:
-                thread.join(20)
+                thread.join(LONGEST_WAIT)
             assert not errors, errors
     with started(tmp_path) as daemon, daemon.connect() as session:
         check(session, clients)

@@ -1,6 +1,5 @@
 """What the unit tests share: a dispatcher that is checked afterwards, and a lane with a peer."""
 
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -8,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from opdispatch import Dispatcher, KernelFunction, Library, parse_dispatch_key, parse_schema
 from opdispatch.dispatch import compiled_call
@@ -17,11 +15,6 @@ from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from tests.unit import cupy_stand_in as stand_in
 from tests.unit.lane_peer import LIMIT, Peer
-
-# Machines that run tests are shared and slow at times: an example may take as long as it needs.
-settings.register_profile("fast", deadline=None, max_examples=100)
-settings.register_profile("thorough", deadline=None, max_examples=2000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
 @pytest.fixture

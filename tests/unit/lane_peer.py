@@ -9,6 +9,7 @@ from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.frames import FrameKind, FrameReader, frame_header
 from opdispatch_wire.v1 import execution_pb2
+from tests.waits import accept
 
 LIMIT = 1 << 24
 
@@ -26,8 +27,7 @@ class Peer:
         self.welcome(limit, shares_memory=shares_memory)
 
     def accept_without_answer(self) -> None:
-        self._listener.setblocking(True)
-        self.connection, _ = self._listener.accept()
+        self.connection = accept(self._listener)
         kind, _ = self.read()
         assert kind is FrameKind.HELLO
 

@@ -22,6 +22,7 @@ from opdispatch_wire.lanes.frame_stream import HIGH_WATER
 from opdispatch_wire.lanes.frames import Frame, FrameKind, FrameReader, frame_header
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2
+from tests.waits import LONGEST_WAIT, accept
 
 LIMIT = 64 * 1024 * 1024
 
@@ -29,7 +30,7 @@ LIMIT = 64 * 1024 * 1024
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     ours, theirs = socket.socketpair()
-    theirs.settimeout(10)
+    theirs.settimeout(LONGEST_WAIT)
     yield ours, theirs
     ours.close()
     theirs.close()
@@ -57,7 +58,7 @@ async def test_a_peer_may_write_its_replies_before_it_reads_on(
     requests = [execution_pb2.CallRequest(operator=words) for _ in range(8)]
     answering = asyncio.create_task(asyncio.to_thread(answer, len(requests)))
     replies = [lane.call(request, "the call") for request in requests]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LONGEST_WAIT):
         for request, reply in zip(requests, replies, strict=True):
             assert (await reply).id == request.id
         await answering
@@ -134,11 +135,11 @@ async def test_a_connection_that_a_thread_makes_for_nobody_is_closed(tmp_path: P
         other.connect(path)  # nobody else can, until it is accepted
         connecting = asyncio.create_task(AsyncLane.connect(path, LIMIT))
         await asyncio.sleep(0)
-        threads.begun.get(timeout=10)
+        threads.begun.get(timeout=LONGEST_WAIT)
         connecting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await connecting
-        listener.accept()[0].close()
+        accept(listener).close()
         await loop.shutdown_default_executor()
         # If the thread had seen the cancellation before it connected, there is no second one.
         listener.setblocking(False)

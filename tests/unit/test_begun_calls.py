@@ -15,6 +15,7 @@ from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 from tests.unit.lane_peer import LIMIT, Caller, Peer
 from tests.unit.scarce_threads import ScarceThreads
+from tests.waits import LONGEST_WAIT
 
 
 class Begun:
@@ -33,7 +34,7 @@ class Begun:
         return self._lane.begin(request, timeout, "the call", on_done)
 
     def next_end(self) -> tuple[str, object]:
-        return self._ends.get(timeout=10)
+        return self._ends.get(timeout=LONGEST_WAIT)
 
     def nothing_else_has_ended(self) -> bool:
         return self._ends.empty()
@@ -78,11 +79,11 @@ def test_threads_that_wait_and_calls_that_have_begun_share_the_reading(
     peer.answer(first)
     assert begun.next_end() == ("a::first", "a::first")
     peer.answer(waiting.pop())
-    before.join(10)
+    before.join(LONGEST_WAIT)
     after = Caller(lane, "a::after")  # now the attendant does
     waiting.append(peer.read_call())
     peer.answer(waiting.pop())
-    after.join(10)
+    after.join(LONGEST_WAIT)
     peer.answer(second)
     assert begun.next_end() == ("a::second", "a::second")
     assert (before.outcome, after.outcome) == ("a::before", "a::after")
@@ -96,7 +97,7 @@ def test_the_thread_that_attends_to_calls_goes_when_there_are_none(lane: Blockin
         (attendant,) = attendants() - others
         peer.answer(peer.read_call())
         begun.next_end()
-        attendant.join(10)
+        attendant.join(LONGEST_WAIT)
         assert not attendant.is_alive()
 
 
@@ -156,7 +157,7 @@ def test_the_end_of_a_lane_is_told_to_calls_that_have_begun(
     with pytest.raises(LaneClosedError):
         begun.begin("a::after")
     if beside is not None:
-        beside.join(10)
+        beside.join(LONGEST_WAIT)
         assert isinstance(beside.outcome, LaneClosedError)
 
 
@@ -167,7 +168,7 @@ def test_closing_is_told_to_calls_that_have_begun(lane: BlockingLane, peer: Peer
     (attendant,) = attendants() - others
     lane.close()
     assert isinstance(begun.next_end()[1], LaneClosedError)
-    attendant.join(10)
+    attendant.join(LONGEST_WAIT)
     assert not attendant.is_alive()
 
 
@@ -223,5 +224,5 @@ def test_who_waits_for_a_reply_needs_no_thread(
         Begun(lane).begin("a::refused")
     caller = Caller(lane, "a::b")
     peer.answer(peer.read_call())
-    caller.join(10)
+    caller.join(LONGEST_WAIT)
     assert caller.outcome == "a::b"

@@ -24,6 +24,7 @@ from opdispatch_wire.lanes.frames import FrameKind
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 from tests.unit.lane_peer import LIMIT, Caller, Peer
+from tests.waits import LONGEST_WAIT, accept
 
 
 def test_replies_reach_their_callers_in_whatever_order_they_come(lane: BlockingLane, peer: Peer):
@@ -32,7 +33,7 @@ def test_replies_reach_their_callers_in_whatever_order_they_come(lane: BlockingL
     for call in reversed(calls):
         peer.answer(call)
     for caller in callers:
-        caller.join(10)
+        caller.join(LONGEST_WAIT)
     assert [caller.outcome for caller in callers] == [f"a::{n}" for n in range(20)]
 
 
@@ -44,9 +45,9 @@ def test_another_thread_reads_on_when_the_one_that_reads_has_its_reply(
     second = Caller(lane, "a::second")
     two = peer.read_call()
     peer.answer(one)
-    first.join(10)
+    first.join(LONGEST_WAIT)
     peer.answer(two)
-    second.join(10)
+    second.join(LONGEST_WAIT)
     assert (first.outcome, second.outcome) == ("a::first", "a::second")
 
 
@@ -55,13 +56,13 @@ def test_a_call_that_is_late_is_cancelled_and_others_go_on(lane: BlockingLane, p
     one = peer.read_call()
     other = Caller(lane, "a::other")
     two = peer.read_call()
-    late.join(10)
+    late.join(LONGEST_WAIT)
     assert isinstance(late.outcome, TimeoutError)
     kind, payload = peer.read()
     assert (kind, lane_pb2.LaneCancel.FromString(bytes(payload)).id) == (FrameKind.CANCEL, one.id)
     peer.answer(one)  # nobody's any more
     peer.answer(two)
-    other.join(10)
+    other.join(LONGEST_WAIT)
     assert other.outcome == "a::other"
 
 
@@ -72,7 +73,7 @@ def test_the_end_of_the_other_side_ends_every_call(lane: BlockingLane, peer: Pee
     assert peer.connection is not None
     peer.connection.close()
     for caller in callers:
-        caller.join(10)
+        caller.join(LONGEST_WAIT)
         assert isinstance(caller.outcome, LaneClosedError)
     assert lane.is_closed
     with pytest.raises(LaneClosedError):
@@ -85,7 +86,7 @@ def test_closing_ends_the_calls_of_other_threads(lane: BlockingLane, peer: Peer)
         peer.read_call()
     lane.close()
     for caller in callers:
-        caller.join(10)
+        caller.join(LONGEST_WAIT)
         assert isinstance(caller.outcome, LaneClosedError)
 
 
@@ -112,7 +113,7 @@ def test_an_answer_that_makes_no_sense_ends_the_lane(
     speak(peer)
     outcomes = []
     for caller in callers:
-        caller.join(10)
+        caller.join(LONGEST_WAIT)
         outcomes.append(type(caller.outcome))
     assert sorted(t.__name__ for t in outcomes) == ["LaneClosedError", "WireError"]
     assert lane.is_closed
@@ -129,7 +130,7 @@ def test_a_request_over_the_limit_is_never_sent(peer: Peer, tmp_path: Path):
         lane.call(execution_pb2.CallRequest(operator="x" * 100), None, "the call")
     other = Caller(lane, "a::b")
     peer.answer(peer.read_call())
-    other.join(10)
+    other.join(LONGEST_WAIT)
     assert other.outcome == "a::b"
     lane.close()
 
@@ -150,7 +151,7 @@ def test_large_tensors_are_inline_for_the_peer_and_nowhere_else(lane: BlockingLa
     answering.start()
     request, tensors = large_call(7.0)
     reply = lane.call(request, 20.0, "the call", tensors=tensors)
-    answering.join(10)
+    answering.join(LONGEST_WAIT)
     assert request.ByteSize() < 100
     assert reply.ByteSize() < 100
     (result,) = returns_of_reply(reply, [], {}, tensors)
@@ -170,16 +171,16 @@ def test_of_large_calls_that_were_given_up_nothing_is_kept(lane: BlockingLane, p
         sending = threading.Thread(target=lane.flush)
         sending.start()
         calls.append(peer.read_call())
-        sending.join(10)
+        sending.join(LONGEST_WAIT)
         if gives_up:
             lane.cancel(number)
             assert peer.read()[0] is FrameKind.CANCEL
         elif timeout < 1.0:
-            assert isinstance(answers.get(timeout=10), TimeoutError)
+            assert isinstance(answers.get(timeout=LONGEST_WAIT), TimeoutError)
         gone.append(weakref.ref(tensors))
     for call in calls:
         answer_with(peer, call)
-    reply = answers.get(timeout=10)
+    reply = answers.get(timeout=LONGEST_WAIT)
     assert isinstance(reply, execution_pb2.CallReply)
     assert reply.id == calls[-1].id
     del tensors, request
@@ -208,7 +209,7 @@ def test_ctrl_c_cancels_the_call_and_the_lane_goes_on(lane: BlockingLane, peer: 
     assert peer.read()[0] is FrameKind.CANCEL
     after = Caller(lane, "a::after")
     peer.answer(peer.read_call())
-    after.join(10)
+    after.join(LONGEST_WAIT)
     assert after.outcome == "a::after"
 
 
@@ -227,12 +228,12 @@ def test_a_reply_that_nobody_wants_any_more_does_not_keep_the_next_call_from_bei
     answering = threading.Thread(target=answer_late)
     answering.start()
     late = Caller(lane, "a::late", timeout=0.05)
-    late.join(10)
+    late.join(LONGEST_WAIT)
     assert isinstance(late.outcome, TimeoutError)
     large = Caller(lane, "y" * 4_000_000)
-    large.join(10)
+    large.join(LONGEST_WAIT)
     assert large.outcome == "y" * 4_000_000
-    answering.join(10)
+    answering.join(LONGEST_WAIT)
 
 
 def test_a_deadline_holds_while_the_other_side_takes_nothing(lane: BlockingLane, peer: Peer):
@@ -248,7 +249,7 @@ def test_a_deadline_holds_while_the_other_side_takes_nothing(lane: BlockingLane,
     assert peer.read()[0] is FrameKind.CANCEL
     after = Caller(lane, "a::after")
     peer.answer(peer.read_call())
-    after.join(10)
+    after.join(LONGEST_WAIT)
     assert after.outcome == "a::after"
 
 
@@ -280,18 +281,19 @@ def test_who_sends_much_that_is_not_taken_waits(lane: BlockingLane, peer: Peer):
     assert beginning.is_alive()
     for _ in range(6):
         peer.answer(peer.read_call())
-    beginning.join(10)
-    assert all(isinstance(answers.get(timeout=10), execution_pb2.CallReply) for _ in range(6))
+    beginning.join(LONGEST_WAIT)
+    assert all(
+        isinstance(answers.get(timeout=LONGEST_WAIT), execution_pb2.CallReply) for _ in range(6)
+    )
 
 
 def test_a_peer_of_another_version_is_refused(peer: Peer, tmp_path: Path):
-    def accept() -> None:
-        peer._listener.setblocking(True)
-        peer.connection, _ = peer._listener.accept()
+    def serve() -> None:
+        peer.connection = accept(peer._listener)
         peer.read()
         peer.write(FrameKind.WELCOME, lane_pb2.LaneWelcome(protocol_version=9).SerializeToString())
 
-    accepting = threading.Thread(target=accept)
+    accepting = threading.Thread(target=serve)
     accepting.start()
     with pytest.raises(WireError, match="speaks protocol version 9"):
         BlockingLane.connect(str(tmp_path / "lane"), LIMIT)

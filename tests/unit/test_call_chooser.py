@@ -17,6 +17,7 @@ from opdispatch_server.daemon.calls.kernel_choice import CallChooser, Choice
 from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.errors import WireError
+from tests.waits import LONGEST_WAIT
 
 X = np.arange(3.0)
 
@@ -218,11 +219,11 @@ class Moments:
 
     def on_operator_deregistered(self, name: OperatorName) -> None:
         with ThreadPoolExecutor(1) as elsewhere:
-            elsewhere.submit(self._before).result(10)
+            elsewhere.submit(self._before).result(LONGEST_WAIT)
 
     def on_operator_registered(self, name: OperatorName) -> None:
         with ThreadPoolExecutor(1) as elsewhere:
-            elsewhere.submit(self._after).result(10)
+            elsewhere.submit(self._after).result(LONGEST_WAIT)
 
 
 def test_no_choice_is_older_than_one_before_it(registry: Registry):

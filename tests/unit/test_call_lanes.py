@@ -16,6 +16,7 @@ from opdispatch_server.daemon.servicers.local_lanes import STALL_SECONDS, CallLa
 from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.frames import FrameKind, frame_header
 from opdispatch_wire.v1 import execution_pb2
+from tests.waits import LONGEST_WAIT
 
 LIMIT = 1 << 24
 MIB = 1 << 20
@@ -77,7 +78,7 @@ async def send(connection: socket.socket, data: bytes) -> None:
 
 
 async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LONGEST_WAIT):
         while not reached():
             await asyncio.sleep(0)
 

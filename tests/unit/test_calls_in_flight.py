@@ -13,6 +13,7 @@ from opdispatch_wire.errors import DeadlineExceededError
 from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.status import error_from_status, status_from_error
 from opdispatch_wire.v1 import execution_pb2
+from tests.waits import LONGEST_WAIT
 
 LATE = DeadlineExceededError("the deadline passed while a kernel was running")
 
@@ -54,7 +55,7 @@ async def test_an_error_has_no_results_beside_it(takes_chunks: bool, raises: boo
         send_large=send_large if takes_chunks else None,
     )
     calls.take(execution_pb2.CallRequest(id=1))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LONGEST_WAIT):
         await calls.wait_until_answered()
     (payload,) = sent
     assert isinstance(payload, bytes)

@@ -19,6 +19,7 @@ from opdispatch import (
 from opdispatch_server.worker.libraries import chosen_kernel
 from opdispatch_server.worker.libraries.loaded import LoadedLibrary
 from opdispatch_wire.v1 import execution_pb2
+from tests.waits import LONGEST_WAIT
 
 SCHEMA = parse_schema("const::get(Tensor x) -> int")
 X = np.zeros(2)
@@ -48,11 +49,11 @@ def test_a_definition_that_is_just_coming_is_waited_for(library: LoadedLibrary):
 
     with ThreadPoolExecutor(1) as pool:
         finding = pool.submit(find)
-        assert begins.wait(10)
+        assert begins.wait(LONGEST_WAIT)
         with pytest.raises(TimeoutError):
             finding.result(0.1)
         dispatcher.register_def(SCHEMA)
-        assert finding.result(10).call([X]) == [3]
+        assert finding.result(LONGEST_WAIT).call([X]) == [3]
 
 
 def test_one_that_does_not_come_is_not_waited_for_for_long(

@@ -21,6 +21,7 @@ from opdispatch_wire.errors import DaemonUnavailableError
 from opdispatch_wire.lanes.async_lane import AsyncLane
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from tests.unit.lane_peer import LIMIT, Peer
+from tests.waits import LONGEST_WAIT
 
 
 class Daemon:
@@ -93,7 +94,7 @@ async def daemon(peer: Peer, tmp_path: Path) -> AsyncIterator[Daemon]:
 
 
 async def outcomes(tasks: list[asyncio.Task[Any]]) -> list[Any]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LONGEST_WAIT):
         return await asyncio.gather(*tasks, return_exceptions=True)
 
 

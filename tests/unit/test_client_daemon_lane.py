@@ -20,6 +20,7 @@ from opdispatch_wire.errors import DaemonUnavailableError
 from tests.service.running_daemon import Background, wait_for
 from tests.unit.lane_peer import LIMIT, Peer
 from tests.unit.scarce_threads import ScarceThreads
+from tests.waits import LONGEST_WAIT
 
 
 class Daemon:
@@ -105,13 +106,13 @@ class Waiter(threading.Thread):
 def waiters(daemon: Daemon, count: int) -> list[Waiter]:
     """That many, which all wait."""
     threads = [Waiter(daemon) for _ in range(count)]
-    assert wait_for(lambda: all(each.waits for each in threads), 20)
+    assert wait_for(lambda: all(each.waits for each in threads))
     return threads
 
 
 def outcomes(threads: list[Waiter]) -> list[object]:
     for each in threads:
-        each.join(20)
+        each.join(LONGEST_WAIT)
     return [each.outcome for each in threads]
 
 
@@ -204,7 +205,7 @@ def test_without_a_thread_to_spare_a_lane_that_comes_after_the_end_is_closed(
 ):
     ScarceThreads(monkeypatch, "lane-opening")
     with Background(daemon.lane.get, None) as call:
-        assert daemon.is_asked.wait(20)
+        assert daemon.is_asked.wait(LONGEST_WAIT)
         daemon.lane.close()
         with daemon.accepting():
             daemon.may_answer.set()
@@ -218,7 +219,7 @@ def test_without_a_thread_to_spare_all_use_the_lane_of_the_quickest(
 ):
     ScarceThreads(monkeypatch, "lane-opening")
     threads = [Waiter(daemon) for _ in range(2)]
-    assert wait_for(lambda: daemon.asked == 2, 20)
+    assert wait_for(lambda: daemon.asked == 2)
     daemon.may_answer.set()
     connections = []
     for _ in threads:
@@ -228,7 +229,7 @@ def test_without_a_thread_to_spare_all_use_the_lane_of_the_quickest(
     lane, same = outcomes(threads)
     assert lane is same
     assert daemon.lane.get(None) is lane
-    (left,) = select.select(connections, [], [], 20)[0]
+    (left,) = select.select(connections, [], [], LONGEST_WAIT)[0]
     assert left.recv(1) == b""
     for connection in connections:
         connection.close()

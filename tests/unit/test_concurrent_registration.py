@@ -22,6 +22,7 @@ from opdispatch import (
 )
 from opdispatch.library.ops import Ops
 from tests.unit.plain_kernels import returning
+from tests.waits import LONGEST_WAIT
 
 K = DispatchKey
 X = np.ones(2)
@@ -36,11 +37,11 @@ def race(writers, readers):
     start, done = threading.Barrier(len(writers) + len(readers)), threading.Event()
 
     def write(writer):
-        start.wait(10)
+        start.wait(LONGEST_WAIT)
         writer()
 
     def read(reader):
-        start.wait(10)
+        start.wait(LONGEST_WAIT)
         reader()
         while not done.is_set():
             reader()

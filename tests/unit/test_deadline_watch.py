@@ -10,6 +10,7 @@ import pytest
 
 from opdispatch_wire.lanes.deadline_watch import DeadlineWatch
 from tests.unit.scarce_threads import ScarceThreads
+from tests.waits import LONGEST_WAIT
 
 
 class Deadlines:
@@ -44,7 +45,7 @@ def test_deadlines_come_in_their_order_and_not_too_early():
     deadlines = Deadlines()
     added = [deadlines.add(seconds) for seconds in (0.2, 0.1, 0.15, 0.02, 0.2)]
     for deadline in sorted(added):
-        assert deadlines.come.get(timeout=10) == deadline
+        assert deadlines.come.get(timeout=LONGEST_WAIT) == deadline
         assert time.monotonic() >= deadline
 
 
@@ -52,14 +53,14 @@ def test_the_thread_is_there_only_while_a_deadline_is():
     deadlines = Deadlines()
     deadlines.add(0.05)
     (thread,) = watching()
-    thread.join(10)
+    thread.join(LONGEST_WAIT)
     assert not thread.is_alive()
     deadlines.add(100)
     (thread,) = watching()
     deadlines.add(50)
     assert watching() == [thread]
     deadlines.watch.stop()
-    thread.join(10)
+    thread.join(LONGEST_WAIT)
     assert not thread.is_alive()
     assert deadlines.come.qsize() == 1
 
@@ -72,5 +73,5 @@ def test_deadlines_come_again_when_there_are_threads_again(monkeypatch: pytest.M
     threads.are_lacking = False
     # Later than those that nobody looked at, which come as well, when it looks.
     added = deadlines.add(0.02)
-    come = [deadlines.come.get(timeout=10) for _ in range(3)]
+    come = [deadlines.come.get(timeout=LONGEST_WAIT) for _ in range(3)]
     assert come[-1] == added

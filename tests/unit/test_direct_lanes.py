@@ -19,6 +19,7 @@ from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.v1 import execution_pb2
 from tests.service.running_daemon import Background
 from tests.unit.lane_peer import LIMIT, Peer
+from tests.waits import LONGEST_WAIT
 
 SHAPE = "a call"
 SOON = 0.05
@@ -109,7 +110,7 @@ async def test_a_task_waits_for_a_thread_of_the_event_loop_no_longer_either(
         asyncio.get_running_loop().set_default_executor(threads)
         threads.submit(may_end.wait)  # the only one has something else to do
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LONGEST_WAIT):
                 assert await lanes.find(SHAPE, LIMIT, in_time(SOON)) is None
         finally:
             may_end.set()

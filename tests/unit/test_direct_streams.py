@@ -17,6 +17,7 @@ from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.routes import Routes
 from opdispatch_wire.v1 import execution_pb2
 from tests.unit.scarce_threads import ScarceThreads
+from tests.waits import LONGEST_WAIT
 
 LIMIT = 65536
 
@@ -139,7 +140,7 @@ def test_an_interpreter_is_tried_again_when_there_are_threads_again(
         assert not isinstance(streams.find("shape", LIMIT), DirectWay)
         for thread in threading.enumerate():
             if thread.name == "direct-stream":
-                thread.join(10)
+                thread.join(LONGEST_WAIT)
         assert threads.tries == tries
     streams.close()
 

@@ -30,6 +30,7 @@ from opdispatch.arrays import tensor_types
 from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
 from opdispatch.local_state.torch_dispatch_mode import dispatch_modes, keys_of_modes
 from opdispatch_wire.calls import call_request
+from tests.waits import LONGEST_WAIT
 
 K = DispatchKey
 X = np.ones((2, 3), np.float32)
@@ -204,9 +205,9 @@ def test_one_mode_in_several_threads(double, notes):
 
     def call():
         with mode:
-            barrier.wait(5)
+            barrier.wait(LONGEST_WAIT)
             double(X)
-            barrier.wait(5)
+            barrier.wait(LONGEST_WAIT)
         assert dispatch_modes() == ()
 
     threads = [threading.Thread(target=call) for _ in range(2)]

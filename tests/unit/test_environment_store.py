@@ -15,6 +15,7 @@ from opdispatch_server.daemon.environments.interpreter_packages import Bootstrap
 from opdispatch_server.daemon.environments.library_home import LibraryHome
 from opdispatch_server.daemon.environments.store import Environment, EnvironmentStore
 from opdispatch_wire.errors import LibraryLoadError
+from tests.waits import LONGEST_WAIT
 
 
 def bootstrap_in(folder: Path) -> Bootstrap:
@@ -67,7 +68,7 @@ async def test_one_that_is_finished_while_somebody_looks_for_it_is_not_made_agai
     def find_slowly(key: str, home: LibraryHome) -> Environment | None:
         found = find(key, home)
         loop.call_soon_threadsafe(looked.set)
-        is_made.wait(10)
+        is_made.wait(LONGEST_WAIT)
         return found
 
     monkeypatch.setattr(environment_store, "build_environment", build)

@@ -22,6 +22,7 @@ from opdispatch import (
     set_grad_enabled,
 )
 from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
+from tests.waits import LONGEST_WAIT
 
 K = DispatchKey
 
@@ -136,7 +137,7 @@ def test_each_thread_has_its_own():
     with no_grad():
         thread = threading.Thread(target=lambda: seen.append(is_grad_enabled()))
         thread.start()
-        thread.join(10)
+        thread.join(LONGEST_WAIT)
     assert seen == [True]
 
 

@@ -11,6 +11,7 @@ from opdispatch_wire.errors import DeadlineExceededError, WireError
 from opdispatch_wire.lanes.chunk_assembler import TensorBudget
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2
+from tests.waits import LONGEST_WAIT
 
 LIMIT = 1 << 20
 
@@ -25,7 +26,7 @@ async def test_a_call_that_stops_in_the_middle_is_refused_and_its_memory_free():
     incoming = IncomingTensors(budget, replies.put_nowait, patience=0.05)
     incoming.take(7, chunk())
     assert budget.held == LIMIT
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LONGEST_WAIT):
         reply = execution_pb2.CallReply.FromString(await replies.get())
     assert budget.held == 0
     assert reply.id == 7

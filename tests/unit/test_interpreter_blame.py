@@ -14,6 +14,7 @@ from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT
 from opdispatch_wire.errors import CircuitOpenError
 from opdispatch_wire.v1 import interpreter_pb2
+from tests.waits import LONGEST_WAIT
 
 A, B = ("lib", "lib::a"), ("lib", "lib::b")
 
@@ -49,7 +50,7 @@ async def test_library_ends_being_apart_though_no_call_comes(
     watched.crash("lib::a")
     assert watched.blame.separation.apart == {"lib"}
     watched.changed.clear()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LONGEST_WAIT):
         await watched.changed.wait()
     assert watched.blame.separation.apart == watched.blame.separation.cells == set()
 

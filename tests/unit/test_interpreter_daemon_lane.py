@@ -24,6 +24,7 @@ from opdispatch_wire.lanes.lane_messages import HANDSHAKE_TIMEOUT
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, values_pb2
 from opdispatch_wire.values import value_from_proto, value_to_proto
 from tests.unit.lane_peer import LIMIT, Peer
+from tests.waits import LONGEST_WAIT
 
 KEYS = DispatchKeySet(DispatchKey.CPU)
 
@@ -85,7 +86,7 @@ class LocalDaemon:
     def finish(self) -> None:
         """Waits until what was to be served has been."""
         while self._serving:
-            self._serving.pop().result(30)
+            self._serving.pop().result(LONGEST_WAIT)
 
     def stop(self) -> None:
         """Takes no connections any more."""
@@ -205,10 +206,10 @@ def test_one_thread_opens_it_and_others_do_not_wait_for_that(
     daemon.finish()
     with ThreadPoolExecutor(1) as threads:
         opening = threads.submit(lane.call, op, KEYS, [1])
-        assert select.select([daemon.listener], [], [], 10)[0], "nobody opens it"
+        assert select.select([daemon.listener], [], [], LONGEST_WAIT)[0], "nobody opens it"
         assert lane.call(op, KEYS, [1]) == ["grpc"]
         daemon.serve(answer, answer)
-        assert opening.result(10) == ["lane"]
+        assert opening.result(LONGEST_WAIT) == ["lane"]
         assert lane.call(op, KEYS, [1]) == ["lane"]
 
 

@@ -16,6 +16,7 @@ from opdispatch_server.daemon.calls.interpreter_gate import (
     SlotKind,
 )
 from opdispatch_wire.errors import InterpreterDiedError, QueueFullError
+from tests.waits import LONGEST_WAIT
 
 
 def make_gate(calls=100, size=1000, ahead=0):
@@ -355,7 +356,7 @@ async def test_programs_that_use_the_same_libraries_never_wait_for_each_other_fo
         for slot in slots:
             slot.release()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LONGEST_WAIT):
         await asyncio.gather(*(run() for _ in range(3 * KERNEL_THREADS)))
     assert (gate.calls_running, gate.calls_queued) == (0, 0)
     assert gate.check_invariants() == []

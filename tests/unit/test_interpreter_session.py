@@ -22,6 +22,7 @@ from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT, server_options
 from opdispatch_wire.errors import InterpreterDiedError
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
+from tests.waits import LONGEST_WAIT
 
 CALL = call_request("a::b", [np.arange(3.0)], {})
 
@@ -105,7 +106,7 @@ async def test_a_session_ends_with_its_stream(
 ):
     await session.open_lane("")
     interpreter.leave.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LONGEST_WAIT):
         await session.ended.wait()
     assert "its lane of calls ended" in str(session.death())
     with pytest.raises(LaneClosedError):

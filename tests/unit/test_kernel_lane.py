@@ -35,6 +35,7 @@ from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.v1 import interpreter_pb2
 from tests.unit.lane_peer import LIMIT
+from tests.waits import LONGEST_WAIT, accept
 
 LOAD_ID = 7
 PLACE = 2  # of the kernel: after the namespace, and the definition
@@ -110,8 +111,9 @@ def caller(execution: KernelExecution, tmp_path: Path) -> Iterator[BlockingLane]
     lanes: list[KernelLane] = []
     has_ended = threading.Event()
 
-    def accept() -> None:
-        connection, _ = listener.accept()
+    def serve() -> None:
+        connection = accept(listener)
+        connection.setblocking(True)
         lane = KernelLane(
             connection, execution, DaemonCalls(), watch, LIMIT, 1, lambda lane: has_ended.set()
         )
@@ -119,15 +121,14 @@ def caller(execution: KernelExecution, tmp_path: Path) -> Iterator[BlockingLane]
         lane.start()
 
     with contextlib.closing(lane_socket.listen(path)) as listener:
-        listener.setblocking(True)
-        accepting = threading.Thread(target=accept)
+        accepting = threading.Thread(target=serve)
         accepting.start()
         with contextlib.closing(
             BlockingLane.connect(path, LIMIT, call_limit=MAX_MESSAGE_BYTES_HIGHEST)
         ) as caller:
             accepting.join()
             yield caller
-    assert has_ended.wait(10)
+    assert has_ended.wait(LONGEST_WAIT)
     watch.stop()
 
 
@@ -146,4 +147,4 @@ def test_an_idle_lane_keeps_nothing_of_the_last_call(
     assert call(caller, np.zeros(CHUNK_BYTES)) == [CHUNK_BYTES]
     imported = libraries.get(LOAD_ID).imported
     assert imported is not None
-    assert imported.main_module().was_released.wait(10), "the argument is still there"
+    assert imported.main_module().was_released.wait(LONGEST_WAIT), "the argument is still there"

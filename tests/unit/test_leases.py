@@ -9,6 +9,7 @@ import pytest
 
 from opdispatch_server.daemon.interpreters.lease_watch import AttentiveClock, Lease, LeaseWatch
 from opdispatch_server.daemon.interpreters.starvation import StarvationWatch
+from tests.waits import LONGEST_WAIT
 
 
 def test_the_clock_counts_only_so_much_of_a_gap():
@@ -112,7 +113,7 @@ def test_the_watch_tells_of_the_silent_ones_only():
             found.set()
 
         task = asyncio.create_task(watch.run(holders, on_lost, heard.append))
-        await asyncio.wait_for(found.wait(), 10)
+        await asyncio.wait_for(found.wait(), LONGEST_WAIT)
         task.cancel()
         assert all(holder is silent for holder in lost)
         assert lively in heard

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from opdispatch.dispatch.left_right import LeftRight
+from tests.waits import LONGEST_WAIT
 
 
 def append(item):
@@ -76,7 +77,7 @@ def test_a_writer_waits_for_the_readers_that_are_there_and_new_readers_do_not_wa
 
     def slow(copy):
         reading.set()
-        assert may_leave.wait(10)
+        assert may_leave.wait(LONGEST_WAIT)
         return list(copy)
 
     def change(copy):
@@ -85,17 +86,19 @@ def test_a_writer_waits_for_the_readers_that_are_there_and_new_readers_do_not_wa
 
     with ThreadPoolExecutor(2) as pool:
         reader = pool.submit(value.read, slow)
-        assert reading.wait(10)
+        assert reading.wait(LONGEST_WAIT)
         writer = pool.submit(value.write, change)
-        assert written_once.wait(10)
+        assert written_once.wait(LONGEST_WAIT)
         # The writer has changed one copy, and must leave the other to the reader.
         while value.read(list) != [1]:
             pass  # its very next step is to show the change
         assert not writer.done()
         assert not reader.done()
         may_leave.set()
-        assert reader.result(10) == [], "it stays on the copy that was in front when it looked"
-        writer.result(10)
+        assert reader.result(LONGEST_WAIT) == [], (
+            "it stays on the copy that was in front when it looked"
+        )
+        writer.result(LONGEST_WAIT)
     assert value.read(list) == [1]
 
 
@@ -123,7 +126,7 @@ def test_readers_see_whole_values_while_a_writer_writes(eager_switching):
         return get(copy, "a"), get(copy, "b")
 
     def read(reader):
-        start.wait(10)
+        start.wait(LONGEST_WAIT)
         last = 0
         while not stop.is_set():
             a, b = value.read(look)
@@ -139,14 +142,14 @@ def test_readers_see_whole_values_while_a_writer_writes(eager_switching):
     threads = [threading.Thread(target=read, args=[reader]) for reader in range(3)]
     for thread in threads:
         thread.start()
-    start.wait(10)
+    start.wait(LONGEST_WAIT)
     writes = 0
     while writes < 100_000 and (writes < 2000 or min(reads) < 2000):
         value.write(step)
         writes += 1
     stop.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(LONGEST_WAIT)
     assert torn == []
     assert min(reads) >= 2000, "every reader got on while the writer wrote"
     assert value.read(look) == (writes, writes)

@@ -32,6 +32,7 @@ from opdispatch.local_state.local_dispatch_key_set import (
     SWITCHED_ON,
     LocalState,
 )
+from tests.waits import LONGEST_WAIT
 
 K = DispatchKey
 DEFAULTS = (DEFAULT_INCLUDED_SET, DEFAULT_EXCLUDED_SET)
@@ -84,7 +85,7 @@ def test_each_thread_has_its_own():
     with IncludeDispatchKeyGuard(PYTHON):
         thread = threading.Thread(target=lambda: seen.append(local_dispatch_key_set()))
         thread.start()
-        thread.join(10)
+        thread.join(LONGEST_WAIT)
     assert seen == [DEFAULTS]
 
 

@@ -23,6 +23,7 @@ from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 from tests.unit.lane_peer import LIMIT, Caller, Peer
 from tests.unit.scarce_threads import ScarceThreads
+from tests.waits import LONGEST_WAIT
 
 
 def test_it_comes_when_it_is_woken_and_goes_when_there_is_nothing_to_do(
@@ -39,16 +40,16 @@ def test_it_comes_when_it_is_woken_and_goes_when_there_is_nothing_to_do(
     for _ in range(5):
         tender.wake()
     for _ in range(3):
-        assert asked.acquire(timeout=10)
+        assert asked.acquire(timeout=LONGEST_WAIT)
     for thread in _tenders():
-        thread.join(10)
+        thread.join(LONGEST_WAIT)
     assert not asked.acquire(blocking=False)
     answers[:] = [True] * 1000
     tender.wake()
-    assert asked.acquire(timeout=10)
+    assert asked.acquire(timeout=LONGEST_WAIT)
     tender.stop()
     for thread in _tenders():
-        thread.join(10)
+        thread.join(LONGEST_WAIT)
     tender.wake()
     assert _tenders() == []
 
@@ -68,7 +69,7 @@ def test_it_comes_with_the_next_wake_where_no_thread_could_be_started(
     assert threads.tries == 1
     threads.are_lacking = False
     tender.wake()
-    assert tended.wait(10)
+    assert tended.wait(LONGEST_WAIT)
 
 
 def _tenders() -> list[threading.Thread]:
@@ -84,7 +85,7 @@ def ends(tmp_path: Path) -> Iterator[tuple[BlockingLane, Peer]]:
         accepting = threading.Thread(target=lambda: peer.accept(shares_memory=True))
         accepting.start()
         lane = BlockingLane.connect(path, LIMIT, lambda put: CallerLaneMemory(arena, put))
-        accepting.join(10)
+        accepting.join(LONGEST_WAIT)
         yield lane, peer
         lane.close()
         assert peer.connection is not None
@@ -129,7 +130,7 @@ def test_a_lane_is_tended_while_a_call_waits(ends: tuple[BlockingLane, Peer]):
     lane.tend()
     assert peer.read()[0] is FrameKind.RELEASE
     peer.answer(call)
-    caller.join(10)
+    caller.join(LONGEST_WAIT)
     assert caller.outcome == "a::slow"
 
 
@@ -156,7 +157,7 @@ def test_nothing_that_came_before_the_end_is_believed_after_it(ends: tuple[Block
         + frame_header(FrameKind.REPLY, len(reply))
         + reply
     )
-    caller.join(10)
+    caller.join(LONGEST_WAIT)
     assert len(outcome) == 1
     lane.tend()
     assert lane.is_closed
@@ -188,7 +189,7 @@ def test_a_lane_that_is_closed_while_it_is_tended_keeps_no_descriptor(tmp_path: 
             # Is told of the region, which is read here.
             lambda put: CallerLaneMemory(arena, put, on_use=lambda: lane.close()),
         )
-        accepting.join(10)
+        accepting.join(LONGEST_WAIT)
         pass_region(peer, 5)
         lane.tend()
         assert lane._connection._socket.fileno() == -1

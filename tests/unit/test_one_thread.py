@@ -10,13 +10,14 @@ import pytest
 
 from opdispatch_client.blocking.one_thread import OneThread
 from tests.unit.scarce_threads import ScarceThreads
+from tests.waits import LONGEST_WAIT
 
 
 def test_it_does_one_thing_after_the_other_in_a_thread_of_its_own():
     one, done = OneThread("one"), queue.Queue[tuple[int, str]]()
     for number in range(3):
         one.submit(lambda n: done.put((n, threading.current_thread().name)), number)
-    numbers, names = zip(*[done.get(timeout=10) for _ in range(3)], strict=True)
+    numbers, names = zip(*[done.get(timeout=LONGEST_WAIT) for _ in range(3)], strict=True)
     assert numbers == (0, 1, 2)
     (name,) = set(names)
     assert name.startswith("one")
@@ -31,9 +32,9 @@ def test_what_no_thread_could_be_started_for_is_never_done(monkeypatch: pytest.M
             one.submit(done.put, text)
     threads.are_lacking = False
     one.submit(done.put, "third")
-    assert done.get(timeout=10) == "third"
+    assert done.get(timeout=LONGEST_WAIT) == "third"
     one.submit(done.put, "last")
-    assert done.get(timeout=10) == "last"
+    assert done.get(timeout=LONGEST_WAIT) == "last"
     assert done.empty()
     one.close()
 

@@ -11,6 +11,7 @@ import pytest
 
 from opdispatch_client.blocking.call_future import Callback, CallFuture
 from opdispatch_client.blocking.ordered_results import OrderedResults
+from tests.waits import LONGEST_WAIT
 
 
 class Calls:
@@ -140,6 +141,6 @@ def test_callbacks_run_in_a_thread_of_their_own():
 
     ends.future.add_done_callback(callback)
     ends.future.succeed(5)
-    assert called.wait(10)
+    assert called.wait(LONGEST_WAIT)
     ends.future.add_done_callback(callback)
     assert names == [("callbacks", 5), (threading.current_thread().name, 5)]

@@ -27,6 +27,7 @@ from opdispatch_wire.values import value_to_proto
 from tests.open_descriptors import open_descriptors
 from tests.simulated_accelerator import Accelerator, AcceleratorArray
 from tests.unit.lane_peer import LIMIT, Peer
+from tests.waits import LONGEST_WAIT, accept
 
 X = np.arange(3.0)
 DEVICE = "privateuseone:1"
@@ -54,7 +55,7 @@ def owner(path: Path) -> Iterator[values_pb2.RemoteTensor]:
         message = values_pb2.RemoteTensor(id=b"1", interpreter=path.name)
         message.source.lane = str(path)
         yield message
-        answering.join(10)
+        answering.join(LONGEST_WAIT)
         assert peer.connection is not None
         peer.connection.close()
 
@@ -106,7 +107,6 @@ def sharing_owner(
         listener.close()
         assert peer.connection is not None
         with peer.connection:
-            peer.connection.settimeout(10)
             for _ in range(questions):
                 peer.write(FrameKind.REPLY, answer(peer.read_call()).SerializeToString())
 
@@ -116,7 +116,7 @@ def sharing_owner(
         message = values_pb2.RemoteTensor(id=b"1", interpreter=path.name, device=DEVICE)
         message.source.lane = str(path)
         yield message
-        serving.result(10)
+        serving.result(LONGEST_WAIT)
 
 
 def test_a_copy_ends_the_lease(values: PeerValues, accelerator: Accelerator, tmp_path: Path):
@@ -198,7 +198,7 @@ def silent(path: Path) -> Iterator[tuple[values_pb2.RemoteTensor, socket.socket]
 
 
 def wait_for_connection(listener: socket.socket) -> None:
-    assert select.select([listener], [], [], 10)[0]
+    assert select.select([listener], [], [], LONGEST_WAIT)[0]
 
 
 @pytest.mark.usefixtures("patient")
@@ -209,10 +209,9 @@ def test_one_that_does_not_answer_keeps_nobody_from_others(values: PeerValues, t
         with owner(tmp_path / "lane") as message:
             np.testing.assert_array_equal(values.fetch(message, 10, "$").value, X)
         assert not waiting.done()
-        listener.setblocking(True)
-        listener.accept()[0].close()
+        accept(listener).close()
         with pytest.raises(RemoteValueGoneError, match="from interpreter mute"):
-            waiting.result(10)
+            waiting.result(LONGEST_WAIT)
 
 
 @pytest.mark.usefixtures("patient")
@@ -222,16 +221,15 @@ def test_no_longer_is_waited_for_a_connection_than_the_call_may_take(
     with silent(tmp_path / "mute") as (mute, listener), ThreadPoolExecutor(1) as threads:
         with pytest.raises(RemoteValueGoneError, match=r"it does not answer|timed out"):
             values.fetch(mute, 0.01, "$")
-        listener.setblocking(True)
-        listener.accept()[0].close()
+        accept(listener).close()
         waiting = threads.submit(values.fetch, mute, None, "$")
         wait_for_connection(listener)
         with pytest.raises(RemoteValueGoneError, match="it does not answer"):
             values.fetch(mute, 0, "$")
         assert not waiting.done()
-        listener.accept()[0].close()
+        accept(listener).close()
         with pytest.raises(RemoteValueGoneError):
-            waiting.result(10)
+            waiting.result(LONGEST_WAIT)
 
 
 @pytest.mark.usefixtures("patient")
@@ -249,9 +247,9 @@ def test_threads_share_a_connection_that_is_being_made(values: PeerValues, tmp_p
         peer = Peer(listener)
         fetching = [threads.submit(values.fetch, message, 30, "$") for _ in range(4)]
         wait_for_connection(listener)
-        threads.submit(serve, len(fetching)).result(30)
+        threads.submit(serve, len(fetching)).result(LONGEST_WAIT)
         for each in fetching:
-            np.testing.assert_array_equal(each.result(10).value, X)
+            np.testing.assert_array_equal(each.result(LONGEST_WAIT).value, X)
 
 
 @pytest.mark.usefixtures("patient")
@@ -268,12 +266,11 @@ def test_threads_that_wait_for_a_connection_share_its_failure(
     with ThreadPoolExecutor(3) as threads, silent(tmp_path / "mute") as (mute, listener):
         fetching = [threads.submit(values.fetch, mute, None, "$") for _ in range(3)]
         for _ in fetching[1:]:  # those that wait for the one that connects
-            assert waiting.acquire(timeout=10)
-        listener.setblocking(True)
-        listener.accept()[0].close()
+            assert waiting.acquire(timeout=LONGEST_WAIT)
+        accept(listener).close()
         for each in fetching:
             with pytest.raises(RemoteValueGoneError, match="from interpreter mute"):
-                each.result(10)
+                each.result(LONGEST_WAIT)
 
 
 @pytest.mark.usefixtures("patient")
@@ -286,10 +283,9 @@ def test_a_connection_that_is_ready_after_the_end_is_closed(tmp_path: Path):
         values.close()
         peer.accept()
         with pytest.raises(RemoteValueGoneError, match="this interpreter is stopping"):
-            fetching.result(10)
+            fetching.result(LONGEST_WAIT)
         assert peer.connection is not None
         with peer.connection:
-            peer.connection.settimeout(10)
             assert peer.connection.recv(1) == b""
     with pytest.raises(RemoteValueGoneError, match="this interpreter is stopping"):
         values.fetch(message, 10, "$")

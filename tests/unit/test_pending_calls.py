@@ -10,6 +10,7 @@ from opdispatch_wire.errors import RefusedError
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.lanes.pending_calls import PendingCalls
 from tests.unit.scarce_threads import ScarceThreads
+from tests.waits import LONGEST_WAIT
 
 
 def test_a_call_whose_deadline_nobody_could_tell_is_not_added(monkeypatch: pytest.MonkeyPatch):
@@ -22,7 +23,7 @@ def test_a_call_whose_deadline_nobody_could_tell_is_not_added(monkeypatch: pytes
     pending.add(2, told.put, None)  # it has none
     threads.are_lacking = False
     pending.add(3, told.put, 0.02)
-    assert isinstance(told.get(timeout=10), TimeoutError)
+    assert isinstance(told.get(timeout=LONGEST_WAIT), TimeoutError)
     assert told.empty()
     assert len(pending) == 1
 

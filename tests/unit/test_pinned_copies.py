@@ -14,6 +14,7 @@ from opdispatch.arrays import CupyBackend, cupy_backend, pinned_copies
 from opdispatch.arrays.pinned_copies import PinnedCopies
 from tests.unit.cupy_stand_in import CUDARuntimeError, Stream, ndarray
 from tests.unit.scarce_threads import ScarceThreads
+from tests.waits import LONGEST_WAIT
 
 PIECE = 1000
 
@@ -125,11 +126,11 @@ def test_nobody_reads_the_source_any_more_when_a_copy_has_failed(
     def fail(dst: int, src: int, size: int, kind: int, stream: int) -> None:
         if threading.current_thread() is threading.main_thread():
             for _ in range(3):
-                assert begun.acquire(timeout=10)
+                assert begun.acquire(timeout=LONGEST_WAIT)
                 reading.release()
             raise CUDARuntimeError(999)
         begun.release()
-        assert reading.acquire(timeout=10)
+        assert reading.acquire(timeout=LONGEST_WAIT)
         copied.append(size)
 
     monkeypatch.setattr(cupy.cuda.runtime, "memcpyAsync", fail)
@@ -153,7 +154,7 @@ def test_what_no_thread_could_be_started_for_is_copied_before_the_call_returns_a
     assert len(cupy.cuda.runtime.copies) == 4
 
     threads.are_lacking = False
-    copies._threads.submit(lambda: None).result(timeout=10)
+    copies._threads.submit(lambda: None).result(timeout=LONGEST_WAIT)
     copies._threads.shutdown()  # with all that was in the queue
     assert len(cupy.cuda.runtime.copies) == 4
     copies.download(target, np.empty_like(source))  # without any other thread
@@ -173,9 +174,9 @@ def test_what_another_thread_has_of_a_copy_is_waited_for_though_the_pool_has_ref
     def take_turns(*args: Any) -> None:
         if threading.current_thread() is threading.main_thread():
             theirs.release(2)  # the first part, until the other thread has begun the last
-            assert mine.acquire(timeout=10)
+            assert mine.acquire(timeout=LONGEST_WAIT)
         else:
-            assert theirs.acquire(timeout=10)
+            assert theirs.acquire(timeout=LONGEST_WAIT)
             by_others.append(args[2])
             if len(by_others) == 2:
                 mine.release()

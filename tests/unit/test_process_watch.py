@@ -16,6 +16,7 @@ from opdispatch_server.process_watch import (
     process_space,
     watch_process,
 )
+from tests.waits import LONGEST_WAIT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process descriptors are Linux's")
 
@@ -31,7 +32,7 @@ def watch_until_end(process: subprocess.Popen[bytes], end: signal.Signals | None
         stop = watch_process(process.pid, ended.set_result)
         if end is not None:
             process.send_signal(end)
-        how = await asyncio.wait_for(ended, 10)
+        how = await asyncio.wait_for(ended, LONGEST_WAIT)
         assert open_descriptors() == before
         stop()
         return how

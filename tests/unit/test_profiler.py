@@ -28,6 +28,7 @@ from opdispatch.dispatch.inspection import UNOBSERVED_OPERATORS
 from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
 from opdispatch.profiler.function_events import FunctionEvent
 from opdispatch.profiler.recorder import Process
+from tests.waits import LONGEST_WAIT
 
 X = np.ones((2, 3), np.float32)
 
@@ -286,13 +287,13 @@ def test_what_has_not_ended_ends_with_the_block():
     def work():
         with record_function("late"):
             started.set()
-            go_on.wait(5)
+            go_on.wait(LONGEST_WAIT)
         ops.prof.leaf(X)
 
     with profile() as prof:
         thread = threading.Thread(target=contextvars.copy_context().run, args=(work,))
         thread.start()
-        started.wait(5)
+        started.wait(LONGEST_WAIT)
     [late] = prof.events()
     end = late.end_ns
     go_on.set()

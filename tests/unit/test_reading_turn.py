@@ -10,6 +10,7 @@ import pytest
 from opdispatch_server.serving import reading_turn
 from opdispatch_server.serving.reading_turn import PATIENCE, ReadingTurn, hand_over_turn
 from opdispatch_server.worker.incoming.turn_watch import TurnWatch
+from tests.waits import LONGEST_WAIT
 
 LONG_AGO = 1.0
 """Whoever runs kernels since then has run them for too long."""
@@ -91,7 +92,7 @@ def test_a_thread_that_rests_reads_before_one_is_started(turn: ReadingTurn, star
     while not turn._resting:
         time.sleep(0.001)
     turn.hand_over(1)
-    resting.join(10)
+    resting.join(LONGEST_WAIT)
     assert turns == [2]
     assert started == []
 
@@ -103,7 +104,7 @@ def test_no_turn_follows_the_end(turn: ReadingTurn, started: list[int]):
     while not turn._resting:
         time.sleep(0.001)
     turn.close()
-    resting.join(10)
+    resting.join(LONGEST_WAIT)
     turn.hand_over(1)
     assert turns == [None]
     assert turn.rest() is None
@@ -130,7 +131,7 @@ def test_who_begins_to_read_while_the_turn_is_taken_does_not_read(
     turn.begin_kernel(1, LONG_AGO)
     turn.hand_over_if_stuck()
     monkeypatch.undo()
-    reader.join(10)
+    reader.join(LONGEST_WAIT)
     assert started == [2]
     assert reads == [False]
 
@@ -148,7 +149,7 @@ def test_the_watch_takes_the_turn_from_who_is_busy():
     watch.add(turn)
     turn.begin_kernel(1, time.monotonic())
     watch.notice()
-    assert given.wait(10)
+    assert given.wait(LONGEST_WAIT)
     watch.remove(turn)
     watch.stop()
     assert taken == [2]

@@ -16,6 +16,7 @@ from opdispatch import (
     Registration,
     parse_schema,
 )
+from tests.waits import LONGEST_WAIT
 
 SCHEMA = parse_schema("t::f(Tensor x) -> Tensor")
 NAME = SCHEMA.name
@@ -93,7 +94,7 @@ def test_many_threads_may_close_one_handle(dispatcher):
     start = threading.Barrier(4)
 
     def close_all():
-        start.wait(10)
+        start.wait(LONGEST_WAIT)
         for handle in handles:
             handle.close()
 
@@ -101,7 +102,7 @@ def test_many_threads_may_close_one_handle(dispatcher):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(LONGEST_WAIT)
     assert dispatcher.operators() == []
 
 
@@ -160,7 +161,7 @@ def test_a_finalizer_in_the_middle_of_a_look_up_waits_for_no_writer(dispatcher, 
         (kernel if what == "a kernel" else library).close()
 
     def write():
-        looks.wait(10)
+        looks.wait(LONGEST_WAIT)
         other.define("f(Tensor x) -> Tensor")
 
     reader = threading.Thread(target=registry.names.read, args=[look], daemon=True)
@@ -168,7 +169,7 @@ def test_a_finalizer_in_the_middle_of_a_look_up_waits_for_no_writer(dispatcher, 
     for thread in (reader, writer):
         thread.start()
     for thread in (reader, writer):
-        thread.join(10)
+        thread.join(LONGEST_WAIT)
         assert not thread.is_alive()
     left = {str(name): len(dispatcher.list_kernels(name)) for name in dispatcher.operators()}
     assert left == ({"t::f": 0, "u::f": 0} if what == "a kernel" else {"u::f": 0})

@@ -7,6 +7,7 @@ import threading
 
 from opdispatch_server.worker.libraries.loaded import LoadedLibrary
 from opdispatch_server.worker.libraries.several_turns import turns_of_all
+from tests.waits import LONGEST_WAIT
 
 
 def _libraries(count: int, limit: int = 1) -> list[LoadedLibrary]:
@@ -57,8 +58,8 @@ def test_a_program_waits_for_the_call_before_it():
     waiting = two.turns.end()
     assert waiting is not None
     waiting.start(two.turns)
-    assert inside.wait(10)
-    thread.join(10)
+    assert inside.wait(LONGEST_WAIT)
+    thread.join(LONGEST_WAIT)
 
 
 def test_many_programs_with_libraries_in_any_order_all_end():
@@ -84,7 +85,7 @@ def test_many_programs_with_libraries_in_any_order_all_end():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(LONGEST_WAIT)
         assert not thread.is_alive(), "two programs wait for each other"
     assert wrong == []
 

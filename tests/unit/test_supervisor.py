@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from opdispatch_server.daemon.processes.supervisor import Supervisor, WorkerCommand
+from tests.waits import LONGEST_WAIT
 
 # It ends when the daemon's end of its standard input is closed.
 COMMAND = WorkerCommand((sys.executable, "-c", "import sys; sys.stdin.read()"), (), is_own=False)
@@ -44,7 +45,7 @@ async def keep_one() -> None:
     """Starts a process, and stops it as soon as it is there."""
     supervisor = Supervisor(["worker-1"], lambda name: COMMAND)
     supervisor.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LONGEST_WAIT):
         while supervisor.pid_of("worker-1") is None:
             await asyncio.sleep(0)
         await supervisor.stop(10)

@@ -21,6 +21,7 @@ from opdispatch import (
 )
 from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
 from opdispatch.local_state.trace_line import sink_from_environment
+from tests.waits import LONGEST_WAIT
 
 K = DispatchKey
 pytestmark = pytest.mark.usefixtures("caller")
@@ -127,7 +128,7 @@ def test_other_threads_are_not_traced(twice):
     with capture_dispatch_trace() as lines:
         thread = threading.Thread(target=twice, args=[np.ones(2)])
         thread.start()
-        thread.join(10)
+        thread.join(LONGEST_WAIT)
     assert lines == []
 
 

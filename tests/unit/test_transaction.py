@@ -14,6 +14,7 @@ from opdispatch import (
     parse_schema,
 )
 from tests.unit.plain_kernels import returning
+from tests.waits import LONGEST_WAIT
 
 K = DispatchKey
 X = np.ones(2)
@@ -26,7 +27,7 @@ def elsewhere(look):
     seen = []
     thread = threading.Thread(target=lambda: seen.append(look()))
     thread.start()
-    thread.join(10)
+    thread.join(LONGEST_WAIT)
     return seen[0]
 
 
@@ -224,7 +225,7 @@ def test_other_threads_wait_with_their_registrations(dispatcher):
     order, inside = [], threading.Event()
 
     def register():
-        assert inside.wait(10)
+        assert inside.wait(LONGEST_WAIT)
         dispatcher.register_impl(OperatorName("t::other"), None, returning(1))
         order.append("other")
 
@@ -234,7 +235,7 @@ def test_other_threads_wait_with_their_registrations(dispatcher):
         inside.set()
         dispatcher.register_def(SCHEMA)
         order.append("first")
-    thread.join(10)
+    thread.join(LONGEST_WAIT)
     assert order == ["first", "other"]
     assert [str(name) for name in dispatcher.operators()] == ["t::f", "t::other"]
 

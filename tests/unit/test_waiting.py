@@ -13,6 +13,7 @@ from opdispatch import (
     parse_schema,
 )
 from opdispatch.dispatch.waiting import wait_until
+from tests.waits import LONGEST_WAIT
 
 K = DispatchKey
 SCHEMA = parse_schema("t::f(Tensor x) -> Tensor")
@@ -59,7 +60,7 @@ def test_a_definition_wakes_everybody_who_waits_for_it(dispatcher, pool, waiters
     waiting = [pool.submit(dispatcher.wait_for_def, NAME, 30) for _ in range(3)]
     waiters.until(3)
     dispatcher.register_def(SCHEMA)
-    assert [future.result(10).schema for future in waiting] == [SCHEMA] * 3
+    assert [future.result(LONGEST_WAIT).schema for future in waiting] == [SCHEMA] * 3
 
 
 def test_a_kernel_alone_is_no_definition(dispatcher, pool, waiters):
@@ -69,7 +70,7 @@ def test_a_kernel_alone_is_no_definition(dispatcher, pool, waiters):
     waiters.until(1)
     assert not waiting.done()
     dispatcher.register_def(SCHEMA)
-    assert waiting.result(10).name == NAME
+    assert waiting.result(LONGEST_WAIT).name == NAME
 
 
 def test_a_kernel_wakes_those_who_wait_for_its_key(dispatcher, pool, waiters):
@@ -77,10 +78,10 @@ def test_a_kernel_wakes_those_who_wait_for_its_key(dispatcher, pool, waiters):
     cuda = pool.submit(dispatcher.wait_for_impl, NAME, K.CUDA, 30)
     waiters.until(2)
     dispatcher.register_impl(NAME, K.CPU, KERNEL)
-    cpu.result(10)
+    cpu.result(LONGEST_WAIT)
     assert not cuda.done()
     dispatcher.register_impl(NAME, K.CUDA, KERNEL)
-    cuda.result(10)
+    cuda.result(LONGEST_WAIT)
 
 
 @pytest.mark.parametrize("key", [None, K.Undefined, K.CompositeImplicitAutograd])
@@ -88,7 +89,7 @@ def test_without_a_key_the_composite_kernel_is_meant(dispatcher, pool, waiters, 
     waiting = pool.submit(dispatcher.wait_for_impl, NAME, key, 30)
     waiters.until(1)
     dispatcher.register_impl(NAME, None, KERNEL)
-    waiting.result(10)
+    waiting.result(LONGEST_WAIT)
 
 
 def test_nobody_is_woken_before_a_transaction_is_over(dispatcher, pool, waiters):
@@ -98,7 +99,7 @@ def test_nobody_is_woken_before_a_transaction_is_over(dispatcher, pool, waiters)
         dispatcher.register_def(SCHEMA)
         dispatcher.register_impl(NAME, K.CPU, KERNEL)
         assert len(waiters.condition._waiters) == 1
-    op = waiting.result(10)
+    op = waiting.result(LONGEST_WAIT)
     assert op.has_kernel_for_dispatch_key(K.CPU), "both are there when the waiter wakes"
 
 

@@ -22,6 +22,7 @@ from opdispatch_client.lanes.waiting_calls import (
 )
 from opdispatch_client.listings import Interpreter, interpreter_from_proto
 from opdispatch_wire.v1 import execution_pb2, registry_pb2
+from tests.waits import LONGEST_WAIT
 
 
 def interpreter(name: str, busy: Sequence[str] = ()) -> Interpreter:
@@ -83,10 +84,10 @@ def test_watch_asks_once_for_all_calls_and_goes_when_there_are_none(
             call.look_at = 0.0
             watch.add(call)
             watch.begun(call, end.set)
-        assert all(end.wait(20) for end in ended)
+        assert all(end.wait(LONGEST_WAIT) for end in ended)
         for thread in threading.enumerate():
             if thread.name == "busy-watch":
-                thread.join(20)
+                thread.join(LONGEST_WAIT)
                 assert not thread.is_alive()
     assert len(asked) < len(ended)
     watch.stop()

@@ -21,6 +21,7 @@ from opdispatch_wire.addresses import (
     parse_address,
 )
 from opdispatch_wire.channel import channel_options, server_options
+from tests.waits import LONGEST_WAIT
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_grpc_listens_and_connects_at_any_path_we_accept(tmp_path, name):
         server.start()
         assert path.is_socket()
         with grpc.insecure_channel(target, options=channel_options()) as channel:
-            grpc.channel_ready_future(channel).result(timeout=10)
+            grpc.channel_ready_future(channel).result(timeout=LONGEST_WAIT)
     finally:
         server.stop(None).wait()
 

@@ -20,6 +20,7 @@ from opdispatch_wire.tensors import tensor_from_proto
 from opdispatch_wire.v1 import execution_pb2 as pb
 from opdispatch_wire.v1 import values_pb2
 from tests.shared_memory_lane import Caller, own_mappings
+from tests.waits import LONGEST_WAIT
 
 N = 1 << 16
 F32 = np.dtype(np.float32)
@@ -69,7 +70,7 @@ def test_nothing_outlives_a_peer_that_was_killed(caller):
     result = caller.call("add", ones(), ones())
     pending = caller.send("add", ones(), ones())
     os.kill(caller.process.pid, signal.SIGKILL)
-    caller.process.join(30)
+    caller.process.join(LONGEST_WAIT)
     regions = set(pending.placed.regions)
     pending.abandon()
     pending.release()  # what it has copied may be read until then
@@ -210,6 +211,6 @@ def test_hostile_regions_over_a_socket_end_the_lane_they_came_over(caller):
     descriptor = os.open("/dev/zero", os.O_RDONLY)
     caller.packets.send(b"R", struct.pack("<I", 9), (descriptor,))
     os.close(descriptor)
-    caller.process.join(30)
+    caller.process.join(LONGEST_WAIT)
     assert caller.process.exitcode == 1
     assert (x == 1).all()

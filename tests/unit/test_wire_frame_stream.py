@@ -5,6 +5,7 @@ import socket
 
 from opdispatch_wire.lanes.frame_stream import FrameStream
 from opdispatch_wire.lanes.frames import FrameKind
+from tests.waits import LONGEST_WAIT
 
 
 async def test_what_was_kept_for_a_turn_of_the_loop_is_drained_when_it_has_been_sent():
@@ -20,7 +21,7 @@ async def test_what_was_kept_for_a_turn_of_the_loop_is_drained_when_it_has_been_
     stream.send(FrameKind.REPLY, b"first")
     stream.send(FrameKind.REPLY, b"second")
     assert stream.unsent_bytes
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LONGEST_WAIT):
         while not drained:
             await asyncio.sleep(0)
     assert drained == [0]

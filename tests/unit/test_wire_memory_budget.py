@@ -13,6 +13,7 @@ from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
 from opdispatch_wire.shared_memory.memory_limit import memory_limit
 from opdispatch_wire.shared_memory.shared_mapping import PAGE
 from opdispatch_wire.shared_memory.tensor_arena import TensorArena
+from tests.waits import LONGEST_WAIT
 
 MIB = 1 << 20
 
@@ -61,7 +62,7 @@ def test_an_arena_may_be_collected_while_another_one_is_refused():
         for allocations in range(10):
             refused = threading.Thread(target=be_refused, args=(allocations,), daemon=True)
             refused.start()
-            refused.join(10)
+            refused.join(LONGEST_WAIT)
             gc.disable()
             assert not refused.is_alive()
     finally:

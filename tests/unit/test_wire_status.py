@@ -35,6 +35,7 @@ from opdispatch_wire.status import (
     status_from_error,
 )
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc
+from tests.waits import LONGEST_WAIT
 
 OUR_CLASSES = [
     cls
@@ -294,7 +295,7 @@ def test_a_connection_lost_during_a_call_leaves_its_outcome_open(address):
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ) as server:
         assert server.stdout.readline() == b"ready\n"
         with blocking_stub(address) as stub, pytest.raises(grpc.RpcError) as caught:
-            stub.Call(execution_pb2.CallRequest(), timeout=30)
+            stub.Call(execution_pb2.CallRequest(), timeout=LONGEST_WAIT)
     error = error_from_rpc(caught.value, address=address)
     assert type(error) is DaemonUnavailableError
     assert "was lost before the reply; the call may or may not have run" in error.message

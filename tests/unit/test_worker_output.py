@@ -19,6 +19,7 @@ from opdispatch_server.daemon.processes.worker_output import (
 )
 from opdispatch_server.log_fields import FIELDS, fields_of, traceback_of
 from opdispatch_server.log_relay import RelayLines
+from tests.waits import LONGEST_WAIT
 
 
 class Time:
@@ -65,7 +66,7 @@ async def read(text: bytes) -> WorkerOutput:
             stream.write(text)
 
     await asyncio.to_thread(write)
-    await asyncio.wait_for(protocol.ended.wait(), 20)
+    await asyncio.wait_for(protocol.ended.wait(), LONGEST_WAIT)
     transport.close()
     return output
 
