@@ -19,13 +19,13 @@ def test_a_call_whose_deadline_nobody_could_tell_is_not_added(monkeypatch: pytes
     for _ in range(2):
         with pytest.raises(RefusedError, match="can't start new thread"):
             pending.add(1, told.put, 0.01)
-    assert len(pending) == 0
+    assert pending.calls == {}
     pending.add(2, told.put, None)  # it has none
     threads.are_lacking = False
     pending.add(3, told.put, 0.02)
     assert isinstance(told.get(timeout=LONGEST_WAIT), TimeoutError)
     assert told.empty()
-    assert len(pending) == 1
+    assert list(pending.calls) == [2]
 
 
 def test_a_call_is_told_once_where_the_lane_ends_as_no_thread_can_be_started(
