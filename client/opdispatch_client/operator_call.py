@@ -54,16 +54,17 @@ class OperatorCall:
     """
 
     __slots__ = (
-        "_args",
         "_keep",
         "_kwargs",
         "_make",
         "_retry",
         "_span",
         "_trace",
+        "args",
         "deadline",
         "on_progress",
         "operator",
+        "plan_key",
     )
 
     def __init__(
@@ -78,10 +79,11 @@ class OperatorCall:
         make: DecodeRemote | None = None,
         on_progress: OnTransfer | None = None,
         deadline: float | None = None,
+        plan_key: Hashable | None = None,
     ) -> None:
         self.operator = operator
         self.deadline = deadline
-        self._args = args
+        self.args = args
         self._kwargs = kwargs
         self._retry = retry
         self._trace = trace
@@ -89,6 +91,8 @@ class OperatorCall:
         self._make = make
         self._span: CallSpan | None = None
         self.on_progress = on_progress
+        self.plan_key = plan_key
+        """See ``call_plan``; None: it leaves no plan."""
 
     @property
     def what(self) -> str:
@@ -100,13 +104,13 @@ class OperatorCall:
         """See ``call_shape``; None if the call has to go through the daemon."""
         if self._trace or self._keep is not None or not local_dispatch_key_set_is_default():
             return None
-        return call_shape(self.operator, self._args, self._kwargs)
+        return call_shape(self.operator, self.args, self._kwargs)
 
     def encode(self, memory: CallerTensorMemory | None = None) -> execution_pb2.CallRequest:
         """The request, large tensors in ``memory``. Raises WireError for what cannot be sent."""
         self._span = CallSpan.begin(self.operator)
         request = call_request(
-            self.operator, self._args, self._kwargs, trace=self._trace, memory=memory
+            self.operator, self.args, self._kwargs, trace=self._trace, memory=memory
         )
         if not self._retry:
             request.retry = False
@@ -120,9 +124,9 @@ class OperatorCall:
         """What the caller gets; ``memory`` is that of the request. Raises the reply's error."""
         if self._span is not None:
             self._span.end(reply)
-        result = result_of_reply(reply, self._args, self._kwargs, memory, self._make)
+        result = result_of_reply(reply, self.args, self._kwargs, memory, self._make)
         if reply.interpreter:
-            note_interpreter((*self._args, *self._kwargs.values()), reply.interpreter)
+            note_interpreter((*self.args, *self._kwargs.values()), reply.interpreter)
         if not self._trace:
             return result
         return result, [listings.trace_line_from_proto(line) for line in reply.trace]

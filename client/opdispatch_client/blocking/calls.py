@@ -6,9 +6,10 @@ import contextlib
 import functools
 import logging
 import math
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Any
 
@@ -19,6 +20,7 @@ from opdispatch_client.blocking.one_thread import OneThread
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.busy_watch import BusyWatch
 from opdispatch_client.lanes.call_attempt import CallAttempt
+from opdispatch_client.lanes.call_plan import MOST_PLANS, UNPLANNED, CallPlan
 from opdispatch_client.lanes.direct_local import DirectLanes
 from opdispatch_client.lanes.direct_streams import BlockingDirectStreams
 from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
@@ -28,9 +30,9 @@ from opdispatch_client.lanes.routes import Routes, find_refusal
 from opdispatch_client.lanes.to_daemon import DaemonLane
 from opdispatch_client.lanes.waiting_calls import WaitingCall, may_move, waiting_call
 from opdispatch_client.listings import Interpreter, ServerInfo
-from opdispatch_client.operator_call import Call
+from opdispatch_client.operator_call import Call, OperatorCall
 from opdispatch_client.session_memory import SessionMemory
-from opdispatch_wire.errors import DeadlineExceededError, MessageTooLargeError
+from opdispatch_wire.errors import DeadlineExceededError, MessageTooLargeError, RefusedError
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.blocking_stream import BlockingStream
 from opdispatch_wire.lanes.lane_messages import InterpreterBusyError, LaneClosedError
@@ -72,6 +74,9 @@ class BlockingCalls:
         self._slots = threading.BoundedSemaphore(SUBMITTED_AT_MOST)
         # The lanes on which something has begun that may not have been sent.
         self._unsent: dict[CallLane, None] = {}
+        # None: of such calls there is no plan.
+        self._plans: dict[Hashable, CallPlan | None] = {}
+        self._timeout = None if endpoint.timeout == math.inf else endpoint.timeout
         self._callbacks = OneThread("call-callbacks")
         # Not with those, which may wait for a call that is to be made again.
         self._second_ways = OneThread("call-second-ways")
@@ -109,10 +114,65 @@ class BlockingCalls:
         finally:
             attempt.close()
 
-    def _reply_to(self, attempt: CallAttempt) -> execution_pb2.CallReply:
+    def call_planned(self, key: Hashable, operator: str, args: tuple[Any, ...]) -> Any:
+        """Make a call of arrays as the plan for ``key`` says: see Note [Planned calls].
+
+        UNPLANNED if there is none that holds, and nothing has been sent. Raises what went wrong.
+        """
+        plan, timeout = self._plans.get(key), self._timeout
+        if plan is None or self._endpoint.process != os.getpid():
+            return UNPLANNED
+        way = self._direct.find_again(plan.way, plan.shape)
+        if way is None or (way is not plan.way and plan.size > way.lane.max_message_bytes):
+            return UNPLANNED
+        memory, sent = way.lane.memory, 0
+        deadline = None if timeout is None else time.monotonic() + timeout
+
+        def encode(number: int) -> bytes:
+            nonlocal sent
+            sent = number
+            if memory is not None and memory.released:
+                memory.tell_releases()
+            return plan.encode(args, number, timeout)
+
+        def attempt() -> CallAttempt:
+            call = OperatorCall(operator, args, {}, retry=self._endpoint.retry)
+            attempt = CallAttempt(call, self._endpoint)
+            attempt.deadline = deadline
+            attempt.encode(memory)
+            way.route.direct(attempt.request)
+            attempt.request.id = sent
+            return attempt
+
+        watch = functools.partial(self._busy.watching, way) if plan.moves else None
+        try:
+            reply = way.lane.exchange(encode, deadline, watch)
+        except OSError as error:  # TimeoutError and LaneClosedError among them
+            again = attempt()
+            return again.read(self._reply_to(again, (way, error)))
+        result = plan.read(reply)
+        if result is UNPLANNED:
+            again = attempt()
+            if (refusal := find_refusal(reply)) is not None:
+                return again.read(self._reply_to(again, (way, refusal)))
+            result = again.read(reply)
+            plan.learn(result)
+        way.route.note_wait(reply.has_waited)
+        return result
+
+    def _reply_to(
+        self, attempt: CallAttempt, failed: tuple[Way, Exception] | None = None
+    ) -> execution_pb2.CallReply:
+        """The reply to a call; ``failed`` is the direct way that it went, and what came of that."""
         self._endpoint.check_process()
         try:
-            reply = self._call_directly(attempt)
+            if failed is None:
+                reply = self._call_directly(attempt)
+            elif isinstance(failed[1], LaneClosedError | RefusedError):
+                self._direct_call_failed(attempt, *failed)
+                reply = None
+            else:
+                raise failed[1]
             if reply is None:
                 reply = self._call_daemon(attempt)
                 self._learn(attempt, reply)
@@ -299,7 +359,22 @@ class BlockingCalls:
             self._direct_call_failed(attempt, way, refusal)
             return None
         way.route.note_wait(reply.has_waited)
+        if isinstance(way.lane, BlockingLane):
+            self._plan(attempt.call, request, way)
         return reply
+
+    def _plan(
+        self, call: Call, request: execution_pb2.CallRequest, way: DirectWay[BlockingLane]
+    ) -> None:
+        """Keep what a call that went directly, in the general way, says of others like it."""
+        if not isinstance(call, OperatorCall) or (key := call.plan_key) is None:
+            return
+        if self._plans.get(key, way) is None:
+            return
+        if len(self._plans) >= MOST_PLANS:
+            with contextlib.suppress(StopIteration, KeyError, RuntimeError):
+                del self._plans[next(iter(self._plans))]
+        self._plans[key] = CallPlan.of(request, call.args, call.shape, way)
 
     def _begin_directly(self, attempt: CallAttempt, future: CallFuture) -> bool:
         """Whether the call has begun; else the daemon is to be asked."""

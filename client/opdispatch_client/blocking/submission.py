@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
+from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
 from opdispatch.local_state.tracing_state import is_traced, record_call, traces, warn_of_trace
 from opdispatch.tracing.structure import leaves
 from opdispatch_client.blocking.calls import BlockingCalls
@@ -18,6 +20,7 @@ from opdispatch_client.blocking.ordered_results import OrderedResults
 from opdispatch_client.blocking.remote_calls import RemoteCalls
 from opdispatch_client.call_options import SESSIONS_OPTIONS, CallOptions
 from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.lanes.call_plan import UNPLANNED, plan_key
 from opdispatch_client.map_arguments import IN_FLIGHT_DEFAULT
 from opdispatch_client.operator_call import Call, OperatorCall
 from opdispatch_client.program_recording import PlaceholderUsed, one_for_each
@@ -135,6 +138,12 @@ class Submission:
         options: CallOptions,
     ) -> Any:
         """One call; one with placeholders is recorded."""
+        key = None
+        if options is SESSIONS_OPTIONS and not kwargs and _nothing_is_set():
+            key = plan_key(operator, args)
+            result = UNPLANNED if key is None else self._calls.call_planned(key, operator, args)
+            if result is not UNPLANNED:
+                return result
         retry = self._endpoint.retry if options.retry is None else options.retry
         deadline = None if options.timeout is None else options.deadline
 
@@ -149,6 +158,7 @@ class Submission:
                     retry=retry,
                     on_progress=options.on_progress,
                     deadline=deadline,
+                    plan_key=key,
                 )
             )
 
@@ -156,6 +166,11 @@ class Submission:
             return record_call(operator, args, kwargs, call) if traces() else call()
         except PlaceholderUsed as used:
             return used.recording.call(operator, *args, **kwargs)
+
+
+def _nothing_is_set() -> bool:
+    """Whether this task has set no keys and modes, and has no profile and no trace."""
+    return LOCAL_STATE.get() is DEFAULT_STATE and AUTOGRAD_STATE.get().grad_mode and not traces()
 
 
 def split_gradients(gradients: Any, inputs: Any) -> Gradients:

@@ -1,6 +1,7 @@
 """The ways that a session's calls take: to its daemon, or directly to an interpreter.
 
 call_attempt                           one call on its way
+call_plan                              what does not change from one call to the next like it
 
 To the daemon:
 

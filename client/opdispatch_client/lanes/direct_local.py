@@ -47,6 +47,28 @@ class DirectLanes:
         lanes = [self._lane_to(target, route, limit, deadline) for target in route.targets]
         return choose_way(route, lanes, self._routes.relayed)
 
+    def find_again(
+        self, way: DirectWay[BlockingLane], shape: Hashable
+    ) -> DirectWay[BlockingLane] | None:
+        """Return the way of a call of that shape, of which one went that ``way`` before.
+
+        None: ``find`` knows; the route has changed, or not all of its lanes are open.
+        """
+        route = self._routes.find(shape)
+        if route is not way.route:
+            return None
+        if len(route.targets) == 1:
+            return None if way.lane.is_closed else way
+        lanes = [self._lanes.get(session) for session in route.within_reach]
+        if len(lanes) < len(route.targets) or any(each is None or each.is_closed for each in lanes):
+            return None
+        found = choose_way(
+            route,
+            [self._lanes.get(target.session) for target in route.targets],
+            self._routes.relayed,
+        )
+        return found if isinstance(found, DirectWay) else None
+
     def tend(self) -> None:
         """Say and hears what is to be said about memory, on lanes where no call does so."""
         with self._mutex:

@@ -153,15 +153,26 @@ class BlockingLane(TensorLane):
         call.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
+
+        def encode(number: int) -> FramePayload:
+            request.id = number
+            return self._tensors.begin(request, what, memory, tensors)
+
+        return self.exchange(encode, deadline, watch)
+
+    def exchange(
+        self, encode: Callable[[int], FramePayload], deadline: float | None, watch: Watch | None
+    ) -> execution_pb2.CallReply:
+        """``call``, of the request that ``encode`` makes for its id, until ``deadline``."""
         waiter = _Waiter()
         is_sent = False
         with self._mutex:
             if self._is_closed:
                 raise LaneClosedError("the lane is closed", was_sent=False)
-            number = request.id = next(self._numbers)
+            number = next(self._numbers)
             self._waiting[number] = waiter
         try:
-            payload = self._tensors.begin(request, what, memory, tensors)
+            payload = encode(number)
             is_sent = True
             self._connection.put(FrameKind.CALL, payload)
             self._connection.flush()

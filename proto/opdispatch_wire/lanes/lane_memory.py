@@ -56,8 +56,8 @@ class _LaneMemory:
         self._put = put
         self._lock = threading.Lock()
         self._passed: set[int] = set()
-        # Extents of the other side's that nobody here looks at any more; the collector appends.
-        self._released: deque[_Place] = deque()
+        self.released: deque[_Place] = deque()
+        """Extents of the other side's that nobody here looks at any more; the collector appends."""
 
     def drop(self, region: int) -> None:
         """A region of our own has gone back to the system."""
@@ -68,12 +68,12 @@ class _LaneMemory:
 
     def tell_releases(self) -> bool:
         """Put what nobody here looks at any more; whether there was anything."""
-        is_any = bool(self._released)
-        while self._released:
+        is_any = bool(self.released)
+        while self.released:
             extents = lane_pb2.LaneExtents()
-            while self._released and len(extents.extents) < _EXTENTS_AT_ONCE:
+            while self.released and len(extents.extents) < _EXTENTS_AT_ONCE:
                 try:
-                    region, offset = self._released.popleft()
+                    region, offset = self.released.popleft()
                 except IndexError:  # another thread tells it
                     break
                 extents.extents.add(region=region, offset=offset)
@@ -82,7 +82,7 @@ class _LaneMemory:
         return is_any
 
     def _on_release(self, region: int, offset: int) -> None:
-        self._released.append((region, offset))
+        self.released.append((region, offset))
 
     def _pass_regions(self, arena: TensorArena, regions: set[int]) -> bool:
         """Put those that the other side has not got; whether it has all of them then."""
@@ -148,7 +148,7 @@ class CallerLaneMemory(_LaneMemory):
     @property
     def is_in_use(self) -> bool:
         """Whether the other side may be waiting to hear that something is released."""
-        return not self._has_ended and bool(len(self.peer) or self._released)
+        return not self._has_ended and bool(len(self.peer) or self.released)
 
     def new_call(self) -> CallerMemory:
         """For the tensors of one call."""
@@ -172,7 +172,7 @@ class CallerLaneMemory(_LaneMemory):
                     if self._has_ended:
                         raise LaneClosedError("the lane is closed", was_sent=False)
                     self._held[request.id] = memory
-        if self._released:
+        if self.released:
             self.tell_releases()
 
     def never_sent(self, number: int) -> None:
@@ -253,7 +253,7 @@ class CalleeLaneMemory(_LaneMemory):
         if still_used:
             extents = lane_pb2.LaneExtents(extents=still_used)
             self._put(FrameKind.KEEP, extents.SerializeToString(), None)
-        if self._released:
+        if self.released:
             self.tell_releases()
         placed = memory.placed
         if placed.held and not self._pass_regions(self._arena, placed.regions):

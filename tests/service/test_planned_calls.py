@@ -1,0 +1,163 @@
+"""Calls that follow a plan give what the general way gives, errors included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opdispatch
+import opdispatch_client as oc
+from opdispatch.errors import OpdispatchError
+from opdispatch_client.lanes.call_plan import CallPlan
+
+SHARED_WORKERS = 1
+LIBRARY = """\
+import numpy as np
+
+from opdispatch import Library, Tensor
+
+lib = Library("planned", "DEF")
+lib.define("same(Tensor x) -> Tensor")
+lib.define("total(Tensor x, Tensor y) -> Tensor")
+lib.define("large(Tensor x) -> Tensor")
+lib.define("up_to(Tensor x) -> Tensor")
+lib.define("as_bool(Tensor x) -> Tensor")
+lib.define("pair(Tensor x) -> (Tensor, Tensor)")
+lib.define("none(Tensor x) -> ()")
+lib.define("number(Tensor x) -> int")
+lib.define("write_(Tensor(a!) x) -> Tensor(a!)")
+lib.define("positive(Tensor x) -> Tensor")
+lib.define("recorded(Tensor x) -> Tensor")
+
+
+def positive(x):
+    if x.flat[0] < 0:
+        raise ValueError(f"{x.flat[0]} is negative")
+    return x + 1
+
+
+def write_(x):
+    x += 1
+    return x
+
+
+lib.impl("same", lambda x: x, "CPU")
+lib.impl("total", lambda x, y: x.sum() + y.sum(), "CPU")
+lib.impl("large", lambda x: np.full(100_000, x.flat[0]), "CPU")
+lib.impl("up_to", lambda x: np.arange(int(x.flat[0])), "CPU")
+lib.impl("as_bool", lambda x: x > 1, "CPU")
+lib.impl("pair", lambda x: (x, x + 1), "CPU")
+lib.impl("none", lambda x: None, "CPU")
+lib.impl("number", lambda x: int(x.flat[0]), "CPU")
+lib.impl("write_", write_, "CPU")
+lib.impl("positive", positive, "CPU")
+lib.impl("recorded", lambda x: Tensor(x, requires_grad=True), "CPU")
+"""
+OPERATORS = [
+    "same",
+    "large",
+    "up_to",
+    "as_bool",
+    "pair",
+    "none",
+    "number",
+    "write_",
+    "positive",
+    "recorded",
+]
+ARRAYS = {
+    "float32": np.arange(1, 5, dtype=np.float32),
+    "no dimensions": np.array(3.0),
+    "empty": np.zeros((0, 2)),
+    "big-endian": np.arange(1, 5, dtype=">i4"),
+    "bool": np.array([True, False]),
+    "columns": np.arange(6.0).reshape(2, 3).T,
+    "strides": np.arange(8)[::2],
+    "read-only": np.frombuffer(bytes(range(1, 17)), np.int16),
+}
+
+
+def outcome(call: Callable[[], Any], array: np.ndarray[Any, Any]) -> Any:
+    """What a call gives or raises, and what has become of its argument."""
+    try:
+        result = call()
+    except OpdispatchError as error:
+        result = type(error), error.message.partition("Traceback")[0]
+    return describe(result), array.tolist(), result is array
+
+
+def describe(result: Any) -> Any:
+    """The type, elements and writability of a result."""
+    if isinstance(result, tuple):
+        return tuple(describe(each) for each in result)
+    if isinstance(result, np.ndarray):
+        return str(result.dtype), result.shape, result.tolist(), result.flags.writeable
+    return type(result), str(result)
+
+
+@pytest.fixture
+def planned(
+    shared: oc.Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[oc.Session, list[int]]:
+    """A session with the library, and the ids of the calls that follow a plan."""
+    library = tmp_path / "planned.py"
+    library.write_text(LIBRARY)
+    shared.load(library)
+    numbers: list[int] = []
+    encode = CallPlan.encode
+
+    def noting(self: CallPlan, args: Any, number: int, timeout: float | None) -> bytes:
+        numbers.append(number)
+        return encode(self, args, number, timeout)
+
+    monkeypatch.setattr(CallPlan, "encode", noting)
+    return shared, numbers
+
+
+@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
+def test_planned_calls_give_what_others_give(
+    planned: tuple[oc.Session, list[int]], array: np.ndarray[Any, Any]
+):
+    session, _ = planned
+    general = session.with_options(retry=True)
+    for operator in OPERATORS:
+        name = f"planned::{operator}"
+        for step in (0, 1, 2, -9, 3):
+            x, y = array.copy() + array.dtype.type(step), array.copy() + array.dtype.type(step)
+            mine = outcome(lambda x=x, name=name: session.call(name, x), x)  # type: ignore[misc]
+            other = outcome(lambda y=y, name=name: general.call(name, y), y)  # type: ignore[misc]
+            assert mine == other, (name, step)
+
+
+def test_calls_follow_a_plan_once_one_has_gone_directly(planned: tuple[oc.Session, list[int]]):
+    session, numbers = planned
+    x, y = np.ones(4, np.float32), np.ones((2, 2))
+    for _ in range(10):  # the first ones ask for the route, and leave the plan
+        assert session.call("planned::total", x, y) == 8
+    assert numbers
+    numbers.clear()
+    assert session.call("planned::total", x, y) == 8
+    assert len(numbers) == 1
+    session.call("planned::total", x, np.ones((4, 1)))
+    session.call("planned::total", x, y=y)
+    session.with_options(timeout=10).call("planned::total", x, y)
+    with opdispatch.no_grad():
+        session.call("planned::total", x, y)
+    assert len(numbers) == 1
+    session.ops.planned.total(x, y)
+    assert len(numbers) == 2
+
+
+def test_a_planned_call_runs_the_new_version(planned: tuple[oc.Session, list[int]], tmp_path: Path):
+    session, numbers = planned
+    x = np.ones(4)
+    for _ in range(4):
+        assert session.call("planned::positive", x).tolist() == [2.0] * 4
+    assert numbers
+    (tmp_path / "planned.py").write_text(LIBRARY.replace("return x + 1", "return x + 2"))
+    session.load(tmp_path / "planned.py")
+    assert session.call("planned::positive", x).tolist() == [3.0] * 4
