@@ -50,8 +50,8 @@ class GrpcForks:
         self._channels_of_parents.extend(self._channels)
 
     def explain_child(self) -> str:
-        """What the process that this one was forked from has done, so that gRPC does not work
-        here; empty if it does.
+        """Describe what the parent process did that keeps gRPC from working here; empty if it
+        works.
         """
         if self._process in (None, os.getpid()):
             return ""

@@ -114,7 +114,7 @@ class LibraryUpload:
 
 
 class _Attempt:
-    """What is sent over one connection; gRPC takes it in a thread of its own."""
+    """Messages sent over one connection; gRPC takes them in a thread of its own."""
 
     def __init__(self, content: LibraryContent, file: pb.UploadedFile, chunk_bytes: int) -> None:
         self._content = content

@@ -84,7 +84,7 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLibrary(Library):
-    """What a load has led to."""
+    """Result of loading a library."""
 
     already_loaded: bool
     """The same content was loaded under that name before, so nothing has changed."""
@@ -96,7 +96,7 @@ class LoadedLibrary(Library):
 
 @dataclass(frozen=True, slots=True)
 class UnloadedLibrary:
-    """What an unload has led to."""
+    """Result of unloading a library."""
 
     active: Library | None
     """The version that is active now; None if the library is gone."""
@@ -109,7 +109,7 @@ class UnloadedLibrary:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """What a rollback has led to."""
+    """Result of rolling a library back."""
 
     active: Library
     """The version that is active now."""

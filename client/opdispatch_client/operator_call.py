@@ -18,7 +18,7 @@ from opdispatch_wire.values import DecodeRemote
 
 
 class Call(Protocol):
-    """What is called, and what becomes of the reply."""
+    """A call of an operator, and how its reply is read."""
 
     operator: str
     on_progress: OnTransfer | None
@@ -37,7 +37,7 @@ class Call(Protocol):
         """The request, large tensors in ``memory``. Raises WireError for what cannot be sent."""
 
     def read(self, reply: execution_pb2.CallReply, memory: CallerTensorMemory | None = None) -> Any:
-        """What the caller gets; ``memory`` is that of the request. Raises the reply's error."""
+        """Return the call's result; ``memory`` is that of the request. Raises the reply's error."""
 
     def close(self) -> None:
         """The call is over, read or not. Idempotent."""
@@ -121,7 +121,7 @@ class OperatorCall:
         return request
 
     def read(self, reply: execution_pb2.CallReply, memory: CallerTensorMemory | None = None) -> Any:
-        """What the caller gets; ``memory`` is that of the request. Raises the reply's error."""
+        """Return the call's result; ``memory`` is that of the request. Raises the reply's error."""
         if self._span is not None:
             self._span.end(reply)
         result = result_of_reply(reply, self.args, self._kwargs, memory, self._make)

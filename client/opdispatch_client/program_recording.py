@@ -35,7 +35,7 @@ class PlaceholderUsed(TypeError):  # noqa: N818 - to most callers no error, but 
 
 
 class Placeholder:
-    """What an input of a program, or the result of one of its calls, will be.
+    """Stand-in for an input of a program, or for the result of one of its calls.
 
     It is an argument for later calls. ``result[1]`` is an item of a result that is a list, or
     of those of an operator that returns several.
@@ -236,7 +236,7 @@ def _find_recording(values: Iterable[Any], depth: int, seen: set[int]) -> Record
 
 
 class RecordedProgram(Recording):
-    """What the blocking and the asyncio session's programs have in common."""
+    """Base of the blocking and the asyncio session's programs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -252,14 +252,14 @@ class RecordedProgram(Recording):
 
     @property
     def results(self) -> list[Any]:
-        """What was asked for. Raises ArgumentError before the program has run."""
+        """Requested values, in order. Raises ArgumentError before the program has run."""
         if self._results is None:
             raise ArgumentError("the program has not run; its results are there after the block")
         return self._results
 
     @property
     def result(self) -> Any:
-        """What was asked for: None, one value, or a tuple."""
+        """Requested values: None, one value, or a tuple."""
         results = self.results
         if len(results) == 1:
             return results[0]

@@ -200,7 +200,7 @@ class RemoteOperator(Generic[Result]):
 
 
 class _Source(Generic[Result]):
-    """What the attributes of one ``ops`` have in common."""
+    """Base of the attributes of one ``ops``."""
 
     __slots__ = ("call", "catalog", "names", "with_options")
 

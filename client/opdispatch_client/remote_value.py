@@ -23,7 +23,7 @@ _RECORDING = AUTOGRAD_KEYSET.add(DispatchKey.ADInplaceOrView)
 
 
 class RemoteValue:
-    """What the blocking and the asyncio session's remote tensors have in common.
+    """Base of the blocking and the asyncio session's remote tensors.
 
     The value lives until this object is closed or collected, or its session ends. It is an
     argument of calls like any tensor.

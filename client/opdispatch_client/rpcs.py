@@ -160,7 +160,7 @@ def unload(name: str, *, version: int | None) -> Rpc[listings.Library | None]:
 def unload_and_measure(
     name: str, *, version: int | None, measure: bool = True
 ) -> Rpc[listings.UnloadedLibrary]:
-    """What an unload leaves, and the memory that it gives back."""
+    """Unload a library, and report what is left and the memory given back."""
     return Rpc(
         f"{_REGISTRY}/UnloadLibrary",
         f"the request to unload {name}",
@@ -313,7 +313,7 @@ def wait_for_impl(
 
 
 def check_invariants() -> Rpc[list[str]]:
-    """What does not hold in the daemon's registry, in words."""
+    """Ask for the violated invariants of the daemon's registry, one sentence each."""
     return Rpc(
         f"{_REGISTRY}/CheckInvariants",
         "the request to check the invariants",

@@ -50,7 +50,7 @@ class SessionBase:
         with_flops: bool = False,
         record_keys: bool = True,
     ) -> profile:
-        """What calls of a ``with`` block take: here, in the daemon, and in interpreters.
+        """Profile the calls of a ``with`` block: here, in the daemon, and in interpreters.
 
         It is an ``opdispatch.profile``, which sees the calls of this task, of this session and any
         other. The round trip of a call is an event with "rpc" before the operator's name; in it

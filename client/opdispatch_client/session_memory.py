@@ -48,7 +48,7 @@ class SessionMemory:
 
     @property
     def share(self) -> Callable[[Put], CallerLaneMemory] | None:
-        """What lanes that are opened share memory with; None: they share none."""
+        """Factory of the memory that newly opened lanes share; None if they share none."""
         return self._share if self._is_wanted and is_supported() else None
 
     @property

@@ -153,7 +153,7 @@ def train_everywhere(arrays, batches, *, with_daemon, address):
 
 
 def choose_reference(results):
-    """What the others are compared with."""
+    """Choose the run that the others are compared with."""
     return "PyTorch" if "PyTorch" in results else "in this process"
 
 

@@ -70,7 +70,7 @@ def make_caches(config):
 
 
 def compute_hidden(ops, config, weights, caches, tokens, positions):
-    """What the output layer is given: a row of ``hidden_size`` for each token.
+    """Compute the output layer's input: a row of ``hidden_size`` for each token.
 
     ``tokens`` and ``positions`` are int64 (sequence,). The caches, which have the keys and values
     of the positions before, are written to.

@@ -50,7 +50,7 @@ class CallerTensors(CallTensors):
     def __init__(
         self, inline_bytes: int, on_progress: OnTransfer | None = None, *, copies: bool = False
     ) -> None:
-        """What has no more than ``inline_bytes``, together, is not large."""
+        """Send tensors inline if they have no more than ``inline_bytes`` together."""
         super().__init__()
         self._placed: list[Buffer] = []
         self.arguments = self._placed

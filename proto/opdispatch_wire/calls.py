@@ -265,7 +265,7 @@ def result_of_reply(
     memory: CallerTensorMemory | None = None,
     remote: DecodeRemote | None = None,
 ) -> Any:
-    """What the call returns: None, the one value, or a tuple, with names if the schema has them.
+    """Return the call's result: None, the one value, or a tuple, with names if the schema has them.
 
     ``args`` and ``kwargs`` are those of the call; arrays among them that the operator wrote to
     get their new contents; ``memory`` is that of the call, and ``remote`` makes what stands for

@@ -60,8 +60,9 @@ class CallTensors:
         return reply
 
     def results_of(self, reply: execution_pb2.CallReply) -> Sequence[Buffer]:
-        """What is sent beside the reply. An error names no tensors: those that had come, or had
-        been placed, before it are of no reply."""
+        """Return the buffers sent with the reply. An error names no tensors: those that had
+        arrived, or had been placed, before it belong to no reply.
+        """
         return () if reply.HasField("error") else self.results
 
     def note_sent(self, count: int) -> None:
@@ -208,7 +209,7 @@ class MessageOutbox:
             self.small_bytes += len(message)
 
     def next_piece(self) -> bytes | None:
-        """What is to be sent next; None: nothing."""
+        """Return the next bytes to send; None if there are none."""
         if self._small and (not self._large or self._since_chunk < _SMALL_PER_CHUNK):
             self._since_chunk += 1
             return self._next_small()

@@ -83,7 +83,7 @@ def refuse_misfits(value: Any, *, at: str) -> None:
 
 
 def _checked_parts(array: Any, layout: Layout, at: str) -> tuple[tuple[Any, ...], Facts]:
-    """What it consists of. Raises WireError, which starts with the place ``at``."""
+    """Return the parts and facts, checked. Raises WireError, which starts with the place ``at``."""
     try:
         # Its library may make it otherwise than we take it, a sparse_csr vector for instance, and
         # a kernel may have changed it.
@@ -200,7 +200,9 @@ def _part_with_keys(at: str) -> WireError:
 
 
 def _default_key_bits(layout: Layout, device: str, sent: Any) -> int:
-    """What a tensor whose message names no keys has, as ``layout_from_parts`` decodes it."""
+    """Return the key bits of a tensor whose message names none, as ``layout_from_parts`` decodes
+    it.
+    """
     component = COMPONENTS[device.partition(":")[0]]
     if not sent.requires_grad:
         return layout.key_bits(component)

@@ -28,7 +28,7 @@ def upload_chunk_bytes(max_message_bytes: int) -> int:
 
 
 class LibraryContent(Protocol):
-    """What is uploaded."""
+    """Content of a library to upload."""
 
     @property
     def size(self) -> int:
@@ -121,7 +121,7 @@ class FolderContent:
 
 
 class _Sink:
-    """What zipfile writes to: it can neither go back nor read."""
+    """File object that zipfile writes to: it can neither seek nor read."""
 
     def __init__(self) -> None:
         self._written: list[bytes] = []

@@ -81,7 +81,7 @@ def packed_from_proto(
 
 
 def undecoded_packed(message: values_pb2.Tensor, at: str) -> list[Any]:
-    """What says as much as the numbers do of which operator is meant: one of their type.
+    """Return one zero of the numbers' type, enough to choose an overload; [] without numbers.
 
     Raises WireError if the message is malformed.
     """

@@ -79,7 +79,7 @@ def _room_of(recorder: Recorder) -> int:
 def profile_to_proto(
     recorder: Recorder, process: Process, max_bytes: int = MAX_BYTES
 ) -> profile_pb2.Profile:
-    """What was recorded here, in ``process``, and came from others. Bounded, as the proto says."""
+    """Encode what was recorded in ``process``, and came from others. Bounded, as the proto says."""
     message = profile_pb2.Profile(dropped=recorder.dropped)
     for (operator, key), count in list(recorder.visits.items())[:_MAX_VISITS]:
         message.visits.add(operator=operator[:_MAX_NAME], key=key[:_MAX_NAME], count=count)

@@ -31,8 +31,7 @@ _MAX_DEVICES = 64
 
 
 class ProgramOutline(NamedTuple):
-    """What a program calls and needs: what is to be known of it without its steps, of which each
-    takes some hundred bytes."""
+    """Calls and needs of a program, without its steps, each of which takes some hundred bytes."""
 
     steps: Mapping[str, int]
     """How many steps call each operator, in order of first use."""

@@ -50,7 +50,7 @@ def varint(value: int) -> bytes:
 
 
 def field_tag(number: int, wire_type: int) -> bytes:
-    """What stands before a field."""
+    """Return the bytes that precede a field."""
     return varint(number << 3 | wire_type)
 
 

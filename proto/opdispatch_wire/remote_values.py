@@ -36,7 +36,7 @@ def value_id(prefix: bytes, place: int) -> bytes:
 
 
 def store_key(number: bytes, place: int) -> bytes:
-    """What an interpreter keeps a value under: its id, and which of its places this is."""
+    """Return the key an interpreter stores a value under: its id, and which of its places this is."""
     return number + place.to_bytes(4)
 
 
@@ -126,7 +126,7 @@ def remote_tensors_in(
 def facts_from_proto(
     message: values_pb2.RemoteTensor | values_pb2.Tensor, *, at: str
 ) -> RemoteFacts:
-    """What the message says of the tensor. Raises WireError if that cannot be."""
+    """Decode a remote tensor's facts. Raises WireError if they are impossible."""
     layout, part_bytes = "", 0
     if isinstance(message, values_pb2.RemoteTensor):
         layout, part_bytes = message.layout, message.bytes

@@ -93,7 +93,7 @@ class CalleeTensorMemory(TensorMemory, Protocol):
         """The operator writes to an argument; said before any is read."""
 
     def drop_results(self) -> None:
-        """What was placed is of no reply: an error names none of it, and its caller frees none."""
+        """Free the placed results of a failed call: an error names none, and its caller frees none."""
 
 
 class CallerTensorMemory(TensorMemory, Protocol):
@@ -333,7 +333,9 @@ def plain_key_bits(device: str) -> int:
 
 
 def _default_key_bits(message: values_pb2.Tensor) -> int:
-    """What a tensor whose message names no keys has, as ``tensor_from_proto`` decodes it."""
+    """Return the key bits of a tensor whose message names none, as ``tensor_from_proto`` decodes
+    it.
+    """
     if not message.requires_grad:
         return plain_key_bits(message.device)
     component = arrays.COMPONENTS[message.device.partition(":")[0] or "cpu"]

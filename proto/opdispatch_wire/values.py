@@ -179,7 +179,7 @@ def undecoded_from_proto(
 
 
 class _Decoders(NamedTuple):
-    """What becomes of the kinds that mean something else for each receiver."""
+    """Decoders of the kinds whose meaning depends on the receiver."""
 
     tensor: _DecodeTensor
     remote: DecodeRemote | None = None

@@ -16,7 +16,7 @@ _SPARE_FILES = 16
 
 
 class Baseline:
-    """What a daemon has open before a race; ``find_leaks`` compares."""
+    """Resources a daemon has open before a race; ``find_leaks`` compares."""
 
     def __init__(self, daemon: PrivateDaemon, interpreters: int) -> None:
         self._daemon = daemon
@@ -45,7 +45,7 @@ class Baseline:
 
 
 def find_remains(daemon: PrivateDaemon) -> list[str]:
-    """What is left of a daemon that has stopped."""
+    """Return what is left of a daemon that has stopped."""
     remains = []
     if not _settles(lambda: not daemon.processes()):
         remains += [f"process {pid} is left: {cmd}" for pid, cmd in daemon.processes().items()]
@@ -55,7 +55,7 @@ def find_remains(daemon: PrivateDaemon) -> list[str]:
 
 
 def find_counts(session: Session) -> list[str]:
-    """What the daemon still counts though no request is under way."""
+    """Return what the daemon still counts though no request is under way."""
 
     def counted() -> list[str]:
         return [

@@ -100,7 +100,7 @@ class PrivateDaemon:
         return sorted(path.name for path in self._runtime.glob("*/*.sock"))
 
     def leftovers(self) -> list[str]:
-        """What is left in its runtime folder, once it has stopped."""
+        """Return what is left in its runtime folder, once it has stopped."""
         return sorted(str(path.relative_to(self._runtime)) for path in self._runtime.iterdir())
 
     def open_files(self) -> int:

@@ -26,7 +26,7 @@ _WAITERS_PAUSE_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class RaceOptions:
-    """What is raced, and by how many."""
+    """Operations of a race, and the number of their threads."""
 
     address: str
     tcp_address: str

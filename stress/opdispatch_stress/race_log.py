@@ -11,7 +11,7 @@ from opdispatch_stress.history import Read, Write
 
 @dataclass
 class RaceLog:
-    """What one thread saw; those of all threads, added up, are what the race saw."""
+    """Observations of one thread; those of all threads, added up, are those of the race."""
 
     writes: list[Write] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)

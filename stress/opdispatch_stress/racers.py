@@ -190,7 +190,7 @@ class Loader:
         self.log.writes += [Write(name, value, started, ended, certain=False) for value in values]
 
     def _any_version(self, name: str) -> list[Stamp]:
-        """What an earlier version that was brought back may be, or none."""
+        """Return the stamps that an earlier, restored version may have, or none."""
         return [ABSENT, *self._stamps.all_of(name)]
 
 

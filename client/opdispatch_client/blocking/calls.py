@@ -451,7 +451,7 @@ class BlockingCalls:
         return self.memory.is_in_use
 
     def _failure(self, error: Exception, attempt: CallAttempt) -> Exception:
-        """What the caller is told of an error on the way."""
+        """Return the exception to raise to the caller for an error on the way."""
         if isinstance(error, LaneClosedError) and self._daemon.is_closed:
             return self._endpoint.closed_error()
         return attempt.explain(error)

@@ -115,7 +115,7 @@ class _Stream:
             yield remote_pb2.HoldValuesRequest(release=self._collect())
 
     def _collect(self) -> list[bytes]:
-        """What was released, as soon as something is; nothing after a while."""
+        """Wait for released values and return their ids; return none after a while."""
         try:
             ids = [self._released.get(timeout=self._interval)]
         except queue.Empty:

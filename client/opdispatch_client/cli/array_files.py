@@ -176,7 +176,7 @@ def _read_npz(file: BinaryIO, path: Path) -> dict[str, Array]:
 
 
 def _read_sparse(file: BinaryIO) -> Any:
-    """What ``scipy.sparse.save_npz`` has written: as it is, or of CSR, if it is no COO."""
+    """Return the array that ``scipy.sparse.save_npz`` wrote: COO as it is, other formats as CSR."""
     try:
         import scipy.sparse  # type: ignore[import-untyped]
     except ImportError:

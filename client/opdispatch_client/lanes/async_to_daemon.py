@@ -42,7 +42,7 @@ class AsyncCallLane(Protocol):
         """
 
     def cancel(self, number: int) -> None:
-        """Nobody waits any more for the reply of that id."""
+        """Abandon the call of that id: its reply is not awaited any more."""
 
     def close(self) -> None:
         """End all calls with LaneClosedError. Idempotent."""

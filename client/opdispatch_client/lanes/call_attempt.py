@@ -169,7 +169,7 @@ class CallAttempt:
         request.wants_route = True
 
     def explain(self, error: Exception) -> Exception:
-        """What the caller is told of an error on the way."""
+        """Return the exception to raise to the caller for an error on the way."""
         if isinstance(error, LaneClosedError | DaemonUnavailableError | RefusedError):
             return self._explain_break(error)
         if isinstance(error, TimeoutError) and not isinstance(error, OpdispatchError):

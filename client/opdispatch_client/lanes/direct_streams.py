@@ -35,7 +35,7 @@ _UNREACHABLE_LASTS = 60.0
 
 
 class InterpreterStream(InterpreterLane, Protocol):
-    """What both kinds of streams have, blocking and asyncio."""
+    """Base of the blocking and the asyncio stream to an interpreter."""
 
     @property
     def is_closed(self) -> bool:

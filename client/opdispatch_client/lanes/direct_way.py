@@ -11,11 +11,11 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 class InterpreterLane(Protocol):
-    """What both kinds of lanes have, blocking and asyncio."""
+    """Base of the blocking and the asyncio lane to an interpreter."""
 
     @property
     def number(self) -> int:
-        """What the interpreter calls this connection."""
+        """Number by which the interpreter knows this connection."""
 
     @property
     def calls_in_flight(self) -> int:
@@ -37,7 +37,7 @@ class DirectWay(Generic[L_co]):
         self.lane = lane
 
     def lost_call(self, number: int) -> execution_pb2.LostCall:
-        """What the daemon is told of a call of that id that had no reply."""
+        """Return the report to the daemon of a call of that id that had no reply."""
         return execution_pb2.LostCall(
             session=self.target.session,
             lane=self.lane.number,

@@ -49,7 +49,7 @@ class CallLane(Protocol):
         """Send what has begun."""
 
     def cancel(self, number: int) -> bool:
-        """Nobody waits any more for a call that has begun; False if it has ended already."""
+        """Abandon a call that has begun; return False if it has ended already."""
 
     def close(self) -> None:
         """End all calls with LaneClosedError. Idempotent."""

@@ -82,7 +82,7 @@ class UnaryCalls:
         """Do nothing: each call is sent by itself."""
 
     def cancel(self, number: int) -> bool:
-        """Nobody waits any more for a call that has begun; False if it has ended already."""
+        """Abandon a call that has begun; return False if it has ended already."""
         call = self._under_way.pop(number, None)
         if call is None:
             return False

@@ -136,7 +136,7 @@ def _dtype_of(dtype: Any) -> np.dtype[Any]:
 
 
 def _of_remote(tensor: Any, dtype: Any, device: str | None, copy: bool | None) -> Any:
-    """What stands for a tensor elsewhere, which does not come here."""
+    """Return the stand-in for a tensor in another process, whose elements stay there."""
     moved = tensor if device is None else tensor.to_device(device)
     wanted = _wanted(moved.dtype, dtype)
     is_new = moved is not tensor

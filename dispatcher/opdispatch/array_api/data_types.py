@@ -36,7 +36,7 @@ _LIKE = {"f": np.float32, "i": np.int8, "u": np.uint8, "W": np.complex64}
 
 @dataclass(frozen=True, slots=True)
 class FloatInfo:
-    """What ``finfo`` returns: Python's numbers, of the real numbers in ``dtype``."""
+    """Result of ``finfo``: Python's numbers, for the real numbers in ``dtype``."""
 
     bits: int
     eps: float
@@ -48,7 +48,7 @@ class FloatInfo:
 
 @dataclass(frozen=True, slots=True)
 class IntegerInfo:
-    """What ``iinfo`` returns."""
+    """Result of ``iinfo``."""
 
     bits: int
     max: int
@@ -66,7 +66,7 @@ def can_cast(from_: Any, to: Any, /) -> bool:
 
 
 def finfo(type: Any, /) -> FloatInfo:
-    """What is to be known of a floating-point type, or of an array's; of complex, of its parts.
+    """Describe a floating-point dtype, or an array's; for a complex one, its parts.
 
     Raises ArgumentError for other types.
     """
@@ -88,7 +88,7 @@ def finfo(type: Any, /) -> FloatInfo:
 
 
 def iinfo(type: Any, /) -> IntegerInfo:
-    """What is to be known of an integer type, or of an array's.
+    """Describe an integer dtype, or an array's.
 
     Raises ArgumentError for other types.
     """

@@ -23,7 +23,7 @@ class NamespaceInfo:
         return "cpu"
 
     def default_dtypes(self, *, device: str | None = None) -> dict[str, np.dtype[Any]]:
-        """What ``zeros``, ``arange`` and so on make when they are told nothing else.
+        """Return the dtypes that ``zeros``, ``arange`` and so on use by default.
 
         Raises DeviceError for what is no device.
         """
@@ -51,7 +51,7 @@ class NamespaceInfo:
 
 
 def __array_namespace_info__() -> NamespaceInfo:  # noqa: N807
-    """What the namespace has."""
+    """Return what the namespace supports."""
     return NamespaceInfo()
 
 

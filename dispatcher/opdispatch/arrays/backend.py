@@ -68,7 +68,7 @@ class ArrayBackend(ABC):
         return ""
 
     def explain(self, error: BaseException) -> DeviceError | None:
-        """What an exception that a kernel has raised says of the device; None: nothing.
+        """Return the device error behind a kernel's exception; None if there is none.
 
         It is a DeviceMemoryError if there was no room, and a DeviceLostError, which is ``lost``
         from then on, if the device can be used no more.

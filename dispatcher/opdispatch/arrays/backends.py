@@ -36,7 +36,7 @@ _preferred = ContextVar("opdispatch_preferred_backends", default=())
 
 
 class BackendRegistration:
-    """What ``register_backend`` returns. Any thread may use it."""
+    """Result of ``register_backend``. Any thread may use it."""
 
     def __init__(self, backend: ArrayBackend) -> None:
         self.backend = backend
@@ -176,7 +176,7 @@ def backend_of_device(device: str) -> ArrayBackend:
 
 
 def explain_device_error(error: BaseException) -> DeviceError | None:
-    """What an exception that a kernel has raised says of a device: ``ArrayBackend.explain``."""
+    """Return the device error behind a kernel's exception (``ArrayBackend.explain``), or None."""
     return next((found for each in _backends if (found := each.explain(error))), None)
 
 

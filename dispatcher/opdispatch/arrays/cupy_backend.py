@@ -150,7 +150,7 @@ class CupyBackend(ArrayBackend):
                 target[...] = contents
 
     def device_id(self, device: str) -> bytes:
-        """What ``device_id_of`` says, which takes a while, and stays as it is."""
+        """Return ``device_id_of``, cached: it takes a while and does not change."""
         number = split_device(device)[1]
         if number is None:
             return b""
@@ -317,7 +317,7 @@ def _on(cupy: Any, device: str, *, goes_back: bool) -> Iterator[None]:
 
 
 def _with_room(cupy: Any, allocate: Callable[[], T]) -> T:
-    """What ``allocate`` makes; once more, if there was no room, when the pools are empty."""
+    """Return ``allocate()``; if memory is short, free the pools and try once more."""
     try:
         return allocate()
     except cupy.cuda.memory.OutOfMemoryError:

@@ -89,7 +89,7 @@ def explain_absence() -> str:
 
 
 def explain_error(cupy: Any, error: BaseException, device: str) -> DeviceError | None:
-    """What an exception says of the current device, called ``device``; None: nothing.
+    """Return the error of the current device, called ``device``, behind an exception, or None.
 
     See Note [Errors that stick].
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DeviceTransfers:
-    """What went to one device from host memory, and came from there, in bytes."""
+    """Bytes copied to one device from host memory, and back."""
 
     to_device: int = 0
     from_device: int = 0

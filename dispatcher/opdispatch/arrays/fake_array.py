@@ -17,7 +17,7 @@ FAKE_BIT = bits_of_key(DispatchKey.Fake)
 
 
 class FakeArray(MetaArray):
-    """What an array on ``device`` would be, whether there is such a device here or not.
+    """Stand-in for an array on ``device``, whether there is such a device here or not.
 
     Its keys are Fake and those of the device's backend. Mirrors what is in
     ``torch/_subclasses/fake_tensor.py`` a tensor on ``meta`` with a ``fake_device``.

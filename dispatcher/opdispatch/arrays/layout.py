@@ -31,7 +31,7 @@ _INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
 
 class Facts(NamedTuple):
-    """What makes an array again out of its parts, as far as its layout has it."""
+    """Facts that rebuild an array out of its parts, as far as its layout has them."""
 
     shape: tuple[int, ...] = ()
     scale: float = 1.0

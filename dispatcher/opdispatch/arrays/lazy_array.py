@@ -9,7 +9,7 @@ import numpy as np
 
 
 class LazyArray(ABC):
-    """What NumPy's functions take for the array that it stands for.
+    """Base of arrays that stand for another array in calls of NumPy's functions.
 
     It has a ``shape``, a ``dtype``, and in ``key_bits`` its keys.
     """
@@ -27,7 +27,7 @@ class LazyArray(ABC):
 
     @abstractmethod
     def materialized(self) -> Any:
-        """What it stands for, as an array of its own. Raises DeviceError."""
+        """Compute the elements, as an array of its own. Raises DeviceError."""
 
     @property
     def ndim(self) -> int:
@@ -60,5 +60,5 @@ class LazyArray(ABC):
 
 
 def materialized(array: Any) -> Any:
-    """What an array stands for: itself, unless it is lazy. Raises DeviceError."""
+    """Return an array's own elements: itself, unless it is lazy. Raises DeviceError."""
     return array.materialized() if isinstance(array, LazyArray) else array

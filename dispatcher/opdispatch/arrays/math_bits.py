@@ -67,7 +67,7 @@ class MathBitsArray(LazyArray):
         return with_math_bits(base, is_conj=self.is_conj, is_neg=self.is_neg)
 
     def materialized(self) -> Any:
-        """What it stands for, as an array of its own. Raises DeviceError."""
+        """Compute the elements, as an array of its own. Raises DeviceError."""
         if isinstance(self.base, MetaArray):
             return MetaArray(self.base.shape, self.base.dtype)
         if hasattr(self.base, "conj"):

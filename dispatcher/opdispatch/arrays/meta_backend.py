@@ -18,7 +18,7 @@ MOST_DIMENSIONS = 64
 
 
 class MetaArray:
-    """What an array would be: a plain array of PyTorch's device ``meta``.
+    """Array without elements: shape and dtype on PyTorch's device ``meta``.
 
     A call with one among its tensors goes to the operator's kernel for ``Meta``.
     """

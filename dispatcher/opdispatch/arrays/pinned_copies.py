@@ -96,7 +96,7 @@ class PinnedCopies:
 
 
 class _Part:
-    """What one thread copies: the first that comes, and no other one ever again."""
+    """Part of a copy for one thread: the first that takes it, and no other one."""
 
     def __init__(self, copy: Callable[[], None]) -> None:
         self._unclaimed = [copy]

@@ -63,7 +63,7 @@ class Context:
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """What was kept. Raises AutogradError if it was written to, or let go of."""
+        """Saved tensors. Raises AutogradError if one was written to, or was released."""
         return self.saved_of(self._node)
 
     # -- for nodes ------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class Context:
         ]
 
     def call(self, node: Node, backward: Callable[..., Any], gradients: Sequence[Any]) -> Any:
-        """What ``backward`` says for a node."""
+        """Call ``backward`` for a node and return its gradients."""
         self._node = node  # not for longer: it would be a circle
         try:
             return backward(self, *gradients)

@@ -41,7 +41,7 @@ class LostHistory(Node):
         raise self.error()
 
     def error(self) -> AutogradError:
-        """What is said of a way back that leads here."""
+        """Return the error of a backward pass that reaches this process."""
         place = "" if self.origin is None else self.origin.place
         return AutogradError(
             f"the way back leads to a value that came from {place}, and has left its history "

@@ -137,7 +137,7 @@ def _batched_gradients(
     retain_graph: bool | None,
     create_graph: bool,
 ) -> tuple[Any, ...]:
-    """What each of a batch of gradients gives; None for what is not used."""
+    """Return the gradients of each of a batch of gradients; None for unused inputs."""
     used: list[int] = []
 
     def back(*gradients: Any) -> tuple[Any, ...]:
@@ -383,5 +383,5 @@ class _Pending:
         return heapq.heappop(self._order)[1] if self._order else None
 
     def take(self, node: Node) -> list[Any]:
-        """What has arrived there."""
+        """Take the gradients that have arrived there."""
         return self._gradients.pop(node)

@@ -142,7 +142,7 @@ class Function:
 def _wrapped(
     given: Sequence[Any], args: Sequence[Any], context: FunctionContext, node: FunctionNode | None
 ) -> list[Any]:
-    """What ``forward`` has returned, as results of a node. Raises AutogradError."""
+    """Return the results of ``forward`` as results of a node. Raises AutogradError."""
     results: list[Any] = []
     for number, result in enumerate(given):
         places = [place for place, each in enumerate(args) if each is result]

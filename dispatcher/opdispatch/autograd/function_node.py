@@ -52,7 +52,7 @@ class FunctionNode(Node):
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """What the call has kept. Raises AutogradError if it was written to, or let go of."""
+        """Saved tensors of the call. Raises AutogradError if one was written to, or was released."""
         return self._context.saved_of(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -132,5 +132,5 @@ class DelayedError(Node):
 
 
 def _made_like(result: Any) -> Any:
-    """What zeros like a result are made of."""
+    """Return the facts from which zeros like a result are made; None if it is no Variable."""
     return facts_of(result) if isinstance(result, Variable) else None

@@ -35,7 +35,7 @@ class RetainedGrad(LastHook):
 
 
 def call_tensor_hooks(node: Node, gradients: list[Any]) -> list[Any]:
-    """What hooks of its results leave of their gradients. Raises AutogradError."""
+    """Call hooks of the results on their gradients and return the new ones. Raises AutogradError."""
     left = list(gradients)
     for number, hook in node.hooks or ():
         if number < 0 or (given := left[number]) is None:
@@ -49,7 +49,7 @@ def call_tensor_hooks(node: Node, gradients: list[Any]) -> list[Any]:
 
 
 def call_prehooks(node: Node, gradients: list[Any]) -> list[Any]:
-    """What the node's own hooks leave before it is done. Raises AutogradError."""
+    """Call the node's prehooks and return the gradients they leave. Raises AutogradError."""
     for number, hook in node.hooks or ():
         if number == BEFORE:
             given = gradients
@@ -61,7 +61,7 @@ def call_prehooks(node: Node, gradients: list[Any]) -> list[Any]:
 
 
 def call_posthooks(node: Node, results: Gradients, gradients: Sequence[Any]) -> Gradients:
-    """What the node's own hooks leave when it is done. Raises AutogradError."""
+    """Call the node's posthooks and return the gradients they leave. Raises AutogradError."""
     for number, hook in node.hooks or ():
         if number == AFTER:
             results = _replaced(hook, hook(tuple(results), tuple(gradients)), results)

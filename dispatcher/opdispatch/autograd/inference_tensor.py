@@ -64,7 +64,7 @@ def marking_results(schema: FunctionSchema, function: Callable[..., Any]) -> Cal
 
 
 def _mark_results(schema: FunctionSchema, stack: Sequence[Any], result: Any) -> None:
-    """What was made is an inference tensor; a view is, if its base is."""
+    """Mark results as inference tensors; a view only if its base is one."""
     results = [result] if len(schema.returns) == 1 else result or ()
     given = [each for value in stack for each in (value if type(value) is list else (value,))]
     for returned, value in zip(schema.returns, results, strict=False):

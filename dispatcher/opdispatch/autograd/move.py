@@ -17,7 +17,7 @@ from opdispatch.local_state.higher_floors import array_namespace
 
 
 class ToCopy(Node):
-    """What ``Tensor.to`` leaves behind."""
+    """Node of ``Tensor.to``."""
 
     def __init__(self, tensor: Any) -> None:
         super().__init__((edge_of(tensor),), (facts_of(tensor),))
@@ -57,7 +57,7 @@ def gradient_on(device: str, gradient: Any, what: str) -> Any:
 
 
 class OtherLayout(Node):
-    """What ``to_sparse``, ``values`` and their kin leave behind: where the way back ends."""
+    """Node of ``to_sparse``, ``values`` and their kin: the backward pass ends here."""
 
     def __init__(self, tensor: Any) -> None:
         super().__init__((edge_of(tensor),), (facts_of(tensor),))

@@ -62,7 +62,7 @@ class LastHook(ABC):
 
 
 class Node(ABC):
-    """What a call that is differentiated leaves behind.
+    """A differentiated call in the graph.
 
     Nodes are numbered as they are made, and an edge goes from a node to an earlier one: so
     descending numbers are an order in which every gradient is complete when it is used.
@@ -91,7 +91,7 @@ class Node(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What messages call it: ``AddBackward``."""
+        """Name in messages: ``AddBackward``."""
 
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
@@ -140,7 +140,7 @@ class Node(ABC):
 
 
 class HookHandle:
-    """What registers a hook returns. As a block, it undoes the registration at the end."""
+    """Handle of a registered hook. As a block, it undoes the registration at the end."""
 
     def __init__(self, node: Node, registered: RegisteredHook) -> None:
         self._node, self._registered = node, registered

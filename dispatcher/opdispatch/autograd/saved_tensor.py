@@ -36,7 +36,7 @@ be a circle."""
 
 
 class PackedTensor:
-    """What a hook has made of either, and what leads back."""
+    """Result of a pack hook, with the hook that unpacks it."""
 
     def __init__(self, hooks: SavedTensorHooks, tensor: Any, edge: Edge | None) -> None:
         self._unpack = hooks.unpack
@@ -71,23 +71,24 @@ class PackedTensor:
 
 
 def pack_tensor(saved: SavedTensor, hooks: SavedTensorHooks) -> PackedTensor:
-    """What is kept of an argument instead."""
+    """Return a saved argument that the pack hook has replaced."""
     return PackedTensor(hooks, saved[0], edge_of(saved[0]))
 
 
 def pack_result(saved: SavedResult, hooks: SavedTensorHooks) -> PackedTensor:
-    """What is kept of a result instead. The hook sees it without its history: that would be a
-    circle."""
+    """Return a saved result that the pack hook has replaced. The hook sees it without its history,
+    which would be a cycle.
+    """
     return PackedTensor(hooks, _without_history(saved), None)
 
 
 def save_tensor(tensor: Any) -> SavedTensor:
-    """What is kept of an argument."""
+    """Save an argument for the backward pass."""
     return tensor, version_of(tensor)
 
 
 def save_result(tensor: Any) -> SavedResult:
-    """What is kept of a result."""
+    """Save a result for the backward pass."""
     counter = counter_of(tensor)
     # Of somebody's class, a tensor of it: what it is made of is the class's own affair.
     array = tensor.array if tensor._is_plain else tensor.detach()

@@ -45,7 +45,7 @@ class VersionCounter:
 
 
 class AutogradMeta:
-    """What a tensor needs once it is part of a graph, has been written to, or is a view."""
+    """Autograd state of a tensor that is part of a graph, has been written to, or is a view."""
 
     # Of most tensors, most of this stays as it is: so these are not slots.
     edge: Edge | None = None
@@ -87,7 +87,7 @@ def counter_of(tensor: Any) -> VersionCounter:
 
 
 def facts_of(tensor: Any) -> Facts:
-    """What a gradient of it must be like."""
+    """Return the facts that a gradient of it must match."""
     array = tensor.array
     return array.shape, array.dtype, arrays.device_of(array)
 

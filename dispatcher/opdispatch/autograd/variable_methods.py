@@ -82,7 +82,7 @@ class VariableMethods(Variable):
 
     @property
     def grad(self) -> Any:
-        """What ``backward`` has added up here: a tensor, or None. Can be set."""
+        """Gradient accumulated by ``backward``: a tensor, or None. Can be set."""
         return None if self.autograd_meta is None else self.autograd_meta.grad
 
     @grad.setter

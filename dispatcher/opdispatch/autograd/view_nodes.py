@@ -51,7 +51,7 @@ class ReplayedView(Node):
 
 
 class CopySlices(Node):
-    """What a write through a view is to its base.
+    """Node that replays a write to a view onto its base.
 
     ``written`` is the node of what wrote: of its own edge at ``place``, the view's, this node takes
     care.

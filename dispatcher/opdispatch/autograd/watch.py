@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # nothing at run time asks for it
 
         @property
         def name(self) -> str:
-            """What messages call it."""
+            """Name in messages."""
 
         def pack_saved(self, hooks: SavedTensorHooks) -> None:
             """Have hooks pack the tensors that were kept."""
@@ -47,7 +47,7 @@ operation each under the GIL."""
 
 @dataclass(frozen=True, slots=True)
 class GraphWatch:
-    """What a task has switched on: an immutable value, replaced as a whole.
+    """Watchers that a task has switched on: an immutable value, replaced as a whole.
 
     As long as some context has it, be it a copy for another task, it is in ``WATCHED``.
     """

@@ -106,7 +106,7 @@ class Signature:
         )
 
     def box_returns(self, result: Any) -> list[Any]:
-        """What an unboxed kernel returned, as a stack. Raises ReturnError if it cannot be."""
+        """Return an unboxed kernel's results as a stack. Raises ReturnError if they do not fit."""
         count = len(self.schema.returns)
         if count == 1:
             return [result]

@@ -55,7 +55,7 @@ _AUTOGRADOTHER_BACKENDS = _registrable_keys_in(AUTOGRADOTHER_BACKENDS)
 
 
 class Slot(NamedTuple):
-    """What a dispatch key of an operator leads to.
+    """Entry of an operator's table for one dispatch key.
 
     ``registration`` is None if nothing does, or if two kernels have an equal claim; ``reason`` is
     the word in brackets of a dumped table.

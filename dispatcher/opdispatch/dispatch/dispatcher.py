@@ -305,12 +305,16 @@ class Dispatcher:
             ]
 
     def find_handle(self, registration: Registration) -> RegistrationHandle | None:
-        """What undoes a kernel's registration, covered or not; None if it is not in force."""
+        """Return the handle that undoes a kernel's registration, covered or not; None if not in
+        force.
+        """
         with self._registry.mutex:
             return self._registry.find_handle(registration)
 
     def find_dispatch_rule(self, name: OperatorName, cls: type) -> Callable[..., Any] | None:
-        """What is registered for calls of an operator that a mode or tensor of a class is asked."""
+        """Return the rule for calls of an operator by a mode or tensor of a class; None without
+        one.
+        """
         registration = self._registry.rule_seen(name, cls)
         return registration.rule if registration is not None else None
 
@@ -401,11 +405,11 @@ class Dispatcher:
     # -- looking inside -------------------------------------------------------------------------
 
     def check_invariants(self) -> list[str]:
-        """What does not hold, in words: every state is recomputed and compared."""
+        """Recompute every state and return the violated invariants, one sentence each."""
         return self._registry.find_violations()
 
     def state_of(self, entry: OperatorEntry) -> OperatorState | None:
-        """What the calling thread should see of ``entry``; None if it is dead."""
+        """Return the state of ``entry`` for the calling thread; None if it is dead."""
         return self._registry.state_seen(entry)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class NameChange(NamedTuple):
-    """What a name leads to from now on: an entry, defined or not, or nothing (None).
+    """New meaning of a name: an entry, defined or not, or nothing (None).
 
     ``number`` is that of the definition, if there is one.
     """

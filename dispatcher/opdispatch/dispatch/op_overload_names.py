@@ -85,7 +85,7 @@ class OpOverloadNames:
 
     @property
     def op(self) -> Self:
-        """What is called: the operator itself."""
+        """The operator itself."""
         return self
 
     @property

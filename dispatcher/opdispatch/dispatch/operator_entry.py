@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # nothing at run time asks for it
 
 
 class OperatorEntry:
-    """What has been registered for one operator name, newest first.
+    """Registrations of one operator name, newest first.
 
     Guards      ``definitions`` and ``kernels`` belong to the dispatcher's mutex. ``state`` and
                 its memos ``calls``, ``calls_of_states``, ``redispatches`` and
@@ -129,7 +129,7 @@ class OperatorEntry:
             setattr(self, name, value)
 
     def stores_of(self, state: OperatorState) -> tuple[AttributeStore, ...]:
-        """What shows ``state`` to callers, once it is stored."""
+        """Return the stores that, once made, show ``state`` to callers."""
         self.definition_number = self.newest_definition_number
         shown = (
             (self, "state", state),
@@ -148,7 +148,7 @@ class OperatorEntry:
         )
 
     def stores_of_death(self) -> tuple[AttributeStore, ...]:
-        """What shows that the entry is dead, once it is stored; ``forget_handle`` follows."""
+        """Return the stores that show the entry's death to callers; ``forget_handle`` follows."""
         self.definition_number = None
         return (
             (self, "state", None),
@@ -185,7 +185,7 @@ class OperatorEntry:
         return entry
 
     def find_violations(self, fallbacks: Fallbacks) -> list[str]:
-        """What does not hold, in words. The caller holds the mutex."""
+        """Return the violated invariants, one sentence each. The caller holds the mutex."""
         wrong = []
         if len(self.definitions) > 1:
             wrong.append(f"it has {len(self.definitions)} definitions")

@@ -288,7 +288,7 @@ class OperatorHandle(OpOverloadNames):
         return format_table(self.table_rows())
 
     def dump_state(self) -> str:
-        """What has been registered, in the manner of ``torch._C._dispatch_dump``."""
+        """Return the registrations as text, in the manner of ``torch._C._dispatch_dump``."""
         return format_registrations(str(self.name), self._state().definition, self.kernels())
 
     def __repr__(self) -> str:

@@ -226,7 +226,7 @@ class OperatorState:
         ]
 
     def find_violations(self) -> list[str]:
-        """What does not follow from the registrations, in words."""
+        """Return what does not follow from the registrations, one sentence each."""
         fresh = OperatorState(self.definition, self.signature, self.kernels, self.fallbacks)
         wrong = [
             f"the slot of {key} is {slot}, and should be {fresh.slot(key)}"

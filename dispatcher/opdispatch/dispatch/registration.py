@@ -14,7 +14,7 @@ from opdispatch.schema.function_schema import FunctionSchema, OperatorName
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Registration:
-    """What a library told the dispatcher, once. Immutable, and compared by identity.
+    """One registration by a library. Immutable, and compared by identity.
 
     ``kind`` says which of the fields count: "library" takes ``namespace``; "def" gives an
     operator its ``schema``, ``alias_analysis`` and ``tags``; "impl" gives the operator ``name`` a

@@ -388,7 +388,7 @@ class Registry:
         return len(self.names.read(lambda names: names.overloads.get(name, ()))) > 1
 
     def find_violations(self) -> list[str]:
-        """What does not hold, in words: every state is recomputed and compared."""
+        """Recompute every state and return the violated invariants, one sentence each."""
         with self.mutex:
             entries = list(self.entries.values())
             wrong = [text for e in entries for text in e.find_violations(self.published_fallbacks)]

@@ -44,7 +44,7 @@ def check_signatures(entry: OperatorEntry | None, registration: Registration) ->
 
 
 def signature_of(registration: Registration) -> FunctionSchema | None:
-    """What a definition or kernel says of arguments and returns, if it says anything."""
+    """Return the signature that a definition or kernel declares; None if it declares none."""
     if registration.kind == "def":
         return registration.schema
     return registration.kernel.signature if registration.kernel is not None else None

@@ -92,7 +92,7 @@ class Transaction:
 
     @property
     def registrations(self) -> list[Registration]:
-        """What has been registered in the block so far and not undone, in order."""
+        """Registrations made in the block so far and not undone, in order."""
         changes = self._log.changes[self._start :] if self._log is not None else []
         # One handle may be in several lists: a fallback for an alias is.
         inserted = dict.fromkeys(change.handle for change in changes if change.inserted)

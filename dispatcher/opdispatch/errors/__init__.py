@@ -102,7 +102,7 @@ class LibraryError(RegistrationError, ValueError):
 
 
 class KernelTypeError(RegistrationError, TypeError):
-    """What is registered as a kernel cannot be called."""
+    """An object registered as a kernel cannot be called."""
 
     code = "kernel_type"
 
@@ -156,7 +156,7 @@ class ReturnError(OpdispatchError, RuntimeError):
 
 
 class OpCheckError(OpdispatchError, AssertionError):
-    """What ``opcheck`` has found: an operator is not what its registrations say."""
+    """``opcheck`` found that an operator does not match its registrations."""
 
     code = "op_check"
 
@@ -174,7 +174,7 @@ class GraphError(OpdispatchError, ValueError):
 
 
 class TransformError(OpdispatchError, RuntimeError):
-    """What a function does cannot be transformed by ``vmap``, ``grad`` and kin."""
+    """A function cannot be transformed by ``vmap``, ``grad`` and kin."""
 
     code = "transform"
 
@@ -205,7 +205,7 @@ class DeviceLostError(DeviceError):
 
 
 class WaitTimeoutError(OpdispatchError, TimeoutError):
-    """What was awaited has not been registered in time."""
+    """The awaited registration was not made in time."""
 
     code = "wait_timeout"
 

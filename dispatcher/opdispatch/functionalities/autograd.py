@@ -239,7 +239,7 @@ def _count_writes(written: Sequence[Any], versions: Sequence[int], *, always: bo
 
 
 def flat_list(values: Sequence[Any]) -> list[Any]:
-    """What lists among the values have, in their places."""
+    """Flatten the lists among the values, in place order."""
     flat: list[Any] = []
     for value in values:
         if isinstance(value, list):

@@ -46,8 +46,9 @@ TELL = "if _watched: _note_recorded(_node)"
 
 
 def history_of(result: str, number: str) -> list[str]:
-    """What ``set_history`` does for a plain tensor that is no argument; the result that is called
-    that, and its number. The last line is of a block in which it can have gradients."""
+    """Return the lines of ``set_history`` for a plain tensor that is no argument: the result of
+    that name and number. The last line is of a block in which it can have gradients.
+    """
     return [
         f"if {result}.array.dtype.kind in _KINDS:",
         f"    _meta = {result}.autograd_meta",

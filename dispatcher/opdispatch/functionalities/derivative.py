@@ -194,7 +194,7 @@ class FormulaNode(Node):
         return results
 
     def _unpacked(self, kept: Any, name: str, has_tensors: bool) -> Any:
-        """What was kept under a name, as formulas get it."""
+        """Return the saved value of a name, as formulas take it."""
         if has_tensors:
             return self._unpacked_tensors(kept)
         if kept is None:
@@ -238,7 +238,7 @@ class FormulaNode(Node):
 
 
 def _packed(kept: Any, hooks: SavedTensorHooks) -> Any:
-    """What hooks make of a tensor, an array, or those in a list; anything else as it is."""
+    """Apply pack hooks to a tensor, an array, or those in a list; return anything else as it is."""
     if type(kept) is tuple:
         return pack_tensor(kept, hooks)
     if type(kept) is list:

@@ -126,7 +126,7 @@ class _DerivativeText(AutogradKernelText):
         return [*lines, f"_node.widths = ({', '.join(widths)},)"]
 
     def _kept(self, kept: str) -> str:
-        """What is kept under that name, where a formula that is wanted needs it."""
+        """Return the expression saved under that name, for the formulas that need it."""
         if kept in ("result", "results"):
             return "None"  # until they are there
         place = self.derivative.arguments.get(kept)
@@ -179,7 +179,7 @@ def _kept_of(kind: SchemaType) -> str:
 
 
 def _saved(value: Any) -> Any:
-    """What is kept of a tensor, of what stands for one, and of a list of such."""
+    """Return the saved form of a tensor, of its stand-in, or of a list of them."""
     if type(value) is list:
         return [_saved(each) for each in value]
     return save_tensor(value) if isinstance(value, Tensor) else value

@@ -188,7 +188,7 @@ def _devices_in(value: Any, *, may_be_on_host: bool) -> Sequence[Any]:
 
 
 def make_fake(array: Any) -> FakeArray:
-    """What stands for an array with elements: its shape and dtype, on its device."""
+    """Return a fake of an array with elements: its shape and dtype, on its device."""
     if isinstance(array, FakeArray):
         return array
     return FakeArray(tuple(array.shape), array.dtype, canonical_device(device_of(array)))

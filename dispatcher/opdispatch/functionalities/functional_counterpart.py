@@ -159,7 +159,7 @@ def _check_no_overlap(op: OperatorHandle, argument: Argument, value: Any) -> Non
 
 
 def _pairs(written: Sequence[Any], made: Sequence[Any]) -> Iterator[tuple[FunctionalTensor, Any]]:
-    """What was written to, tensor by tensor, with what it has become."""
+    """Yield each tensor that was written to, with its new value."""
     for tensor, value in zip(written, made, strict=True):
         if isinstance(tensor, list):
             yield from _pairs(tensor, value)

@@ -133,7 +133,7 @@ def _is_composite(op: OperatorHandle, level: Level, stack: list[Any]) -> bool:
 
 
 class _View(NamedTuple):
-    """What ``make_view_kernel`` was given."""
+    """Arguments of ``make_view_kernel``."""
 
     inverse: Inverse
     strided: Callable[..., Any] | None
@@ -208,7 +208,7 @@ def make_view_kernel(
 def _maker(
     op: OperatorHandle, level: Level, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Callable[[Any], Any]:
-    """What makes the operator's results of a base, below the level."""
+    """Return a function that makes the operator's results from a base, below the level."""
     if level.reapply_views:
         return lambda base: op(base, *args, **kwargs)
     name = OperatorName(f"{op.name.name}_copy", op.name.overload_name)

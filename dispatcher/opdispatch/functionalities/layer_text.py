@@ -97,7 +97,7 @@ class LayerText(ABC):
 
     @abstractmethod
     def lines(self) -> Sequence[str]:
-        """What it does. The last line returns."""
+        """Body as lines of code. The last line returns."""
 
     # -- for these ------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ def _materializing(key: DispatchKey) -> KernelFunction:
 
 
 def _materialized(value: Any, pairs: list[tuple[Any, Any]]) -> Any:
-    """What a tensor stands for, noted beside it if it is another one."""
+    """Return a tensor with its bits resolved; note it if it is another tensor."""
     if isinstance(value, list):
         return [_materialized(each, pairs) for each in value]
     array = value.array if isinstance(value, Tensor) else value

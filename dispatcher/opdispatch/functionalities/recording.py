@@ -58,7 +58,7 @@ class Storage:
 
 
 class Recorded(NamedTuple):
-    """What a fake array is: a result of a call, and where its elements will be."""
+    """Origin of a fake array: the result of a call, and where its elements will be."""
 
     call: RecordedCall
     place: int
@@ -153,8 +153,8 @@ class RecordedCall:
             storage.writers.append(self)
 
     def tensor(self, place: int, device: str | None, requires_grad: bool) -> Tensor:
-        """What it has returned there, after ``run``: the same tensor each time, and a detached one
-        for what has no gradients of a tensor that has.
+        """Return the result there, after ``run``: the same tensor each time; a detached one for a
+        result without gradients of a tensor that has them.
         """
         results = self._results[device]
         tensor = results[place]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class VmapInfo(NamedTuple):
-    """What a batching rule is told of the batch."""
+    """Batch size and randomness that a batching rule is given."""
 
     batch_size: int
     randomness: str

@@ -55,7 +55,7 @@ _ALL_BITS = (
 
 
 def bits_off_but_for(own: int) -> int:
-    """What a level excludes: all that is about levels, but for its own keys and the way down."""
+    """Return the bits a level excludes: all of levels, but for its own keys and the way down."""
     return _ALL_BITS & ~(own | _BACK_BITS)
 
 
@@ -109,7 +109,7 @@ class DynamicLayer(ABC):
             LOCAL_STATE.reset(token)
 
     def state_below(self, frame: Frame, now: LocalState) -> LocalState:
-        """What is switched on in calls below the level, as it is on the stack."""
+        """Return the state in force for calls below the level, as it is on the stack."""
         saved = frame.saved or now
         known = self._lowered
         # A trace within the transform has been told of the call, and is told nothing more.
@@ -190,7 +190,7 @@ def next_level() -> int:
 
 
 def state_outside() -> LocalState:
-    """What is switched on where a level would be pushed now.
+    """Return the state in force where a level would be pushed now.
 
     In the middle of a call, where keys of levels are off, it is what was so when the call began.
     """

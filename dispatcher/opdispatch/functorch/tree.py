@@ -11,7 +11,7 @@ _CONTAINERS = (tuple, list, dict)
 
 
 def leaves(tree: Any) -> list[Any]:
-    """What is in the containers, in order; that of a dict is its own."""
+    """Return the leaves of the containers, in order; a dict keeps its own."""
     if type(tree) is dict:
         return [leaf for value in tree.values() for leaf in leaves(value)]
     if isinstance(tree, tuple | list):

@@ -96,7 +96,7 @@ class DispatchKeySet:
 
     @classmethod
     def full_after(cls, key: DispatchKey) -> DispatchKeySet:
-        """What a kernel for ``key`` redispatches to (``DispatchKeySet::FULL_AFTER``).
+        """Return the keys a kernel for ``key`` redispatches to (``DispatchKeySet::FULL_AFTER``).
 
         Every functionality below that of ``key``, every backend, and PythonDispatcher.
         """

@@ -263,7 +263,7 @@ class Library:
 
     @property
     def handles(self) -> Sequence[RegistrationHandle]:
-        """What it has registered, in order."""
+        """Handles of its registrations, in order."""
         return tuple(self._handles)
 
     def close(self) -> None:

@@ -71,7 +71,7 @@ class OpOverloadPacket:
     def _call_any(
         self, parameters: Sequence[Any], others: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """What a packet compiled for one of several overloads does in doubt."""
+        """Choose and call an overload, for a packet compiled for one of several."""
         args = [value for value in parameters if value is not MISSING]
         named = {name: value for name, value in kwargs.items() if value is not MISSING}
         return OpOverloadPacket.__call__(self, *args, *others, **named)
@@ -120,7 +120,7 @@ class OpOverloadPacket:
         return handle
 
     def _call_unless_numbers(self, handle: OperatorHandle) -> Callable[..., Any]:
-        """What calls the overload that is chosen unless an array counts as a number."""
+        """Return a function that calls the chosen overload unless an array counts as a number."""
         call, resolve, name = handle.__call__, self._dispatcher.resolve_overload, self._name
 
         def call_or_resolve(*args: Any, **kwargs: Any) -> Any:
@@ -159,7 +159,7 @@ class OpOverloadPacket:
 
     @property
     def op(self) -> Self:
-        """What is called: the packet itself."""
+        """The packet itself."""
         return self
 
     def __copy__(self) -> Self:
@@ -209,7 +209,7 @@ def _could_be_number(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def _types_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[type | str, ...]:
-    """What a call is remembered by."""
+    """Return the types by which a call's overload is cached."""
     return (*map(type, args), *kwargs, *map(type, kwargs.values()))
 
 

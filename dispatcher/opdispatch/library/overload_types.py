@@ -73,7 +73,7 @@ def takes_never(
 def _pairs(
     schema: FunctionSchema, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[tuple[SchemaType, Any]] | None:
-    """What is given, with the types it is given for; None if a schema takes no such call."""
+    """Pair the given values with their schema types; None if a schema takes no such call."""
     arguments = schema.arguments
     if len(args) > sum(not argument.kwarg_only for argument in arguments):
         return None

@@ -54,7 +54,7 @@ and version when it was cast, and the cast one."""
 
 
 class AutocastState(NamedTuple):
-    """What a task says about autocast beside its keys: an immutable value, replaced as a whole."""
+    """A task's autocast state, apart from its keys: an immutable value, replaced as a whole."""
 
     dtypes: MappingProxyType[str, Any]
     cache_enabled: bool

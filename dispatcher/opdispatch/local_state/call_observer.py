@@ -28,4 +28,4 @@ class CallObserver(Protocol):
         """Something else than a call begins: a step of the way back, or a range of the user's."""
 
     def end(self, result: Any, failed: bool) -> None:
-        """What was begun has returned ``result``, or raised."""
+        """Called after the observed call has returned ``result``, or raised."""

@@ -23,7 +23,7 @@ _ADINPLACE_OR_VIEW = DispatchKey.ADInplaceOrView
 
 
 class AutogradState(NamedTuple):
-    """What a task says about gradients: an immutable value, replaced as a whole."""
+    """A task's gradient modes: an immutable value, replaced as a whole."""
 
     grad_mode: bool = True
     inference_mode: bool = False

@@ -37,7 +37,7 @@ SWITCHED_ON: set[int] = set()
 
 @dataclass(frozen=True, slots=True)
 class LocalState:
-    """What a task has switched on: an immutable value, replaced as a whole."""
+    """A task's included and excluded keys: an immutable value, replaced as a whole."""
 
     included: int = DEFAULT_INCLUDED_SET.bits
     excluded: int = DEFAULT_EXCLUDED_SET.bits

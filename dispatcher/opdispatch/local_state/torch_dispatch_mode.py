@@ -187,7 +187,7 @@ def top_mode_off(key: DispatchKey) -> Iterator[TorchDispatchMode]:
 
 
 def keys_of_modes() -> DispatchKeySet:
-    """What is included because modes are on in this task: of no use in another process."""
+    """Return the keys included by this task's modes: of no use in another process."""
     keys = _NONE
     for stack in _STACKS.values():
         if stack.modes():
@@ -196,7 +196,7 @@ def keys_of_modes() -> DispatchKeySet:
 
 
 def keys_outside_modes() -> tuple[DispatchKeySet, DispatchKeySet]:
-    """What is included and excluded; in a mode's handler, what was when the first one was asked.
+    """Return the included and excluded keys; in a mode's handler, those when the first was asked.
 
     For whoever makes the call anew elsewhere: handlers have every key above Python switched off,
     because those have been visited here.

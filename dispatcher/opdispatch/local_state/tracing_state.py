@@ -34,7 +34,7 @@ _TRACER = DispatchKeySet.of(DispatchKey.Tracer)
 
 
 class TracerWarning(UserWarning):
-    """What was traced may be wrong for other inputs: something is a constant of the graph.
+    """A trace may be wrong for other inputs: something became a constant of the graph.
 
     As ``torch.jit.TracerWarning``.
     """
@@ -69,7 +69,7 @@ def traces() -> tuple[Recorder, ...]:
 
 
 def keys_of_traces() -> DispatchKeySet:
-    """What is included because traces are under way in this task: of no use elsewhere."""
+    """Return the keys included by this task's traces: of no use in another process."""
     return _TRACER if _TRACES.get() else DispatchKeySet()
 
 

@@ -35,7 +35,7 @@ _KEYS = DispatchKeySet.of(DispatchKey.DeferredInit, DispatchKey.Fake)
 
 
 def deferred_init(fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-    """What ``fn(*args, **kwargs)`` returns, with fake tensors whose making has been recorded.
+    """Return ``fn(*args, **kwargs)`` with fake tensors whose creation has been recorded.
 
     Calls of operators without tensors, and those with a recorded one, are recorded; others are
     made. Generators go on as if numbers had been drawn. Raises what ``fn`` raises:

@@ -28,7 +28,7 @@ _WHAT = ("results", "tensors that were given, afterwards,", "gradients")
 
 
 class _Outcome(NamedTuple):
-    """What a call has left behind."""
+    """Results of a call, its arguments afterwards, and gradients."""
 
     results: Any
     arguments: Any

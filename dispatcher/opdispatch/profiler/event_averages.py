@@ -13,7 +13,7 @@ from opdispatch.profiler.function_events import FunctionEvent
 
 
 class EventList(list[FunctionEventAvg]):
-    """What ``profile.key_averages`` returns. ``dropped`` is how many events it knows nothing of."""
+    """Result of ``profile.key_averages``. ``dropped`` counts the events that are not in it."""
 
     def __init__(self, averages: Iterable[FunctionEventAvg] = (), *, dropped: int = 0) -> None:
         super().__init__(averages)

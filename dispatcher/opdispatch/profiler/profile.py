@@ -134,13 +134,13 @@ class profile:  # noqa: N801 - PyTorch's name
         return action
 
     def _begin(self) -> None:
-        """What is asked for in this step, recorded anew."""
+        """Start recording anew for this step's action."""
         if self._action is not ProfilerAction.NONE:
             self._running = Recorder(**self._options)
         self._switch_on()
 
     def _end(self, action: ProfilerAction) -> None:
-        """What was recorded for this action is complete."""
+        """Complete the recording of this action."""
         self._switch_off()
         recorder, self._running = self._running, None
         if recorder is not None:

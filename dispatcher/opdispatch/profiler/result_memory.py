@@ -20,7 +20,7 @@ Owners = dict[int, Any]
 
 
 def owners_of(values: Iterable[Any]) -> Owners:
-    """What owns the memory of the tensors among these values, also of those in lists."""
+    """Return the owners of the tensors' memory among these values, also of those in lists."""
     found: Owners = {}
     for value in values:
         if isinstance(value, list | tuple):
@@ -52,7 +52,7 @@ def _values(result: Any) -> Iterable[Any]:
 
 
 def _owner_of(array: Any) -> tuple[Any, int]:
-    """What the memory of an array belongs to, through all views, and how large that is.
+    """Return the owner of an array's memory, through all views, and its size in bytes.
 
     Arrays without elements have none, nor have those that are elsewhere, in another process. One
     of another layout is its elements', with all that it has beside them; of one that a kernel has

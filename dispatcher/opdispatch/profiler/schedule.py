@@ -9,7 +9,7 @@ from opdispatch.errors import ArgumentError
 
 
 class ProfilerAction(Enum):
-    """What a profile does in a step."""
+    """Action of a profile in a step."""
 
     NONE = auto()
     """Nothing: calls cost what they cost without a profile."""

@@ -38,11 +38,11 @@ class Signature(Protocol):
 
     @property
     def arguments(self) -> Sequence[Argument]:
-        """What it takes."""
+        """Arguments of the operator."""
 
     @property
     def returns(self) -> Sequence[Argument]:
-        """What it returns."""
+        """Returns of the operator."""
 
     @property
     def is_vararg(self) -> bool:

@@ -112,7 +112,7 @@ def _stod(text: str) -> float:
 
 
 def string_of(token: str) -> str:
-    """What a string literal stands for."""
+    """Return the text of a string literal."""
     quotes = 3 if token[:3] in ('"""', "'''") and len(token) >= 6 else 1
     try:
         return _ESCAPE.sub(_unescape, token[quotes:-quotes].encode()).decode()

@@ -209,7 +209,7 @@ def _is_unknown(value: Any) -> bool:
 
 
 def _array_of(value: Any) -> Any:
-    """What NumPy calculates with. Raises DeviceError and ArgumentError where there is nothing."""
+    """Return the array NumPy calculates with. Raises DeviceError and ArgumentError without one."""
     if _is_unknown(value):
         return value.__array__()  # which says why not
     return value.array if isinstance(value, TensorExchange) else value

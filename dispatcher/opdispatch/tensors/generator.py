@@ -183,7 +183,7 @@ _of_thread = threading.local()
 
 
 def key_bits_of_generator(value: Any) -> int:
-    """What a Generator argument adds to the dispatch keys of a call; NumPy's adds nothing."""
+    """Return the dispatch keys a Generator argument adds to a call; NumPy's adds none."""
     return value.key_bits if isinstance(value, Generator) else 0
 
 

@@ -41,7 +41,7 @@ def _operators() -> _Operators:
 
 
 def getitem(x: Any, index: Any) -> Any:
-    """What ``index`` selects of a tensor. Raises IndexError."""
+    """Return the elements of a tensor that ``index`` selects. Raises IndexError."""
     if type(index) is int:
         return _operators().get(x, [index], [None], [None])
     start, stop, step, indices = _entries_of(index, x.shape)

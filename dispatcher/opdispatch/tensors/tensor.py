@@ -98,7 +98,7 @@ def _is_watched() -> bool:
 
 
 def _plain_array(array: Any) -> Any:
-    """What a tensor is made of, as an array of a backend."""
+    """Return the array behind a tensor, as an array of a backend."""
     if isinstance(array, Tensor):
         return array.array
     if isinstance(array, np.generic | np.matrix):  # of which any index has two dimensions

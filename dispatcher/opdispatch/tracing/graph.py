@@ -45,7 +45,7 @@ class CallOperator(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Graph(GraphData):
-    """What a trace has recorded: inputs, constants, and nodes, each a call of an operator.
+    """A recorded trace: inputs, constants, and nodes, each a call of an operator.
 
     A graph is called as the function was that it was traced from: it calls the operators in that
     order, and returns what the function did, made of the new arguments. These may have other
@@ -192,7 +192,7 @@ class Graph(GraphData):
         yield from values_in(self.outputs)
 
     def _function(self, name: str, traced: FunctionSchema | None) -> Callable[..., Any]:
-        """What calls an operator here."""
+        """Return the function that calls an operator here."""
         handle = self.handles.get(name)
         if handle is None:
             dispatcher = self.dispatcher or default_dispatcher()

@@ -59,7 +59,7 @@ def format_value(graph: GraphData, tree: Any, written: set[Value] = frozenset())
 
 
 def format_tree(returned: Any) -> str:
-    """What a call returns: types of tensors, and types of what is none."""
+    """Format a call's results: types of tensors, and types of others."""
     if isinstance(returned, list | tuple):
         inner = ", ".join(map(format_tree, returned))
         return f"[{inner}]" if isinstance(returned, list) else f"({inner})"

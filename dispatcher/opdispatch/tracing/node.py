@@ -35,7 +35,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """What a tensor was in the trace. An extent is None where a nested tensor has several."""
+    """Facts of a tensor in the trace. An extent is None where a nested tensor has several."""
 
     dtype: str
     shape: tuple[int | None, ...]
@@ -158,7 +158,7 @@ def values_in(tree: Any) -> Iterator[Value]:
 
 
 def facts_in(returned: Any) -> Any:
-    """What an operator returned, with TensorFacts for the tensors in it."""
+    """Return a call's results with TensorFacts in place of the tensors."""
     return map_leaves(
         lambda each: each if find_key_bits(each) is None else TensorFacts.of(each), returned
     )

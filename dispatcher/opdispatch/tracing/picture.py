@@ -16,7 +16,7 @@ _LONGEST = 40
 
 
 class Kind(StrEnum):
-    """What a box stands for."""
+    """Kind of a box."""
 
     INPUT = "input"
     CONSTANT = "constant"
@@ -89,7 +89,7 @@ def _lines(graph: GraphData, node: Node) -> tuple[str, ...]:
 
 
 def _short(graph: GraphData, given: Any) -> str:
-    """What is given, if it is no tensor."""
+    """Format an argument that is no tensor."""
     return "" if any(values_in(given)) else format_value(graph, given)
 
 

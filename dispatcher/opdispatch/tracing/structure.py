@@ -22,7 +22,7 @@ def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def leaves(tree: Any) -> Iterator[Any]:
-    """What is in it that is no list, tuple or dict, in order."""
+    """Yield the leaves: values that are no list, tuple or dict, in order."""
     if isinstance(tree, list | tuple):
         for each in tree:
             yield from leaves(each)
@@ -34,7 +34,7 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 
 def constant_key(value: Any) -> Any:
-    """What is equal for equal constants: 0.0 and -0.0 are two, and NaN is one.
+    """Return a key that is equal for equal constants: 0.0 and -0.0 differ, and NaN is one.
 
     For values of one type: 1, 1.0 and True are equal here.
     """

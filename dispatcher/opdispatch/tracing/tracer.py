@@ -100,7 +100,7 @@ class Tracer:
 
     @property
     def graph(self) -> Graph:
-        """What was recorded. Raises GraphError unless the block has ended without an exception."""
+        """Recorded graph. Raises GraphError unless the block has ended without an exception."""
         if self._graph is None:
             raise GraphError("there is no graph before the end of the trace, nor if that failed")
         return self._graph
@@ -220,7 +220,7 @@ def _as_tensor(leaf: Any) -> Any:
 
 @contextmanager
 def _fresh_autocast_cache() -> Iterator[None]:
-    """What autocast has cast before is no call of the block: there, its cache is an empty one."""
+    """Use an empty autocast cache in the block: an earlier cast is no call of it."""
     state = AUTOCAST_STATE.get()
     token = AUTOCAST_STATE.set(state if state.cache is None else state._replace(cache={}))
     try:

@@ -159,7 +159,7 @@ def mix(q, k, v, bias):
 
 
 def as_bias(mask, dtype):
-    """What is added to scores: nothing where the mask is true, minus infinity elsewhere."""
+    """Return the bias of scores: 0 where the mask is true, minus infinity elsewhere."""
     xp = array_namespace(mask)
     if mask.dtype != xp.bool:
         return xp.astype(mask, dtype)

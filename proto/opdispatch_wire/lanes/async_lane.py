@@ -142,7 +142,7 @@ class AsyncLane(TensorLane):
         tensors: CallTensors | None,
         memory: CallerMemory | None,
     ) -> FramePayload:
-        """What is to be sent of a call, which has an id then."""
+        """Give the call an id and return the frame to send."""
         if self._stream.is_closed:
             raise LaneClosedError("the lane is closed", was_sent=False)
         request.id = self._replies.next_number()

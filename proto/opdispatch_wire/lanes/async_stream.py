@@ -119,7 +119,7 @@ class AsyncStream(TensorStream):
     def _begin(
         self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None
     ) -> bytes | LargeMessage:
-        """What is to be sent of a call, which has an id then."""
+        """Give the call an id and return the message to send."""
         if self._is_closed:
             raise LaneClosedError("the stream is closed", was_sent=False)
         request.id = self._replies.next_number()

@@ -32,7 +32,7 @@ class AwaitedReplies:
         return self._number
 
     def expect(self, number: int) -> Reply:
-        """What will have the reply of that id, or LaneClosedError."""
+        """Return a future for the reply of that id; it fails with LaneClosedError."""
         future: Reply = self._loop.create_future()
         self._replies[number] = functools.partial(_settle, future)
         return future
@@ -42,7 +42,7 @@ class AwaitedReplies:
         self._replies[number] = on_reply
 
     def forget(self, number: int) -> bool:
-        """Nobody waits for that reply any more; whether it was still to come."""
+        """Stop waiting for that reply; return whether it was still to come."""
         return self._replies.pop(number, None) is not None
 
     def take(self, reply: execution_pb2.CallReply) -> bool:

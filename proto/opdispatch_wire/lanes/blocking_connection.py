@@ -109,7 +109,7 @@ class BlockingConnection:
         return left
 
     def broken(self, error: WireError) -> WireError:
-        """What the other side says makes no sense: nothing more of it is believed."""
+        """Break the connection off over a malformed message, and return the error."""
         self.break_off(str(error))
         return error
 

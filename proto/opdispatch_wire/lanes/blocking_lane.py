@@ -247,7 +247,7 @@ class BlockingLane(TensorLane):
             self._close_if_unused()
 
     def cancel(self, number: int) -> bool:
-        """Nobody waits any more for a call that has begun; False if it has ended already."""
+        """Abandon a call that has begun; return False if it has ended already."""
         if self._pending.take(number) is None:
             return False
         self._tensors.forget(number)

@@ -154,7 +154,7 @@ class BlockingStream(TensorStream):
         """Do nothing: gRPC's thread sends at once."""
 
     def cancel(self, number: int) -> bool:
-        """Nobody waits any more for a call that has begun; False if it has ended already."""
+        """Abandon a call that has begun; return False if it has ended already."""
         if self._pending.take(number) is None:
             return False
         self._tensors.forget(number)

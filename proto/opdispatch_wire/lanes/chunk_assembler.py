@@ -143,7 +143,7 @@ class ChunkAssembler:
         return [tensor.data for tensor in assembly.tensors]
 
     def drop(self, number: int) -> None:
-        """Nobody waits for that message any more."""
+        """Drop a message that is not awaited any more."""
         self._assemblies.pop(number, None)
 
     def drop_idle(self, patience: float) -> list[int]:

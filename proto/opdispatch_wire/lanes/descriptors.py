@@ -36,7 +36,7 @@ class PassedDescriptor:
 
     @property
     def ancillary(self) -> Ancillary:
-        """What ``sendmsg`` takes."""
+        """Ancillary data for ``sendmsg``."""
         return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [self.number]))]
 
     def __del__(self) -> None:

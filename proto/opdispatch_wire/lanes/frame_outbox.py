@@ -50,7 +50,7 @@ class FrameBatch:
         return FrameBatch(copies, self.descriptor)
 
     def _after(self, sent: int) -> FrameBatch | None:
-        """What is left after so many bytes."""
+        """Return the part of the batch that is left after so many bytes."""
         left: list[bytes | bytearray | memoryview] = []
         for buffer in self.buffers:
             if sent < len(buffer):

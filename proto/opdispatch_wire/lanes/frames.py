@@ -26,7 +26,7 @@ MAX_CONTROL_BYTES = 64 * 1024
 
 
 class FrameKind(IntEnum):
-    """What a frame's payload is."""
+    """Kind of a frame's payload."""
 
     HELLO = 1
     WELCOME = 2

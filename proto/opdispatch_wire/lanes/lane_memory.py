@@ -42,7 +42,7 @@ _Place = tuple[int, int]  # a region's number, and the offset in it
 
 
 class _LaneMemory:
-    """What both ends have in common.
+    """Base of both ends of a lane's shared memory.
 
     Guards      ``_lock`` guards ``_passed``: the regions of our own that the other side has
                 been passed and may still be told the name of. A region is added after its
@@ -186,7 +186,7 @@ class CallerLaneMemory(_LaneMemory):
         return self._held.pop(number, None)
 
     def discard(self, reply: execution_pb2.CallReply, memory: CallerMemory | None) -> None:
-        """Nobody reads that reply."""
+        """Discard a reply that is not read."""
         (memory or self.new_call()).finish(reply)
 
     def take(self, kind: FrameKind, payload: bytes | memoryview) -> None:

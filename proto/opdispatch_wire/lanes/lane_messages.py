@@ -80,7 +80,7 @@ def refusal(error: BaseException) -> bytes:
 
 
 def read_hello(frame: Frame) -> lane_pb2.LaneHello:
-    """What the peer says of itself. Raises WireError unless it is a HELLO of our version."""
+    """Return the peer's hello. Raises WireError unless it is a HELLO of our version."""
     kind, payload = frame
     if kind is not FrameKind.HELLO:
         raise WireError(f"a lane begins with HELLO, and not with {kind.name}")
@@ -91,7 +91,7 @@ def read_hello(frame: Frame) -> lane_pb2.LaneHello:
 
 
 def read_welcome(frame: Frame) -> lane_pb2.LaneWelcome:
-    """What the peer says of itself. Raises the error of a REFUSAL, and WireError."""
+    """Return the peer's welcome. Raises the error of a REFUSAL, and WireError."""
     kind, payload = frame
     if kind is FrameKind.REFUSAL:
         raise refusal_error(payload)

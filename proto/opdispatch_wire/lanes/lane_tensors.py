@@ -59,7 +59,7 @@ class LaneTensors:
         memory: CallerMemory | None = None,
         tensors: CallTensors | None = None,
     ) -> FramePayload:
-        """What is to be sent of a call that has an id.
+        """Return the frame to send for a call that has an id.
 
         What it has in ``memory`` is held from now on. Large tensors that are in ``tensors``, as
         those of its reply will be, are sent from where they are. Raises MessageTooLargeError,
@@ -97,7 +97,7 @@ class LaneTensors:
         return reply
 
     def forget(self, number: int) -> None:
-        """Nobody waits for the reply of that id, or it has come."""
+        """Forget the call of that id: its reply has come, or is not awaited any more."""
         self._beside.pop(number, None)
 
     def end(self) -> None:
@@ -151,5 +151,5 @@ class TensorLane:
 
     @property
     def memory(self) -> CallerLaneMemory | None:
-        """What is shared with the other side; None: nothing is."""
+        """Memory shared with the other side; None if there is none."""
         return self._tensors.memory

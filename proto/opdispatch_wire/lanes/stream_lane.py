@@ -24,7 +24,7 @@ class StreamLane(NamedTuple):
 
     @classmethod
     def told(cls, metadata: Iterable[tuple[str, str | bytes]] | None) -> StreamLane:
-        """What the other side says."""
+        """Read the session and the lane's number from a call's metadata; 0 where absent."""
         said = {
             key: int(value)
             for key, value in metadata or ()

@@ -61,7 +61,7 @@ class StreamTensors:
     def begin(
         self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None
     ) -> bytes | LargeMessage:
-        """What is to be sent of a call that has an id.
+        """Return the message to send for a call that has an id.
 
         Without ``tensors`` they are in the request, and the large ones are taken out of it.
         Raises MessageTooLargeError, which says ``what`` is; nothing is left of the call then.
@@ -104,8 +104,8 @@ class StreamTensors:
         return reply if tensors is None else tensors.take_results(reply, results)
 
     def forget(self, number: int) -> None:
-        """Nobody waits for the reply of that id, or it has come: lets go of what is half sent and
-        half received.
+        """Forget the call of that id, whose reply has come or is not awaited any more: drop what is
+        half sent and half received.
         """
         self._calls.pop(number, None)
         self._assembler.drop(number)
@@ -148,7 +148,7 @@ class TensorStream:
 
     @property
     def number(self) -> int:
-        """What an interpreter calls this stream; 0 if the other side is none."""
+        """Number by which an interpreter knows this stream; 0 if the other side is none."""
         return self.peer.number
 
     def _welcomed(self, told: tuple[tuple[str, str | bytes], ...]) -> None:

@@ -117,7 +117,7 @@ class PlacedTensors:
         return True
 
     def contents_of(self, value: object) -> Array | None:
-        """What is now in the place where ``value`` was put; None if it was sent inline."""
+        """Return the array now in the place where ``value`` was put; None if it was sent inline."""
         known = self._by_value.get(id(value))
         return known[1] if known else None
 

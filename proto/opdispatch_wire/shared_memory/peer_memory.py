@@ -273,7 +273,9 @@ class PeerMemory:
 
 
 class LentMemory:
-    """What one call looks at. See Note [A view that outlives its call]. Not thread-safe."""
+    """Memory of a peer that one call reads. See Note [A view that outlives its call]. Not
+    thread-safe.
+    """
 
     __slots__ = ("_loans", "_on_release", "_peer", "writes")
 

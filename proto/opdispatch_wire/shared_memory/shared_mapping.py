@@ -38,7 +38,7 @@ def page_range(offset: int, length: int) -> tuple[int, int]:
 
 
 class Window:
-    """What an array over foreign memory is based on: alive for as long as any view of it is.
+    """Base of an array over foreign memory: alive for as long as any view of it is.
 
     See Note [A window knows when nobody looks].
     """

@@ -227,7 +227,7 @@ class TensorArena:
             return {number: region.owned.size for number, region in self._regions.items()}
 
     def check_invariants(self) -> list[str]:
-        """What is wrong; empty if nothing is."""
+        """Return the violated invariants, one sentence each; empty if all hold."""
         with self._lock:
             self._take_freed_locked()
             faults = []

@@ -33,7 +33,7 @@ _FUNCTIONALIZE = DispatchKeySet.of(_K.Functionalize)
 
 
 class FunctionalTensor(Tensor, is_below=True):
-    """What a function is given in the place of a tensor while it is functionalized.
+    """Tensor that a function is given in place of another while it is functionalized.
 
     It is a ``Tensor`` in all that one can see: its ``array`` is that of its value. NumPy's is for
     reading only, since a write that no operator makes would not be noticed. For one thread at a

@@ -115,7 +115,9 @@ class Level(DynamicLayer):
     # -- what comes out ---------------------------------------------------------------------------
 
     def value_of(self, value: Any) -> Any:
-        """What a functional tensor holds now; of each one in a list. Anything else as it is."""
+        """Return the current value of a functional tensor, or of each in a list; anything else as
+        it is.
+        """
         if isinstance(value, list):
             return [self.value_of(each) for each in value]
         value = self._alive(value)
@@ -134,7 +136,7 @@ class Level(DynamicLayer):
         )
 
     def writes(self) -> list[tuple[Any, Any]]:
-        """What was given and has been written to, with what it is to hold.
+        """Return the inputs that were written to, with their new values.
 
         Raises ArgumentError if another tensor that was given has some of its elements: that one
         would have had to change with it.

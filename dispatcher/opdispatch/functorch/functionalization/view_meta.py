@@ -33,7 +33,7 @@ IDENTITY = ViewMeta(lambda base: base, lambda base, mutated: mutated, lambda arr
 
 
 def view_of(base: Any, views: Sequence[ViewMeta]) -> Any:
-    """What several steps make of a base."""
+    """Apply several view steps to a base."""
     for view in views:
         base = view.forward(base)
     return base

@@ -166,7 +166,7 @@ def make_kernels(place: Place) -> Mapping[str, Kernel]:
 
 
 def dropout_scale(p: float, train: bool) -> float:
-    """What elements that are kept are multiplied by."""
+    """Return the factor of the elements that are kept."""
     return 1.0 if not train else 0.0 if p == 1.0 else 1.0 / (1.0 - p)
 
 

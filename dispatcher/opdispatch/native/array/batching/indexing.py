@@ -196,7 +196,7 @@ def _mask_like(call: BatchedCall, mask: Any) -> Any:
 
 
 def _selected_shape(shape: Shape, index: _Index) -> Shape:
-    """What an index selects of a sample. Raises IndexError."""
+    """Return the shape that an index selects of a sample. Raises IndexError."""
     whole: np.ndarray[Any, Any] = np.broadcast_to(np.empty((), np.bool), shape)
     entries: list[Any] = []
     for n in range(len(index.start)):
@@ -217,7 +217,7 @@ def _selected_shape(shape: Shape, index: _Index) -> Shape:
 
 
 def _of_shape(call: BatchedCall, value: Any, shape: Shape) -> Any:
-    """What is written, batched, of the shape that is written to. Raises ArgumentError."""
+    """Return the value to write, batched, in the target's shape. Raises ArgumentError."""
     is_batched = call.dims[5] is not None
     given = call.shape(5)
     while len(given) > len(shape) and given[0] == 1:

@@ -33,13 +33,13 @@ def _complex(name: str) -> Callable[..., Any]:
 
 
 def _of_real(grad: Any, shape: Any, n: int, axes: Axes, norm: str) -> Any:
-    """What ``rfft`` has left out does not count; ``n`` is the last extent that was transformed."""
+    """Return the gradient of ``rfft``'s input; ``n`` is the last extent that was transformed."""
     whole = xp.fft.ifftn(resized(grad, n, axes[-1]), axes=axes, norm=_BACK[norm])
     return _cut_to(xp.real(whole), shape, axes)
 
 
 def _to_real(grad: Any, shape: Any, n: int, axes: Axes, norm: str) -> Any:
-    """What ``irfft`` adds the conjugates of counts twice."""
+    """Return the gradient of ``irfft``'s input: elements whose conjugates it adds count twice."""
     axis = axes[-1]
     count = grad.shape[axis]
     half = xp.fft.rfftn(grad, axes=axes, norm=_BACK[norm])

@@ -23,7 +23,7 @@ _FLOAT16 = np.dtype(np.float16)
 
 
 def find_cupy_function(namespace: Any, function: ArrayFunction) -> Kernel:
-    """What an operator stands for in ``array_api_compat.cupy``."""
+    """Return the kernel of an operator from ``array_api_compat.cupy``."""
     found = find_unchecked(namespace, function)
     adapt = _ADAPTED.get(function.operator)
     if adapt is not None:

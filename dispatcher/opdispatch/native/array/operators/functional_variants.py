@@ -111,7 +111,7 @@ def copy_(x: Any, src: Any) -> Any:
 
 
 def copy(x: Any, src: Any) -> Any:
-    """What ``copy_`` would have made of ``x``: a copy of ``src``. Raises ArgumentError."""
+    """Return the result of ``x.copy_(src)``: a copy of ``src``. Raises ArgumentError."""
     _check_alike("copy", x, src)
     return copied(src)
 

@@ -27,7 +27,7 @@ SizeCheck = Callable[[Sequence[Any], Mapping[str, Any]], None]
 
 
 def make_size_check(function: ArrayFunction, on_meta: Kernel | None = None) -> SizeCheck:
-    """What raises ArgumentError for arguments of which too large an array would be made.
+    """Return a check that raises ArgumentError if the result would be too large an array.
 
     ``on_meta`` is the operator's function for tensors without elements, if ``meta_kernels`` has
     none.

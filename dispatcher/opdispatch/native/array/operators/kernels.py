@@ -179,7 +179,7 @@ def _listed(arguments: Sequence[Argument]) -> str:
 
 
 def _numbers(arguments: Sequence[Argument]) -> str:
-    """What is passed for axes and counts, by name; the shape that is wanted is told apart.
+    """Return the source of a dict of the axes and counts passed, by name, without the wanted shape.
 
     Where slices begin and end is neither: NumPy takes any number there.
     """
@@ -309,7 +309,7 @@ def check_each(name: str, arrays: Iterable[Any]) -> None:
 
 
 def without_common_type(name: str, error: DTypePromotionError) -> ArgumentError:
-    """What to raise where NumPy promotes dtypes of ml_dtypes to none, such as float16 and bfloat16.
+    """Return the error where NumPy cannot promote ml_dtypes' types, such as float16 and bfloat16.
 
     Some of its functions do, so that `check_pair` does not refuse these.
     """
@@ -323,7 +323,7 @@ def without_common_type(name: str, error: DTypePromotionError) -> ArgumentError:
 def with_types(
     name: str, error: TypeError, values: Sequence[Any], wanted: int | Sequence[int] | None
 ) -> TypeError:
-    """What to raise where an array library takes no arrays, or scalars, of the types given."""
+    """Return the error where an array library rejects the types of its arguments."""
     if isinstance(error, OpdispatchError):
         return error
     types: list[str] = []

@@ -95,7 +95,7 @@ def _clip_to_numbers(found: Kernel) -> Kernel:
 
 
 def _in_native_order(x: Any) -> Any:
-    """What array-api-compat has no ``clip`` for is an array of the other byte order."""
+    """Return an array in native byte order, which ``clip`` of array-api-compat needs."""
     return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
 
 

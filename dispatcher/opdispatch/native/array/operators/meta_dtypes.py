@@ -52,7 +52,7 @@ def find_dtype(name: str, function: Callable[..., Any], sample: Shape, *dtypes: 
 
 
 def find_common_dtype(name: str, *dtypes: DType) -> DType:
-    """What NumPy promotes them to. Raises ArgumentError if that is nothing."""
+    """Return NumPy's promoted dtype. Raises ArgumentError if there is none."""
     try:
         return np.result_type(*dtypes)
     except TypeError as error:

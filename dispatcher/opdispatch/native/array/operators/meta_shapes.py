@@ -69,7 +69,7 @@ def check_axes_of_any(name: str, axes: Axes, ndim: int) -> Shape:
 
 
 def reduce_shape(shape: Shape, axes: Shape, keepdims: bool) -> Shape:
-    """What is left of a shape when those axes are reduced."""
+    """Return the shape left when those axes are reduced."""
     if keepdims:
         return tuple(1 if axis in axes else extent for axis, extent in enumerate(shape))
     return tuple(extent for axis, extent in enumerate(shape) if axis not in axes)

@@ -30,7 +30,7 @@ class NumpyCall(NamedTuple):
     """Of its arguments: whether the expression does what the function does."""
 
     def for_its_own(self) -> tuple[NumpyCall, dict[str, Callable[..., Any]]]:
-        """What calls the functions for NumPy's own arrays, and those by the names it has."""
+        """Return the call for NumPy's own arrays, and its functions by the names it uses."""
         functions = {}
 
         def replace(found: re.Match[str]) -> str:
@@ -42,7 +42,7 @@ class NumpyCall(NamedTuple):
 
 
 def _below_the_protocol(function: Any) -> Any:
-    """What a function of NumPy's calls when no argument has a ``__array_function__``."""
+    """Return the function NumPy calls when no argument has a ``__array_function__``."""
     looks_for_others = isinstance(function, type(np.concatenate))
     return getattr(function, "__wrapped__", function) if looks_for_others else function
 
