@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def open_descriptors() -> set[str]:
-    """What each descriptor leads to; whatever else of this process is closed does not count."""
+    """Return the targets of this process's descriptors, without those closed meanwhile."""
     found = set()
     for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):

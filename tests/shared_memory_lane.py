@@ -192,7 +192,7 @@ class Caller:
             memory.release()
 
     def state(self) -> dict[str, int]:
-        """What the other process has; what was collected here is told first."""
+        """Return the other process's counters, after it has been told of collected values."""
         self.packets.send(b"S", self.taken_releases())
         return json.loads(self.receive()[1])  # type: ignore[no-any-return]
 

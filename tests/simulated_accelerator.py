@@ -44,11 +44,11 @@ class AcceleratorArray:
 
 
 class AcceleratorFaultError(RuntimeError):
-    """What its driver raises when a kernel has brought it down: nothing works any more."""
+    """Raised by the driver after a kernel has brought it down: nothing works any more."""
 
 
 class AcceleratorFullError(MemoryError):
-    """What its driver raises when there is no room."""
+    """Raised by the driver when memory is short."""
 
 
 class AcceleratorStream:

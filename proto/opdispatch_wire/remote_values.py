@@ -36,7 +36,7 @@ def value_id(prefix: bytes, place: int) -> bytes:
 
 
 def store_key(number: bytes, place: int) -> bytes:
-    """Return the key an interpreter stores a value under: its id, and which of its places this is."""
+    """Return the key an interpreter stores a value under: its id and which of its places it is."""
     return number + place.to_bytes(4)
 
 

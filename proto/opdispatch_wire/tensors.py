@@ -93,7 +93,7 @@ class CalleeTensorMemory(TensorMemory, Protocol):
         """The operator writes to an argument; said before any is read."""
 
     def drop_results(self) -> None:
-        """Free the placed results of a failed call: an error names none, and its caller frees none."""
+        """Free placed results of a failed call: an error names none, and its caller frees none."""
 
 
 class CallerTensorMemory(TensorMemory, Protocol):

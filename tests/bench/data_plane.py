@@ -55,7 +55,7 @@ lib.impl("add_out", lambda x, y, *, out: np.add(x, y, out=out), "CPU")
 
 
 class Contestant(Protocol):
-    """Somebody who adds."""
+    """One way of adding that is compared with others."""
 
     def calls(self, elements: int, count: int) -> float:
         """The seconds that so many calls take."""

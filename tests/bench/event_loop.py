@@ -44,7 +44,7 @@ for number in range({operators}):
 
 
 class Phases:
-    """What was done when, by the clock that the daemon's probe has, too."""
+    """Times of a run's phases, by the clock that the daemon's probe has, too."""
 
     def __init__(self) -> None:
         self.times: dict[str, list[tuple[float, float]]] = {}

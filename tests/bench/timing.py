@@ -66,7 +66,7 @@ def short_rounds(
 def over_empty(
     rounds: Mapping[str, list[float]], chosen: Callable[[list[float]], float]
 ) -> dict[str, float]:
-    """What is chosen of each contestant's rounds, without what an empty call takes."""
+    """Return each contestant's chosen time, without that of an empty call."""
     empty = chosen(rounds[""])
     return {name: chosen(times) - empty for name, times in rounds.items() if name}
 
@@ -89,4 +89,4 @@ def _rounds(
 
 
 def _nothing() -> None:
-    """What a contestant's lambda costs without the call inside it."""
+    """Cost as a contestant's lambda without the call inside it."""

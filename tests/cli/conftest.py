@@ -20,7 +20,7 @@ SCRIPT = str(Path(sys.executable).with_name("opdispatch"))
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command line has led to."""
+    """Result of a command line."""
 
     code: int
     out: str

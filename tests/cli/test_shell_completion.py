@@ -50,7 +50,7 @@ def _run(*command: str, address: str) -> str:
 
 @pytest.fixture(scope="module")
 def complete(tmp_path_factory: pytest.TempPathFactory) -> Complete:
-    """What bash offers for the last of some words, where a daemon has that address."""
+    """Return a function that completes the last of some words as bash does, for that daemon."""
     script = tmp_path_factory.mktemp("bash") / "completion.sh"
     script.write_text(_run(SCRIPT, "--show-completion", "bash", address=NOWHERE))
 

@@ -150,7 +150,7 @@ def ask(session: Any, method: str, name: str, wrong: object) -> Any:
 
 
 def outcome(began: Any) -> Any:
-    """What has come of a call, should it have begun."""
+    """Return the result of a call that has begun."""
     if isinstance(began, Future):
         return began.result(LONGEST_WAIT)
     return next(began) if isinstance(began, Iterator) else began

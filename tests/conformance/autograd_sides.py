@@ -52,7 +52,7 @@ def leaf(side, *numbers):
 
 
 def plain(value):
-    """What both sides give, to be compared."""
+    """Convert a value to a form that is compared between both sides."""
     if isinstance(value, Tensor | torch.Tensor):
         value = np.asarray(value.detach()).tolist()
     if isinstance(value, tuple | list):

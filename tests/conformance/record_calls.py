@@ -161,7 +161,7 @@ def values_of(argument: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def run_alone(program: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Any:
-    """What ``run`` says, from a process of its own; None if that crashed."""
+    """Return the result of ``run`` from a process of its own; None if that crashed."""
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:
         os.close(reader)

@@ -52,7 +52,7 @@ class Program:
             self.pairs.append(pair)
 
     def both(self, ours, theirs):
-        """What a step gives on both sides; None where both refuse it."""
+        """Return a step's results on both sides; None where both refuse it."""
         results, errors = [], []
         for call in (ours, theirs):
             try:

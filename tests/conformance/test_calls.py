@@ -135,7 +135,7 @@ def run(world, call):
 
 
 def outcome_of(error, recorded):
-    """What was raised, in the terms of the recorder."""
+    """Return the error raised, in the terms of the recorder."""
     match error:
         case None:
             return None

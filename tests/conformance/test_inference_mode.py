@@ -39,7 +39,7 @@ class Theirs:
 
 
 class Given:
-    """What the cases are given, of one side."""
+    """Arguments of the cases, for one side."""
 
     def __init__(self, side):
         self.dense = side.tensor([1.0, 2.0])

@@ -36,7 +36,7 @@ BEHAVIOURS = ("calls", "declines", "calls another", "answers", "fails", "calls t
 
 
 class HandlerError(Exception):
-    """What handlers raise."""
+    """Raised by handlers."""
 
 
 def handle(notes, who, behaviour, func, types, args, unwrap, side):
@@ -201,7 +201,7 @@ class Theirs(Ours):
 
 
 def run(make_side, program):
-    """What was noted, and how the call ended."""
+    """Return the notes of a call, and how it ended."""
     notes = []
     modes, behaviours, operator, arguments, rules = program
     side = make_side(notes, behaviours)

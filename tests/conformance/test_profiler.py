@@ -32,7 +32,7 @@ SCHEMAS = {
 
 
 class PlannedError(Exception):
-    """What the operator ``fails`` raises."""
+    """Raised by the operator ``fails``."""
 
 
 class Side:

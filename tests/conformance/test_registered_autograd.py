@@ -201,7 +201,9 @@ class Run:
 
 
 def is_kept_otherwise(program):
-    """What is written differently here: an argument that is a result is kept as the result."""
+    """Return whether a case is written differently here: an argument that is a result is kept as
+    the result.
+    """
     has_setup = program["has_setup"] and "result" in program["keeps"]
     return has_setup and any("argument" in names for names in program["made"])
 

@@ -275,7 +275,7 @@ def what_is_switched_on(side):
 
 
 def plain(value):
-    """What both sides give, to be compared."""
+    """Convert a value to a form that is compared between both sides."""
     if isinstance(value, Tensor | torch.Tensor):
         value = np.asarray(value.detach()).tolist()
     if isinstance(value, tuple | list):

@@ -176,7 +176,7 @@ def share(pipe: Any, number: int) -> None:
 
 @pytest.fixture
 def shared() -> Any:
-    """What two other processes share."""
+    """Yield the values that two other processes share."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
     for number in range(2):

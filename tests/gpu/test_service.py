@@ -21,7 +21,7 @@ HERE = "cuda:0"
 
 
 def moved(session: oc.Session, interpreter: str) -> DeviceTransfers:
-    """What an interpreter has copied to its first GPU and from it, as of its last heartbeat."""
+    """Return an interpreter's copies to and from its first GPU, as of its last heartbeat."""
     found = next(each for each in session.interpreters() if each.name == interpreter)
     return found.transfers.get(HERE, DeviceTransfers())
 

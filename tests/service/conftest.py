@@ -204,7 +204,7 @@ def loaded_tcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaem
 
 @pytest.fixture
 def openings() -> Iterator[Openings]:
-    """What sessions say of the streams that they open."""
+    """Yield a record of the streams that sessions log to open."""
     handler, log = Openings(), logging.getLogger("opdispatch.client")
     level = log.level
     log.addHandler(handler)

@@ -79,7 +79,7 @@ def raw_lane(path: str, route: execution_pb2.Route | None = None) -> Iterator[Ra
 
 
 def find_route(session: oc.Session, operator: str, *args: object) -> execution_pb2.Route:
-    """What the daemon says of calls like this one, which is made once for it."""
+    """Return the daemon's route of calls like this one, which is made once for it."""
     with raw_lane(session.server_info.lane) as lane:
         lane.greet()
         request = lane.request(1, operator, *args)

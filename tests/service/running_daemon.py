@@ -119,7 +119,7 @@ class RunningDaemon:
         return self.wait()
 
     def log(self) -> str:
-        """What it has logged so far."""
+        """Return the log so far."""
         return self.log_path.read_text(errors="replace")
 
     def end_of_log(self) -> str:

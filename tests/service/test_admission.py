@@ -200,7 +200,7 @@ def test_a_full_queue_refuses_and_says_when_to_try_again(
 def refusal_on_the_wire(
     daemon: RunningDaemon, doors: Doors
 ) -> tuple[grpc.StatusCode, error_details_pb2.RetryInfo]:
-    """What a client that is not ours gets."""
+    """Return the status and the details that a foreign client receives."""
     with grpc.insecure_channel(daemon.address.replace("unix://", "unix:")) as channel:
         stub = execution_pb2_grpc.ExecutionServiceStub(channel)  # type: ignore[no-untyped-call]
         with pytest.raises(grpc.RpcError) as caught:

@@ -72,7 +72,7 @@ def test_drain_and_its_end_are_logged_with_who_asked(daemon: RunningDaemon):
 def test_client_over_tcp_is_known_by_its_address(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
-    """What a client says of itself is a claim; where it comes from is not."""
+    """Take the address from the connection: a client's own statement is only a claim."""
     daemon = start_daemon(workers=1, listen=["127.0.0.1:0"])
     with daemon.connect() as session:
         session.load(write_library("const", constant(1)))

@@ -125,7 +125,7 @@ def two(lent_daemon: RunningDaemon, write_library: WriteLibrary) -> RunningDaemo
 
 
 def shown(session: oc.Session) -> DeviceTransfers:
-    """What worker-2 says that it has copied, with its last heartbeat."""
+    """Return the copies that worker-2 reported with its last heartbeat."""
     found = {each.name: each.transfers for each in session.interpreters()}
     return found["worker-2"].get(DEVICE, DeviceTransfers(0, 0))
 

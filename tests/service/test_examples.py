@@ -31,7 +31,7 @@ def blocks(example: Path, language: str) -> list[str]:
 
 
 def run_command(command: str, folder: Path, address: str) -> str:
-    """What it prints, answers and errors alike, as on a terminal."""
+    """Return the output, with errors, as on a terminal."""
     completed = subprocess.run(
         command,
         shell=True,

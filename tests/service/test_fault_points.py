@@ -104,7 +104,7 @@ def listed(session: oc.Session) -> list[tuple[str, int, str]]:
 
 
 def check_served(session: oc.Session, expected: list[tuple[str, int, str]]) -> None:
-    """What is listed is what answers, and nothing else does."""
+    """Check that every listed operator answers, and no other."""
     assert listed(session) == expected
     active = {name: version for name, version, state in expected if state == "active"}
     namespaces = {operator.name.partition("::")[0] for operator in session.operators()}

@@ -274,7 +274,7 @@ def test_a_direct_call_that_is_wrong_is_an_error_of_that_call_alone(
 
 
 def test_a_client_cannot_give_itself_more_than_the_library_allows(unharmed: oc.Session):
-    """What only the daemon may say is not believed on a client's lane."""
+    """Reject on a client's lane the messages that only the daemon may send."""
     with raw_lane(*interpreters_door(unharmed)) as lane:
         lane.greet()
         for depth, run, load_id, limit in ((31, b"x" * 16, 0, 0), (1, b"", 7, 10**6)):

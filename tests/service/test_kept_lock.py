@@ -72,7 +72,7 @@ class Notes:
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Iterator[Path]:
-    """What the keeper waits for; at the end it need not any more."""
+    """Yield the pipe that the keeper waits on, and end the wait afterwards."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
     yield path

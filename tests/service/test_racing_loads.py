@@ -56,7 +56,7 @@ def awaited(session: oc.Session) -> str:
 
 
 def race(functions: list[Callable[[], Any]]) -> list[Any]:
-    """What each returns, all started at the same moment."""
+    """Start all calls at the same moment and return each result."""
     start = threading.Barrier(len(functions))
 
     def run(function: Callable[[], Any]) -> Any:

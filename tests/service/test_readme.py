@@ -19,7 +19,7 @@ CONSOLE_BLOCKS = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
 
 
 def promised_output(block: str) -> list[str]:
-    """What the comments behind the print calls say."""
+    """Return the output that the comments behind the print calls promise."""
     return re.findall(r"^\s*print\(.*\)\s+# (.*)$", block, re.MULTILINE)
 
 

@@ -228,7 +228,7 @@ def test_a_value_that_is_gone_is_named_and_why(session: oc.Session):
 
 
 def test_another_sessions_value_cannot_be_had_by_its_id(math: RunningDaemon, session: oc.Session):
-    """Whatever a stranger says of the value: he does not know the session's name."""
+    """Refuse a stranger's references to the value: he does not know the session's name."""
     import grpc
 
     x = session.put(np.arange(4.0))

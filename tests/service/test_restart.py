@@ -51,7 +51,7 @@ def is_active(session: oc.Session, name: str) -> bool:
 
 
 def facts(library: oc.Library) -> tuple[object, ...]:
-    """What a restart must not change."""
+    """Return the facts that a restart must not change."""
     return (
         *(library.name, library.version, library.sha256, library.source),
         *(library.loaded_at, library.active, library.state),

@@ -40,7 +40,7 @@ HARMLESS = frozenset({"spin_briefly", "answer_at_length"})
 
 @dataclass
 class Storm:
-    """What callers have seen. ``lock`` guards every field but ``daemon``."""
+    """Observations of the callers. ``lock`` guards every field but ``daemon``."""
 
     daemon: RunningDaemon
     ends_at: float

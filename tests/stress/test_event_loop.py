@@ -103,7 +103,7 @@ def fixed_work() -> float:
 
 
 class Onlooker:
-    """Somebody who asks for the daemon's health again and again.
+    """A client that asks for the daemon's health again and again.
 
     Often enough to see what takes a second, and not so often that it takes a core to answer.
     """

@@ -41,7 +41,7 @@ Versions = tuple[tuple[int, int], ...]
 
 @dataclass
 class Name:
-    """What one client knows of one of its libraries."""
+    """State of a library, as one client knows it."""
 
     name: str
     versions: Versions = ()

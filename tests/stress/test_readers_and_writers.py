@@ -85,7 +85,7 @@ class Story:
             self.definition = None
 
     def outcome(self):
-        """What a call leads to now, by the model."""
+        """Return the result that the model expects of a call now."""
         if self.definition is None:
             return GONE
         return next((self.kernels[key][0][1] for key in SERVING if self.kernels[key]), MISSING)

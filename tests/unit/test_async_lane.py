@@ -86,7 +86,7 @@ async def test_whoever_calls_is_told_of_a_peer_that_has_gone_when_the_call_has_b
 async def test_the_arguments_of_a_call_that_is_cancelled_are_the_callers_again(
     pair: tuple[socket.socket, socket.socket],
 ):
-    """What the other side has not taken yet is sent as it was."""
+    """Send the part that the other side has not taken yet as it was."""
     ours, theirs = pair
     lane = AsyncLane(ours, LIMIT)
     argument, tensors = np.full(CHUNK_BYTES, 7.0), CallerTensors(BESIDE_BYTES)

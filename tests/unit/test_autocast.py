@@ -40,7 +40,7 @@ def tensor(dtype=F32, requires_grad=False, extent=2):
 
 @pytest.fixture
 def seen():
-    """What the kernel of the operator below was given, call by call."""
+    """Return a list of the arguments' dtypes in each call of the operator below."""
     return []
 
 

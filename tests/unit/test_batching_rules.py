@@ -64,7 +64,7 @@ def outcome(function):
 
 
 def beside_loop(name, function, arrays, in_dims):
-    """What vmap gives and what a loop gives, or None for what is refused."""
+    """Return the results of vmap and of a loop, or None where they are refused."""
     tensors = [Tensor(each) for each in arrays]
 
     def loop():

@@ -237,7 +237,7 @@ def test_a_reply_that_nobody_wants_any_more_does_not_keep_the_next_call_from_bei
 
 
 def test_a_deadline_holds_while_the_other_side_takes_nothing(lane: BlockingLane, peer: Peer):
-    """What it has not taken then is sent as it was: the arguments are the caller's again."""
+    """Send the rest as it was: the arguments are the caller's again."""
     argument = np.full(CHUNK_BYTES, 7.0)
     tensors = CallerTensors(BESIDE_BYTES)
     request = call_request("a::b", [argument], {}, memory=tensors)

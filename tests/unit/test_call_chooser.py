@@ -227,8 +227,7 @@ class Moments:
 
 
 def test_no_choice_is_older_than_one_before_it(registry: Registry):
-    """What is remembered at the beginning of a publication is old, and may not be found once
-    any other choice is new."""
+    """Never return a choice remembered before a publication once any newer one has been made."""
 
     def implementing(label: str) -> Registration:
         kernel = KernelFunction.from_boxed(lambda op, keys, stack: None)

@@ -12,7 +12,7 @@ from opdispatch_client.blocking.call_future import Callback, CallFuture
 
 
 class Calls:
-    """What happens to one call, in order."""
+    """Events of one call, in order."""
 
     def __init__(self) -> None:
         self.events: list[str] = []

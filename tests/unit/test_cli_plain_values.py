@@ -37,7 +37,7 @@ def take(
 
 
 def outcome(words: list[str], *, plainly: bool) -> object:
-    """What the function got, or the class and the text of what typer raised."""
+    """Return the function's result, or the class and the text of the error that typer raised."""
     app = typer.Typer(add_completion=False)
     app.command()(take)
     command = typer.main.get_command(app)

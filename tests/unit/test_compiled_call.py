@@ -120,7 +120,7 @@ class Recorder:
         return self.result
 
     def outcome(self, call, args, kwargs):
-        """What the kernel received, and what the call returned or raised."""
+        """Return the kernel's arguments, and what the call returned or raised."""
         self.received = []
         try:
             ending = typed(call(*args, **kwargs))

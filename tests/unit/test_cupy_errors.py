@@ -118,7 +118,7 @@ def test_a_gpu_that_others_have_or_that_is_not_ready_is_no_loss(cupy_stand_in: A
 
 
 def library_error(name: str, number: int) -> Exception:
-    """What CuPy raises for one of CUDA's libraries."""
+    """Return the error that CuPy raises for one of CUDA's libraries."""
     cls = type(name, (RuntimeError,), {"__module__": "cupy_backends.cuda.libs.some"})
     error = cls(f"{name} {number}")
     setattr(error, "result" if name == "CuFFTError" else "status", number)

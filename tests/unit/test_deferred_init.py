@@ -41,7 +41,7 @@ def assert_same(made, expected):
 
 
 def both(function, *args):
-    """What the function returns when it is called now, and deferred; from one state."""
+    """Return the function's results, run now and deferred, from one state."""
     manual_seed(17)
     eager = function(*args)
     state = default_generator().state

@@ -120,7 +120,7 @@ def test_many_from_the_same_place_are_added_up():
 
 
 def test_eigenvectors_of_any_phase_have_the_same_derivative():
-    """What depends on their directions alone: complex eigenvalues, and complex matrices."""
+    """Check functions of the directions alone: complex eigenvalues, and complex matrices."""
     weights = Tensor(real(3, 3))
     for x in (real(3, 3), complex_(3, 3)):
 

@@ -27,7 +27,7 @@ def encoded(kind: FrameKind, payload: bytes) -> bytes:
 
 
 def feed(reader: FrameReader, data: bytes) -> list[tuple[FrameKind, bytes]]:
-    """What a socket does that delivers all of ``data``, and the frames that come of it."""
+    """Feed all of ``data`` as a socket would and return the frames read."""
     found = []
     while data:
         space = reader.space()

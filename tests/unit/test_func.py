@@ -317,7 +317,7 @@ def beside_each_sample(call, batched):
 
 
 def is_decided_by_elements(call):
-    """What vmap refuses: masks and numbers of repetitions that differ."""
+    """Return whether vmap refuses the case: masks and numbers of repetitions that differ."""
     return call.operator == "repeat.Tensor" or any(each.dtype == bool for each in call.arrays)
 
 

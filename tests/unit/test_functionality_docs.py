@@ -37,7 +37,7 @@ def blocks(text: str, language: str = "python") -> list[str]:
 
 
 def printed(program: str) -> str:
-    """What it prints. What it registers is gone afterwards."""
+    """Run the code and return its output. Its registrations are undone afterwards."""
     names: dict[str, Any] = {}
     with redirect_stdout(StringIO()) as output:
         exec(compile(program, "<block of the docs>", "exec"), names)

@@ -71,13 +71,13 @@ MODES = {
 def test_a_mode_decorates_functions(mode):
     @MODES[mode]()
     def decorated(depth):
-        """What it does."""
+        """Return the mode of each depth."""
         return [is_grad_enabled(), *(decorated(depth - 1) if depth else [])]
 
     assert is_grad_enabled()
     assert decorated(2) == [False] * 3
     assert is_grad_enabled()
-    assert decorated.__doc__ == "What it does."
+    assert decorated.__doc__ == "Return the mode of each depth."
 
 
 def test_a_generator_has_the_mode_while_it_runs_and_its_caller_has_not():

@@ -12,7 +12,7 @@ from opdispatch_server.daemon.interpreters.connected import (
 
 
 class Session:
-    """What the list of sessions asks of one."""
+    """Stand-in for a session in the list of sessions."""
 
     numbers = itertools.count(1)
 

@@ -31,7 +31,7 @@ async def opened(state: Path) -> AsyncIterator[Journal]:
 
 
 def on_disk(state: Path) -> dict[str, LibraryRecord]:
-    """What another process, started now, would find."""
+    """Return the records as a process started now would read them."""
     with closing(JournalFile(state / "journal")) as file:
         return dict(read_libraries(file))
 

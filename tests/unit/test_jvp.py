@@ -169,7 +169,7 @@ def test_writes_to_what_was_computed_carry_tangents():
     ],
 )
 def test_writes_have_room_for_the_samples_of_all_levels(function):
-    """What is written to is batched by the inner level, what is written by both."""
+    """Batch the target by the inner level, and the value by both."""
     rng = np.random.default_rng(0)
     a, b = rng.uniform(-1, 1, (2, 4, 3, 3))
 

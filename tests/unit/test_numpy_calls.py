@@ -370,6 +370,6 @@ MASKED: dict[str, tuple[Callable[[Any], Any], Any]] = {
 
 @pytest.mark.parametrize(("call", "wanted"), MASKED.values(), ids=list(MASKED))
 def test_masked_elements_do_not_count(call: Callable[[Any], Any], wanted: Any):
-    """What a class of its own does with its elements, its methods know, and no ufunc."""
+    """Use the methods of a class for its own elements, not ufuncs."""
     masked = np.ma.masked_array([1.0, 2.0, 50.0], mask=[False, False, True])
     np.testing.assert_array_equal(call(masked), wanted)

@@ -98,7 +98,7 @@ class Plain(Tensor):
 
 
 class Statistics(TorchDispatchMode):
-    """What engines count: by packet, by namespace, and what writes, gives views or draws."""
+    """Counts of the engines: by packet, by namespace, and of operators that write, view or draw."""
 
     def __init__(self):
         super().__init__()

@@ -53,7 +53,7 @@ def publish(
 
 
 def watch(operators: OperatorRegistry, version: LibraryVersion) -> list[weakref.ref[object]]:
-    """Whatever there is of a version, after it has been looked at as calls do."""
+    """Return references to all of a version, after calls have looked at it."""
     op = operators.dispatcher.get_schema(NAME)
     resolution = op.lookup(CPU)
     assert operators.find_kernel(resolution.registration) == (version, 1)

@@ -15,7 +15,7 @@ from tests.waits import LONGEST_WAIT
 
 
 class Calls:
-    """What has been submitted, and how often it was flushed."""
+    """Submitted calls, and the number of flushes."""
 
     def __init__(self, *, answers: bool) -> None:
         self._answers = answers

@@ -9,7 +9,7 @@ from opdispatch_wire.peer import CLIENT_KEY, describe_self
 
 
 class Context:
-    """What ``who_asks`` needs of a gRPC context, with values that gRPC would have brought."""
+    """Stand-in for a gRPC context with the values that gRPC would have brought."""
 
     def __init__(self, peer: str, **metadata: str | bytes) -> None:
         self._peer = peer

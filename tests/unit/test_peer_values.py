@@ -184,7 +184,7 @@ def test_the_error_of_a_reader_is_told_though_its_lease_is_gone(
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody gives a connection up by itself while a test runs."""
+    """Keep idle connections open while a test runs."""
     monkeypatch.setattr(lane_messages, "HANDSHAKE_TIMEOUT", 600.0)
 
 

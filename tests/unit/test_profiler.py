@@ -75,7 +75,7 @@ def tree(prof):
 
 
 def check_sums(prof):
-    """What has to hold of any profile without tasks and threads that overlap."""
+    """Check the sums of a profile without tasks and threads that overlap."""
     for event in prof.events():
         below = sum(child.end_ns - child.begin_ns for child in event.cpu_children)
         assert event.self_ns + below == event.end_ns - event.begin_ns

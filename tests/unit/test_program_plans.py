@@ -57,7 +57,7 @@ def test_a_program_that_two_calls_bring_at_once_is_kept_once(threads: list[bool]
 
 
 class Version:
-    """What a plan asks a version of a library."""
+    """Stand-in for a library's version in a plan."""
 
     operators = ("a::b",)
 

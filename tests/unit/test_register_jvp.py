@@ -25,7 +25,7 @@ T = np.array([1.0, -3.0])
 
 
 def test_operators_of_ones_own():
-    """What its derivative gives is gone back through, too."""
+    """Run the backward pass through the derivative's result, too."""
     with Library("forward", "DEF") as lib:
         lib.define("cube(Tensor x) -> Tensor")
         lib.impl("cube", lambda x: Tensor(x.array**3), "CPU")

@@ -48,7 +48,7 @@ def table() -> RemoteValueTable:
 
 
 def _kept(prefix: bytes, count: int = 1) -> list[values_pb2.RemoteTensor]:
-    """What an interpreter says that has kept so many arrays of 32 bytes."""
+    """Return the descriptions of so many kept arrays of 32 bytes."""
     messages = []
     for place in range(count):
         message = values_pb2.RemoteTensor(id=value_id(prefix, place), interpreter="w")

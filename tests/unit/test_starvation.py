@@ -13,7 +13,7 @@ MS = 1_000_000
 
 
 class Process:
-    """What the system says of a process."""
+    """Stand-in for the system's view of a process."""
 
     def __init__(self, proc: Path) -> None:
         self.folder = proc / "17"

@@ -87,7 +87,7 @@ class _Versions:
 
 
 class _Write:
-    """What one call writes to."""
+    """Arguments that one call writes to."""
 
     def __init__(self, store: ValueStore, held: Any, arrays: list[Any]) -> None:
         self._store, self._held, self.arrays = store, held, arrays

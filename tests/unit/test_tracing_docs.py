@@ -15,7 +15,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```\n(?:\n```\n(.*?)```)?", PAGE, re.DOTAL
 
 
 def promised(block: str, shown: str) -> list[str]:
-    """What the comments behind the print calls say, or the block below."""
+    """Return the output that the comments behind the print calls promise, or the block below."""
     return shown.splitlines() or re.findall(r"^\s*print\(.*\)\s+# (.*)$", block, re.MULTILINE)
 
 

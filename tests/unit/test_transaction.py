@@ -23,7 +23,7 @@ NAME = SCHEMA.name
 
 
 def elsewhere(look):
-    """What another thread sees."""
+    """Return the function's result from another thread."""
     seen = []
     thread = threading.Thread(target=lambda: seen.append(look()))
     thread.start()

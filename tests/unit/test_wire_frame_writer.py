@@ -24,7 +24,7 @@ def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def heard_by(peer: socket.socket) -> list[tuple[FrameKind, int]]:
-    """What comes until a refusal, or the end of the connection: kinds and lengths."""
+    """Return kinds and lengths of the frames until a refusal, or the end of the connection."""
     reader, frames = FrameReader(1 << 24), []
     while count := peer.recv_into(reader.space()):
         reader.received(count)

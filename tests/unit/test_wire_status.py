@@ -61,7 +61,7 @@ def test_every_error_class_has_a_status_and_comes_back_as_itself(cls):
     [("0.250", 250), (2, 2000), ("soon", None), ("nan", None), ("inf", None), (-1, None)],
 )
 def test_a_full_queue_says_when_to_come_back_in_grpcs_own_way(told, milliseconds):
-    """What is no delay stays a fact: kernels raise such errors, too."""
+    """Leave a value that is no delay a fact: kernels raise such errors, too."""
     status = status_from_error(QueueFullError("full", retry_after=told))
     retry, found = error_details_pb2.RetryInfo(), None
     for detail in status.details:

@@ -114,7 +114,7 @@ def test_requires_grad_without_keys_means_those_of_such_a_tensor():
 
 
 class DLPackOnly:
-    """What an array of another library offers."""
+    """Array of another library, with DLPack alone."""
 
     def __init__(self, array):
         self.array = array

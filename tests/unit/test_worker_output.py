@@ -72,7 +72,7 @@ async def read(text: bytes) -> WorkerOutput:
 
 
 def relayed(level: int, message: str, **attributes: object) -> bytes:
-    """What an interpreter writes of a record."""
+    """Return an interpreter's output for a record."""
     record = logging.makeLogRecord(
         {"name": "stats.model", "levelno": level, "msg": message, **attributes}
     )

@@ -77,7 +77,7 @@ def _changes(path: Path, events: Iterator[object]) -> Iterator[None]:
 
 
 def stamp(path: Path) -> Stamp:
-    """Return a value that changes when a file, or one below a folder, is written; empty if absent."""
+    """Return a value that changes with writes to a file, or below a folder; empty if absent."""
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
     found = []
     for file in files:

@@ -52,7 +52,7 @@ class FunctionNode(Node):
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """Saved tensors of the call. Raises AutogradError if one was written to, or was released."""
+        """Saved tensors of the call. Raises AutogradError if one was written to, or released."""
         return self._context.saved_of(self)
 
     def __getattr__(self, name: str) -> Any:

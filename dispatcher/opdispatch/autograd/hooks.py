@@ -35,7 +35,7 @@ class RetainedGrad(LastHook):
 
 
 def call_tensor_hooks(node: Node, gradients: list[Any]) -> list[Any]:
-    """Call hooks of the results on their gradients and return the new ones. Raises AutogradError."""
+    """Call hooks of results on their gradients and return the new ones. Raises AutogradError."""
     left = list(gradients)
     for number, hook in node.hooks or ():
         if number < 0 or (given := left[number]) is None:

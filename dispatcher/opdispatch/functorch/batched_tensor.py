@@ -81,7 +81,7 @@ def as_tensor(value: Any) -> Any:
 
 
 def unwrap(value: Any, layer: DynamicLayer) -> tuple[Any, int | None]:
-    """Return the value below a tensor of that level, and its hidden dimension; others as they are."""
+    """Return the value below a tensor of that level and its hidden dimension; others unchanged."""
     if type(value) is Tensor and type(value.array) is BatchedArray and value.array.layer is layer:
         return value.array.value, 0
     return value, None

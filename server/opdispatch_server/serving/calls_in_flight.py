@@ -126,7 +126,7 @@ class CallsInFlight(Generic[Run]):
             self._set_full(True)
 
     def cancel(self, number: int) -> None:
-        """Nobody waits for that call any more; it may have ended already."""
+        """Cancel that call, which may have ended already."""
         call = self._calls.get(number)
         if isinstance(call, asyncio.Task):
             call.cancel()
@@ -137,7 +137,7 @@ class CallsInFlight(Generic[Run]):
             on_end()
 
     def close(self) -> None:
-        """Nobody waits for any of them any more, and nobody is told anything. Idempotent."""
+        """Cancel all calls; no callback is called any more. Idempotent."""
         for number in list(self._calls):
             self.cancel(number)
         # Those who are told have this: without them, all of it goes at once.

@@ -61,7 +61,7 @@ class IncomingTensors:
             return None
 
     def drop(self, number: int) -> None:
-        """Nobody waits for that call any more."""
+        """Drop a call that is not awaited any more."""
         self._assembler.drop(number)
         self._refused.discard(number)
 

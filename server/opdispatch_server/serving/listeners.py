@@ -28,7 +28,7 @@ LOG = logging.getLogger("opdispatch.daemon")
 
 
 class AddressInUseError(OSError):
-    """Somebody else listens at the address already; the message is one sentence."""
+    """The address is already in use; the message is one sentence."""
 
 
 class SocketLock:

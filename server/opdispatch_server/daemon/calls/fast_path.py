@@ -83,7 +83,7 @@ class QuickCall:
             self._on_reply(self._run)
 
     def abandon(self) -> None:
-        """Nobody waits for the reply any more. Idempotent."""
+        """Abandon the call, whose reply is not awaited any more. Idempotent."""
         if not self._is_ended:
             self._run.is_abandoned = True
             self._end()

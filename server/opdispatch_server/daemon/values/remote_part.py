@@ -163,7 +163,7 @@ class Keeping:
             )
 
     def abandon(self) -> None:
-        """Nobody will know of what was kept."""
+        """Release the kept values, whose ids are never reported."""
         self._is_wanted = False
         if self._reply is None:
             return
