@@ -81,7 +81,7 @@ class Caller(threading.Thread):
                 self.answered.set()
 
     def wait_for_answers(self, count: int) -> None:
-        """Returns when that many more calls have ended."""
+        """Return when that many more calls have ended."""
         for _ in range(count):
             self.answered.clear()
             self.answered.wait(timeout=10)

@@ -25,7 +25,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
 def pytest_configure() -> None:
-    """Lets Ctrl-C reach the processes that tests start.
+    """Let Ctrl-C reach the processes that tests start.
 
     A shell starts what runs in its background with SIGINT ignored, and that is inherited.
     """
@@ -35,7 +35,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Has the collector wait until all tests are there: nothing that is made for them goes away."""
+    """Disable the collector during collection: nothing that is made for tests goes away."""
     gc.disable()
     try:
         return (yield)
@@ -44,7 +44,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    """Has the collector leave alone what the tests themselves consist of.
+    """Freeze the objects of the tests themselves for the collector.
 
     That is millions of objects, which every ``gc.collect()`` of a test would go through.
     """
@@ -53,7 +53,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _leave_earlier_modules_alone() -> None:
-    """Has the collector leave alone what the tests of other modules have left.
+    """Freeze the objects left by tests of other modules for the collector.
 
     After some thousands of tests, a ``gc.collect()`` would take a second for that.
     """
@@ -61,7 +61,7 @@ def _leave_earlier_modules_alone() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips what needs a GPU, and says what is missing, where none can be used.
+    """Skip what needs a GPU, and say what is missing, where none can be used.
 
     `make gpu` is for machines that have one: there, nothing is passed over. What installs packages
     is for `make installs`.

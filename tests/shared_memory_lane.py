@@ -56,7 +56,7 @@ def keep(x: Any) -> None:
 
 
 def write_later(x: Any, value: float) -> None:
-    """Writes to what an earlier call kept."""
+    """Write to what an earlier call kept."""
     KEPT[-1][...] = value
 
 
@@ -205,7 +205,7 @@ class Caller:
 
 
 def serve(sock: socket.socket) -> None:
-    """Serves one caller until it is gone."""
+    """Serve one caller until it is gone."""
     packets, peer, results = Packets(sock), PeerMemory(), ResultBlocks()
     arena = TensorArena()
     kernels = {name: (parse_schema(text), kernel) for name, (text, kernel) in KERNELS.items()}
@@ -234,7 +234,7 @@ def serve(sock: socket.socket) -> None:
 
 
 def release(results: ResultBlocks, body: bytes) -> bytes:
-    """Releases what stands in front of a packet's body, and returns the rest."""
+    """Release what stands in front of a packet's body, and return the rest."""
     end = 4 + PLACE.size * struct.unpack_from("<I", body)[0]
     for place in PLACE.iter_unpack(body[4:end]):
         results.release(*place)
@@ -242,7 +242,7 @@ def release(results: ResultBlocks, body: bytes) -> bytes:
 
 
 def answer(request: Any, schema: Any, kernel: Any, memory: CalleeMemory) -> pb.CallReply:
-    """Runs the kernel; nothing of the call is held when this returns."""
+    """Run the kernel; nothing of the call is held when this returns."""
     try:
         args, kwargs = decode_arguments(request, schema, memory)
         returns = kernel(*args, **kwargs)

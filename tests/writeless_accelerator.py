@@ -31,7 +31,7 @@ class RefusedError(Exception):
 
 
 def implement_operators(dispatcher: Dispatcher | None = None) -> Library:
-    """Registers the kernels, until the library is closed; by default, in the default dispatcher."""
+    """Register the kernels, until the library is closed; by default, in the default dispatcher."""
     library = Library("array", "IMPL", "PrivateUse1", dispatcher=dispatcher)
     for name in REFUSED:
         library.impl(name, refusing(name))

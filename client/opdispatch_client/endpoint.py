@@ -156,7 +156,7 @@ def resolve_endpoint(
     retry: bool = True,
     direct: bool = True,
 ) -> Endpoint:
-    """Checks the parameters of ``connect`` and fills in what they leave open.
+    """Check the parameters of ``connect`` and fill in what they leave open.
 
     Raises AddressError for an address that is none, ValueError for a timeout or a limit that
     is not positive, or a lane of another name, and ArgumentError for what is of another type.

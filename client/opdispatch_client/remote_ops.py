@@ -143,7 +143,7 @@ class RemoteOperator(Generic[Result]):
 
     # Both are positional only: an operator may have arguments of any name, `self` included.
     def __call__(self, /, *args: Any, **kwargs: Any) -> Result:
-        """Calls the operator; raises what the session's ``call`` raises."""
+        """Call the operator; raise what the session's ``call`` raises."""
         return self.__source.call(self.__name, *args, **kwargs)
 
     def with_options(

@@ -137,7 +137,7 @@ class RemoteValue:
 
 
 def note_interpreter(values: Iterable[Any], interpreter: str) -> None:
-    """Notes where a call has run, of the remote tensors among its arguments: it moved them there.
+    """Note where a call has run, of the remote tensors among its arguments: it moved them there.
 
     The daemon alone knows where a value is; of two calls at a time, the last to come back counts.
     """

@@ -90,7 +90,7 @@ class call_cache:  # noqa: N801 - a guard, named like those of PyTorch
         """Calls that are not for a cache."""
 
     def clear(self) -> None:
-        """Forgets all results."""
+        """Forget all results."""
         with self._lock:
             self._remembered.clear()
             self.num_bytes = 0
@@ -114,7 +114,7 @@ class call_cache:  # noqa: N801 - a guard, named like those of PyTorch
         )
 
     def call(self, op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-        """Puts what is remembered on the stack, or has the call made by the kernels below."""
+        """Put what is remembered on the stack, or have the call made by the kernels below."""
         try:
             key = self._key_of(op, keys, stack)
         except _NotCacheableError:

@@ -33,7 +33,7 @@ def milliseconds(call: Callable[[], Any], times: int) -> float:
 
 
 def main() -> None:
-    """Prints a table."""
+    """Print a table."""
     print(f"{'':26}  calculated  remembered  by version")
     for name, call in CALLS.items():
         calculated = milliseconds(call, 5)

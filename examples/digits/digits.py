@@ -171,7 +171,7 @@ def compute_loss(parameters, images, labels):
 
 
 def step_sgd(parameter, gradient, velocity, lr, momentum):
-    """Writes to the parameter and to its velocity, as ``torch.optim.SGD`` does."""
+    """Write to the parameter and to its velocity, as ``torch.optim.SGD`` does."""
     with no_grad():
         velocity *= momentum
         velocity += gradient

@@ -67,7 +67,7 @@ def on_pictures(function):
 
 
 def register(schema, function, shape=lambda x, *args, **kwargs: x.shape, *, cuda=None):
-    """Defines an operator, with kernels for CPU, CUDA and Meta."""
+    """Define an operator, with kernels for CPU, CUDA and Meta."""
 
     def meta(x, *args, **kwargs):
         check_picture(x)

@@ -24,7 +24,7 @@ lib = Library("signal", "DEF")
 
 
 def composite(schema):
-    """Registers a function of tensors as the operator; plain arrays give plain arrays."""
+    """Register a function of tensors as the operator; plain arrays give plain arrays."""
 
     def decorate(function):
         @functools.wraps(function)

@@ -74,7 +74,7 @@ def server_options(
 
 
 def check_message_size(message: Message, limit: int, what: str) -> None:
-    """Raises MessageTooLargeError if ``message``, called ``what``, has more than ``limit`` bytes.
+    """Raise MessageTooLargeError if ``message``, called ``what``, has more than ``limit`` bytes.
 
     The sender checks, since gRPC's own refusal says neither which message nor what to do.
     Finding out the size costs as much as serialising.

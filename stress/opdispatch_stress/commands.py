@@ -115,7 +115,7 @@ def stress(
 def _race_privately(
     options: RaceOptions, kill_every: float, kill_daemon_every: float, *, show_progress: bool
 ) -> StressReport:
-    """Races against a daemon of one's own, which must leave nothing behind."""
+    """Race against a daemon of one's own, which must leave nothing behind."""
     from dataclasses import replace
     from random import Random
 
@@ -187,7 +187,7 @@ def _race(
 
 
 def _clean_up(session: Session, options: RaceOptions) -> list[str]:
-    """Unloads what the race has left; returns what is wrong with the daemon then."""
+    """Unload what the race has left; return what is wrong with the daemon then."""
     from opdispatch_stress.leaks import find_counts
 
     counted = find_counts(session)

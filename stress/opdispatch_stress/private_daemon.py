@@ -79,7 +79,7 @@ class PrivateDaemon:
         self.wait_until_ready()
 
     def stop(self) -> None:
-        """Stops it, as a user would; kills it if that does not help. Idempotent."""
+        """Stop it, as a user would; kill it if that does not help. Idempotent."""
         self._process.terminate()
         try:
             self._process.wait(_STOP_SECONDS)

@@ -128,7 +128,7 @@ def _print(title: str, headings: tuple[str, ...], rows: Iterable[tuple[str, ...]
 
 
 def main() -> None:
-    """Times all and prints two tables."""
+    """Time all and print two tables."""
     rows = []
     for plain, calls in CALLS.items():
         measured = [times(calls, time.thread_time) for times in (median_seconds, least_seconds)]

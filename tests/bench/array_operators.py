@@ -133,7 +133,7 @@ SCOPE: dict[str, Any] = {
 
 
 def main() -> None:
-    """Times all and prints a table, the dearest last."""
+    """Time all and print a table, the dearest last."""
     assert opdispatch.array_library, "imported for its operators"
     pairs = [tuple(map(str.strip, line.split("|"))) for line in PAIRS.strip().splitlines()]
     calls = {text: eval(f"lambda: {text}", SCOPE) for pair in pairs for text in pair}

@@ -53,7 +53,7 @@ def flood(address: str, clients: int) -> float:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     table = Table(title="arrays of 10 MB through the daemon")
     for heading in ("clients", "MB/s", "the daemon has grown by, MiB"):
         table.add_column(heading, justify="right")

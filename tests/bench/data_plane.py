@@ -134,7 +134,7 @@ class InPlace:
         return None
 
     def close(self) -> None:
-        """Ends its processes."""
+        """End its processes."""
         for floor in self._floors.values():
             floor.close()
 
@@ -293,7 +293,7 @@ def report(names: Sequence[str], columns: dict[str, dict[str, float | None]]) ->
 
 
 def race(contestants: dict[str, Contestant], columns: dict[str, dict[str, float | None]]) -> None:
-    """Times all and adds what they took to the columns."""
+    """Time all and add what they took to the columns."""
     for contestant in contestants.values():  # with the largest arrays first
         for elements in sorted(SIZES, reverse=True):
             contestant.calls(elements, 3)
@@ -303,7 +303,7 @@ def race(contestants: dict[str, Contestant], columns: dict[str, dict[str, float 
 
 
 def main() -> None:
-    """Times all and prints the table."""
+    """Time all and print the table."""
     columns: dict[str, dict[str, float | None]] = {name: {} for name in (*SIZES.values(), RATE)}
     with tempfile.TemporaryDirectory(prefix="od-bench-") as folder, ExitStack() as stack:
         race(start(stack, Path(folder)), columns)

@@ -51,7 +51,7 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Notes how long a block took."""
+        """Note how long a block took."""
         began = time.monotonic()
         try:
             yield
@@ -60,7 +60,7 @@ class Phases:
 
 
 def call_all_the_time(address: str, ends: threading.Event) -> None:
-    """Calls one operator through the daemon until ``ends``."""
+    """Call one operator through the daemon until ``ends``."""
     x = np.ones(4, np.float32)
     with oc.connect(address, direct=False) as session:
         while not ends.is_set():
@@ -68,7 +68,7 @@ def call_all_the_time(address: str, ends: threading.Event) -> None:
 
 
 def change(address: str, folder: Path, phases: Phases) -> None:
-    """Loads and unloads."""
+    """Load and unload."""
     path = folder / "small.py"
     large = folder / "large.py"
 
@@ -120,7 +120,7 @@ def within(events: list[tuple[float, float]], spans: list[tuple[float, float]]) 
 
 
 def main() -> None:
-    """Measures and prints the table."""
+    """Measure and print the table."""
     phases = Phases()
     with tempfile.TemporaryDirectory(prefix="od-bench-") as name:
         folder = Path(name)

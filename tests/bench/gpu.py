@@ -159,7 +159,7 @@ def _table(title: str, *headings: str) -> Table:
 
 
 def main() -> None:
-    """Times all and prints tables; says so where there is no GPU."""
+    """Time all and print tables; say so where there is no GPU."""
     console = Console(width=100)
     if why := explain_absence():
         console.print(f"no GPU is timed: {why}", markup=False)

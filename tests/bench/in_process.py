@@ -101,7 +101,7 @@ def contestants() -> dict[str, Callable[[], object]]:
 
 
 def main() -> None:
-    """Times every contestant and prints the table."""
+    """Time every contestant and print the table."""
     calls = contestants()
     seconds = median_seconds(calls)
     plain = seconds["plain function"]

@@ -75,7 +75,7 @@ def in_process_seconds() -> float:
 
 
 def main() -> None:
-    """Measures and prints the table."""
+    """Measure and print the table."""
     table = Table(title=f"a library of {OPERATORS:,} operators")
     for heading in ("what", "interpreters", "median s", "longest s"):
         table.add_column(heading, justify="left" if heading == "what" else "right")

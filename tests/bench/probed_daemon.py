@@ -32,7 +32,7 @@ class Probe:
         gc.callbacks.append(self._note_collection)
 
     async def run(self) -> None:
-        """Sleeps again and again, for ever."""
+        """Sleep again and again, for ever."""
         while True:
             due = time.monotonic() + INTERVAL
             await asyncio.sleep(INTERVAL)
@@ -51,7 +51,7 @@ class Probe:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serves until it is stopped."""
+    """Serve until it is stopped."""
     from opdispatch_client.cli import main as command
     from opdispatch_server.daemon.lifecycle import Daemon
 

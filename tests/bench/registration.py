@@ -41,7 +41,7 @@ SCHEMAS = Path(__file__).parents[1] / "conformance" / "golden" / "schemas.json.g
 
 
 def register(dispatcher: Dispatcher, count: int) -> list[RegistrationHandle]:
-    """Defines that many operators with two kernels each."""
+    """Define that many operators with two kernels each."""
     handles = []
     for number in range(count):
         schema = parse_schema(f"b::op{number}(Tensor x, Tensor y, *, Scalar alpha=1) -> Tensor")
@@ -53,7 +53,7 @@ def register(dispatcher: Dispatcher, count: int) -> list[RegistrationHandle]:
 
 
 def undo(handles: list[RegistrationHandle]) -> None:
-    """Undoes each registration on its own."""
+    """Undoe each registration on its own."""
     for handle in handles:
         handle.close()
 
@@ -142,7 +142,7 @@ def reader_rows() -> dict[str, dict[str, list[float]]]:
 
 
 def main() -> None:
-    """Measures and prints both tables."""
+    """Measure and print both tables."""
     table = Table(title=f"{OPERATORS:,} operators with two kernels each")
     table.add_column("what")
     table.add_column("measured", justify="right")

@@ -200,7 +200,7 @@ def _table(title: str, *headings: str) -> Table:
 
 
 def main() -> None:
-    """Times all and prints the tables."""
+    """Time all and print the tables."""
     one = _table(
         "one remote call with two float32 arrays, blocking client",
         *("call", "bytes an array", "us", "x bare gRPC echo"),

@@ -136,7 +136,7 @@ def contestants(session: oc.Session, floor: Floor, n: int) -> dict[str, Callable
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     table = Table("two float32 arrays in, one out", *SIZES, title="direct calls")
     columns: list[dict[str, float]] = []
     with ExitStack() as stack:

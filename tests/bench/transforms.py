@@ -76,7 +76,7 @@ CALLS: dict[str, dict[str, Callable[[], object]]] = {
 
 
 def main() -> None:
-    """Prints a table."""
+    """Print a table."""
     table = Table("what", "how", "us", "times as fast")
     for what, contestants in CALLS.items():
         seconds = median_seconds(contestants)

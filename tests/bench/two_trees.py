@@ -37,7 +37,7 @@ def _least_seconds(call: Callable[[], object]) -> float:
 
 
 def measure() -> None:
-    """Prints the times of one process, of the tree that PYTHONPATH names."""
+    """Print the times of one process, of the tree that PYTHONPATH names."""
     import numpy as np
 
     from opdispatch import Library, Tensor, array_api, ops
@@ -66,7 +66,7 @@ def _times_of(tree: Path) -> list[float]:
 
 
 def main(before: Path, after: Path) -> None:
-    """Prints the table."""
+    """Print the table."""
     times: dict[Path, list[list[float]]] = {before: [], after: []}
     for _ in range(PROCESSES):
         for tree in (before, after):

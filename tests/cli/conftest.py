@@ -52,7 +52,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> RunCommand:
-    """Runs a command line in this process, in a folder of its own."""
+    """Run a command line in this process, in a folder of its own."""
     monkeypatch.setenv("OPDISPATCH_ADDRESS", daemon.address)
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -68,7 +68,7 @@ def run(
 
 @pytest.fixture
 def start(daemon: RunningDaemon, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Starts the installed script, as a shell would."""
+    """Start the installed script, as a shell would."""
 
     def start_script(*words: str, **variables: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

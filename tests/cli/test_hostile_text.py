@@ -59,7 +59,7 @@ def check_output(outcome: Outcome) -> None:
 
 @pytest.fixture
 def evil(run: RunCommand, tmp_path: Path) -> Iterator[RunCommand]:
-    """Runs commands; the library above is loaded."""
+    """Run commands; the library above is loaded."""
     path = tmp_path / "evil.py"
     path.write_text(EVIL)
     outcome = run("load", str(path))

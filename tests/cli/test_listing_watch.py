@@ -21,7 +21,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def watching(start: Start) -> Iterator[Start]:
-    """Starts a command that watches, which has ended after the test."""
+    """Start a command that watches, which has ended after the test."""
     started: list[subprocess.Popen[str]] = []
 
     def start_watching(*words: str) -> subprocess.Popen[str]:

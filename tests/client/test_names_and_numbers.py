@@ -142,7 +142,7 @@ def arguments(session_class: type) -> list[tuple[str, str]]:
 
 
 def ask(session: Any, method: str, name: str, wrong: object) -> Any:
-    """Calls the method, with all that it needs, and something wrong for one of its arguments."""
+    """Call the method, with all that it needs, and something wrong for one of its arguments."""
     options = {**OTHERS.get(method, {}), name: wrong}
     if "operator" in options and method in ("call", "submit", "trace"):
         return getattr(session, method)(options.pop("operator"), X, **options)

@@ -27,7 +27,7 @@ PROVENANCE = {"torch", "script", "date", "seed"}
 
 
 def write_golden(path: Path, script: str, torch: str, seed: int, content: dict[str, Any]) -> None:
-    """Writes a golden file; the same content gives the same bytes on the same day."""
+    """Write a golden file; the same content gives the same bytes on the same day."""
     provenance = {
         "torch": torch,
         "script": f"tests/conformance/{Path(script).name}",

@@ -84,7 +84,7 @@ def random_program(rng: random.Random) -> list[list]:
 
 
 def apply(namespace: str, place: int, step: list) -> object:
-    """Does a step; returns the library that undoes it when it is reset."""
+    """Do a step; return the library that undoes it when it is reset."""
 
     def library(kind: str, ns: str = namespace, key: str = "") -> object:
         return C._dispatch_library(kind, ns, key, f"step{place}", place)

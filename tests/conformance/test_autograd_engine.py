@@ -10,7 +10,7 @@ CASES = {}
 
 
 def case(program):
-    """Adds it to the cases."""
+    """Add it to the cases."""
     CASES[program.__name__] = program
     return program
 

@@ -11,7 +11,7 @@ CASES = {}
 
 
 def case(program):
-    """Adds it to the cases."""
+    """Add it to the cases."""
     CASES[program.__name__] = program
     return program
 
@@ -354,7 +354,7 @@ def saved_number(side):
 
 
 def once(side, root=None):
-    """Leaves with the gradients of a function that is differentiable once."""
+    """Return leaf gradients of a function that is differentiable once."""
 
     def forward(ctx, x):
         ctx.save_for_backward(x)

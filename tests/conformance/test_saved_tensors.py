@@ -39,7 +39,7 @@ NAN = float("nan")
 
 
 def case(program):
-    """Adds it to the cases."""
+    """Add it to the cases."""
     CASES[program.__name__] = program
     return program
 

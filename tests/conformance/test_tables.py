@@ -49,7 +49,7 @@ class Replay:
         self.handles.append(self.dispatcher.register_impl(name, key, made, site=site))
 
     def run(self, steps):
-        """Does the steps; yields after each."""
+        """Do the steps; yield after each."""
         for step in steps:
             if step[0] == "undo":
                 self.handles[1 + step[1]].close()

@@ -161,7 +161,7 @@ def test_a_kernel_finds_the_default_stream_and_its_gpu_whatever_the_last_one_lef
 
 
 def share(pipe: Any, number: int) -> None:
-    """Shares part of an allocation, until it is told to end; in a process of its own."""
+    """Share part of an allocation, until it is told to end; in a process of its own."""
     import cupy
 
     own = CupyBackend()

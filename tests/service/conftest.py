@@ -26,7 +26,7 @@ WriteLibrary = Callable[..., Path]
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Shows what the daemons of a test that has failed have logged."""
+    """Show what the daemons of a test that has failed have logged."""
     report = yield
     if report.when == "call" and report.failed:
         for daemon in RunningDaemon.alive:
@@ -36,7 +36,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture
 def start_daemon(tmp_path: Path) -> Iterator[StartDaemon]:
-    """Starts a daemon with the options given, and waits until it is ready."""
+    """Start a daemon with the options given, and wait until it is ready."""
     running: list[RunningDaemon] = []
 
     def start(*options: str, **settings: Any) -> RunningDaemon:
@@ -148,7 +148,7 @@ def doors(tmp_path: Path) -> Iterator[Doors]:
 
 @pytest.fixture
 def write_library(tmp_path: Path) -> WriteLibrary:
-    """Writes a kernel library: ``write_library("image", text)`` gives ``image.py``."""
+    """Write a kernel library: ``write_library("image", text)`` gives ``image.py``."""
 
     def write(name: str, text: str) -> Path:
         path = tmp_path / f"{name}.py"

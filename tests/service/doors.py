@@ -80,10 +80,10 @@ class Doors:
         return not self._rest and not select.select([self._inside], [], [], 0)[0]
 
     def let_out(self, count: int = 1) -> None:
-        """Lets as many kernels out, those that are inside and those that come."""
+        """Let as many kernels out, those that are inside and those that come."""
         os.write(self._outside, b"x" * count)
 
     def close(self) -> None:
-        """Closes this side."""
+        """Close this side."""
         os.close(self._inside)
         os.close(self._outside)

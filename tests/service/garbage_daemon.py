@@ -50,7 +50,7 @@ def _write(path: Path, lines: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serves until it is stopped."""
+    """Serve until it is stopped."""
     from opdispatch_server.daemon.interpreters import connected as interpreter_sessions
     from opdispatch_server.daemon.lifecycle import Daemon
 

@@ -17,7 +17,7 @@ from opdispatch_client.cli import main as command
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serves until it is stopped."""
+    """Serve until it is stopped."""
     from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
 
     method, path = arguments[0], Path(arguments[1])

@@ -16,7 +16,7 @@ class Openings(logging.Handler):
         self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keeps what is about direct calls."""
+        """Keep what is about direct calls."""
         if "directly" in record.msg:
             self._said.put(record.getMessage())
 

@@ -86,7 +86,7 @@ class RunningDaemon:
         return self.addresses[0]
 
     def wait_until_ready(self) -> None:
-        """Waits for the lines that say where it listens."""
+        """Wait for the lines that say where it listens."""
         assert self.process.stdout is not None
         output = b""
         deadline = time.monotonic() + LONGEST_WAIT
@@ -106,7 +106,7 @@ class RunningDaemon:
         return oc.connect(self.address, **options)
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the daemon, and to it alone."""
+        """Send a signal to the daemon, and to it alone."""
         self.process.send_signal(number)
 
     def wait(self) -> int:
@@ -114,7 +114,7 @@ class RunningDaemon:
         return self.process.wait(LONGEST_WAIT)
 
     def stop(self) -> int:
-        """Asks it to stop; its exit status."""
+        """Ask it to stop and return its exit status."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
@@ -143,7 +143,7 @@ class RunningDaemon:
         return found
 
     def clean_up(self) -> None:
-        """Ends what is left, and then checks that nothing should have been."""
+        """End what is left, and then check that nothing should have been."""
         self.alive.remove(self)
         if self.process.poll() is None:
             self.signal(signal.SIGTERM)

@@ -83,7 +83,7 @@ define("half_sent(Tensor x) -> (Tensor, Tensor)", lambda x: (x + 1, np.zeros(2, 
 
 
 def load(daemon: RunningDaemon, interpreters: int = 1) -> None:
-    """Loads the library into so many interpreters."""
+    """Load the library into so many interpreters."""
     path = daemon.folder / "mem.py"
     path.write_text(LIBRARY)
     with daemon.connect() as session:
@@ -135,7 +135,7 @@ class Door:
         return pid
 
     def open(self) -> None:
-        """Lets the kernel go on, which must have entered."""
+        """Let the kernel go on, which must have entered."""
         Path(f"{self._path}.door").write_text("")
 
     def seen(self) -> float:

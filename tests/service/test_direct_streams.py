@@ -38,7 +38,7 @@ def shared_daemon(loaded_tcp: RunningDaemon) -> RunningDaemon:
 
 @pytest.fixture
 def start(start_daemon: Callable[..., RunningDaemon]) -> StartTcp:
-    """Starts a daemon on TCP with one interpreter, unless told otherwise."""
+    """Start a daemon on TCP with one interpreter, unless told otherwise."""
     return lambda *options, **settings: start_daemon(
         *options, **{"workers": 1, "listen": [TCP], **settings}
     )

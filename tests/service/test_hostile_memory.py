@@ -44,7 +44,7 @@ class SharingLane(RawLane):
         socket.send_fds(self.socket, [frame], descriptors)
 
     def ask_for(self, operator: str, region: int, offset: int, length: int = SIZE) -> None:
-        """Calls with an argument that lies there."""
+        """Call with an argument that lies there."""
         request = self.request(7, operator, X)
         tensor = request.args[0].tensor
         tensor.data = b""

@@ -20,7 +20,7 @@ SHARED_WORKERS = 1
 
 
 def load(channel: grpc.Channel, **fields: object) -> registry_pb2.LoadLibraryReply:
-    """Loads past the client's own checks."""
+    """Load past the client's own checks."""
     stub = registry_pb2_grpc.RegistryServiceStub(channel)
     try:
         return stub.LoadLibrary(registry_pb2.LoadLibraryRequest(**fields), timeout=LONGEST_WAIT)

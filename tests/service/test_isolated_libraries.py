@@ -45,7 +45,7 @@ def is_running(pid: int) -> bool:
 
 
 def load_under_name(session: oc.Session, path: Path, name: str) -> None:
-    """Loads a library into an interpreter of its own, when the name of that is free again."""
+    """Load a library into an interpreter of its own, when the name of that is free again."""
 
     def has_the_name() -> bool:
         if session.load(path, isolated=True).interpreters == (name,):

@@ -252,7 +252,9 @@ async def test_results_that_there_is_no_room_for_are_an_error_for_asyncio_too(
 
 
 async def cut_off(session: oc.AsyncSession, x: np.ndarray[Any, Any], share: float) -> int:
-    """Calls with ``x``, whose deadline passes when more than a share of it is sent; the bytes."""
+    """Call with ``x``, whose deadline passes when more than a share of it is sent; return the
+    bytes.
+    """
     loop, sent = asyncio.get_running_loop(), 0
 
     def on_progress(progress: oc.TransferProgress) -> None:

@@ -128,7 +128,7 @@ def test_an_interpreter_that_was_held_up_for_two_heartbeats_is_not_lost(
 
 
 def pass_time(seconds: float) -> None:
-    """Returns when so many seconds have passed here."""
+    """Return when so many seconds have passed here."""
     until = time.monotonic() + seconds
     assert wait_for(lambda: time.monotonic() > until, 60)
 

@@ -120,7 +120,7 @@ def test_real_traffic_is_linearizable(daemon: RunningDaemon, tmp_path: Path):
 
 
 def kill_interpreters(daemon: RunningDaemon, over: threading.Event) -> int:
-    """Kills one after the other, but never the last one that is there; returns how many."""
+    """Kill one after the other, but never the last one that is there; return how many."""
     random, kills = Random(SEED), 0
     with daemon.connect() as session:
         while not over.is_set() and kills < KILLS:

@@ -108,7 +108,7 @@ def is_still_tried(listener: socket.socket) -> bool:
 
 
 def come_back(first: RunningDaemon, start_daemon: StartDaemon) -> str:
-    """Has a daemon die and come back with all that it has loaded; the path of its new lane."""
+    """Kill a daemon and restart it with all it has loaded; return the path of its new lane."""
     first.signal(signal.SIGKILL)
     first.wait()
     with start_daemon(workers=1).connect() as session:

@@ -186,7 +186,7 @@ def test_a_traced_function_is_sent_as_a_program(session: oc.Session):
 
     @session.as_program
     def norm(x, y, *, by="none", scale=1):
-        """Adds them up."""
+        """Add them up."""
         traced.append(by)
         value = session.ops.math.add(x, session.call("math::add", y, x))
         for _ in range(scale):
@@ -194,7 +194,7 @@ def test_a_traced_function_is_sent_as_a_program(session: oc.Session):
         return {"sum": value, "rest": [x, scale, None]}
 
     captured = session.put(np.ones(4))
-    assert norm.__doc__ == "Adds them up."
+    assert norm.__doc__ == "Add them up."
     x = session.put(X)
     for _ in range(3):
         result = norm(x, X)

@@ -75,7 +75,7 @@ class Load:
         self.errors: list[Exception] = []
 
     def since_now(self, count: int = 5) -> bool:
-        """Waits until every caller has had so many answers more."""
+        """Wait until every caller has had so many answers more."""
         before = [len(answers) for answers in self.answers]
         return wait_for(
             lambda: all(

@@ -36,7 +36,7 @@ def session(mem_daemon: RunningDaemon) -> Iterator[oc.Session]:
 
 
 def warm_up(session: oc.Session, x: np.ndarray) -> None:
-    """Has the daemon say where calls go, and both sides pass their regions."""
+    """Make calls until the daemon has routed them and both sides have passed their regions."""
     for _ in range(2):
         session.ops.mem.add(x, x)
         session.ops.mem.add_(x.copy(), x)

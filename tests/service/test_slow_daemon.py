@@ -38,7 +38,7 @@ class SlowDaemon(interpreter_pb2_grpc.InterpreterServiceServicer):  # type: igno
     def Session(  # noqa: N802
         self, messages: Iterator[pb.InterpreterMessage], context: object
     ) -> Iterator[pb.DaemonMessage]:
-        """Says what the test has it say, up to the goodbye."""
+        """Say what the test has it say, up to the goodbye."""
         hearing = threading.Thread(target=self._hear, args=(messages,))
         hearing.start()
         while True:

@@ -71,7 +71,7 @@ def doors(tmp_path: Path) -> Iterator[Doors]:
 def replace(
     request: pytest.FixtureRequest, shared: oc.Session, write_library: WriteLibrary
 ) -> Replace:
-    """Loads the library, and gives what puts another version in its place."""
+    """Load the library, and give what puts another version in its place."""
     if request.param == "rollback":
         shared.load(write_library("door", LIBRARY))
         shared.load(write_library("door", NEXT))

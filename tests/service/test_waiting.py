@@ -63,7 +63,7 @@ async def own(daemon: RunningDaemon) -> AsyncIterator[oc.AsyncSession]:
 
 
 async def begun(session: oc.AsyncSession, *waits: asyncio.Task[object]) -> None:
-    """Returns when the waits have reached the daemon: requests of one session are in order."""
+    """Return when the waits have reached the daemon: requests of one session are in order."""
     for _ in range(3):
         await session.operators("nothing")
     assert not any(wait.done() for wait in waits)

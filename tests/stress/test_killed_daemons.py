@@ -50,7 +50,7 @@ class Name:
     pending: list[tuple[Versions, int]] = field(default_factory=list)
 
     def settle(self, found: Versions) -> None:
-        """Takes what is there after a restart; it must be explained."""
+        """Take what is there after a restart; it must be explained."""
         possible = [(self.versions, self.last), *self.pending]
         assert found in [versions for versions, _ in possible], (self.name, found, possible)
         self.versions, self.last = next(each for each in possible if each[0] == found)

@@ -56,7 +56,7 @@ class Story:
         self.made = 0
 
     def change(self):
-        """Publishes one to three changes at once."""
+        """Publish one to three changes at once."""
         with self.dispatcher.transaction():
             for _ in range(self.rng.randint(1, 3)):
                 self.change_one()
@@ -91,7 +91,7 @@ class Story:
         return next((self.kernels[key][0][1] for key in SERVING if self.kernels[key]), MISSING)
 
     def check(self, call):
-        """Calls, and fails unless the outcome was in force at some moment of the call."""
+        """Call, and fail unless the outcome was in force at some moment of the call."""
         earliest = self.published
         try:
             outcome = call()

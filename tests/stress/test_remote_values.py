@@ -156,7 +156,7 @@ def test_values_are_right_or_gone_while_interpreters_are_killed(tmp_path, seed: 
 
 
 def kill_some(session: oc.Session, randomness: random.Random, until: float) -> None:
-    """Kills an interpreter now and then, as long as another one is there."""
+    """Kill an interpreter now and then, as long as another one is there."""
     pause = threading.Event()
     while time.monotonic() < until:
         pause.wait(0.5)

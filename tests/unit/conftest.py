@@ -27,7 +27,7 @@ def dispatcher():
 
 @pytest.fixture(params=["compiled", "interpreted"])
 def caller(request, monkeypatch):
-    """Runs a test on the generated entry points of operators, and on their readable twin."""
+    """Run a test on the generated entry points of operators, and on their readable twin."""
     monkeypatch.setattr(compiled_call, "COMPILE", request.param == "compiled")
     return request.param
 

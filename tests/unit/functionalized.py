@@ -40,7 +40,7 @@ def flat(values):
 
 
 def check(function, *shapes, dtype=np.float64):
-    """Compares it with itself, functionalized in both ways; returns what was called."""
+    """Compare it with itself, functionalized in both ways; return what was called."""
     called = []
     for remove in MODES:
         eager = [tensor(*shape, dtype=dtype) for shape in shapes]

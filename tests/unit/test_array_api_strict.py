@@ -82,7 +82,7 @@ def two_of(dtypes: list[str] = EVERY, shapes: Any = PAIRS, is_finite: bool = Fal
 
 
 def call(*arguments: Any, **keywords: Any) -> Any:
-    """Calls with values of those strategies; keywords may be left out."""
+    """Call with values of those strategies; keywords may be left out."""
     return st.tuples(st.tuples(*arguments), st.fixed_dictionaries({}, optional=keywords))
 
 
@@ -132,7 +132,7 @@ TYPES = {
 
 
 def either_way(dtypes: list[str], is_finite: bool = False) -> Any:
-    """Calls with two arrays, or with an array and a scalar."""
+    """Call with two arrays, or with an array and a scalar."""
     x = of(dtypes, is_finite=is_finite)
     two = two_of(dtypes, is_finite=is_finite)
     return spread(two | st.tuples(x, SCALAR) | st.tuples(SCALAR, x))

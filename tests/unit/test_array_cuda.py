@@ -149,7 +149,7 @@ class CUBLASError(RuntimeError):
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Has CuPy find that many GPUs, of which the first is the current one."""
+    """Let CuPy find that many GPUs, of which the first is the current one."""
 
     def find(count: int) -> None:
         runtime = SimpleNamespace(

@@ -47,7 +47,7 @@ def arrays(*shapes, **keywords):
 
 
 def each_shape(**choices):
-    """Calls with every shape, and every combination of the keywords' choices."""
+    """Call with every shape, and every combination of the keywords' choices."""
     combinations = [
         dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())
     ]
@@ -63,7 +63,7 @@ def each_pair(**choices):
 
 
 def with_each_shape(*others):
-    """Calls with every shape, and with each of the second arguments."""
+    """Call with every shape, and with each of the second arguments."""
     return [((Of(shape), other), {}) for shape in SHAPES for other in others]
 
 
@@ -90,7 +90,7 @@ INDEX = [Of((), "int64"), Of((0,), "int64"), Of((2, 2), "uint16"), Of((2,), "flo
 
 
 def every(*arguments, **choices):
-    """Calls with those arguments, and every combination of the keywords' choices."""
+    """Call with those arguments, and every combination of the keywords' choices."""
     return [
         (arguments, dict(zip(choices, values, strict=True)))
         for values in itertools.product(*choices.values())

@@ -91,7 +91,7 @@ def call(number: int) -> bytes:
 
 
 async def begin(ends: tuple[CallLane, socket.socket, ByteBudget], number: int, size: int) -> int:
-    """Sends the beginning of a large call; how much of it has come."""
+    """Send the beginning of a large call; return how much of it has arrived."""
     lane, theirs, _ = ends
     await send(theirs, call(number)[:size])
     received = size - len(frame_header(FrameKind.CALL, 0))

@@ -32,7 +32,7 @@ def take(
     called: Annotated[str, typer.Option(callback=lambda value: value * 2)] = "x",
     parsed: Annotated[str, typer.Option(parser=str.upper)] = "low",
 ) -> None:
-    """Takes down what it is given."""
+    """Take down what it is given."""
     TAKEN.update(locals())
 
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("caller", "eager_switching")
 
 
 def race(writers, readers):
-    """Runs each writer once, and each reader again and again until all writers are done."""
+    """Run each writer once, and each reader again and again until all writers are done."""
     start, done = threading.Barrier(len(writers) + len(readers)), threading.Event()
 
     def write(writer):

@@ -30,7 +30,7 @@ def test_every_source_has_its_stubs():
 
 
 def test_generating_again_gives_the_same_bytes(generator, tmp_path):
-    """Runs where grpcio-tools is installed, which the environment of `make protos` has."""
+    """Run only where grpcio-tools is installed, as in the environment of `make protos`."""
     pytest.importorskip("grpc_tools")
     generator.generate(tmp_path)
     checked_in = {path.name: path.read_bytes() for path in generator.OUTPUT.glob("*.py*")}

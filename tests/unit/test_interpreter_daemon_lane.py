@@ -84,12 +84,12 @@ class LocalDaemon:
         self._serving.append(self._threads.submit(run))
 
     def finish(self) -> None:
-        """Waits until what was to be served has been."""
+        """Wait until what was to be served has been."""
         while self._serving:
             self._serving.pop().result(LONGEST_WAIT)
 
     def stop(self) -> None:
-        """Takes no connections any more."""
+        """Take no connections any more."""
         self.listener.close()
         self.path.unlink(missing_ok=True)
 

@@ -31,7 +31,7 @@ async def enter(gate, load_id, *, limit=1, size=1, log=None, name=""):
 
 
 async def settle():
-    """Lets every task run as far as it can."""
+    """Let every task run as far as it can."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -302,7 +302,7 @@ def test_whatever_happens_the_invariants_hold_and_nothing_is_left(seed, limit, c
 
 
 async def enter_all(gate, load_ids, *, limit=1, limits=None):
-    """Takes a slot of each library, as a program does; ``limits`` are those of each, by load id."""
+    """Take a slot of each library, as a program does; ``limits`` are those of each, by load id."""
     slots = []
     for load_id in sorted(load_ids):
         kind = SlotKind.FURTHER if slots else SlotKind.FIRST

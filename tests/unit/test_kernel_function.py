@@ -11,7 +11,7 @@ SCHEMA = "t::f(Tensor x, int n=2, *, int k=3) -> (Tensor, int)"
 
 
 def unboxed(x, n, *, k):
-    """Adds."""
+    """Add."""
     return x, n + k
 
 
@@ -138,7 +138,7 @@ def test_a_fallthrough_has_no_function():
 def test_a_kernel_knows_what_it_was_made_from():
     kernel = KERNELS["unboxed"]
     assert kernel.function is unboxed
-    assert kernel.documentation == "Adds."
+    assert kernel.documentation == "Add."
     assert (kernel.is_boxed, kernel.with_keyset, kernel.is_fallthrough) == (False, False, False)
     assert repr(kernel) == "<KernelFunction unboxed unboxed>"
     assert KernelFunction.from_boxed(boxed).is_boxed

@@ -27,7 +27,7 @@ def made():
 
 @pytest.fixture
 def layer(made):
-    """Doubles what the kernel of the CPU gives."""
+    """Double what the kernel of the CPU gives."""
 
     def make(below):
         made.append(below)

@@ -74,7 +74,7 @@ def entry(name: str, *, kind: int = 0, flags: int = 0) -> zipfile.ZipInfo:
 
 
 def in_code_page() -> bytes:
-    """Has a name that is not ASCII, and does not say how it is written."""
+    """Write a name that is not ASCII without its encoding."""
     content = bytearray(zipped(("ops\u00e9.py", b"x = 1")))
     for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         content[content.index(signature) + offset + 1] &= ~0x08
@@ -89,7 +89,7 @@ def encrypted() -> bytes:
 
 
 def lying_about_its_size() -> bytes:
-    """Declares 5 bytes, and has a million."""
+    """Declare 5 bytes, and have a million."""
     content = bytearray(zipped(("ops.py", b"#" * 10**6), method=zipfile.ZIP_DEFLATED))
     for signature, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         struct.pack_into("<I", content, content.index(signature) + offset, 5)

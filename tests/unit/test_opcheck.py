@@ -36,7 +36,7 @@ def copied(x):
 
 @pytest.fixture
 def define():
-    """Defines an operator with a kernel, and if it is given one, a kernel for fake tensors."""
+    """Define an operator with a kernel, and if it is given one, a kernel for fake tensors."""
     with Library("checked", "DEF") as lib:
 
         def define(schema, kernel, fake=xp.empty_like, key="CPU"):

@@ -30,7 +30,7 @@ Members = dict[str, bytes]
 
 
 def fill(state: Path, text: bytes = b"x = 1\n") -> LibraryRecord:
-    """Records one library with its content in a state folder; a module, too."""
+    """Record one library with its content in a state folder; a module, too."""
     with closing(StateFolder(state)) as folder, closing(folder.open_journal()) as journal:
         digest = LibraryStore(folder.libraries).put(text)
         now = datetime.now(UTC)

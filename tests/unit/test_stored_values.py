@@ -109,7 +109,7 @@ def versions() -> Iterator[_Versions]:
 
 @pytest.fixture
 def begin() -> Iterator[Callable[..., Future[Any]]]:
-    """Begins something in a thread."""
+    """Begin something in a thread."""
     with ThreadPoolExecutor(4) as pool:
         yield pool.submit
 

@@ -42,7 +42,7 @@ def others_watch_their_children() -> Iterator[None]:
 
 
 async def keep_one() -> None:
-    """Starts a process, and stops it as soon as it is there."""
+    """Start a process, and stop it as soon as it is there."""
     supervisor = Supervisor(["worker-1"], lambda name: COMMAND)
     supervisor.start()
     async with asyncio.timeout(LONGEST_WAIT):

@@ -27,7 +27,7 @@ UNKNOWN = "0" * 32
 
 
 def record(state: Path, name: str, *homes: LibraryHome) -> None:
-    """Has the journal say that the library has versions with these homes."""
+    """Record in the journal that the library has versions with these homes."""
     with closing(StateFolder(state)) as folder, closing(folder.open_journal()) as journal:
         versions = tuple(
             VersionRecord(number, LibrarySource("c.py", "", home=home), datetime.now(UTC))

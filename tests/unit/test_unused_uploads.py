@@ -26,7 +26,7 @@ OLD, NEWER, NEWEST = b"x = 1\n", b"x = 22\n", b"x = 333\n"
 
 
 def record(state: Path, *versions: bytes) -> None:
-    """Stores each content, and has the journal say that library "const" is loaded from them."""
+    """Store each content, and have the journal say that library "const" is loaded from them."""
     with closing(StateFolder(state)) as folder, closing(folder.open_journal()) as journal:
         store = LibraryStore(folder.libraries)
         loaded = tuple(

@@ -29,7 +29,7 @@ class Waiters:
         self.mutex = dispatcher._registry.mutex
 
     def until(self, count):
-        """Returns when so many threads wait."""
+        """Return when so many threads wait."""
         for _ in range(1_000_000):
             with self.mutex:
                 if len(self.condition._waiters) == count:

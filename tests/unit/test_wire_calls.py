@@ -45,7 +45,7 @@ def bind(schema, args, kwargs):
 
 
 def call(text, kernel, *args, **kwargs):
-    """Calls `kernel` through the wire as an operator of that schema would be."""
+    """Call `kernel` through the wire as an operator of that schema would be."""
     schema = parse_schema(text)
     request = call_request(str(schema.name), args, kwargs, request_id=7)
     request = pb.CallRequest.FromString(request.SerializeToString())

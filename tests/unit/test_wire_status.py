@@ -201,7 +201,7 @@ def blocking_stub(address, **options):
 
 @pytest.fixture
 async def serve(address):
-    """Starts a server for a servicer at `address`."""
+    """Start a server for a servicer at `address`."""
     servers = []
 
     async def start(servicer, **options):

@@ -54,7 +54,7 @@ def test_of_a_flood_only_the_number_of_lines_is_logged(caplog: pytest.LogCapture
 
 
 async def read(text: bytes) -> WorkerOutput:
-    """Has it read by the daemon's side of the pipe, to its end."""
+    """Feed it to the daemon's side of the pipe, to its end."""
     reading, writing = os.pipe()
     output = WorkerOutput("w", asyncio.get_running_loop().time)
     transport, protocol = await asyncio.get_running_loop().connect_read_pipe(

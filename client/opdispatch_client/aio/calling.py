@@ -143,7 +143,7 @@ class AsyncCallingSession(AsyncSubmission):
         return split_gradients(gradients, inputs)
 
     def program(self, *, timeout: float | None = None) -> AsyncProgram:
-        """Records calls, and has them run as one message: ``async with session.program() as p``.
+        """Record calls, and have them run as one message: ``async with session.program() as p``.
 
         It may take `timeout` seconds from the end of the block, instead of the session's.
         """

@@ -140,7 +140,7 @@ class CallingSession(Submission):
         return split_gradients(gradients, inputs)
 
     def program(self, *, timeout: float | None = None) -> Program:
-        """Records calls, and has them run as one message: ``with session.program() as p``.
+        """Record calls, and have them run as one message: ``with session.program() as p``.
 
         It may take `timeout` seconds from the end of the block, instead of the session's.
         """

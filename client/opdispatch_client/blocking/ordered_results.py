@@ -50,7 +50,7 @@ class OrderedResults(Iterator[Any]):
         return result
 
     def close(self) -> None:
-        """Cancels the calls that are under way; begins no others. Idempotent."""
+        """Cancel the calls that are under way; begin no others. Idempotent."""
         self._arguments = iter(())
         while self._under_way:
             self._under_way.pop().cancel()

@@ -39,7 +39,9 @@ from opdispatch_client.cli.outcome import Exit, report_failure
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command line, by default that of the process, which then ends; its exit code."""
+    """Run one command line, by default that of the process, which then ends, and return its exit
+    code.
+    """
     if argv is not None:
         return _run(argv)
     code = _run(sys.argv[1:])

@@ -86,7 +86,7 @@ class Settings:
         return timeout if 0 < timeout < inf else None
 
     def connect(self) -> Session:
-        """Opens a session with the daemon; raises what ``opdispatch_client.connect`` raises."""
+        """Open a session with the daemon; raise what ``opdispatch_client.connect`` raises."""
         gc.disable()  # a quarter of a second of imports, of which nothing can be collected
         try:
             from opdispatch_client.blocking import connect

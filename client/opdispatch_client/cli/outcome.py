@@ -50,7 +50,7 @@ PARSER_ERROR: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 
 
 def report_failure(error: Exception, *, debug: bool) -> Exit:
-    """Says on stderr what went wrong, with tracebacks if `debug`; returns the exit code."""
+    """Say on stderr what went wrong, with tracebacks if `debug`; return the exit code."""
     from opdispatch.errors import OpdispatchError
 
     remote = ""

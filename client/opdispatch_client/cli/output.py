@@ -68,7 +68,7 @@ def print_remark(text: str) -> None:
 
 
 def print_json(data: Any, *, indent: int | None = 2) -> None:
-    """Prints data of ours (dataclasses, times, dicts, lists, ...) as one JSON document."""
+    """Print data of ours (dataclasses, times, dicts, lists, ...) as one JSON document."""
     document = json.dumps(
         data, default=_to_json, indent=indent, ensure_ascii=False, allow_nan=False
     )

@@ -22,7 +22,7 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 
 def load_and_watch(source: str, load: Callable[[], None], *, debug: bool) -> None:
-    """Loads now, and after every change, until Ctrl-C or the daemon is gone.
+    """Load now, and after every change, until Ctrl-C or the daemon is gone.
 
     What fails is said, and the next change tried. Raises UsageError if there is no such file.
     """

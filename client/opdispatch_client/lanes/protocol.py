@@ -43,7 +43,7 @@ class CallLane(Protocol):
         *,
         tensors: CallTensors | None = None,
     ) -> int:
-        """Begins a call, which is sent by ``flush`` at the latest; returns its id."""
+        """Begin a call, which is sent by ``flush`` at the latest; return its id."""
 
     def flush(self) -> None:
         """Send what has begun."""

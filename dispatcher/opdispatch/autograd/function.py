@@ -60,7 +60,7 @@ class FunctionContext(Context):
         return any(result is each for each in self._dirty)
 
     def count_writes(self, results: Sequence[Any], name: str) -> None:
-        """Counts up versions of what was written to, all of which must be among the results."""
+        """Count up versions of what was written to, all of which must be among the results."""
         for each in self._dirty:
             if not any(each is result for result in results):
                 raise AutogradError(

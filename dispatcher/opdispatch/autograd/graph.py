@@ -110,7 +110,7 @@ def get_gradient_edge(tensor: Any) -> GradientEdge:
 
 
 def increment_version(tensor: Any) -> None:
-    """Counts up the version of a tensor, or of several, whose elements were written to.
+    """Count up the version of a tensor, or of several, whose elements were written to.
 
     For writes that no operator has made. Raises AutogradError.
     """

@@ -77,7 +77,7 @@ GRAPH_WATCH: ContextVar[GraphWatch] = ContextVar("opdispatch_graph_watch", defau
 
 
 def change_watch(**changes: Any) -> GraphWatch:
-    """Changes what the current task wants; returns what that was."""
+    """Change what the current task wants; return what that was."""
     before = GRAPH_WATCH.get()
     GRAPH_WATCH.set(replace(before, **changes))
     return before

@@ -334,7 +334,7 @@ class Dispatcher:
 
     @property
     def epoch(self) -> int:
-        """Counts publications: unequal values mean that something may have changed."""
+        """Count publications: unequal values mean that something may have changed."""
         return self._registry.epoch
 
     # -- waiting and listening ------------------------------------------------------------------

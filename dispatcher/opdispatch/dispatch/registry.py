@@ -116,7 +116,7 @@ class Registry:
     # -- changes; the caller is in a transaction ------------------------------------------------
 
     def insert(self, handle: RegistrationHandle) -> None:
-        """Registers. Raises RegistrationError, and changes nothing, if it cannot be."""
+        """Register. Raises RegistrationError, and changes nothing, if it cannot be."""
         registration = handle.registration
         self._busy = True
         try:

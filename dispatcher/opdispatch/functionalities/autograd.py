@@ -232,7 +232,7 @@ def _with_history(result: Any, node: Node, number: int, given: Sequence[Any]) ->
 
 
 def _count_writes(written: Sequence[Any], versions: Sequence[int], *, always: bool) -> None:
-    """Counts up the versions of what a kernel wrote to by itself, and not with operators."""
+    """Count up the versions of what a kernel wrote to by itself, and not with operators."""
     for tensor, version in zip(written, versions, strict=True):
         if always or version_of(tensor) == version:
             counter_of(tensor).value += 1

@@ -57,7 +57,7 @@ _BELOW_PRE_DISPATCH = DispatchKeySet.full_after(_K.PreDispatch)
 
 
 def dispatch_to_python(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Has a mode or the class of a tensor do the call; without one, redispatches below Python.
+    """Dispatch the call to a mode or the class of a tensor; without one, redispatch below Python.
 
     Raises NoKernelError if there is no tensor and no mode, and ArgumentError if nobody does it.
     """
@@ -111,7 +111,7 @@ def _make_plain(stack: list[Any]) -> list[tuple[Tensor, Tensor]]:
 
 
 def dispatch_before_all(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Has a mode of the key PreDispatch do the call; without one, redispatches below.
+    """Dispatch the call to a mode of the key PreDispatch; without one, redispatch below.
 
     Raises ArgumentError if the mode does not do it.
     """

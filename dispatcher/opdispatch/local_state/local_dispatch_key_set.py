@@ -101,7 +101,7 @@ def tls_is_dispatch_key_excluded(key: DispatchKey | str) -> bool:
 
 
 def tls_set_dispatch_key_included(key: DispatchKey | str, desired_state: bool) -> None:
-    """Adds ``key`` to the included set of the current task, or removes it, until told otherwise.
+    """Add ``key`` to the included set of the current task, or remove it, until told otherwise.
 
     A guard is for a ``with`` block, and this is for what has no end.
     """

@@ -112,7 +112,7 @@ def not_tracing() -> Iterator[None]:
 def record_call(
     operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], call: Callable[[], T]
 ) -> T:
-    """Makes a call that goes through no dispatcher of this process, and tells the traces."""
+    """Make a call that goes through no dispatcher of this process, and tell the traces."""
     finish = _begin_call(operator, args, kwargs)
     with not_tracing():
         result = call()

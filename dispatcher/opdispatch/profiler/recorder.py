@@ -148,12 +148,12 @@ class Recorder:
         return span
 
     def drop(self, count: int) -> None:
-        """Counts events that are not kept."""
+        """Count events that are not kept."""
         with self._lock:
             self.dropped += count
 
     def visit(self, operator: str, key: str, count: int = 1) -> None:
-        """Counts visits of a kernel."""
+        """Count visits of a kernel."""
         if self.is_running:
             with self._lock:
                 self.visits[operator, key] += count
@@ -170,7 +170,7 @@ class Recorder:
         return TraceSink(emit, takes_remote=outer is not None and outer.takes_remote)
 
     def stop(self) -> None:
-        """Takes down nothing more; what has not ended, ends now."""
+        """Take down nothing more; what has not ended, ends now."""
         self.is_running = False
         end = now()
         for span in self.spans:

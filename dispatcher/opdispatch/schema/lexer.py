@@ -146,7 +146,7 @@ class Lexer:
         raise UnexpectedTokenError(self.place if place is None else place, expected)
 
     def accept(self, token: str) -> bool:
-        """Takes the next token if it is that one; tells whether it did."""
+        """Take the next token if it is that one; tell whether it did."""
         if self.tokens[self.place] != token:
             return False
         self.place += 1

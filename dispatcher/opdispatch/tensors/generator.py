@@ -65,7 +65,7 @@ class Generator:
 
     @property
     def key_set(self) -> DispatchKeySet:
-        """Takes part in the dispatch of a call that it is an argument of."""
+        """Take part in the dispatch of a call that it is an argument of."""
         return self._key_set
 
     @property
@@ -99,7 +99,7 @@ class Generator:
         return self
 
     def seed(self) -> int:
-        """Begins a sequence that nobody can guess; returns its seed."""
+        """Begin an unpredictable sequence; return its seed."""
         seed = secrets.randbits(64)
         self.state = GeneratorState(seed, 0)
         return seed
@@ -138,7 +138,7 @@ class Generator:
         return clone
 
     def reserve(self, words: int) -> GeneratorState:
-        """Takes so many words of 64 bits, in whole blocks; returns where they begin."""
+        """Take so many words of 64 bits, in whole blocks; return where they begin."""
         blocks = -(-words // WORDS_OF_BLOCK)
         with self._mutex:
             state = self._state
@@ -233,7 +233,7 @@ def with_default_generators(generators: Mapping[str, Generator]) -> Iterator[Non
 
 
 def manual_seed(seed: int) -> Generator:
-    """Seeds the default generators of all devices of this process; returns that of the CPU."""
+    """Seed the default generators of all devices of this process; return that of the CPU."""
     global _seed
     checked = _checked_seed(seed)
     with _mutex:

@@ -67,7 +67,7 @@ class Graph(GraphData):
         return self._replay([self._function(*each) for each in self.operators.items()], inputs)
 
     def run(self, call: CallOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Has ``call`` make, or record, each call, and gives what the graph returns."""
+        """Make, or record, each call through ``call``, and return the graph's results."""
         functions = [functools.partial(call, name) for name in self.operators]
         return self._replay(functions, self.bind(args, kwargs))
 

@@ -140,7 +140,7 @@ class Tracer:
 def trace(
     function: Callable[..., Any], /, *args: Any, pre_dispatch: bool = False, **kwargs: Any
 ) -> Graph:
-    """Calls a function once, and gives the graph of the operators that it calls.
+    """Call a function once, and give the graph of the operators that it calls.
 
     The tensors among the arguments, in lists, tuples and dicts as well, are the graph's inputs;
     other arguments are constants in it. Plain arrays are given to the function as Tensors: Python's

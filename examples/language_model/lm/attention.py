@@ -90,7 +90,7 @@ def check_sdpa_with_kv_cache(
     check_sdpa_with_kv_cache,
 )
 def sdpa_with_kv_cache(query, key, value, key_cache, value_cache, cache_position, *, scale=None):
-    """Writes key and value into caches, and attends causally to all until there.
+    """Write key and value into caches, and attend causally to all until there.
 
     query is (..., heads, L, E), key and value (..., key heads, L, width), the caches (..., key
     heads, capacity, width) and the positions (L,), one after the other. Raises ArgumentError if

@@ -17,7 +17,7 @@ FLOATS = frozenset(
 
 
 def operator(schema, check, *, cuda=None):
-    """Registers a function of plain arrays as the kernel of an operator, for CPU and CUDA.
+    """Register a function of plain arrays as the kernel of an operator, for CPU and CUDA.
 
     ``check`` has the operator's arguments, too; it raises ArgumentError, or returns the shape and
     the dtype of the result. ``cuda`` is another function for arrays on a GPU.
@@ -38,7 +38,7 @@ def operator(schema, check, *, cuda=None):
 
 
 def make_kernel(compute, check):
-    """Takes arrays and tensors; a tensor among them makes the result one."""
+    """Take arrays and tensors; a tensor among them makes the result one."""
 
     def kernel(*args, **kwargs):
         if Tensor in map(type, (*args, *kwargs.values())):
@@ -54,7 +54,7 @@ def make_kernel(compute, check):
 
 
 def on_the_gpu(name, kernel):
-    """Runs it on the GPU of the arguments. Only integers may be in host memory: they are few."""
+    """Run it on the GPU of the arguments. Only integers may be in host memory: they are few."""
 
     def run(*args, **kwargs):
         arrays = [plain(a) for a in (*args, *kwargs.values()) if hasattr(a, "dtype")]

@@ -47,7 +47,7 @@ class AsyncLane(TensorLane):
         call_limit: int = 0,
         patience: float = lane_messages.HANDSHAKE_TIMEOUT,
     ) -> AsyncLane:
-        """Connects and shakes hands; takes replies of at most ``limit`` bytes, or as many as
+        """Connect and shake hands; take replies of at most ``limit`` bytes, or as many as
         ``call_limit`` with their large tensors. The other side has ``patience`` seconds for that.
 
         With ``share``, memory is shared, if the other side does so, too.
@@ -131,7 +131,7 @@ class AsyncLane(TensorLane):
             self._stream.detach()
 
     def close(self) -> None:
-        """Ends the lane; calls that wait end with LaneClosedError. Idempotent."""
+        """End the lane; calls that wait end with LaneClosedError. Idempotent."""
         self._stream.close()
         self._fail_all(None)
 

@@ -39,7 +39,7 @@ class AsyncStream(TensorStream):
 
     @classmethod
     async def open(cls, channel: grpc.aio.Channel, limit: int) -> AsyncStream:
-        """Opens a stream and waits until the other side has done so, too.
+        """Open a stream and wait until the other side has done so, too.
 
         Raises LaneClosedError, also if the other side does not know streams.
         """
@@ -108,7 +108,7 @@ class AsyncStream(TensorStream):
             self._tensors.send_cancel(number)
 
     def close(self) -> None:
-        """Ends the stream; calls that wait end with LaneClosedError. Idempotent."""
+        """End the stream; calls that wait end with LaneClosedError. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._fail_all("the stream is closed")

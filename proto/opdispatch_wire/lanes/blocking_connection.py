@@ -79,7 +79,7 @@ class BlockingConnection:
         raise LaneClosedError("the other side has gone")
 
     def flush(self) -> None:
-        """Writes what there is, or leaves it to a thread that does. Raises LaneClosedError."""
+        """Write what there is, or leave it to a thread that does. Raises LaneClosedError."""
         try:
             self.writer.flush()
         except BaseException:

@@ -94,7 +94,7 @@ class BlockingLane(TensorLane):
         call_limit: int = 0,
         patience: float = lane_messages.HANDSHAKE_TIMEOUT,
     ) -> BlockingLane:
-        """Connects and shakes hands; takes replies of at most ``limit`` bytes, or as many as
+        """Connect and shake hands; take replies of at most ``limit`` bytes, or as many as
         ``call_limit`` with their large tensors. The other side has ``patience`` seconds for that.
 
         With ``share``, memory is shared if the other side does so, too. Raises OSError,
@@ -141,7 +141,7 @@ class BlockingLane(TensorLane):
         tensors: CallTensors | None = None,
         watch: Watch | None = None,
     ) -> execution_pb2.CallReply:
-        """Sends a call, with an id of its own, and waits for the reply, which may be an error.
+        """Send a call, with an id of its own, and wait for the reply, which may be an error.
 
         While that takes its time, ``watch`` says now and then whether it is given up; then
         InterpreterBusyError is raised, and the call is cancelled.
@@ -201,7 +201,7 @@ class BlockingLane(TensorLane):
         memory: CallerMemory | None = None,
         tensors: CallTensors | None = None,
     ) -> int:
-        """Begins a call, which is sent with the next ``flush``, and returns its id.
+        """Begin a call, which is sent with the next ``flush``, and return its id.
 
         ``on_done`` is told the reply, or the error: TimeoutError, LaneClosedError. It is called
         once, in any thread, not after ``cancel``, and must not wait for anything. Raises
@@ -255,7 +255,7 @@ class BlockingLane(TensorLane):
         return True
 
     def tend(self) -> None:
-        """Says what has been released in memory, and takes what the other side has said of its."""
+        """Say what has been released in memory, and take what the other side has said of its."""
         if self.memory is None or self._is_closed:
             return
         self.memory.tell_releases()
@@ -275,7 +275,7 @@ class BlockingLane(TensorLane):
             self._close_if_unused()
 
     def close(self) -> None:
-        """Ends the lane; calls of other threads end with LaneClosedError. Idempotent."""
+        """End the lane; calls of other threads end with LaneClosedError. Idempotent."""
         self._tensors.end()
         with self._mutex:
             self._is_closed = True
@@ -316,7 +316,7 @@ class BlockingLane(TensorLane):
                 raise LaneClosedError("the lane is closed")
 
     def _read_reply(self, reader: _Waiter | None, deadline: float | None) -> None:
-        """Reads one frame as the one who may, and hands a reply over."""
+        """Read one frame as the one who may, and hand a reply over."""
         # Where several wait, something comes all the time, and one thread wakes the others.
         is_alone = reader is not None and len(self._waiting) == 1 and not self._pending.calls
         kind, payload = self._connection.read_frame(deadline, spins=is_alone)
@@ -365,7 +365,7 @@ class BlockingLane(TensorLane):
                 self._has_attendant = True
 
     def _attend(self) -> None:
-        """Reads when it is needed and nobody else does: the life of the attendant."""
+        """Read when it is needed and no other thread does: the life of the attendant."""
         while True:
             with self._mutex:
                 reads = self._needs_attendant() and not self._reader_is_chosen

@@ -57,7 +57,7 @@ class BlockingStream(TensorStream):
         limit: int,
         patience: float = lane_messages.HANDSHAKE_TIMEOUT,
     ) -> BlockingStream:
-        """Opens a stream and waits ``patience`` seconds until the other side has done so, too.
+        """Open a stream and wait ``patience`` seconds until the other side has done so, too.
 
         Raises LaneClosedError, also if the other side does not know streams, or there is no
         thread that could read.
@@ -91,7 +91,7 @@ class BlockingStream(TensorStream):
         tensors: CallTensors | None = None,
         watch: Watch | None = None,
     ) -> execution_pb2.CallReply:
-        """Sends a call, with an id of its own, and waits for the reply, which may be an error.
+        """Send a call, with an id of its own, and wait for the reply, which may be an error.
 
         Large tensors of both are in ``tensors``; ``watch`` is as in ``BlockingLane.call``.
 
@@ -162,7 +162,7 @@ class BlockingStream(TensorStream):
         return True
 
     def close(self) -> None:
-        """Ends the stream; calls under way end with LaneClosedError. Idempotent."""
+        """End the stream; calls under way end with LaneClosedError. Idempotent."""
         self._end("the stream is closed")
         self._call.cancel()
 

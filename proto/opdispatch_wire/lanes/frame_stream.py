@@ -90,7 +90,7 @@ class FrameStream:
         payload: FramePayload,
         descriptor: PassedDescriptor | None = None,
     ) -> None:
-        """Sends a frame, or keeps it until the peer takes it. After the end it is lost.
+        """Send a frame, or keep it until the peer takes it. After the end it is lost.
 
         What is not in one place is sent from where it is.
 
@@ -122,7 +122,7 @@ class FrameStream:
                 self._outbox[place] = bytes(piece)
 
     def pause(self) -> None:
-        """Reads nothing more until ``resume``; calls add up."""
+        """Read nothing more until ``resume``; calls add up."""
         self._pauses += 1
         self._update_reading()
 
@@ -221,7 +221,7 @@ class FrameStream:
             outbox.popleft()  # an empty payload
 
     def _update_reading(self) -> None:
-        """Reads, unless somebody asked for a pause or the peer does not read."""
+        """Read, unless a pause was asked for, or the peer does not read."""
         if self._is_closed or self._always_reads:
             return
         water = LOW_WATER if not self._is_reading else HIGH_WATER

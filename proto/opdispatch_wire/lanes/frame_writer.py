@@ -63,7 +63,7 @@ class FrameWriter:
         """Whether a thread waits for the other side to take something."""
 
     def flush(self) -> None:
-        """Writes what there is, or leaves it to the thread that is writing.
+        """Write what there is, or leave it to the thread that is writing.
 
         Waits no longer than ``patience`` for the other side, while threads can be started. After
         an exception, such as Ctrl-C, the connection is of no use: half a frame may have been

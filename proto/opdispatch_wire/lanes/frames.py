@@ -105,7 +105,7 @@ class FrameReader:
         return self._buffer[self._end :]
 
     def received(self, count: int) -> None:
-        """Counts bytes that were written into ``space()``."""
+        """Count bytes that were written into ``space()``."""
         if self._long is not None:
             self._have += count
         else:

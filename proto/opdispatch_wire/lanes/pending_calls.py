@@ -67,7 +67,7 @@ class PendingCalls:
             on_done(error)
 
     def _expire(self, now: float) -> float | None:
-        """Tells those whose time has come; returns when to look again."""
+        """Tell those whose time has come; return when to look again."""
         with self._mutex:
             due = [n for n, (_, at) in self.calls.items() if at is not None and at <= now]
             late = [self.calls.pop(number)[0] for number in due]

@@ -132,7 +132,7 @@ class PeerMemory:
         self._refused: set[int] = set()
 
     def add_region(self, number: int, descriptor: int) -> None:
-        """Maps a region that the peer has passed; closes the descriptor, also on failure.
+        """Map a region that the peer has passed; close the descriptor, also on failure.
 
         Raises WireError if it is no sealed memfd, the number is taken, or there are too many;
         and OSError if there is no room for it here.

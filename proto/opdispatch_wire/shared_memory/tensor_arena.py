@@ -207,7 +207,7 @@ class TensorArena:
         self._tell(dropped)
 
     def close(self) -> None:
-        """Hands out no more blocks, and forgets its regions; blocks in use keep theirs mapped."""
+        """Hand out no more blocks, and forget its regions; blocks in use keep theirs mapped."""
         with self._lock:
             self._closed = True
             self._freed.clear()

@@ -54,7 +54,7 @@ class Fitness:
         self._lock = threading.Lock()  # protects the turn from "" to a problem
 
     def check(self, suspect: str = "") -> str:
-        """Looks; returns the problem."""
+        """Check the interpreter and return the problem."""
         return self.problem or self._note(find_problem(), suspect)
 
     def check_after(self, error: BaseException) -> str:

@@ -45,7 +45,7 @@ class Malformed(NamedTuple):
 
 
 def add_execution_service(server: grpc.aio.Server, servicer: object) -> None:
-    """Has ``servicer`` serve ``ExecutionService``; calls come to it as ReceivedCall."""
+    """Serve ``ExecutionService`` by ``servicer``; calls come to it as ReceivedCall."""
     add = execution_pb2_grpc.add_ExecutionServiceServicer_to_server
     # What is large comes in chunks on a stream, and beside those nothing should be.
     parsers: dict[str, Parse] = {

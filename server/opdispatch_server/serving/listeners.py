@@ -39,7 +39,7 @@ class SocketLock:
     """
 
     def __init__(self, path: Path) -> None:
-        """Takes the lock; raises AddressInUseError if a living daemon has it."""
+        """Take the lock; raise AddressInUseError if a living daemon has it."""
         self._path = path.with_name(path.name + ".lock")
         while True:
             self._file = open_lock_file(self._path)

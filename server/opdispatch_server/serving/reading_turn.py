@@ -150,7 +150,7 @@ class ReadingTurn:
             _wake(rest, following)
 
     def _start(self, turn: int) -> None:
-        """Has a thread begin with a turn that nobody has, or leaves it vacant."""
+        """Start a thread for a turn that no thread has, or leave it vacant."""
         try:
             self._start_thread(turn)
         except RuntimeError as error:  # of threading: the system's limit is reached

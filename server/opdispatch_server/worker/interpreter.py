@@ -228,7 +228,7 @@ class Interpreter:
         self._kernel_errors.flush(all_of_them=True)
 
     def stop(self) -> None:
-        """Ends the session from this side; calls that are running finish."""
+        """End the session from this side; calls that are running finish."""
         self._stopping.set()
 
     async def make_way(self) -> None:
@@ -294,7 +294,7 @@ class Interpreter:
     async def _follow(
         self, session: Session, stub: interpreter_pb2_grpc.InterpreterServiceStub, address: str
     ) -> str:
-        """Says hello, then carries out what the daemon says; why it says no more, if known."""
+        """Say hello, then carry out the daemon's orders; return why they ended, if known."""
         await session.write(pb.InterpreterMessage(hello=await self._hello(address)))
         tasks: list[asyncio.Task[None]] = []
         try:

@@ -40,7 +40,7 @@ class ReturningInterpreter:
         self._vanished: Interpreter | None = None
 
     def stop(self) -> None:
-        """Ends the session from this side; calls that are running finish."""
+        """End the session from this side; calls that are running finish."""
         self._stopping.set()
         if self._current is not None:
             self._current.stop()

@@ -12,7 +12,7 @@ def converse(
     add: Callable[[int], Callable[[], object]],
     many: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Answers until nobody asks any more.
+    """Answer until no more questions come.
 
     ``add`` makes an addition for a number of elements; ``many`` makes so many, so many at a time.
     """

@@ -22,7 +22,7 @@ class Adder:
 
 @contextmanager
 def cluster() -> Iterator[None]:
-    """Starts one, and ends it."""
+    """Start one, and end it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(num_cpus=2, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
     try:

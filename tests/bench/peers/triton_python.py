@@ -30,7 +30,7 @@ def add_arrays(requests: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarr
 
 
 def use_own_library() -> None:
-    """Has the server's models run in the library of this Python, and not in the system's."""
+    """Run the server's models in the library of this Python, and not in the system's."""
     folder = str(sysconfig.get_config_var("LIBDIR"))
     if os.environ.get("LD_LIBRARY_PATH") != folder:
         os.environ["LD_LIBRARY_PATH"] = folder

@@ -35,7 +35,7 @@ def send(connection: socket.socket, *parts: bytes | memoryview) -> None:
 
 
 def serve(connection: socket.socket) -> None:
-    """Adds what comes."""
+    """Add what comes."""
     while (message := receive(connection)) is not None:
         x, y = np.split(np.frombuffer(message, np.float32), 2)
         send(connection, memoryview(x + y).cast("B"))

@@ -80,7 +80,7 @@ class AloneRuns:
 
 
 async def _refuse_direct_calls(session: InterpreterSession) -> None:
-    """Has an interpreter take no direct calls, and waits for those that it runs."""
+    """Tell an interpreter to refuse direct calls, and wait for those that it runs."""
     if session.direct_lane and session.alive:
         rules = interpreter_pb2.DirectCalls(epoch=0)
         session.tell(interpreter_pb2.DaemonMessage(direct_calls=rules))

@@ -223,7 +223,7 @@ class KernelRuns:
         *,
         may_move: bool = False,
     ) -> execution_pb2.CallReply:
-        """Has the interpreter run a kernel; gives the slot back when the kernel has ended.
+        """Run a kernel in the interpreter; give the slot back when the kernel has ended.
 
         ``operators`` are those of a program. One that ``may_move`` is waited for no more when its
         interpreter becomes busy with another one: InterpreterDiedError, and the call can run

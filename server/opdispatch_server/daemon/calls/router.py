@@ -177,7 +177,7 @@ class CallRouter:
             self._idle.set()
 
     async def drain(self, grace: float) -> bool:
-        """Refuses new calls and waits for those in flight; False if they need longer."""
+        """Refuse new calls and wait for those in flight; return False if they need longer."""
         self._draining = True
         self._recovery.close()
         try:
@@ -247,7 +247,7 @@ class CallRouter:
         affects: Callable[[LibraryVersion], bool],
         error: OpdispatchError,
     ) -> None:
-        """Waits until an interpreter may have the operator again; raises ``error`` otherwise."""
+        """Wait until an interpreter may have the operator again; raise ``error`` otherwise."""
         if progress.patience is None:
             progress.patience = end_of_patience(context)
         await self._recovery.wait(affects, error, context.size_of(request), progress.patience)

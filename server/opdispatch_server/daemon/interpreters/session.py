@@ -210,7 +210,7 @@ class InterpreterSession:
         return checked_answer(reply)
 
     async def wait_for_direct_calls(self, load_id: int) -> None:
-        """Waits until it is running no direct call of a library, or has ended."""
+        """Wait until it is running no direct call of a library, or has ended."""
         if self.direct_lane and self.alive:
             wait = interpreter_pb2.AwaitDirectCalls(load_id=load_id)
             with contextlib.suppress(InterpreterDiedError):
@@ -357,7 +357,7 @@ class InterpreterSession:
             callback()
 
     async def explain_end(self) -> None:
-        """Waits, for a moment, until the session has ended and it is known why.
+        """Wait, for a moment, until the session has ended and it is known why.
 
         The end of a connection is often the first that is seen of the end of a process; only the
         system knows whether that was the process's own doing.

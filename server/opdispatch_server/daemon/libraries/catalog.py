@@ -86,7 +86,7 @@ class LibraryCatalog:
         return list(self._versions.get(name, ()))
 
     def set_versions(self, name: str, versions: list[LibraryVersion]) -> None:
-        """Notes which versions a name has from now on."""
+        """Note which versions a name has from now on."""
         if versions:
             self._versions[name] = versions
         else:

@@ -135,7 +135,7 @@ class InterpreterPools:
         )
 
     def shrink(self, pool: InterpreterPool | None, versions: Iterable[LibraryVersion]) -> None:
-        """Ends interpreters of a pool that are more than are wanted and hold none of ``versions``,
+        """End interpreters of a pool that are more than are wanted and hold none of ``versions``,
         which are all that there are.
         """
         if pool is None:

@@ -76,7 +76,7 @@ class LibraryJournal:
             raise
 
     async def record_drained(self, interpreter: str, *, drained: bool) -> None:
-        """Records that an interpreter takes nothing new, or does again. Raises JournalError."""
+        """Record that an interpreter takes nothing new, or does again. Raises JournalError."""
         await self._journal.record_drained(interpreter, drained)
 
     @property

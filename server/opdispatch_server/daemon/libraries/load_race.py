@@ -42,7 +42,7 @@ class LoadRace:
         self._changes = WakeUp()
 
     def open(self, version: LibraryVersion, replaced: LibraryVersion | None) -> None:
-        """Begins: it is this name's turn."""
+        """Begin: it is this name's turn."""
         self.version = version
         self.replaced = replaced
         self.opened.set()

@@ -88,7 +88,7 @@ class LibraryLoading:
         self._last_race: dict[str, LoadRace] = {}
 
     async def load(self, order: LoadOrder) -> LoadOutcome:
-        """Loads a library, or has an interpreter join those that hold it.
+        """Load a library, or have an interpreter join those that hold it.
 
         Raises what the import raised, the RegistrationError of a registration that does not fit,
         LibraryLoadError, InterpreterNotFoundError, RefusedError, InterpreterDiedError,

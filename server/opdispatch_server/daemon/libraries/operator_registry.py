@@ -42,7 +42,7 @@ class OperatorRegistry:
         self.epoch += 1
 
     def own(self, version: LibraryVersion) -> None:
-        """Notes whose the registrations of ``version`` are: before they are published."""
+        """Note whose the registrations of ``version`` are: before they are published."""
         for registration in version.registrations:
             self._owners[registration] = version
 
@@ -74,7 +74,7 @@ class OperatorRegistry:
     def check(
         self, registrations: Sequence[Registration], replacing: Sequence[RegistrationHandle]
     ) -> None:
-        """Raises the RegistrationError that ``publish`` would; changes nothing."""
+        """Raise the RegistrationError that ``publish`` would; change nothing."""
         with self.dispatcher.transaction() as transaction:
             self._swap(registrations, replacing)
             transaction.rollback()
@@ -85,8 +85,8 @@ class OperatorRegistry:
         replacing: Sequence[RegistrationHandle],
         above: Sequence[Sequence[RegistrationHandle]] = (),
     ) -> list[list[RegistrationHandle]]:
-        """Puts ``registrations`` in the place of what the handles own, below the kernels of those
-        ``above``, which are in their order; returns their handles, and all those above.
+        """Put ``registrations`` in the place of what the handles own, below the kernels of those
+        ``above``, which are in their order; return their handles, and all those above.
 
         Raises RegistrationError, and then changes nothing.
         """

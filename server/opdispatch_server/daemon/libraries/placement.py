@@ -86,7 +86,7 @@ class Placement:
         self.note_change()
 
     def restore_draining(self, names: Iterable[str]) -> None:
-        """Notes which interpreters were being drained before the daemon was started again."""
+        """Note which interpreters were being drained before the daemon was started again."""
         self._draining.update(names)
 
     def belongs(self, version: LibraryVersion, session: InterpreterSession) -> bool:
@@ -102,7 +102,7 @@ class Placement:
         return version.name in self._separation.apart
 
     async def claim(self, place: Place, library: str) -> InterpreterSession:
-        """Waits for an interpreter that imports nothing, and keeps it for one import of a library.
+        """Wait for an interpreter that imports nothing, and keep it for one import of a library.
 
         Raises InterpreterNotFoundError if there is none that could, busy or not, and
         RefusedError if the one that is asked for is being drained.

@@ -174,7 +174,7 @@ class LibraryRegistry:
             await self._health.library(version.name, serving=False)
 
     async def restore(self, timeout: float) -> bool:
-        """Loads what was adopted; False if that takes longer, and goes on in the background."""
+        """Load what was adopted; return False if that takes longer, going on in the background."""
         done, _ = await asyncio.wait({self._start(self._replicas.restore())}, timeout=timeout)
         await self._health.restoring(False)
         return bool(done)
@@ -326,7 +326,7 @@ class LibraryRegistry:
         return session
 
     async def stop(self) -> None:
-        """Ends what runs in the background, and takes no notice of interpreters any more."""
+        """End what runs in the background, and take no notice of interpreters any more."""
         self._stopped = True
         tasks = list(self._background)
         for task in tasks:
@@ -416,7 +416,7 @@ class LibraryRegistry:
             self.placement.end_draining(name)
 
     async def _give_up(self, version: LibraryVersion, error: OpdispatchError) -> None:
-        """Leaves a library listed with its error, until somebody loads or unloads it."""
+        """Leave a library listed with its error, until it is loaded or unloaded."""
         extra = about(Event.LIBRARY_FAILED, version)
         LOG.error("%s is given up: %s", version, error, extra=extra)
         version.state = VersionState.FAILED

@@ -86,7 +86,7 @@ class LibraryReplicas:
     # -- interpreters ---------------------------------------------------------------------------
 
     async def interpreter_joined(self, session: InterpreterSession) -> None:
-        """Tells a new interpreter of everything, and gives it what lacks one."""
+        """Tell a new interpreter of everything, and give it what lacks one."""
         await self._transaction.welcome(session, self._catalog.newest)
         ready = fields(Event.INTERPRETER_READY, interpreter=session.name)
         LOG.info("interpreter %s is ready (pid %d)", session.name, session.pid, extra=ready)
@@ -129,7 +129,7 @@ class LibraryReplicas:
     # -- looking after ----------------------------------------------------------------------------
 
     def look_after_all(self) -> None:
-        """Sees to whatever lacks interpreters, or holds one that is being drained."""
+        """See to whatever lacks interpreters, or hold one that is being drained."""
         # Those that do harm last: the others have done nothing.
         newest = sorted(
             self._catalog.newest(),
@@ -170,7 +170,7 @@ class LibraryReplicas:
                     await asyncio.wait(leaving)
 
     async def see_off(self, version: LibraryVersion, patience: float) -> None:
-        """Waits, for up to ``patience`` seconds, for the replicas that leave a version."""
+        """Wait, for up to ``patience`` seconds, for the replicas that leave a version."""
         leaving = [task for task, left in self._demotions.items() if left in version.replicas]
         if leaving:
             await asyncio.wait(leaving, timeout=patience)

@@ -349,7 +349,7 @@ class LibraryTransaction:
         above: Sequence[LibraryVersion] = (),
         others: Sequence[InterpreterSession] = (),
     ) -> None:
-        """Has the interpreter publish a version that passed every check, then publishes it.
+        """Publish a version that passed every check in the interpreter, then here.
 
         So do ``others``, which are replicas then; those that fail to are not.
         """

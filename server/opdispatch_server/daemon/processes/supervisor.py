@@ -198,7 +198,7 @@ class Supervisor:
         self._stopping = False
 
     def start(self) -> None:
-        """Starts the processes, and keeps them running until ``stop``."""
+        """Start the processes, and keep them running until ``stop``."""
         if sys.version_info < (3, 12) and has_process_descriptors():
             # As later versions do by themselves. A thread for each process, as this one has it, may
             # not be had; and the process, which runs by then, would be nobody's.

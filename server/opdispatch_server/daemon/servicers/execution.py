@@ -54,7 +54,7 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
     async def CallStream(  # noqa: N802
         self, requests: AsyncIterator[ReceivedCall], context: Context
     ) -> None:
-        """Calls operators, many at a time."""
+        """Call operators, many at a time."""
         budget = TensorBudget(
             self._max_call_bytes, "the large tensors of this connection", self._budget
         )

@@ -192,8 +192,9 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
                 return
 
     def stop(self) -> None:
-        """Ends every session that is not with an interpreter of the daemon's own, and has no new
-        ones: those are told that the daemon is stopping, too."""
+        """End every session that is not with an interpreter of the daemon's own, and have no new
+        ones: those are told that the daemon is stopping, too.
+        """
         self._is_stopping = True
         for session in self._sessions.all():
             self._end_if_stopping(session)

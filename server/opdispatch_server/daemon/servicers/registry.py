@@ -102,7 +102,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def LoadLibraryWithProgress(  # noqa: N802
         self, request: pb.LoadLibraryRequest, context: Context
     ) -> AsyncGenerator[pb.LoadLibraryProgress, None]:
-        """Loads a library; tells what takes long."""
+        """Load a library; tell what takes long."""
         async with aclosing(in_steps(functools.partial(self._load, request, context))) as steps:
             async for step in steps:
                 if isinstance(step, str):
@@ -187,7 +187,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def DrainInterpreter(  # noqa: N802
         self, request: pb.DrainInterpreterRequest, context: Context
     ) -> pb.DrainInterpreterReply:
-        """Empties an interpreter, or ends that."""
+        """Empty an interpreter, or end that."""
         session: InterpreterSession | None
         if request.undo:
             end_drain = self._libraries.end_drain(request.name)

@@ -82,7 +82,7 @@ class Journal:
 
     @asynccontextmanager
     async def recording(self, event: str, record: LibraryRecord) -> AsyncIterator[None]:
-        """Records what ``with``'s body does to a library; undoes that if the body raises.
+        """Record what ``with``'s body does to a library; undo that if the body raises.
 
         Nothing is written if the journal says that already, and is still there. ``event`` is what
         people call it: "load v2". Raises JournalError before the body is run, if the disk refuses.
@@ -110,7 +110,7 @@ class Journal:
         await self._write("drain" if drained else "undo drain", interpreter, change)
 
     async def close(self) -> None:
-        """Waits for what is being written, then gives the folder up. Idempotent."""
+        """Wait for what is being written, then give the folder up. Idempotent."""
         file, self._file = self._file, None
         await asyncio.to_thread(self._writer.shutdown)
         if file is not None:

@@ -175,7 +175,7 @@ class Keeping:
 async def _pin(
     table: RemoteValueTable, values: Collection[HeldValue], session: InterpreterSession | None
 ) -> None:
-    """Waits until all are in that interpreter, and has them stay; None: where each is.
+    """Wait until all are in that interpreter, and have them stay; None: leave each where it is.
 
     See Note [Where a value is].
     """

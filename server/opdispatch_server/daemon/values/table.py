@@ -256,7 +256,7 @@ class RemoteValueTable:
             self.release(value.holder, (value.number,))
 
     def has_moved(self, value: HeldValue, home: InterpreterSession, place: int) -> None:
-        """Notes that a value is in another interpreter now, and lets go of it where it was."""
+        """Note that a value is in another interpreter now, and let go of it where it was."""
         holder = value.holder
         if not holder.is_open or holder.values.get(value.number) is not value:
             self.has_not_moved(value, home, place)  # its client has gone meanwhile

@@ -142,7 +142,7 @@ class DaemonLane:
             self._put(self._open(lane_messages.HANDSHAKE_TIMEOUT))
 
     def close(self) -> None:
-        """Closes the connection; calls under way fail."""
+        """Close the connection; calls under way fail."""
         self._is_closed = True
         self._channel.close()
         if (lane := self._lane) is not None:

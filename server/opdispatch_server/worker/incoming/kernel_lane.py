@@ -163,7 +163,7 @@ class KernelLane:
             self._end(1)
 
     def close(self) -> None:
-        """Ends the connection; replies of kernels that still run are lost. Idempotent."""
+        """End the connection; replies of kernels that still run are lost. Idempotent."""
         self._is_closed = True
         self._watch.remove(self._turn)
         with contextlib.suppress(OSError):
@@ -226,7 +226,7 @@ class KernelLane:
         self._writer.put(FrameKind.WELCOME, welcome)
 
     def _serve(self, turn: int) -> None:
-        """Reads and runs while it is this turn. Raises EOFError, OSError, WireError at the end."""
+        """Read and run while it is this turn. Raises EOFError, OSError, WireError at the end."""
         while self._turn.is_at(turn):
             kind, payload = self._next_frame()
             if kind is FrameKind.CALL:
@@ -258,7 +258,7 @@ class KernelLane:
         return request, CalleeTensors([*arguments], size, is_limited=limited)
 
     def _take(self, request: execution_pb2.CallRequest, tensors: CalleeTensors, turn: int) -> None:
-        """Runs a call, and those that have waited for it to end; or leaves it to who does."""
+        """Run a call, and those that have waited for it to end; or leave it to who does."""
         try:
             call = LaneCall(self, request, self._rules.admit(self._number, request), tensors)
         except OpdispatchError as error:
@@ -393,7 +393,7 @@ class KernelLane:
         placed: PlacedTensors | None = None,
         tensors: CalleeTensors | None = None,
     ) -> None:
-        """Sends a reply, or keeps it for a moment in which others may follow.
+        """Send a reply, or keep it for a moment in which others may follow.
 
         What is ``placed`` in memory is the caller's then; ``tensors`` are beside the reply.
         """

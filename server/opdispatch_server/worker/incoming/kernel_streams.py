@@ -44,7 +44,7 @@ class KernelStreams(execution_pb2_grpc.ExecutionServiceServicer):
         self._streams: set[CallStream] = set()
 
     async def finish(self, patience: float) -> None:
-        """Waits, for up to ``patience`` seconds, until all calls are answered."""
+        """Wait, for up to ``patience`` seconds, until all calls are answered."""
         if finishing := [asyncio.create_task(stream.finish()) for stream in self._streams]:
             _, unfinished = await asyncio.wait(finishing, timeout=patience)
             for task in unfinished:
@@ -54,7 +54,7 @@ class KernelStreams(execution_pb2_grpc.ExecutionServiceServicer):
     async def CallStream(  # noqa: N802
         self, requests: AsyncIterator[ReceivedCall], context: Context
     ) -> None:
-        """Runs kernels."""
+        """Run kernels."""
         number = self._rules.new_lane()
         calls = KernelCalls(self._execution, self._rules, self._threads, number)
         whose = "the large tensors of this connection"

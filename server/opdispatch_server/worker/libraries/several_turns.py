@@ -29,7 +29,7 @@ class _TurnWait:
         self._given.set()
 
     def wait(self) -> None:
-        """Returns when it is its turn, or raises what it was refused with."""
+        """Return when it is its turn, or raise what it was refused with."""
         self._given.wait()
         if self._refusal is not None:
             raise self._refusal

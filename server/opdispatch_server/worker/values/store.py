@@ -79,8 +79,8 @@ class ValueStore:
         return _read_only(self._gone(message, at) if value is None else value)
 
     def begin_writes(self, wanted: _Wanted, deadline: float | None) -> Sequence[StoredValue]:
-        """Makes the caller a writer of these values, once each, until ``end_writes`` of what is
-        returned; waits for those that have them as other arrays: see Note [Values of two versions].
+        """Make the caller a writer of these values, once each, until ``end_writes`` of what is
+        returned; wait for those that have them as other arrays: see Note [Values of two versions].
 
         ``deadline`` is a time of ``time.monotonic``. Raises RemoteValueGoneError, DeviceError,
         DeviceMemoryError and DeadlineExceededError; the caller writes to none of them then.

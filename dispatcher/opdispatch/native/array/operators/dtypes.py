@@ -31,7 +31,7 @@ KINDS_OF_SCALAR = {bool: "b", int: "iufc", float: "fc", complex: "fc"}
 
 
 def check_numbers(name: str, dtype: np.dtype[Any]) -> None:
-    """Raises ArgumentError unless an array of that type, of a doubtful kind, has numbers."""
+    """Raise ArgumentError unless an array of that type, of a doubtful kind, has numbers."""
     if dtype.kind == "V" and not issubclass(dtype.type, np.void):
         return
     raise ArgumentError(
