@@ -156,7 +156,7 @@ def arguments(draw: st.DrawFn) -> tuple[Argument, ...]:
 
 @st.composite
 def returns(draw: st.DrawFn) -> tuple[Argument, ...]:
-    """Returns, with and without names."""
+    """Lists of returns, with and without names."""
     result = []
     for _ in range(draw(st.integers(0, 3))):
         type_ = draw(types | sized_types)

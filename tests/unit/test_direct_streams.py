@@ -130,7 +130,7 @@ def test_what_opens_after_the_end_is_closed(routes: Routes, streams: Streams):
 def test_an_interpreter_is_tried_again_when_there_are_threads_again(
     routes: Routes, monkeypatch: pytest.MonkeyPatch, name: str
 ):
-    """Calls go through the daemon until then."""
+    """Route calls through the daemon until then."""
     monkeypatch.setattr(direct_streams, "_UNREACHABLE_LASTS", 0.0)
     threads = ScarceThreads(monkeypatch, name)
     endpoint = resolve_endpoint("127.0.0.1:1", timeout=1, max_message_bytes=None)

@@ -42,7 +42,7 @@ class Signature(Protocol):
 
     @property
     def returns(self) -> Sequence[Argument]:
-        """Returns of the operator."""
+        """Declared results of the operator."""
 
     @property
     def is_vararg(self) -> bool:
