@@ -231,7 +231,7 @@ class Background:
         self._thread.join(LONGEST_WAIT)
 
     def result(self) -> Any:
-        """What the function returned; raises what it raised."""
+        """Return the function's result, or raise its error."""
         self._thread.join(LONGEST_WAIT)
         assert not self._thread.is_alive(), "it is still running"
         if self._error is not None:

@@ -102,7 +102,7 @@ def test_it_is_not_serving_without_an_interpreter_and_serving_with_the_next(
 
 
 class Changes:
-    """What a watch tells."""
+    """Changes that a watch reports."""
 
     def __init__(self, health: health_pb2_grpc.HealthStub, service: str) -> None:
         self._watch = health.Watch(health_pb2.HealthCheckRequest(service=service), timeout=120)

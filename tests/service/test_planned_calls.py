@@ -82,7 +82,7 @@ ARRAYS = {
 
 
 def outcome(call: Callable[[], Any], array: np.ndarray[Any, Any]) -> Any:
-    """What a call gives or raises, and what has become of its argument."""
+    """Return a call's result or error, and its argument afterwards."""
     try:
         result = call()
     except OpdispatchError as error:
