@@ -101,7 +101,7 @@ class UnloadedLibrary:
     active: Library | None
     """The version that is active now; None if the library is gone."""
     memory_bytes: int | None
-    """How much memory that gives back; None if nobody knows."""
+    """How much memory that gives back; None if unknown."""
     memory_exact: bool
     """Whether that is what interpreters had that ended with the library; otherwise it is by how
     much others have less than before, whatever else they did meanwhile."""

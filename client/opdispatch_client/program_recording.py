@@ -78,7 +78,7 @@ class Placeholder:
         raise ArgumentError(f"{self!r} is neither true nor false before the program has run")
 
     def to(self, device: str) -> NoReturn:
-        """Raise ArgumentError: of the devices where the program will run, nobody knows yet."""
+        """Raise ArgumentError: the devices where the program will run are unknown yet."""
         raise ArgumentError(
             f"{self!r} cannot be moved to {device!r} within a program",
             hint="move what is there with RemoteTensor.to() before, and let the program return the "

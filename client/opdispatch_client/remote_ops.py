@@ -237,7 +237,7 @@ class _Documentation:
 class _Annotations(dict[str, Any]):
     """``__annotations__`` of an operator are the daemon's, and its class has none.
 
-    This has to be in the class: where nothing is, Python puts a dict there as soon as somebody asks
+    This has to be in the class: where nothing is, Python puts a dict there on first access
     the class for it, as tools for documentation do, and operators would have that one.
     """
 

@@ -25,7 +25,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LONGEST_TIMEOUT = 365 * 86400.0
-"""A year in seconds. Neither gRPC nor Python's locks take any number, and nobody waits so long."""
+"""A year in seconds. gRPC and Python's locks refuse numbers beyond some; no wait is so long."""
 
 _LARGEST_COUNT = 2**32 - 1
 

@@ -83,7 +83,7 @@ class SessionMemory:
         self._arena.trim(idle_seconds=IDLE_SECONDS)
 
     def close(self) -> None:
-        """Give all back that nobody uses, and the rest as soon as nobody does."""
+        """Give all unused memory back, and the rest as soon as it is unused."""
         self._arena.close()
 
     def _share(self, put: Put) -> CallerLaneMemory:

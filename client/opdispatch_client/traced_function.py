@@ -71,7 +71,7 @@ class TracedFunction:
         with self._lock:
             try:
                 trace = self._traces.get(key)
-            except TypeError:  # a set, say: nobody knows whether it is still the same
+            except TypeError:  # a set, say: it may have changed
                 return self._trace(args, kwargs), inputs
             if trace is not None:
                 self._traces.move_to_end(key)

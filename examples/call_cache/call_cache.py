@@ -224,7 +224,7 @@ def _flat(values: Sequence[Any]) -> list[Any]:
 
 
 def _copy(value: Any) -> Any:
-    """So that nobody writes to what is remembered, or shares a tensor with another caller."""
+    """So that no caller writes to what is remembered, or shares a tensor with another caller."""
     if isinstance(value, list):
         return [_copy(each) for each in value]
     array = _array_of(value)
@@ -237,7 +237,7 @@ def _call(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
     """The fallback: every call of a block arrives here, with its arguments on ``stack``."""
     entered = _entered.get()
     below = keys & _BELOW
-    if entered is None:  # somebody else has added the key
+    if entered is None:  # another thread has added the key
         op.redispatch_boxed(below, stack)
     else:
         entered.cache.call(op, below, stack)

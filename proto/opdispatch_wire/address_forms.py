@@ -133,7 +133,7 @@ def check_socket_folder(folder: Path) -> None:
 def check_private_folder(folder: Path) -> None:
     """Raise UnsafeAddressFormError if others can put a socket into ``folder``.
 
-    A folder that does not exist is fine: nobody can answer from there.
+    A folder that does not exist is fine: no daemon can answer from there.
     """
     try:
         status = folder.lstat()

@@ -79,7 +79,7 @@ def default_address() -> str:
 def check_private_folder(folder: Path) -> None:
     """Raise UnsafeAddressError if others can put a socket into ``folder``.
 
-    A folder that does not exist is fine: nobody can answer from there.
+    A folder that does not exist is fine: no daemon can answer from there.
     """
     with _errors_of_ours():
         address_forms.check_private_folder(folder)

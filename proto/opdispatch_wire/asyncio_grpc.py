@@ -37,7 +37,7 @@ def asyncio_channel(target: str, options: Sequence[tuple[str, int]]) -> grpc.aio
 def _writes_of_wakeups_not_blocking() -> Iterator[None]:
     """gRPC makes its sockets with the first server or channel, and keeps them to itself.
 
-    They stay as they are if somebody else's server or channel was the first one.
+    They stay as they are if another library's server or channel was the first one.
     """
     ours = threading.get_ident()
 

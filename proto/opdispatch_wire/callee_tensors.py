@@ -59,7 +59,7 @@ class CalleeTensors:
             raise WireError(f"{at}.chunked: no {length} bytes of a tensor {number} are there")
         contents = contents_of(data, copies=writable)
         if contents.base is None:
-            self._arguments[number] = None  # nobody needs the frame for it any more
+            self._arguments[number] = None  # the frame is not needed for it any more
         contents.flags.writeable = writable
         return np.ndarray(shape, dtype, buffer=contents.data)
 

@@ -98,7 +98,7 @@ class CallerTensors(CallTensors):
         return None
 
     def begin_again(self) -> None:
-        """The arguments are sent another time, to somebody else."""
+        """The arguments are sent another time, to another receiver."""
         self._sent = self._received = self._to_receive = 0
 
     def move_inline(self, request: execution_pb2.CallRequest) -> None:

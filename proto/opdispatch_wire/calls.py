@@ -16,7 +16,7 @@ Note [Arguments that are written to]
     Those that are remote change where they are, and nothing is sent back.
 
     Only dense tensors can be: how many values a sparse one has may change, and what its caller has
-    in hand is somebody else's class.
+    in hand is another library's class.
 
     An array that is given twice is two to the callee, but in shared memory. If both are written to,
     what was written to one is not in the other, and the caller refuses them.

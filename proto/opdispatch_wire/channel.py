@@ -68,7 +68,7 @@ def server_options(
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", _SHORTEST_PING_INTERVAL_MS),
-        # A port that is in use is an error, not shared with whoever has it.
+        # A port that is in use is an error, not shared with its owner.
         ("grpc.so_reuseport", 0),
     ]
 

@@ -40,7 +40,7 @@ Buffer = memoryview
 
 
 class CallTensors:
-    """The large tensors of one call, beside its messages. Belongs to whoever has the call."""
+    """The large tensors of one call, beside its messages. Belongs to the owner of the call."""
 
     def __init__(self, *, results_of_any_size: bool = True) -> None:
         self.results_of_any_size = results_of_any_size
@@ -110,7 +110,7 @@ class LargeMessage:
         self.size = sum(len(tensor) for tensor in tensors)
         """The bytes of its tensors."""
         self.is_dropped = False
-        """Nobody waits for it any more: set by any thread, and no chunk follows."""
+        """Set by any thread when it is not awaited any more, and no chunk follows."""
         self.is_finished = False
         """Whether the message itself has been taken."""
         self._pieces = self._cut(list(tensors), message, chunk_bytes, on_sent)
@@ -131,7 +131,7 @@ class LargeMessage:
     ) -> Generator[bytes]:
         for number in range(len(tensors)):
             yield from self._cut_tensor(number, tensors[number], chunk_bytes, on_sent)
-        tensors.clear()  # nobody needs them any more, though this message is still to be sent
+        tensors.clear()  # they are not needed any more, though this message is still to be sent
         self.is_finished = True
         yield message
 

@@ -7,7 +7,7 @@
     caller                                take_generator_uses
 
 The caller's generator goes on where the callee's ended, so that a sequence of calls has the same
-numbers, whoever runs each of them.
+numbers, in whichever process each runs.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Tensors of other layouts than the dense one <-> the kinds of ``v1.Value`` that they are.
 
     array, parts, facts  ->  fill_layout          a dense Tensor for each part
-    whoever decodes          layout_from_parts  <-  the decoded parts
-    whoever chooses          WireLayoutTensor       its parts are WireTensors
+    the decoder             layout_from_parts  <-  the decoded parts
+    the router              WireLayoutTensor       its parts are WireTensors
 
 What parts have to be is said by the layouts themselves, in ``opdispatch.arrays``. Shapes and dtypes
 are checked wherever such a tensor is looked at; elements that say where others are, by whoever
 decodes them, in memory that the sender cannot change any more. A tensor is also checked before it
-is sent, so that the error is one of whoever has made it, and not of whoever gets it.
+is sent, so that the error is one of the maker, and not of the receiver.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def layout_from_parts(message: values_pb2.Value, name: str, parts: Sequence[Any]
 class WireLayoutTensor:
     """Such a tensor as it came, its parts checked but not decoded; a tensor for the dispatcher.
 
-    For whoever only chooses a kernel: ``message`` can be passed on as it is.
+    To choose a kernel by: ``message`` can be passed on as it is.
     """
 
     __slots__ = (
@@ -187,7 +187,7 @@ register_tensor_type(WireLayoutTensor, described_as="a tensor")
 
 
 def _own(part: Any) -> Any:
-    """A copy that nobody else can write to."""
+    """A copy of one's own, safe from other writers."""
     if not isinstance(part, np.ndarray):
         return part  # it has been copied onto its device
     copy = part.copy()

@@ -64,7 +64,7 @@ class FolderContent:
     """A package folder as a zip archive, with the package at its top level.
 
     Left out are hidden files and folders, and byte code. Nothing is compressed: weights would
-    not get smaller, and the archive is the same whoever makes it. Raises LibraryLoadError if a
+    not get smaller, and the archive is the same on every machine. Raises LibraryLoadError if a
     file cannot be read, or its name is not UTF-8.
     """
 

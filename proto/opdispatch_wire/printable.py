@@ -1,7 +1,7 @@
 """Text of unknown origin, as a terminal or a log may show it.
 
 A terminal obeys control characters: they move the cursor, change its title, hide or reorder what
-stands beside them; and a line break in a log makes a line that nobody wrote. Names, documentation,
+stands beside them; and a line break in a log forges a line. Names, documentation,
 exceptions and output of libraries are printed only through these functions.
 """
 

@@ -1,6 +1,6 @@
 """Programs as messages: what is checked before anything of one runs.
 
-A program travels as bytes, so that whoever gets it again knows it by them.
+A program travels as bytes, so that a receiver recognizes it by them.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class _ReferenceCheck:
 def _check_count(data: bytes) -> None:
     """Count the steps without parsing them; who parses says what else may be wrong.
 
-    Not for long, whatever else there is: nobody else is served meanwhile.
+    Not for long, whatever else there is: no other caller is served meanwhile.
     """
     position = steps = fields = 0
     while position < len(data):

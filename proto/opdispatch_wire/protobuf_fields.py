@@ -32,7 +32,7 @@ class Field(NamedTuple):
 
 
 class FieldLimit:
-    """How many fields may still be read; ``error`` is raised by whoever reads more."""
+    """How many fields may still be read; ``error`` is raised if more are read."""
 
     def __init__(self, left: int, error: Exception) -> None:
         self.left = left

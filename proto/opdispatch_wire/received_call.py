@@ -1,6 +1,6 @@
 """A call out of the bytes that came, unless it has more parts than a call may have.
 
-Protobuf makes an object of each part, and no other thread runs meanwhile; whoever routes the call
+Protobuf makes an object of each part, and no other thread runs meanwhile; the router of the call
 looks at each of them. So they are counted before: a glance at the bytes is enough for that.
 """
 

@@ -33,7 +33,7 @@ def is_trusted(user: int) -> bool:
 def check_socket_owner(address: str) -> None:
     """Raise UnsafeAddressFormError if another user's process listens at a unix socket.
 
-    gRPC does not ask, and a socket in a folder that others can write to could be anybody's. Of a
+    gRPC does not ask, and a socket in a folder that others can write to could be any user's. Of a
     TCP port, and of a socket at which nothing listens, nothing is said. Does not wait.
     """
     parsed = parse_address(address)
@@ -47,7 +47,7 @@ def check_socket_owner(address: str) -> None:
         except BlockingIOError:  # so many are waiting that it is not our turn
             process, user = 0, Path(parsed.path).stat().st_uid
         except OSError:
-            return  # gRPC says why nobody answers
+            return  # gRPC says why there is no answer
     if not is_trusted(user):
         whose = f"process {process} of user {user}" if process else f"user {user}"
         raise UnsafeAddressFormError(

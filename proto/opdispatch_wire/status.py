@@ -124,7 +124,7 @@ def find_status_code(error: BaseException) -> grpc.StatusCode:
 def status_from_error(error: BaseException) -> status_pb2.Status:
     """The status of an error, at most ``MAX_STATUS_BYTES`` long when serialised.
 
-    Of an error that is not ours, only the type is told: the rest may be nobody's business. What the
+    Of an error that is not ours, only the type is told: the rest may be private. What the
     system refuses for want of a resource becomes a ResourceLimitError.
     """
     error = find_resource_limit(error) or error
@@ -210,7 +210,7 @@ def error_from_rpc(rpc_error: grpc.RpcError, *, address: str) -> OpdispatchError
             try:
                 return error_from_status(status_pb2.Status.FromString(value))
             except DecodeError:
-                break  # somebody else's; the code says enough
+                break  # another library's; the code says enough
     match code:
         case _C.UNAVAILABLE:
             return _unavailable(details, address)

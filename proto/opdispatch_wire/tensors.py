@@ -84,7 +84,7 @@ class TensorMemory(Protocol):
 
 
 class CalleeTensorMemory(TensorMemory, Protocol):
-    """A ``TensorMemory`` of whoever serves the call."""
+    """A ``TensorMemory`` of the side that serves the call."""
 
     def is_in_place(self, sent: values_pb2.Value, value: object) -> bool:
         """Whether an argument's contents after the call are where the caller sees them."""
@@ -97,7 +97,7 @@ class CalleeTensorMemory(TensorMemory, Protocol):
 
 
 class CallerTensorMemory(TensorMemory, Protocol):
-    """A ``TensorMemory`` of whoever makes the call."""
+    """A ``TensorMemory`` of the side that makes the call."""
 
     def contents_of(self, value: object) -> Array | None:
         """The contents of an argument after a call that wrote to it where it was put."""
@@ -106,7 +106,7 @@ class CallerTensorMemory(TensorMemory, Protocol):
 class WireTensor:
     """A tensor as it came, checked but not decoded; counts as a tensor for the dispatcher.
 
-    For whoever only chooses a kernel: ``message`` can be passed on as it is.
+    To choose a kernel by: ``message`` can be passed on as it is.
     """
 
     __slots__ = ("device", "dtype", "key_bits", "message", "requires_grad", "shape")

@@ -46,7 +46,7 @@ class Write:
     value: Stamp
     started: float
     finished: float | None
-    """None if nobody knows when, or whether, it took effect: nothing was heard of it."""
+    """None if it is unknown when, or whether, it took effect: nothing was heard of it."""
     certain: bool = True
     """False if it may not have taken effect, but not later than when it finished."""
 
@@ -165,16 +165,16 @@ class _Register:
         return f"{what} by {self._surely_done(follower):.6f}"
 
     def _surely_done(self, write: Write) -> float:
-        """When the write had taken effect for certain: it ended, or somebody had read it."""
+        """When the write had taken effect for certain: it ended, or a read had seen it."""
         ended = write.finished if write.certain and write.finished is not None else math.inf
-        # With several writers of one value, nobody knows whose value was read.
+        # With several writers of one value, it is unknown whose value was read.
         is_only_writer = len(self._writers[write.value]) == 1
         return min(ended, self._first_read[write.value]) if is_only_writer else ended
 
     def _find_first_reads(self) -> dict[Stamp, float]:
         first: dict[Stamp, float] = defaultdict(lambda: math.inf)
         for read in self._reads:
-            # PRESENT, too, which is nobody's stamp.
+            # PRESENT, too, which is no library's stamp.
             first[read.value] = min(first[read.value], read.finished)
         return first
 

@@ -30,7 +30,7 @@ class RaceOptions:
 
     address: str
     tcp_address: str
-    """The same daemon's: every second caller calls there, over a stream. Empty: nobody does."""
+    """The same daemon's: every second caller calls there, over a stream. Empty: none does."""
     seconds: float
     loaders: int
     callers: int

@@ -40,7 +40,7 @@ class Stamps:
         self._of_digest: dict[str, tuple[str, int]] = {}
 
     def new_text(self, namespace: str) -> tuple[int, str]:
-        """A stamp that nobody has, and the library that answers with it."""
+        """A new stamp, and the library that answers with it."""
         stamp = next(self._next)
         text = library_text(namespace, stamp, self._operators)
         self._of_digest[hashlib.sha256(text.encode()).hexdigest()] = namespace, stamp
@@ -50,7 +50,7 @@ class Stamps:
         """The stamp of a version that the daemon names; absent if it names none."""
         if library is None:
             return ABSENT
-        # A digest that is unknown here belongs to no text of ours: 0 is nobody's stamp.
+        # A digest that is unknown here belongs to no text of ours: 0 is no library's stamp.
         return self._of_digest.get(library.sha256, ("", 0))[1]
 
     def all_of(self, namespace: str) -> list[int]:
@@ -184,7 +184,7 @@ class Loader:
         excused = self._disruptions.excuses(error)
         self.log.add_error(what, error, excused=excused)
         if error.facts.get("started") == "no":
-            time.sleep(_RETRY_PAUSE_SECONDS)  # nobody is there; let them come
+            time.sleep(_RETRY_PAUSE_SECONDS)  # none is there; let them come
             return
         ended = finished if excused else None
         self.log.writes += [Write(name, value, started, ended, certain=False) for value in values]
@@ -285,7 +285,7 @@ class Waiter:
         except WaitTimeoutError:
             finished = perf_counter()
             self.log.counts["waits in vain"] += 1
-            # Had it been there all that time, somebody should have said so. An operator whose
+            # Had it been there all that time, some reply should have said so. An operator whose
             # interpreter was killed is away for a short while.
             if timeout > grace or not away:
                 absent_since = max(started, finished - grace)

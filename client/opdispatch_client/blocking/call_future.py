@@ -22,7 +22,7 @@ class CallFuture(Future[Any]):
         self._run_callback = run_callback
         self._ends = [on_end]
         self.cancel_call: Callable[[], None] | None = None
-        """Tells the other side that nobody waits any more; set when the call has begun."""
+        """Tells the other side that no reply is awaited any more; set when the call has begun."""
 
     def cancel(self) -> bool:
         """Cancel the call, unless it is done; whether it is cancelled now, or was before."""
@@ -59,7 +59,7 @@ class CallFuture(Future[Any]):
                 self._tell_of_cancellation()
 
     def _tell_of_cancellation(self) -> None:
-        """Tell those that wait for several futures; whoever has ended this one does so."""
+        """Tell those that wait for several futures. The thread that ended this one calls it."""
         self.set_running_or_notify_cancel()
 
     def _end(self) -> bool:

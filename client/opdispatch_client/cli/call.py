@@ -130,7 +130,7 @@ def call(
     returns = list_returns(result, read.schema)
     if settings.json:
         document: dict[str, Any] = {"returns": [value_to_json(value) for _, value in returns]}
-        # On one line: a number to a line is no help to anybody.
+        # On one line: a number to a line is no help.
         print_json(document | ({"trace": lines} if trace else {}), indent=None)
     else:
         print_lines(map(str, lines))

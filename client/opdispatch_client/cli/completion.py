@@ -15,7 +15,7 @@ from opdispatch_wire.printable import printable_line
 if TYPE_CHECKING:
     from opdispatch_client.blocking import Session
 
-# Whoever presses the tabulator key does not wait for a daemon that is not well.
+# The tabulator key must not wait for a daemon that is not well.
 _TIMEOUT = 2.0
 _VARIABLE = "_OPDISPATCH_COMPLETE"
 

@@ -21,7 +21,7 @@ class Exit(IntEnum):
     FAILED = 1  # the request failed
     USAGE = 2  # the command line is wrong; nothing was sent
     INTERRUPTED = 130  # Ctrl-C
-    BROKEN_PIPE = 141  # whoever read the output has gone
+    BROKEN_PIPE = 141  # the reader of the output has gone
 
 
 class CommandError(Exception):

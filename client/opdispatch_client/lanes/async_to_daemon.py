@@ -116,7 +116,7 @@ class AsyncDaemonLane:
             raise self._endpoint.closed_error()
         if not attempt.done():
             raise TimeoutError
-        if attempt.cancelled():  # by somebody who cancels all tasks
+        if attempt.cancelled():  # by code that cancels all tasks
             raise LaneClosedError("the attempt to open it again was cancelled", was_sent=False)
         if (error := attempt.exception()) is not None:
             raise copy_of_error(error)
@@ -133,7 +133,7 @@ class AsyncDaemonLane:
     def _forget_attempt(self, attempt: asyncio.Task[None]) -> None:
         self._attempt = None
         if not attempt.cancelled():
-            attempt.exception()  # nobody may wait any more: asyncio need not complain of that
+            attempt.exception()  # perhaps not awaited any more: asyncio need not complain of that
 
     async def _choose(self, path: str, limit: int) -> tuple[str, AsyncCallLane | None]:
         endpoint, wanted = self._endpoint, self._endpoint.lane

@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable
 
 TEND_SECONDS = 1.0
-"""How long memory of an interpreter's may stay taken that nobody here looks at any more."""
+"""How long, in seconds, unused memory of an interpreter's may stay taken."""
 
 
 class MemoryTender:
     """A thread that comes with ``wake`` and goes when ``tend`` says that there is nothing to do.
 
-    Guards      ``_lock`` guards ``_is_there``: the thread is there, or nobody woke it after it
+    Guards      ``_lock`` guards ``_is_there``: the thread is there, or no wake-up came after it
                 had asked ``tend`` for the last time, or it could not be started: it is, with the
                 next ``wake`` that finds a thread.
     """

@@ -82,7 +82,7 @@ class DirectRoute:
 class Routes:
     """By the shapes of calls; see ``call_shape``. Any thread may ask.
 
-    ``_mutex`` is held for changes; whoever reads sees the table before or after one.
+    ``_mutex`` is held for changes; readers see the table before or after one.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ class DaemonLane:
         self.name = "grpc"
         """What kind of lane it is."""
         # Protects `_lane`, `_attempt` and `_is_closed` where they change: after `close` there is
-        # no new lane and no attempt, and whoever takes an attempt away says how it has ended.
+        # no new lane and no attempt, and the one that takes an attempt away says how it ended.
         self._guard = threading.Lock()
         self._attempt: Future[CallLane] | None = None  # to open the lane again
 

@@ -45,7 +45,7 @@ def waiting_call(way: DirectWay[InterpreterLane]) -> WaitingCall:
 
 
 class WaitingCalls:
-    """Any thread may use it: each change is one step, and whoever looks does so in a copy."""
+    """Any thread may use it: each change is one step, and readers use a copy."""
 
     __slots__ = ("_calls",)
 

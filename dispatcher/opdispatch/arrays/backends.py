@@ -19,7 +19,7 @@ PLAIN_KEY_BITS: dict[type, int] = {}
 """The keys of every instance of a plain array type that has been seen. Types come and go one at a
 time, so that generated code may read it without a lock."""
 
-# Protects the order of changes; whoever reads sees a whole tuple. The newest first.
+# Protects the order of changes; readers see a whole tuple. The newest first.
 _mutex = threading.Lock()
 _backends: tuple[ArrayBackend, ...] = ()
 # Which of them has the arrays of a class, once it has been asked.
@@ -64,7 +64,7 @@ class BackendRegistration:
     def retire(self) -> None:
         """Have it make no arrays any more; those that it has made stay tensors. Idempotent.
 
-        It is forgotten with the last of them, and with whoever else knows it.
+        It is forgotten with the last of them, and with every other reference to it.
         """
         with _mutex:
             self._publish(self._others(), weakref.ref(self.backend))

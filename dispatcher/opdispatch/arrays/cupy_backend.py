@@ -155,7 +155,7 @@ class CupyBackend(ArrayBackend):
         if number is None:
             return b""
         if device not in self._ids:
-            # Not as the current one: it may be somebody else's, of whom it is asked.
+            # Not as the current device, which may be another caller's.
             with self._errors(f"{device!r} cannot be used", self.device_type) as cupy:
                 self._ids[device] = device_id_of(cupy, number)
         return self._ids[device]
@@ -326,7 +326,7 @@ def _with_room(cupy: Any, allocate: Callable[[], T]) -> T:
 
 
 def free_unused(cupy: Any) -> None:
-    """Give back what CuPy's pools hold and nobody uses."""
+    """Give back what CuPy's pools hold unused."""
     with suppress(Exception):  # after some errors nothing works any more
         cupy.get_default_memory_pool().free_all_blocks()
         cupy.get_default_pinned_memory_pool().free_all_blocks()

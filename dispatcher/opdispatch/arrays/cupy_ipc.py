@@ -2,7 +2,7 @@
 
 A handle stands for a whole allocation, of which CuPy's pool hands out parts; so the place of an
 array in it goes along. What is opened is copied at once, on the GPU, and closed: two processes
-never write to one array, and nobody reads memory that its owner has given to somebody else
+never write to one array, and none reads memory that its owner has given to another one
 (``opdispatch_server.worker.values.device_exports`` sees to that). CUDA counts how often a process
 has opened one allocation, so that threads need not know of each other.
 """

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class DeviceMemory:
     """Where the elements of an array are: some bytes of an allocation, which is shared whole.
 
-    What another process says of it may be wrong: whoever reads it checks it.
+    What another process says of it may be wrong: the reader checks it.
     """
 
     device_id: bytes

@@ -36,7 +36,7 @@ def count_transfer(
 def device_transfers() -> dict[str, DeviceTransfers]:
     """By device, such as ``"cuda:0"``: those that there were.
 
-    Backends count what they copy; what kernels copy with the library of their arrays, nobody does.
+    Backends count what they copy; what kernels copy with their arrays' library is not counted.
     """
     with _mutex:
         return dict(sorted(_transfers.items()))

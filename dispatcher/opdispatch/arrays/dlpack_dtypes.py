@@ -1,7 +1,7 @@
 """Host memory by DLPack, also of element types that NumPy's DLPack has not: bfloat16 and float8.
 
 A capsule says what its elements are in a ``DLDataType`` (``dlpack.h``, of major version 1 and
-before), and is nobody else's from when it is asked for until it is taken. In between, elements of
+before), and is not shared from when it is asked for until it is taken. In between, elements of
 ml_dtypes are said to be unsigned integers of the same width, which NumPy takes, or those that NumPy
 gives are said to be what they are.
 """
@@ -128,7 +128,7 @@ class _AsIntegers:
 def _data_type_in(capsule: Any) -> _DataType:
     """Where a capsule says it. Raises BufferError if it is none, was used, or is of another kind.
 
-    It is the capsule's memory: whoever asks keeps that.
+    It is the capsule's memory: the caller keeps that alive.
     """
     found: _DataType
     if _is_valid(capsule, b"dltensor"):

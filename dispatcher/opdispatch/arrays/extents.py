@@ -3,8 +3,8 @@
 Note [Sizes that wrap around]
     NumPy refuses an array that no address space has room for. CuPy multiplies extents in 64 bits
     and does not look: it takes no memory for 2**61 numbers of 8 bytes, and a kernel that fills
-    them, or reads them, goes beyond, where other values of the process are. So whoever makes an
-    array on a GPU, of sizes that somebody else has given, checks them first.
+    them, or reads them, goes beyond, where other values of the process are. So code that makes an
+    array on a GPU, of sizes from outside, checks them first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arrays of other libraries that arrive from outside: PyTorch's, JAX's, whoever speaks DLPack."""
+"""Arrays of other libraries that arrive from outside: PyTorch's, JAX's, any with DLPack."""
 
 from __future__ import annotations
 

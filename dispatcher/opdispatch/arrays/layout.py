@@ -3,7 +3,7 @@
     array   ->  parts(array), facts(array)      the dense arrays that it consists of, and the rest
     array   <-  assemble(parts, facts)
 
-A tensor that is not laid out densely travels, moves and is kept as its parts. Whoever gets parts
+A tensor that is not laid out densely travels, moves and is kept as its parts. Code that gets parts
 from outside checks them first: ``check_parts`` looks at shapes and dtypes, so that it can be asked
 of arrays whose elements are elsewhere, and ``check_elements`` at what no kernel could bear. Whoever
 gives an array away takes it apart with ``checked_parts``: since it was made, its parts may have
@@ -111,7 +111,7 @@ class Layout(ABC):
                 raise device_mismatch(f"a {self.name} tensor", devices[0], device, parts="parts")
 
     def checked_parts(self, array: Any) -> tuple[tuple[Any, ...], Facts]:
-        """The parts and the rest of an array that anybody may have changed.
+        """The parts and the rest of an array that may have been changed.
 
         Raises ArgumentError unless they still fit together, and DeviceError.
         """

@@ -1,4 +1,4 @@
-"""Arrays whose elements are computed when somebody needs them."""
+"""Arrays whose elements are computed on first use."""
 
 from __future__ import annotations
 

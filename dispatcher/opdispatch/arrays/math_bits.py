@@ -1,6 +1,6 @@
 """Arrays that stand for the conjugates, or the negatives, of the elements that are stored.
 
-What PyTorch calls a tensor with the conjugate or negative bit: nothing is computed until somebody
+What PyTorch calls a tensor with the conjugate or negative bit: nothing is computed until something
 needs the elements. https://docs.pytorch.org/docs/2.13/generated/torch.conj.html
 """
 

@@ -42,7 +42,7 @@ class PinnedCopies:
         self._cuda = cupy.cuda
         self._lock = threading.Lock()
         self._stream = cupy.cuda.Stream(non_blocking=True)
-        # The first one is for whoever calls.
+        # The first one is for the calling thread.
         self._copiers = [_Copier(cupy.cuda, self._stream) for _ in range(COPIERS)]
         runtime = cupy.cuda.runtime
         self._threads = ThreadPoolExecutor(

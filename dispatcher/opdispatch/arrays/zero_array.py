@@ -15,7 +15,7 @@ ZERO_TENSOR = bits_of_key(DispatchKey.ZeroTensor)
 
 
 class ZeroArray(LazyArray):
-    """Zeros on a device, with the key ZeroTensor beside its backend's; nobody writes to them.
+    """Zeros on a device, with the key ZeroTensor beside its backend's; they are never written to.
 
     Raises DeviceError for a device that no backend has, and TypeError for what is no dtype.
     """

@@ -10,7 +10,7 @@ hooks         functions that see gradients on the way
 move          a tensor's way to another device
 elsewhere     tensors whose history another process has
 saved_tensor  tensors that are kept for the way back, and are checked when they are used
-context       what functions of somebody's keep
+context       what users' functions keep
 function      steps of the graph that are written by hand
 function_node what they leave behind
 inference_tensor  tensors that are never part of a graph

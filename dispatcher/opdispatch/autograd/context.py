@@ -1,4 +1,4 @@
-"""What is kept of a call whose way back is a function of somebody's.
+"""What is kept of a call whose way back is a user's function.
 
 Mirrors ``FunctionCtx`` of ``torch/autograd/function.py``.
 """

@@ -2,7 +2,7 @@
 
 Note [Histories elsewhere]
     Processes hand each other elements, and no graphs. A gradient that came by such a tensor would
-    lack what the other process's graph adds to it, and nobody could tell by looking at it. So what
+    lack what the other process's graph adds to it, and that could not be seen. So what
     is incomplete is an error:
 
     - what a call made in another process has a ``CallElsewhere`` for it, with edges to the tensors

@@ -189,7 +189,7 @@ def _made_by(node: Node, number: int, result: Any, *, is_argument: bool = False)
     """A result as what a node has made, whatever history it has.
 
     Where that is another tensor's elements, they are not to be written to through it: the node says
-    what becomes of gradients, and nobody knows what a write would be to it.
+    what becomes of gradients, and the effect of a write on it is unknown.
     """
     meta = meta_of(result)
     if is_argument or (result.requires_grad and meta.view is not None):

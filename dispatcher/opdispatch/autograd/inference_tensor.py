@@ -23,7 +23,7 @@ _KEYS_OF_AUTOGRAD = (AUTOGRAD_KEYSET | DispatchKeySet.of(DispatchKey.ADInplaceOr
 
 
 class _NoVersion(VersionCounter):
-    """The counter of all inference tensors: there is nothing to count, and nobody may ask."""
+    """The counter of all inference tensors: there is nothing to count, and no reading it."""
 
     __slots__ = ()
 

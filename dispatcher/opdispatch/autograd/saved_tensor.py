@@ -90,7 +90,7 @@ def save_tensor(tensor: Any) -> SavedTensor:
 def save_result(tensor: Any) -> SavedResult:
     """Save a result for the backward pass."""
     counter = counter_of(tensor)
-    # Of somebody's class, a tensor of it: what it is made of is the class's own affair.
+    # Of a user's class, a tensor of it: what it is made of is the class's own affair.
     array = tensor.array if tensor._is_plain else tensor.detach()
     return array, tensor.key_bits, counter, counter.value
 

@@ -148,7 +148,7 @@ def move_retained(meta: AutogradMeta, before: Edge | None) -> None:
 class AccumulateGrad(Node):
     """Where the way ends: adds to ``grad`` of a tensor that nothing has made.
 
-    The tensor keeps it, and not the other way round: nobody could see a gradient of one that is
+    The tensor keeps it, and not the other way round: no caller could see a gradient of one that is
     gone.
     """
 

@@ -185,7 +185,7 @@ class KernelFunction:
     def unboxed(self, op: KernelOperator, keys: DispatchKeySet) -> UnboxedFunction:
         """The kernel as a function of ``op``'s arguments, for calls with ``keys``.
 
-        It is for ``op`` as it is now: whoever keeps it does so in its ``OperatorState``.
+        It is for ``op`` as it is now: keep it only in its ``OperatorState``.
         """
         if self._boxed is not None:
             return unboxed_from_boxed(self._boxed, op, keys)

@@ -116,5 +116,5 @@ def compute_slot(
     if (fallback := fallbacks.get(key)) is not None:
         return Slot(fallback, "backend fallback")
 
-    # 4. Nobody's.
+    # 4. None is registered.
     return Slot(None, MISSING)

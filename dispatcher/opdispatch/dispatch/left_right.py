@@ -67,7 +67,7 @@ class LeftRight(Generic[T]):
         """
         with self._writer:
             front, side = self._front, self._side
-            self._apply(change, onto=1 - front)  # 1  nobody is back there (I2)
+            self._apply(change, onto=1 - front)  # 1  no reader is back there (I2)
             store_at_once((*stores, (self, "_front", 1 - front)))  # 2  new readers see the change
             self._drain(1 - side)  # 3  late arrivals of the previous write
             self._side = 1 - side  # 4  new readers mark the other side, so

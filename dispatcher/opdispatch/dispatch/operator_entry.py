@@ -124,7 +124,7 @@ class OperatorEntry:
             del self.kernels[key]
 
     def begin(self, state: OperatorState) -> None:
-        """Show ``state``, in an entry that nobody calls yet."""
+        """Show ``state``, in an entry that is not called yet."""
         for _, name, value in self.stores_of(state):
             setattr(self, name, value)
 

@@ -73,7 +73,7 @@ class RegistrationHandle:
 
     Closing is idempotent, may happen in any order and from any thread, and is safe when the
     dispatcher is gone. A handle that is merely forgotten undoes nothing: what a library registers
-    stays until somebody says otherwise.
+    stays until set otherwise.
 
     ``skipped`` says that the dispatcher does not allow the registration's key: it is kept in
     ``Dispatcher.skipped()`` until it is undone, and serves no call.

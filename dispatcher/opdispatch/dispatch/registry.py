@@ -148,8 +148,8 @@ class Registry:
     # The garbage collector can run a finalizer at almost any point of this file, in the thread
     # that holds the mutex, and a finalizer may well close a handle. In the middle of a change
     # such an undoing is only noted; it is done as soon as the change is complete.
-    # It may also strike in the middle of a look-up, for which somebody else waits who holds the
-    # mutex. So there nobody waits for the mutex: who holds it does what was noted meanwhile when
+    # It may also strike in the middle of a look-up, for which another thread waits that holds the
+    # mutex. So no finalizer waits for the mutex: its holder does what was noted meanwhile when
     # he lets go of it.
 
     def undo(self, handles: Sequence[RegistrationHandle]) -> None:
@@ -368,7 +368,7 @@ class Registry:
                 shown = self.entries[entry.name] = entry.successor()
                 dead.append(entry)
             state = shown.snapshot(fallbacks)
-            if shown.state is None:  # nobody can have found it yet
+            if shown.state is None:  # no caller can have found it yet
                 shown.begin(state)
             else:
                 stores += shown.stores_of(state)

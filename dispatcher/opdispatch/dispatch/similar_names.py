@@ -1,4 +1,4 @@
-"""Names that somebody may have meant who wrote another one."""
+"""Names that a caller may have meant who wrote another one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from opdispatch.schema.function_schema import OperatorName
 
-# To compare with more of them would keep whoever asks waiting for too long.
+# To compare with more of them would keep the caller waiting for too long.
 _MOST_COMPARED = 1000
-# Of a longer name nobody learns more from a similar one.
+# A longer name is not made clearer by a similar one.
 _LONGEST = 200
 # In a large registry, so many characters behind the namespace have to be right.
 _BEGINNING = 2

@@ -172,7 +172,7 @@ def make_view_kernel(
 
     ``is_view(x, *args, **kwargs)`` is asked whether they are, if that is not always so; ``x`` is a
     FunctionalTensor. ``strided``, a function of NumPy's arrays, does the same to an array that
-    nobody may look into. Where views are removed, ``ns::name_copy`` is called, if it is there, or
+    must not be read. Where views are removed, ``ns::name_copy`` is called, if it is there, or
     else what the operator gives is copied.
     """
     view = _View(inverse, strided)

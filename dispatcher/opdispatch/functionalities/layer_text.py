@@ -106,7 +106,7 @@ class LayerText(ABC):
         return f"_below({', '.join(self.passed)})"
 
     def tail_call(self) -> str:
-        """The line that leaves all to the kernel below: its result is looked at by nobody here."""
+        """The line that leaves all to the kernel below: its result is not used here."""
         return f"return _kernel_below({', '.join(self.passed)})"
 
 

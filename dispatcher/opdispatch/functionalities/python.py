@@ -12,9 +12,9 @@ kernels get its tensors as plain ones, and their results are such.
 A call with such a tensor, or under a `TorchDispatchMode`, arrives at the Python key, whose fallback
 hands it over: the operator's handle, the classes among the arguments, and the arguments, without
 trailing defaults. The topmost mode is asked first, and is off meanwhile, with every key above
-Python. Whoever returns NotImplemented leaves it to the next one: after the mode come classes,
+Python. One that returns NotImplemented leaves it to the next one: after the mode come classes,
 subclasses before their bases. ``register_torch_dispatch`` has a function asked in the place of a
-mode or class, for one operator. Without anybody to ask the call goes on below, with every key above
+mode or class, for one operator. Without a handler the call goes on below, with every key above
 Python switched off meanwhile.
 
 PyTorch registers these in ``PythonFallbackKernel.cpp``; the order of the classes is that of
@@ -59,7 +59,7 @@ _BELOW_PRE_DISPATCH = DispatchKeySet.full_after(_K.PreDispatch)
 def dispatch_to_python(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
     """Dispatch the call to a mode or the class of a tensor; without one, redispatch below Python.
 
-    Raises NoKernelError if there is no tensor and no mode, and ArgumentError if nobody does it.
+    Raises NoKernelError if there is no tensor and no mode, and ArgumentError if no handler does it.
     """
     tensors = _tensors_of(stack)
     types = _handling(tensors)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _DEVICES = (DEVICE, OptionalType(DEVICE))
 _OFF = DispatchKeySet.of(DispatchKey.Fake, DispatchKey.DeferredInit)
 _times = itertools.count()
-_replaying = threading.RLock()  # a call is run once, whoever asks for it
+_replaying = threading.RLock()  # a call is run once, by any thread
 
 
 class Storage:
@@ -54,7 +54,7 @@ class Storage:
     def __init__(self) -> None:
         self.writers: list[RecordedCall] = []
         self.readers: list[weakref.ref[RecordedCall]] = []
-        """Those whose results nobody has any more are gone."""
+        """Calls whose results are not referenced any more are gone."""
 
 
 class Recorded(NamedTuple):
@@ -135,7 +135,7 @@ class RecordedCall:
                     operator=str(op.name),
                 )
             return _Fake(array.recorded, is_tensor, is_tensor and value.requires_grad)
-        if isinstance(value, np.ndarray):  # whose writes nobody counts
+        if isinstance(value, np.ndarray):  # whose writes are not counted
             return _Real(value.copy(), 0)
         return _Real(value, version_of(value) if is_tensor else 0)
 

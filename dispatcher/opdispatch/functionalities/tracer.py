@@ -49,7 +49,7 @@ def call_untraced(op: OperatorHandle, stack: list[Any]) -> None:
     """Call the operator.
 
     Raises NoKernelError if that call arrives here again and again, where PyTorch runs out of
-    stack: the key is included by a trace, and by nobody else.
+    stack: the key is included by a trace alone.
     """
     try:
         op.call_boxed(stack)

@@ -112,7 +112,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
             text = infer_schema(fn, mutates_args=mutates_args, tags=tags)
         self._library = Library(parsed.namespace, "FRAGMENT")
         dispatcher = self._library.dispatcher
-        # Whoever began a transaction, such as the loader of a library, undoes it as a whole.
+        # The owner of a transaction, such as the loader of a library, undoes it as a whole.
         is_own = not dispatcher.in_transaction
         with dispatcher.transaction():
             before = DEFINITIONS.get(name) if is_own else None

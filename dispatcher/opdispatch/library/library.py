@@ -310,7 +310,7 @@ class Library:
 
     def _keep(self, handle: RegistrationHandle) -> RegistrationHandle:
         self._handles.append(handle)
-        if self._closed:  # meanwhile, by somebody who may not have seen it
+        if self._closed:  # meanwhile, by a thread that may not have seen it
             handle.close()
             self._check_open()
         return handle

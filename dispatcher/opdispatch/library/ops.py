@@ -234,7 +234,7 @@ class OpNamespace:
     def __init__(self, dispatcher: Dispatcher, namespace: str) -> None:
         self._dispatcher = dispatcher
         self._namespace = namespace
-        # Also those that are not attributes any more: whoever holds one may go on calling it.
+        # Also those that are not attributes any more: a held one may go on being called.
         # By their ids, since those of one name are equal.
         self._packets: defaultdict[str, WeakValueDictionary[int, OpOverloadPacket]] = defaultdict(
             WeakValueDictionary

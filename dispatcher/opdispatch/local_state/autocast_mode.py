@@ -86,7 +86,7 @@ def autocast_key(device_type: str) -> DispatchKey:
 
 
 def dtype_to_cast_to(dtype: Any) -> np.dtype[Any]:
-    """The dtype that somebody says. Raises ArgumentError if it is none of numbers."""
+    """The dtype given. Raises ArgumentError if it is none of numbers."""
     try:
         found: np.dtype[Any] = np.dtype(dtype)
     except (TypeError, ValueError):

@@ -198,7 +198,7 @@ def keys_of_modes() -> DispatchKeySet:
 def keys_outside_modes() -> tuple[DispatchKeySet, DispatchKeySet]:
     """Return the included and excluded keys; in a mode's handler, those when the first was asked.
 
-    For whoever makes the call anew elsewhere: handlers have every key above Python switched off,
+    For a call made anew in another process: handlers have every key above Python switched off,
     because those have been visited here.
     """
     return _OUTSIDE.get() or local_dispatch_key_set()

@@ -105,7 +105,7 @@ class Recorder:
     """The events of one profile.
 
     Guards      ``_lock`` protects ``visits`` and ``dropped``. ``spans`` only grows, and each of
-                its elements belongs to whoever began it until it ends.
+                its elements belongs to the thread that began it until it ends.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ class TensorExchange:
         if given:
             kwargs["out"] = tuple(_array_of(value) for value in given)
         result = getattr(ufunc, method)(*(_array_of(value) for value in inputs), **kwargs)
-        # Whoever gives a tensor to write to gets that tensor back, as with `x += 1`.
+        # A caller that gives a tensor to write to gets that tensor back, as with `x += 1`.
         if len(given) == 1:
             return given[0]
         if given:

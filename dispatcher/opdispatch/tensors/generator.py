@@ -3,7 +3,7 @@
 Mirrors ``ATen/core/Generator.h``. A state is two numbers, as of PyTorch's generators for CUDA: a
 seed and an offset. Random bits are those of Philox4x64-10, a function of the seed and of a block's
 number, and the offset is the number of the next block. How many blocks a call takes follows from
-how many elements it makes; so a state is a value that can be sent elsewhere, and whoever makes the
+how many elements it makes; so a state is a value to send elsewhere, and a process that makes the
 call, on whatever device, finds the same bits.
 
 J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011),
@@ -198,7 +198,7 @@ _seed: int | None = None  # what manual_seed said last: for the devices that are
 def default_generator(device: str = "cpu") -> Generator:
     """The one that operators on a device use if they are given none, in this process.
 
-    It begins with a seed that nobody can guess, unless ``manual_seed`` was called. Raises
+    It begins with an unpredictable seed, unless ``manual_seed`` was called. Raises
     DeviceError for what is no device.
     """
     name = canonical_device(device)

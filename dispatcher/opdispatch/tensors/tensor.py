@@ -92,7 +92,7 @@ def _bits_of_tensor(bits: int) -> int:
 
 
 def _is_watched() -> bool:
-    """Whether somebody is told of the calls of this task: a mode, or a profile."""
+    """Whether the calls of this task are observed: by a mode, or a profile."""
     state = LOCAL_STATE.get()
     return state.observer is not None or bool(state.included & _ASKS_MODES)
 
@@ -254,7 +254,7 @@ class Tensor(
         return self.detach_here()
 
     def detach_here(self) -> Tensor:
-        """``detach``, without telling anybody: what the operator of that name does."""
+        """``detach``, unobserved: what the operator of that name does."""
         array = self.array
         if isinstance(array, LevelArray):
             array = array.detached()
@@ -447,7 +447,7 @@ def new_tensor(array: Any, *, requires_grad: bool = False) -> Tensor:
 
 
 def of_plain_class(tensor: Tensor) -> Tensor:
-    """A tensor of a class of somebody's as a ``Tensor``: the same elements, version and keys."""
+    """A tensor of a user's class as a ``Tensor``: the same elements, version and keys."""
     if type(tensor) is Tensor:
         return tensor
     plain = Tensor(tensor.array, keys=DispatchKeySet(tensor.key_bits & ~_PYTHON))

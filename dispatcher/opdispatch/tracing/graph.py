@@ -112,7 +112,7 @@ class Graph(GraphData):
         return replace(self, handles={}, dispatcher=dispatcher)
 
     def eliminate_dead_code(self) -> Graph:
-        """The graph without calls whose results nobody uses, and their constants.
+        """The graph without calls whose results are not used, and their constants.
 
         Calls that write to an input, to a constant, or to what is used, stay, as do those that
         return nothing, draw random numbers, or are of operators that the trace did not know.

@@ -3,7 +3,7 @@
 Note [Which tensor is which value]
     A tensor is the value that it was when it was seen: by its identity, or, if it is another one
     over the very same array, by that of its array. So a result that is wrapped anew, detached, or
-    kept for the way back, is still the result. Tensors are known for as long as somebody holds
+    kept for the way back, is still the result. Tensors are known for as long as something holds
     them; where no weak reference can be had, the trace holds them itself.
 """
 
@@ -176,7 +176,7 @@ class GraphRecorder:
         return None
 
     def _warn_of_shared_memory(self, tensor: Any) -> None:
-        """A tensor that nobody knows may be a view of one that was made by other means."""
+        """An unknown tensor may be a view of one that was made by other means."""
         array = _identities(tensor)[-1]
         if not isinstance(array, np.ndarray):
             return

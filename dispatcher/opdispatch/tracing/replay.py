@@ -97,7 +97,7 @@ class _ReplaySource:
 
 
 def _last_uses(graph: GraphData) -> list[list[int]]:
-    """For each node, the nodes whose results nobody needs when it has run."""
+    """For each node, the nodes whose results are not needed after it has run."""
     last = {number: number for number in range(len(graph.nodes))}
     for number, node in enumerate(graph.nodes):
         last |= {v.number: number for v in node.uses if v.source is Source.NODE}

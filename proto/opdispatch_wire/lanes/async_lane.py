@@ -120,7 +120,7 @@ class AsyncLane(TensorLane):
         self._stream.send(FrameKind.CALL, payload)
 
     def cancel(self, number: int) -> None:
-        """Tell the other side that nobody waits for the reply of that id any more.
+        """Tell the other side that the reply of that id is not awaited any more.
 
         What has not been sent of the call is sent as it is now.
         """

@@ -102,7 +102,7 @@ class AsyncStream(TensorStream):
         self._send(message)
 
     def cancel(self, number: int) -> None:
-        """Tell the other side that nobody waits for the reply of that id any more."""
+        """Tell the other side that the reply of that id is not awaited any more."""
         self._tensors.forget(number)
         if self._replies.forget(number):
             self._tensors.send_cancel(number)
@@ -172,7 +172,7 @@ class AsyncStream(TensorStream):
                 while (piece := self._outbox.next_piece()) is not None:
                     await self._call.write(piece)
             except (grpc.RpcError, asyncio.InvalidStateError, asyncio.CancelledError):
-                return  # whoever reads learns why
+                return  # the reader learns why
 
     def _end(self, why: str) -> None:
         if not self._is_closed:

@@ -12,11 +12,11 @@ from opdispatch_wire.v1 import execution_pb2
 
 Reply = asyncio.Future[execution_pb2.CallReply]
 OnReply = Callable[["execution_pb2.CallReply | LaneClosedError"], object]
-"""Returns False if nobody waits any more."""
+"""Returns False if the reply is not awaited any more."""
 
 
 class AwaitedReplies:
-    """Numbers calls, and hands replies to whoever waits. Belongs to the event loop."""
+    """Numbers calls, and hands replies to the waiting tasks. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -46,7 +46,7 @@ class AwaitedReplies:
         return self._replies.pop(number, None) is not None
 
     def take(self, reply: execution_pb2.CallReply) -> bool:
-        """Hand a reply over; whether anybody still waits for it."""
+        """Hand a reply over; return whether it is still awaited."""
         on_reply = self._replies.pop(reply.id, None)
         return on_reply is not None and on_reply(reply) is not False
 
@@ -64,7 +64,7 @@ def _settle(future: Reply, result: execution_pb2.CallReply | LaneClosedError) ->
         return False
     if isinstance(result, LaneClosedError):
         future.set_exception(result)
-        future.exception()  # nobody may wait for it any more
+        future.exception()  # perhaps not awaited any more
     else:
         future.set_result(result)
     return True
@@ -76,4 +76,4 @@ def fail(future: asyncio.Future[Any], why: str, cause: Exception | None = None) 
         failure = LaneClosedError(why)
         failure.__cause__ = cause
         future.set_exception(failure)
-        future.exception()  # nobody may wait for it any more
+        future.exception()  # perhaps not awaited any more

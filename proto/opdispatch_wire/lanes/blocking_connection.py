@@ -25,7 +25,7 @@ _WRITING_PATIENCE = 0.01
 class BlockingConnection:
     """One connection. ``on_stuck`` is told when the other side takes nothing for a moment.
 
-    ``on_break`` is told why the connection has ended, as often as somebody notices.
+    ``on_break`` is told why the connection has ended, each time that is noticed.
     """
 
     def __init__(
@@ -114,18 +114,18 @@ class BlockingConnection:
         return error
 
     def break_off(self, why: str = "the other side has gone") -> None:
-        """End the connection for both sides; whoever reads or write notices."""
+        """End the connection for both sides; readers and writers notice."""
         self._is_broken = True  # nothing that has come already is believed, either
         self.shut_down()
         self._on_break(why)
 
     def shut_down(self) -> None:
-        """As ``break_off``, without telling anybody."""
+        """As ``break_off``, without calling ``on_break``."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket, when nobody uses it any more. Idempotent."""
+        """Close the socket, when it is unused. Idempotent."""
         self.writer.close()
         if self.descriptors is not None:
             self.descriptors.close()

@@ -7,18 +7,18 @@ Note [Who reads a shared lane]
     that is done here; and of the frames that threads want to write while one is writing, that
     one writes all, together.
 
-    Calls that nobody waits for (``begin``) are waited for by one more thread, the attendant,
-    like any other caller: it reads if nobody else does. It comes with the first such call,
+    Calls without a waiting thread (``begin``) are waited for by one more thread, the attendant,
+    like any other caller: it reads if no other thread does. It comes with the first such call,
     which does not begin without it, and goes when there has been none for a while. Whoever reads
     the reply of such a call tells it to ``on_done``, which for that reason must not wait for
     anything.
 
     The attendant also reads while a thread waits to write: the other side may be writing a
-    reply that nobody wants any more, and not read before that is taken.
+    reply that is not awaited any more, and not read before that is taken.
 
     ``_mutex`` protects ``_waiting`` and ``_reader_is_chosen``: the reader is chosen, or nobody
     waits. ``_attending`` protects ``_has_attendant``: the attendant is there, or no call that has
-    begun needs it. It is held while the attendant is started, so that nobody relies on one that
+    begun needs it. It is held while the attendant is started, so that no call relies on one that
     cannot be, and while it decides to go. The garbage collector may cancel calls in the midst of
     that, hence its thread may take it again: two attendants do no harm.
 """
@@ -122,7 +122,7 @@ class BlockingLane(TensorLane):
     @property
     def is_closed(self) -> bool:
         """Whether calls have no chance any more."""
-        # When nobody waits, nobody reads that the other side has gone.
+        # Without a waiting thread the other side's end is not read.
         return self._is_closed or not (
             self._waiting or self._pending.calls or not self._has_been_left()
         )
@@ -232,12 +232,12 @@ class BlockingLane(TensorLane):
         return number
 
     def flush(self) -> None:
-        """Send what has begun. Whoever is told of a lane that has ended is ``on_done``.
+        """Send what has begun. The callback of a lane that has ended is ``on_done``.
 
         Waits while the other side does not take what there is already, if that is much, but not
         longer than until the first of the calls is late.
         """
-        # Before anything is written: a daemon whose replies nobody reads stops reading, too.
+        # Before anything is written: a daemon whose replies are not read stops reading, too.
         self._call_attendant()
         with contextlib.suppress(LaneClosedError):
             self._connection.flush()
@@ -280,7 +280,7 @@ class BlockingLane(TensorLane):
         with self._mutex:
             self._is_closed = True
             waiting = list(self._waiting.values())
-        # Whoever reads or writes notices, and closes nothing that is in use.
+        # Readers and writers notice, and close nothing that is in use.
         self._connection.shut_down()
         for waiter in waiting:
             wake(waiter.wake)
@@ -350,7 +350,7 @@ class BlockingLane(TensorLane):
         return bool(self._pending.calls) or self._connection.writer.is_stuck
 
     def _call_attendant(self) -> None:
-        """See to it that somebody reads, if the attendant is needed."""
+        """See to it that a thread reads, if the attendant is needed."""
         # Calls that have begun have one already: without, only a thread that writes has to wait.
         with contextlib.suppress(RuntimeError):
             self._provide_attendant()
@@ -398,7 +398,7 @@ class BlockingLane(TensorLane):
             self._wake_next_reader()
 
     def _wake_next_reader(self) -> None:
-        """If nobody reads, one who sleeps wakes up to do so; ``_mutex`` is held."""
+        """If no thread reads, a sleeping one wakes up to do so; ``_mutex`` is held."""
         if self._reader_is_chosen:
             return
         for waiter in self._waiting.values():
@@ -426,7 +426,7 @@ class BlockingLane(TensorLane):
 
     def _has_been_left(self) -> bool:
         with self._mutex:
-            # Whoever reads notices.
+            # The reader notices.
             left = not self._reader_is_chosen and self._connection.has_been_left()
         if left:
             self._connection.break_off()
@@ -445,7 +445,7 @@ class BlockingLane(TensorLane):
             self._connection.detach()  # the call may not have been written yet
 
     def _broke(self, why: str) -> None:
-        """The connection has ended, and nobody has closed it."""
+        """The connection has ended, and has not been closed."""
         self._tensors.end()
         self._is_closed = True
         with self._mutex:

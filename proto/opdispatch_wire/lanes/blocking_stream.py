@@ -29,7 +29,7 @@ from opdispatch_wire.v1 import execution_pb2
 class BlockingStream(TensorStream):
     """One stream that any number of threads share.
 
-    Whoever takes a call out of ``_pending`` has ``_tensors`` forget it.
+    Every pop from ``_pending`` is followed by ``_tensors.forget``.
     """
 
     def __init__(self, channel: grpc.Channel, limit: int) -> None:

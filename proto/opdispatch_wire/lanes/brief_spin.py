@@ -26,7 +26,7 @@ class BriefSpin:
     To sleep and be woken on another core costs as much as all the rest of a small call. So where
     things usually come within SPIN_SECONDS, they are looked for again and again for so long, before
     the thread sleeps; but only while that makes the waits shorter: if other processes keep the
-    cores busy, whoever is to answer may need this one. Now and then the other way is tried.
+    cores busy, the answering thread may need this one. Now and then the other way is tried.
     ``look`` must let the other threads of the process run, as a poll that does not wait does. One
     with a single core never spins.
     """

@@ -14,7 +14,7 @@ class DeadlineWatch:
 
     Deadlines are times of ``time.monotonic``. ``_changed`` protects ``_next``, the earliest
     one, and ``_is_watching``: the thread is there, or no deadline is. It is held while the thread
-    is started, so that nobody relies on one that cannot be.
+    is started, so that no call relies on one that cannot be.
     """
 
     def __init__(self, expire: Expire) -> None:

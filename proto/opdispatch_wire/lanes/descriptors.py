@@ -47,14 +47,14 @@ class PassedDescriptor:
 class ReceivedDescriptors:
     """The descriptors that came with what was read from one socket, in their order.
 
-    Belongs to whoever reads that socket.
+    Belongs to the reader of that socket.
     """
 
     def __init__(self) -> None:
         self._unclaimed: deque[int | None] = deque()  # None: there was no room for it
 
     def receive(self, connection: socket.socket, space: memoryview, *, waits: bool = True) -> int:
-        """As ``recv_into``. Raises OSError, and WireError for descriptors that nobody expects."""
+        """As ``recv_into``. Raises OSError, and WireError for unexpected descriptors."""
         flags = _WAITING if waits else _NOT_WAITING
         count, ancillary, said, _ = connection.recvmsg_into((space,), _ROOM, flags)
         if not ancillary and not said & _TRUNCATED:
@@ -85,7 +85,7 @@ class ReceivedDescriptors:
         return descriptor
 
     def close(self) -> None:
-        """Close those that nobody has taken."""
+        """Close those that were not taken."""
         while self._unclaimed:
             descriptor = self._unclaimed.popleft()
             if descriptor is not None:

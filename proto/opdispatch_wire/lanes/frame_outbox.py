@@ -79,11 +79,11 @@ class FrameOutbox:
         self._frames.append((kind, payload, descriptor))
 
     def clear(self) -> None:
-        """Drop what has not been taken out, when nobody can write it any more."""
+        """Drop what has not been taken out, when it cannot be written any more."""
         self._frames.clear()
 
     def detach(self) -> None:
-        """Copy what is not in memory of its own; nobody takes out frames meanwhile."""
+        """Copy what is not in memory of its own; no frames are taken out meanwhile."""
         frames = self._frames
         for place in range(len(frames)):  # others may put some behind these
             kind, payload, descriptor = frames[place]

@@ -1,6 +1,6 @@
 """A lane's connection in an event loop: frames in, frames out, in bounded memory.
 
-Whoever is called stops reading while the caller does not take its replies: one that only asks,
+The called side stops reading while the caller does not take its replies: one that only asks,
 and never listens, is not heard any more. The caller always reads, and keeps no more than it has
 asked for: if both sides stopped reading, neither would ever go on.
 """
@@ -149,7 +149,7 @@ class FrameStream:
         self._socket.close()
         if self.descriptors is not None:
             self.descriptors.close()
-        # Nobody is told anything any more, and who was told has this stream: neither would go
+        # No callback is called any more, and who was told has this stream: neither would go
         # before the garbage collector comes.
         self._on_frame, self._on_end = _ignore_frame, _ignore_end
         self._on_drained = _ignore_drained
@@ -184,7 +184,7 @@ class FrameStream:
                 self._is_writing = True
                 self._loop.add_writer(self._socket, self._flush)
         except OSError:
-            # The peer has gone. Whoever is sending has not noted yet what it sends.
+            # The peer has gone. The sender has not noted yet what it sends.
             self._loop.call_soon(self._end, None)
             return
         else:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from opdispatch_wire.lanes.frame_outbox import FrameBatch, FrameOutbox
 from opdispatch_wire.lanes.frame_stream import HIGH_WATER
 
-# How long whoever closes the socket waits for the thread that writes the rest, which has been told.
+# Seconds that the closing thread waits for the thread that writes the rest, which has been told.
 _END_WAIT = 1.0
 
 
@@ -24,11 +24,11 @@ class FrameWriter:
 
     Of the threads that flush at a time, one writes all that is there. If the other side has not
     taken it in ``patience`` seconds, a thread of its own writes the rest, and goes when
-    everything is written: a peer that reads slowly keeps that one waiting, and nobody else.
+    everything is written: a peer that reads slowly keeps that one waiting, and no other.
     Where no thread can be started, it is the one that flushes: frames are not lost.
 
-    ``_writing`` is held by whoever writes, and makes frames whole; a thread that is started for
-    the rest takes it over. After each of its releases somebody looks whether anything has
+    ``_writing`` is held by the writing thread, and makes frames whole; a thread that is started for
+    the rest takes it over. After each of its releases a thread looks whether anything has
     been put meanwhile, so that nothing is left behind. ``_sending`` is held within that for each
     step that does not wait; it protects ``_rest``, what is left of the batch that is being
     written, and the payloads in the outbox.
@@ -107,9 +107,9 @@ class FrameWriter:
             self._is_free.wait(left)
 
     def finish(self, seconds: float) -> None:
-        """Write what there is before the connection is ended, whoever is writing now.
+        """Write what there is before the connection is ended, even if another thread is writing.
 
-        Waits at most so long for that one, and for nobody else: what the peer has no room for
+        Waits at most so long for that one, and for no other: what the peer has no room for
         is lost.
         """
         if not self._writing.acquire(timeout=seconds):
@@ -122,7 +122,7 @@ class FrameWriter:
             self._writing.release()
 
     def close(self) -> None:
-        """Close the socket, which has been shut down: whoever writes notices, and ends."""
+        """Close the socket, which has been shut down: the writer notices, and ends."""
         is_ours = self._writing.acquire(timeout=_END_WAIT)
         self._socket.close()
         self._drop()

@@ -68,7 +68,7 @@ class FrameReader:
     The socket writes into ``space()``; ``received(n)`` says how much it wrote, and
     ``next_frame`` gives the frames one by one. A payload of more than READ_AT_ONCE bytes is
     received where it stays; ``may_receive`` is asked first, and again by the next
-    ``next_frame`` after it said no. Belongs to whoever reads the socket.
+    ``next_frame`` after it said no. Belongs to the reader of the socket.
     """
 
     def __init__(self, limit: int, may_receive: Callable[[int], bool] = lambda size: True) -> None:
@@ -139,7 +139,7 @@ class FrameReader:
         return None
 
     def close(self) -> None:
-        """Nothing more comes, and nobody is asked whether it may."""
+        """Nothing more comes, and no question is asked whether it may."""
         self._may_receive = _receive_nothing
 
     def _checked(self, size: int, number: int, padding: bytes) -> FrameKind:

@@ -57,7 +57,7 @@ class _LaneMemory:
         self._lock = threading.Lock()
         self._passed: set[int] = set()
         self.released: deque[_Place] = deque()
-        """Extents of the other side's that nobody here looks at any more; the collector appends."""
+        """Extents of the other side's that are unused here; the collector appends."""
 
     def drop(self, region: int) -> None:
         """A region of our own has gone back to the system."""
@@ -67,7 +67,7 @@ class _LaneMemory:
                 self._put(FrameKind.DROP, _region_payload(region), None)
 
     def tell_releases(self) -> bool:
-        """Put what nobody here looks at any more; whether there was anything."""
+        """Put what is not looked at here any more; return whether there was anything."""
         is_any = bool(self.released)
         while self.released:
             extents = lane_pb2.LaneExtents()
@@ -116,10 +116,10 @@ class _LaneMemory:
 
 
 class CallerLaneMemory(_LaneMemory):
-    """The end that calls. Any thread may use it; ``take`` belongs to whoever reads.
+    """The end that calls. Any thread may use it; ``take`` belongs to the reader.
 
     Guards      ``_lock`` guards ``_held`` and ``_has_ended`` as well: memory of a call is held
-                from before the call is sent until its reply has come, whoever waits for it,
+                from before the call is sent until its reply has come, awaited or not,
                 or until the lane has ended and it was abandoned. ``_ending`` is held while that
                 is done: no ``end`` returns before all is abandoned.
     """
@@ -234,7 +234,7 @@ class CallerLaneMemory(_LaneMemory):
 
 
 class CalleeLaneMemory(_LaneMemory):
-    """The end that is called. Any thread may use it; ``take`` belongs to whoever reads."""
+    """The end that is called. Any thread may use it; ``take`` belongs to the reader."""
 
     def __init__(self, put: Put, budget: MemoryBudget) -> None:
         """``budget`` is that of all lanes of the process, for results."""

@@ -40,7 +40,7 @@ def listen(path: str) -> socket.socket:
 def connect(path: str, timeout: float) -> socket.socket:
     """A connection to the socket at ``path``, of our own user or root.
 
-    Raises OSError and RefusedError. A socket at a path that others may write to could be anybody's.
+    Raises OSError and RefusedError. A socket at a path that others may write to could be anyone's.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
@@ -71,7 +71,7 @@ def widen(connection: socket.socket) -> None:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove a socket that nobody listens at. The folder is private: nobody else is quicker."""
+    """Remove a socket without a listener. The folder is private: no other process is quicker."""
     if is_socket(path):
         with socket.socket(socket.AF_UNIX) as probe:
             if probe.connect_ex(path) == errno.ECONNREFUSED:

@@ -1,4 +1,4 @@
-"""Calls that are under way on a lane while nobody waits for them."""
+"""Calls that are under way on a lane without a thread that waits for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PendingCalls:
     """They end with a reply, which their lane takes them out for, or are told an error here.
 
     Any thread may use it. ``_mutex`` protects ``calls`` and ``_ended``: a call is in
-    ``calls``, and whoever takes it out tells it how it ended.
+    ``calls``, and the thread that takes it out tells it how it ended.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A lock that wakes who acquires it when somebody releases it."""
+"""A lock that wakes its acquirer when it is released."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 
 def sleeper() -> threading.Lock:
-    """One that nobody has released yet."""
+    """One that has not been released yet."""
     lock = threading.Lock()
     lock.acquire()
     return lock

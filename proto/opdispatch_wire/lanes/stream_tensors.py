@@ -1,4 +1,4 @@
-"""The large tensors of the calls of a gRPC stream, as whoever makes the calls has them."""
+"""The large tensors of the calls of a gRPC stream, on the calling side."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class StreamTensors:
         """
         tensors = self._calls.get(number)
         if tensors is None:
-            return  # nobody waits any more
+            return  # not awaited any more
         self._assembler.take(number, chunk)
         tensors.note_received(len(chunk.data), chunk.total)
         if number not in self._calls:  # given up meanwhile, and not seen there yet
@@ -115,11 +115,11 @@ class StreamTensors:
             self.send_cancel(number)  # the other side must not wait for the rest
 
     def send_cancel(self, number: int) -> None:
-        """Tell the other side that nobody waits for the reply of that id any more."""
+        """Tell the other side that the reply of that id is not awaited any more."""
         self._send(execution_pb2.CallRequest(id=number, cancel=True).SerializeToString())
 
     def end(self) -> None:
-        """No reply comes any more. Said by whoever reads."""
+        """No reply comes any more. Called by the reader."""
         for number in list(self._calls):
             self.forget(number)
         self._assembler.clear()

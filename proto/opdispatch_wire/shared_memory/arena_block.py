@@ -26,7 +26,7 @@ class Block:
         self.size = size
         self.address = mapping.address + self.offset
         self._mapping = mapping
-        self._held = [(held, place)]  # popped by whoever is first, which is atomic
+        self._held = [(held, place)]  # popped by the first thread, which is atomic
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, skip: int = 0) -> Array:
         """An array over the block from its byte ``skip`` on; it keeps the block.

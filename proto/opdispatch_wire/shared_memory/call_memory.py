@@ -14,7 +14,7 @@
 
 Note [Who may use a block]
     The caller's blocks are the callee's from the request until the reply, and no shorter: a
-    call that its caller gave up on is still running. If the lane breaks in between, nobody says
+    call that its caller gave up on is still running. If the lane breaks in between, no message says
     when the callee is done, so those regions are abandoned.
 """
 
@@ -145,7 +145,7 @@ class PlacedTensors:
         self._free()
 
     def abandon(self) -> None:
-        """Free the blocks, but nobody else gets these pages. See Note [Who may use a block]."""
+        """Free the blocks, but do not reuse their pages. See Note [Who may use a block]."""
         regions = self.regions
         if self._arena is not None and regions:
             self._arena.abandon(regions)
@@ -272,7 +272,7 @@ class CalleeMemory:
         self._lent.writes = True
 
     def drop_results(self) -> None:
-        """The reply is an error, which names no blocks: nobody else would free them."""
+        """The reply is an error, which names no blocks: the caller frees none."""
         self.placed.release()
 
     def release_arguments(self) -> list[values_pb2.SharedMemory]:

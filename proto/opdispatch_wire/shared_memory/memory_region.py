@@ -46,7 +46,7 @@ class OwnedRegion:
             raise
 
     def prepare(self, offset: int, length: int) -> None:
-        """Have memory put under an extent before anybody writes to it. Raises OSError.
+        """Have memory put under an extent before it is written to. Raises OSError.
 
         Where memory is exhausted, writing to a page that is not there yet ends the process.
         """
@@ -54,11 +54,11 @@ class OwnedRegion:
         self.mapping.populate(offset, length)
 
     def close(self) -> None:
-        """Let go of the region; its memory is freed when nobody has it mapped any more."""
+        """Let go of the region; its memory is freed when it is not mapped any more."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
-            self.__dict__.pop("mapping", None)  # whoever looks through it keeps it
+            self.__dict__.pop("mapping", None)  # views keep it alive
 
     def __del__(self) -> None:
         self.close()

@@ -7,9 +7,9 @@
 Note [A view that outlives its call]
     When a call is over, the caller writes other data to the blocks of its arguments. A kernel
     that kept an argument, or a view of it, must not see that. Whether it did is known (see Note
-    [A window knows when nobody looks]); then, before the reply is sent, LentMemory.release puts a
+    [A window knows when it is unused]); then, before the reply is sent, LentMemory.release puts a
     private copy under the addresses of what was kept, and later calls get a new mapping of
-    the region. The kernel's view goes on showing what it showed; nobody else notices.
+    the region. The kernel's view goes on showing what it showed; no other process notices.
 
     This costs nothing where nothing is kept. Where 10 MB are kept, it costs a copy into fresh
     pages (6 ms measured), which is what an argument that was copied beforehand would cost in
@@ -266,7 +266,7 @@ class PeerMemory:
                 for loan in loans
                 if not loan.mapping.is_current and not loan.mapping.lent
             }
-        for mapping in finished:  # nobody else gets at it any more
+        for mapping in finished:  # no other thread gets at it any more
             with contextlib.suppress(OSError):  # it then goes when its last view does
                 mapping.shared.retire(mapping.kept)  # I3
         return stuck

@@ -1,7 +1,7 @@
 """Address ranges over the pages of a memfd, and arrays that lie in them.
 
 What Python's ``mmap`` lacks is called in libc: a mapping that keeps no descriptor, a second
-mapping of the same pages, and other pages under an address that somebody holds. Linux alone has
+mapping of the same pages, and other pages under an address that is in use. Linux alone has
 memfds; elsewhere ``is_supported`` is False and nothing else here may be called.
 """
 
@@ -40,14 +40,14 @@ def page_range(offset: int, length: int) -> tuple[int, int]:
 class Window:
     """Base of an array over foreign memory: alive for as long as any view of it is.
 
-    See Note [A window knows when nobody looks].
+    See Note [A window knows when it is unused].
     """
 
-    # Note [A window knows when nobody looks]
-    #   Every view of an array, whoever made it (slices, memoryviews, DLPack, torch.from_numpy),
+    # Note [A window knows when it is unused]
+    #   Every view of an array, by any library (slices, memoryviews, DLPack, torch.from_numpy),
     #   holds the array, and in the end the object that the memory is from. NumPy lets go of a
     #   memoryview's buffer at once, so that memoryview.release() succeeds while arrays look at
-    #   it: a memoryview does not tell. A Window does, since nobody else ever gets hold of it: a
+    #   it: a memoryview does not tell. A Window does, since no other code ever gets hold of it: a
     #   weak reference to it is dead exactly when the last view is gone.
 
     __slots__ = ("__array_interface__", "__weakref__", "_owner")
@@ -115,7 +115,7 @@ class SharedMapping:
     def detach(self, offset: int, length: int) -> None:
         """Put a private copy of the extent's pages in their place. Raises OSError.
 
-        Whoever looks at them sees no difference, and no later change of the memfd. The copy
+        Views of them show no difference, and no later change of the memfd. The copy
         takes the place of the pages in one step; what other threads write to them meanwhile
         may be lost.
         """
@@ -137,7 +137,7 @@ class SharedMapping:
     def retire(self, keep: Iterable[tuple[int, int]]) -> None:
         """Let go of the memfd, except for the pages of these (offset, length)s.
 
-        Nobody may look at the others again. Raises OSError.
+        The others must not be read again. Raises OSError.
         """
         place = 0
         for start, stop in sorted(page_range(*extent) for extent in keep):

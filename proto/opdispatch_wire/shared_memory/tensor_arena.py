@@ -3,7 +3,7 @@
     allocate(nbytes) -> Block        a place to copy a tensor to; the caller sends where it is
     empty(shape, dtype) -> array     an array that is there already, and so are its slices
     Block.release, or its collection the place is free again
-    trim()                           regions nobody uses go back to the system
+    trim()                           unused regions go back to the system
 
 A page touched for the first time costs ten times what copying to it does. So freed blocks are
 kept by size and handed out again, the most recently freed first; regions grow in steps.
@@ -75,7 +75,7 @@ class TensorArena:
     A peer can read all of a region once it was passed to it: processes that must not see each
     other's tensors need an arena each.
 
-    Guards      ``_lock`` guards all fields but ``_freed``, to which anybody may append: blocks
+    Guards      ``_lock`` guards all fields but ``_freed``, to which any thread may append: blocks
                 are freed by the collector, which may strike while this thread holds the lock.
     Invariants  I1  a byte of a region is either in a block in use, or in a binned one, or free;
                 I2  ``_bytes`` is the sum of the regions' sizes, and taken from the budget;
@@ -187,7 +187,7 @@ class TensorArena:
         """Have these regions' pages never handed out again: a receiver may go on reading them.
 
         For calls whose lane broke before their answer came; to be called before their blocks
-        are released. A region is dropped as soon as no block of it is in use; whoever has it
+        are released. A region is dropped as soon as no block of it is in use; a process that has it
         mapped keeps it.
         """
         with self._lock:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # nothing at run time asks for it
 
 
 class FunctionalStorage:
-    """A base's value, and the writes that are to be applied to it: not before somebody looks.
+    """A base's value, and the writes that are to be applied to it: not before it is read.
 
     Of one level, and for one thread at a time.
     """

@@ -1,6 +1,6 @@
 """A tensor that holds a value, and the steps that make it a view of its base.
 
-Mirrors ``ATen/FunctionalTensorWrapper.h``. Nobody writes to a value. A functional tensor that is
+Mirrors ``ATen/FunctionalTensorWrapper.h``. A value is never written to. A functional tensor that is
 written to holds another one from then on; that its base and the other views of that are out of date
 is noticed, and put right, when they are looked at.
 """

@@ -50,7 +50,7 @@ def scatter(base: Any, views: Sequence[ViewMeta], mutated: Any) -> Any:
 
 
 def stand_in(shape: Sequence[int], dtype: Any, strides: Sequence[int] | None) -> Strided:
-    """An array of that shape and those strides, which nobody may look into: one element is there.
+    """An array of that shape and those strides, which must not be read: one element is there.
 
     Without strides, those of a C-contiguous one.
     """

@@ -150,7 +150,7 @@ _IS_VIEW: dict[str, Callable[..., bool]] = {
     "reshape": _reshapes_in_place,
     "imag": lambda x: x.dtype.kind == "c",
 }
-# How NumPy makes them of stand-ins, whose elements nobody may look at.
+# How NumPy makes them of stand-ins, whose elements must not be read.
 _STRIDED: dict[str, Callable[..., Any]] = {
     "getitem": getitem_of_arrays,
     "reshape": lambda x, shape, *, copy=None: np.reshape(x, tuple(shape), copy=False),

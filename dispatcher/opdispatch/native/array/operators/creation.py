@@ -99,7 +99,7 @@ def _make_astype(kernel: Kernel) -> Kernel:
         if device is None or _is_on(x, device):
             return x if not copy and x.dtype == dtype else kernel(x, dtype, copy=copy)
         converted = kernel(x, dtype, copy=False)  # what is moved is a copy
-        # Not by ``to``, which calls this where somebody watches.
+        # Not by ``to``, which calls this where calls are observed.
         moved = on_device(converted.array if type(converted) is Tensor else converted, device)
         return Tensor(moved) if type(x) is Tensor else moved
 

@@ -36,7 +36,7 @@ def find_unchecked(namespace: Any, function: ArrayFunction) -> Kernel:
 
 
 def _broadcast_arrays(found: Kernel) -> Kernel:
-    """The results are no views by their schema: nobody may write through them to the arguments."""
+    """The results are no views by their schema: no write may go through them to the arguments."""
 
     def broadcast_arrays(arrays: Any) -> Any:
         results = list(arrays)

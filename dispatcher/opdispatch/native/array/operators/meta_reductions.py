@@ -165,4 +165,4 @@ META_REDUCTIONS: dict[str, Callable[..., Any]] = {
         for name in ["nonzero", "unique_all", "unique_counts", "unique_inverse", "unique_values"]
     },
 }
-"""Functions along an axis, and those whose results nobody can foretell."""
+"""Functions along an axis, and those whose results depend on elements."""
