@@ -156,6 +156,11 @@ class Peer:
         if self._read() != "ready":
             raise OSError(f"{program} does not start with {python}")
 
+    @property
+    def process(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def calls(self, elements: int, count: int) -> float:
         """The seconds that so many calls take."""
         return float(self._ask("calls", elements, count))
@@ -176,8 +181,8 @@ class Peer:
         return self._process.stdout.readline().strip()
 
 
-def start(stack: ExitStack, folder: Path) -> dict[str, Contestant]:
-    """Everybody who is there."""
+def start_daemon(stack: ExitStack, folder: Path) -> tuple[str, str]:
+    """A daemon with one interpreter; its addresses, of a unix socket and of TCP."""
     address = f"unix://{folder}/daemon.sock"
     command = (sys.executable, "-m", "opdispatch_client.cli", "serve", "--listen", address)
     options = ("--workers", "1", "--state", str(folder / "state"), "--log-level", "error")
@@ -187,7 +192,12 @@ def start(stack: ExitStack, folder: Path) -> dict[str, Contestant]:
     stack.callback(daemon.terminate)
     assert daemon.stdout is not None
     daemon.stdout.readline()
-    tcp = daemon.stdout.readline().decode().split()[-1]
+    return address, daemon.stdout.readline().decode().split()[-1]
+
+
+def start(stack: ExitStack, folder: Path) -> dict[str, Contestant]:
+    """Everybody who is there."""
+    address, tcp = start_daemon(stack, folder)
     (folder / "bench.py").write_text(LIBRARY)
 
     def connect(where: str = address, **settings: Any) -> Ours:
