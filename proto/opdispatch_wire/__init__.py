@@ -20,6 +20,7 @@
     modes       what a task has switched on <-> v1.CallRequest
     calls       boxed calls <-> v1.CallRequest and v1.CallReply
     received_call  a call as it came, with its large tensors beside it
+    plain_calls  the same, of plain arrays alone, in one step each
     programs    programs as messages: what is checked before anything of one runs
     profiles    what calls took <-> v1.Profile
     mutations   new contents of arguments that an operator writes to

@@ -94,7 +94,8 @@ def serialize_message(message: Message, limit: int, what: str) -> bytes:
             f"{what} has more than {MAX_MESSAGE_BYTES_HIGHEST} bytes, which no message can have",
             limit=str(MAX_MESSAGE_BYTES_HIGHEST),
         ) from exc
-    check_size(len(data), limit, what)
+    if len(data) > limit:
+        check_size(len(data), limit, what)
     return data
 
 

@@ -31,7 +31,7 @@ WIRE_DTYPES: dict[str, np.dtype[Any]] = {
 
 # By the dtype itself, since `dtype.name` takes longer than all the rest of a small tensor; equal
 # dtypes have equal hashes. The other byte order is sent as the wire's.
-_NAMES: dict[np.dtype[Any], str] = {
+NAMES_OF_DTYPES: dict[np.dtype[Any], str] = {
     either: name for name, dtype in WIRE_DTYPES.items() for either in (dtype, dtype.newbyteorder())
 }
 
@@ -46,7 +46,7 @@ def dtype_to_name(dtype: np.dtype[Any], *, at: str) -> str:
 
     Raises WireError, which starts with the place ``at``, if the wire has none.
     """
-    name = _NAMES.get(dtype)
+    name = NAMES_OF_DTYPES.get(dtype)
     if name is None:
         raise WireError(
             f"{at}: dtype {str(dtype)!r} has no representation on the wire; "

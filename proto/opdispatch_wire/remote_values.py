@@ -95,13 +95,12 @@ class RemoteFacts:
 
 def needs_daemon(request: execution_pb2.CallRequest) -> bool:
     """Whether a call is about remote values or programs, so that only the daemon can route it."""
-    return bool(
-        request.program
-        or request.adopt
-        or request.HasField("keep")
-        or any(_is_remote(value) for value in request.args)
-        or any(_is_remote(value) for value in request.kwargs.values())
-    )
+    if request.program or request.adopt or request.HasField("keep"):
+        return True
+    for value in request.args:  # most are tensors: every direct call passes here
+        if value.WhichOneof("kind") != "tensor" and _is_remote(value):
+            return True
+    return bool(request.kwargs) and any(map(_is_remote, request.kwargs.values()))
 
 
 def _is_remote(value: values_pb2.Value) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from opdispatch_server.nested_time import NestedTime
 
 ATTENTION = 1.0
@@ -25,12 +23,9 @@ class DirectRun:
         self.id = number
         self.nested_calls = NestedTime()
         self.began = 0.0
+        """When its kernel began, by ``time.monotonic``; 0: it has not yet."""
         self.is_reported = False
         """The daemon has been told that it takes too long."""
-
-    def begin(self) -> None:
-        """Its kernel begins."""
-        self.began = time.monotonic()
 
     def is_overdue(self, timeout: float) -> bool:
         """Whether its kernel has run for longer, without the calls that it makes."""

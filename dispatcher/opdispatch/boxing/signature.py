@@ -139,7 +139,8 @@ class Signature:
     def check_returns(self, stack: Iterable[Any]) -> list[Any]:
         """A stack of returns, converted to their types. Raises ReturnError if one does not fit."""
         values = list(stack)
-        self.unbox_returns(values)
+        if len(values) != len(self.schema.returns):
+            self.unbox_returns(values)  # raises
         for place, convert in enumerate(self._return_converters):
             try:
                 values[place] = convert(values[place])

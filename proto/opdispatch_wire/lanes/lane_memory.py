@@ -262,8 +262,7 @@ class CalleeLaneMemory(_LaneMemory):
 
     def hold(self, placed: PlacedTensors) -> None:
         """The results are the caller's from now on, whose reply is about to be put."""
-        if placed.held:
-            self._results.hold(placed)
+        self._results.hold(placed)
 
     def take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
         """Take one of MEMORY_FRAMES. Raises WireError."""

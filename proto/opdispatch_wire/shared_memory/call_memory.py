@@ -52,27 +52,23 @@ _ALIASED = 64
 class PlacedTensors:
     """The tensors of one message that are in its sender's arena. Not thread-safe."""
 
-    __slots__ = ("_arena", "_by_value", "_contents", "_copies", "_held", "_threshold")
+    __slots__ = ("_arena", "_by_value", "_contents", "_copies", "_threshold", "held")
 
     def __init__(self, arena: TensorArena | None, *, threshold: int = THRESHOLD) -> None:
         """Without an arena, all tensors are sent inline."""
         self._arena = arena
         self._threshold = threshold
         self._copies: list[Block] = []
-        # By region and offset in the message: the blocks, and what was put there.
-        self._held: dict[tuple[int, int], Block] = {}
+        self.held: dict[tuple[int, int], Block] = {}
+        """The blocks, by the region and offset that the message names ..."""
+        # ... and what was put there.
         self._contents: dict[tuple[int, int], Array] = {}
         self._by_value: dict[int, tuple[object, Array, values_pb2.SharedMemory]] = {}
 
     @property
     def regions(self) -> set[int]:
         """The regions whose descriptors the receiver must have been passed."""
-        return {block.region for block in self._held.values()}
-
-    @property
-    def held(self) -> dict[tuple[int, int], Block]:
-        """The blocks, by the region and offset that the message names."""
-        return self._held
+        return {block.region for block in self.held.values()}
 
     def place(
         self,
@@ -110,7 +106,7 @@ class PlacedTensors:
             placed = block.array(array.shape, dtype, skip=skip)
             copy_elements(placed, array)
         message.region, message.offset, message.length = block.region, offset, array.nbytes
-        self._held[block.region, offset] = block
+        self.held[block.region, offset] = block
         self._contents[block.region, offset] = placed
         if in_place:
             self._by_value[id(value)] = (value, placed, message)  # `value` keeps its id taken
@@ -133,7 +129,7 @@ class PlacedTensors:
 
     def keep(self, place: tuple[int, int]) -> Block | None:
         """The block there, which ``release`` then leaves to the caller; None if there is none."""
-        block = self._held.get(place)
+        block = self.held.get(place)
         if block is not None and block in self._copies:
             self._copies.remove(block)
         return block
@@ -153,7 +149,7 @@ class PlacedTensors:
             self._arena.trim(idle_seconds=math.inf)
 
     def _free(self) -> None:
-        self._held.clear()
+        self.held.clear()
         copies, self._copies = self._copies, []
         for block in copies:
             block.release()
@@ -277,7 +273,7 @@ class CalleeMemory:
 
     def release_arguments(self) -> list[values_pb2.SharedMemory]:
         """``LentMemory.release``: once the arguments are given up, before the reply is sent."""
-        return self._lent.release()
+        return self._lent.release() if self._lent.loans else []
 
 
 def _memory_of(message: values_pb2.Tensor, at: str) -> values_pb2.SharedMemory:

@@ -277,14 +277,14 @@ class LentMemory:
     thread-safe.
     """
 
-    __slots__ = ("_loans", "_on_release", "_peer", "writes")
+    __slots__ = ("_on_release", "_peer", "loans", "writes")
 
     def __init__(self, peer: PeerMemory, on_release: OnRelease) -> None:
         self._peer = peer
         self.writes = False
         """Whether the operator writes to any of them; decided before the first ``array``."""
         self._on_release = on_release
-        self._loans: list[_Loan] = []
+        self.loans: list[_Loan] = []
 
     def array(
         self,
@@ -303,7 +303,7 @@ class LentMemory:
         loan = self._peer._borrow(self, message, dtype, writes=self.writes, at=at)
         window = loan.mapping.shared.window(loan.offset, loan.length, writable=writable)
         loan.window = weakref.ref(window)
-        self._loans.append(loan)
+        self.loans.append(loan)
         return window.array(shape, dtype)
 
     def release(self) -> list[values_pb2.SharedMemory]:
@@ -313,7 +313,7 @@ class LentMemory:
         must not: it is still looked at, and ``on_release`` is told when it no longer is. That is
         nothing, as long as there is memory.
         """
-        loans, self._loans = self._loans, []
+        loans, self.loans = self.loans, []
         still_used = []
         for loan in self._peer._take_back(loans) if loans else ():
             window = loan.window()

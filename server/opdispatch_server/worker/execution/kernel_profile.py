@@ -33,11 +33,6 @@ class KernelProfile:
         self.has_begun = False
         """Whether there is anything to tell."""
 
-    @classmethod
-    def of(cls, request: execution_pb2.CallRequest) -> KernelProfile | None:
-        """None, if it does not ask."""
-        return cls(request) if request.HasField("profile") else None
-
     def begin_kernel(
         self,
         request: execution_pb2.CallRequest,

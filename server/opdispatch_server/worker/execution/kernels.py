@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from contextvars import copy_context
 from threading import get_native_id
-from time import monotonic_ns
+from time import monotonic, monotonic_ns
 from typing import Any
 
 from opdispatch.arrays import find_lost_device, preferred_backends
@@ -22,7 +22,12 @@ from opdispatch.errors import (
 )
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, AutogradState
-from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, ForceLocalState, LocalState
+from opdispatch.local_state.local_dispatch_key_set import (
+    DEFAULT_STATE,
+    LOCAL_STATE,
+    ForceLocalState,
+    LocalState,
+)
 from opdispatch_server.blame.fitness import Fitness
 from opdispatch_server.blame.flight_record import SPARE_SLOT, FlightRecorder, call_key, end_word
 from opdispatch_server.call_context import RUNNING_CALL, CallContext, RunningCall
@@ -50,6 +55,7 @@ from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, seria
 from opdispatch_wire.detached_tensors import CALL_REPLY, MessagePieces, attach
 from opdispatch_wire.errors import DeadlineExceededError, RefusedError
 from opdispatch_wire.modes import autocast_of, check_modes, local_keys_of
+from opdispatch_wire.plain_calls import plain_arguments, plain_reply
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.tensors import CalleeTensorMemory
 from opdispatch_wire.v1 import execution_pb2
@@ -138,10 +144,15 @@ class KernelExecution:
         DeadlineExceededError if it is too late to begin. With a profile, what is raised once the
         kernel has begun is in the reply, beside the events until then.
         """
-        profile = KernelProfile.of(request)
+        profile = KernelProfile(request) if request.HasField("profile") else None
         try:
-            return self._run_or_drop(request, context, memory, profile)
-        except OpdispatchError as error:
+            return self._run_in_time(request, context, memory, profile)
+        except BaseException as error:
+            # Results may have been placed before the one that cannot be sent.
+            if memory is not None:
+                memory.drop_results()
+            if not isinstance(error, OpdispatchError):
+                raise
             if is_of_kernel(error):
                 self._note_error(request, error)
             # Or another interpreter's, that a kernel has called.
@@ -185,22 +196,6 @@ class KernelExecution:
                     return library
         return None
 
-    def _run_or_drop(
-        self,
-        request: execution_pb2.CallRequest,
-        context: CallContext,
-        memory: CalleeTensorMemory | None,
-        profile: KernelProfile | None,
-    ) -> execution_pb2.CallReply:
-        """``_run_in_time``, after which nothing is in ``memory`` of a call that has failed."""
-        try:
-            return self._run_in_time(request, context, memory, profile)
-        except BaseException:
-            # Results may have been placed before the one that cannot be sent.
-            if memory is not None:
-                memory.drop_results()
-            raise
-
     def _run_in_time(
         self,
         request: execution_pb2.CallRequest,
@@ -208,7 +203,7 @@ class KernelExecution:
         memory: CalleeTensorMemory | None,
         profile: KernelProfile | None,
     ) -> execution_pb2.CallReply:
-        if context.timeout == 0:
+        if context.deadline is not None and context.deadline <= monotonic():
             # It has waited for a thread, and whoever made it has given up.
             raise DeadlineExceededError(
                 f"the deadline passed before {request.operator} was started in interpreter "
@@ -217,7 +212,8 @@ class KernelExecution:
                 interpreter=self._interpreter(),
                 started="no",
             )
-        check_modes(request)
+        if request.modes:
+            check_modes(request)
         fitness = self._fitness
         if fitness.problem:
             raise fitness.refusal(request.operator)
@@ -314,6 +310,8 @@ class KernelExecution:
         memory: CalleeTensorMemory | None,
         profile: KernelProfile | None,
     ) -> execution_pb2.CallReply:
+        if choice.may_be_plain:  # and so writes to no argument
+            return self._run_kernel(request, choice, memory, profile)
         writes = CallWrites(self._values, RUNNING_CALL.get().deadline)
         try:
             return self._run_kernel(request, choice, memory, profile, writes)
@@ -326,24 +324,35 @@ class KernelExecution:
         choice: ChosenKernel,
         memory: CalleeTensorMemory | None,
         profile: KernelProfile | None,
-        writes: CallWrites,
+        writes: CallWrites | None = None,
     ) -> execution_pb2.CallReply:
         signature = choice.signature
-        args, kwargs = decode_arguments(
-            request, signature.schema, memory, self._values.get, writes.begin
-        )
+        args: list[Any] | None = plain_arguments(request) if choice.may_be_plain else None
+        kwargs: dict[str, Any] = {}
+        is_plain = args is not None
+        if args is None:
+            args, kwargs = decode_arguments(
+                request,
+                signature.schema,
+                memory,
+                self._values.get,
+                writes.begin if writes else None,
+            )
         arguments = signature.bind(args, kwargs)
         trace = CallTrace() if request.trace else None
         if profile is not None:
             profile.begin_kernel(request, str(choice.name), signature, arguments)
-        local = ForceLocalState(_local_state_of(request, trace, profile))
-        with local, _GradModeOf(request), autocast_of(request):
-            # What the kernel leaves switched on ends with the call.
-            stack = copy_context().run(
-                run_on_device, arguments, self._call, choice, list(arguments)
-            )
+        local = DEFAULT_STATE
+        if trace is not None or profile is not None or request.HasField("local_keys"):
+            local = _local_state_of(request, trace, profile)
+        # What the kernel leaves switched on ends with the call.
+        stack = copy_context().run(self._call_in, local, request, choice, arguments)
         name = self._interpreter()
         returns = signature.check_returns(stack)
+        if is_plain and trace is None and profile is None and not request.HasField("keep"):
+            plain = plain_reply(request.id, returns[0], name)
+            if plain is not None:
+                return plain
         check_lengths(returns, self._limit, _RESULT)
         if profile is not None:
             profile.end(signature.unbox_returns(returns))
@@ -374,6 +383,22 @@ class KernelExecution:
         check_keep(request.keep)
         return KeptResults(self._values, request.keep, self._interpreter()).take
 
+    def _call_in(
+        self,
+        local: LocalState,
+        request: execution_pb2.CallRequest,
+        choice: ChosenKernel,
+        arguments: list[Any],
+    ) -> list[Any]:
+        """``_call`` in a context of its own, in which what its caller has switched on is on."""
+        LOCAL_STATE.set(local)
+        AUTOGRAD_STATE.set(_grad_mode_of(request) if request.no_grad else _RECORDING)
+        stack = list(arguments)
+        if not request.modes:
+            return run_on_device(arguments, self._call, choice, stack)
+        with autocast_of(request):
+            return run_on_device(arguments, self._call, choice, stack)
+
     def _call(self, choice: ChosenKernel, stack: list[Any]) -> list[Any]:
         try:
             return choice.call(stack)
@@ -395,18 +420,25 @@ class _GradModeOf:
     __slots__ = ("_state", "_token")
 
     def __init__(self, request: execution_pb2.CallRequest) -> None:
-        self._state = _NOT_RECORDING if request.no_grad else _RECORDING
-        # There is no flag for inference mode: it alone leaves ADInplaceOrView out, as in PyTorch.
-        if request.no_grad and request.HasField("local_keys"):
-            included, _ = local_keys_of(request)
-            if not included.has(DispatchKey.ADInplaceOrView):
-                self._state = _INFERENCE
+        self._state = _grad_mode_of(request)
 
     def __enter__(self) -> None:
         self._token = AUTOGRAD_STATE.set(self._state)
 
     def __exit__(self, *exc: object) -> None:
         AUTOGRAD_STATE.reset(self._token)
+
+
+def _grad_mode_of(request: execution_pb2.CallRequest) -> AutogradState:
+    """Return whether gradients are recorded, as the caller would have it."""
+    if not request.no_grad:
+        return _RECORDING
+    # There is no flag for inference mode: it alone leaves ADInplaceOrView out, as in PyTorch.
+    if request.HasField("local_keys"):
+        included, _ = local_keys_of(request)
+        if not included.has(DispatchKey.ADInplaceOrView):
+            return _INFERENCE
+    return _NOT_RECORDING
 
 
 def _local_state_of(

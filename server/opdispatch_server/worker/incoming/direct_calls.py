@@ -141,7 +141,7 @@ class DirectCalls:
     def begin(self, context: CallContext) -> None:
         """The kernel of a call begins to run, in this thread."""
         assert context.direct is not None, "admit sees to that"
-        context.direct.begin()
+        context.direct.began = time.monotonic()
 
     def end(self, context: CallContext) -> None:
         """A call has ended, or will never run."""

@@ -400,7 +400,7 @@ class KernelLane:
         payload: bytes | MessagePieces
         try:
             payload = self._execution.serialize(reply, self._reply_limit, tensors)
-            if self._memory is not None and placed is not None:
+            if self._memory is not None and placed is not None and placed.held:
                 self._memory.hold(placed)
         except OpdispatchError as error:
             payload = _failure(reply, error).SerializeToString()

@@ -18,6 +18,7 @@ class TurnWatch:
         self._turns: set[ReadingTurn] = set()
         self._mutex = threading.Lock()  # protects _turns
         self._wake = threading.Event()
+        self._is_awake = False  # as the event is, or about to be
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="turn-watch", daemon=True)
         self._thread.start()
@@ -34,7 +35,8 @@ class TurnWatch:
 
     def notice(self) -> None:
         """A lane is busy now."""
-        if not self._wake.is_set():
+        if not self._is_awake:
+            self._is_awake = True
             self._wake.set()
 
     def stop(self) -> None:
@@ -53,6 +55,7 @@ class TurnWatch:
                     if turn.hand_over_if_stuck():
                         looks = 0
             self._wake.clear()
+            self._is_awake = False
             if any(turn.was_busy for turn in self._watched()):
                 self._wake.set()  # it became so between the last look and the clearing
 

@@ -11,6 +11,7 @@ from opdispatch.boxing.signature import Signature
 from opdispatch.errors import WaitTimeoutError
 from opdispatch_server.blame.flight_record import KERNEL, Subject
 from opdispatch_server.operator_names import parse_operator_name
+from opdispatch_wire.plain_calls import may_be_plain
 from opdispatch_wire.v1 import execution_pb2
 
 MOST_KERNELS = 4096
@@ -23,12 +24,14 @@ _NEWS_TAKE = 1.0
 class ChosenKernel:
     """A kernel, and how to call it."""
 
-    __slots__ = ("call", "name", "row", "signature")
+    __slots__ = ("call", "may_be_plain", "name", "row", "signature")
 
     def __init__(
         self, name: OperatorName, signature: Signature, call: Callable[[list[Any]], list[Any]]
     ) -> None:
         self.name = name
+        self.may_be_plain = may_be_plain(signature.schema)
+        """See ``plain_calls``."""
         self.signature = signature
         self.call = call
         self.row: int | None = None
@@ -105,7 +108,11 @@ class ChosenKernels:
             args, kwargs = signature.split(stack)
             return signature.box_returns(function(*first, *args, **kwargs))
 
-        return call
+        def call_plainly(stack: list[Any]) -> list[Any]:
+            return [function(*first, *stack)]
+
+        has_keywords = bool(signature.keyword_only_names)
+        return call if has_keywords or len(signature.schema.returns) != 1 else call_plainly
 
 
 def _find_defined(dispatcher: Dispatcher, name: OperatorName) -> OperatorHandle:

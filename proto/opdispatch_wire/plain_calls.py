@@ -1,0 +1,70 @@
+"""Calls of plain arrays that lie in their messages, read and answered in one step each.
+
+Most calls are of these alone. What is said here of an argument or a result is what ``calls`` says:
+whatever is not plain, malformed messages among it, is left to that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from opdispatch_wire.dtypes import NAMES_OF_DTYPES, WIRE_DTYPES
+from opdispatch_wire.v1 import execution_pb2
+
+if TYPE_CHECKING:
+    from opdispatch.schema.function_schema import FunctionSchema
+
+Array = np.ndarray[Any, Any]
+
+# Larger ones are better off beside the message.
+_LARGEST = 32 * 1024
+_HOST = ("cpu", "")
+
+
+def may_be_plain(schema: FunctionSchema) -> bool:
+    """Whether an operator returns one value, which is no argument of it, and writes to none."""
+    aliases = any(each.alias_info for each in (*schema.arguments, *schema.returns))
+    return len(schema.returns) == 1 and not schema.is_varret and not aliases
+
+
+def plain_arguments(request: execution_pb2.CallRequest) -> list[Array] | None:
+    """Return the arguments, read-only, if all are plain arrays by position; else None."""
+    arguments = []
+    for value in request.args:
+        if value.WhichOneof("kind") != "tensor":
+            return None
+        tensor = value.tensor
+        name, data = tensor.dtype, tensor.data
+        dtype = WIRE_DTYPES.get(name)
+        if dtype is None or name == "bool" or not data or tensor.device not in _HOST:
+            return None
+        if tensor.dispatch_keys or tensor.requires_grad:
+            return None
+        if tensor.HasField("memory") or tensor.HasField("chunked"):
+            return None
+        try:
+            array: Array = np.ndarray(tensor.shape, dtype, data)
+        except (ValueError, TypeError):
+            return None
+        if array.nbytes != len(data):
+            return None
+        arguments.append(array)
+    return None if request.kwargs else arguments
+
+
+def plain_reply(number: int, value: Any, interpreter: str) -> execution_pb2.CallReply | None:
+    """Return the reply to the call of that id, if its one result is a plain array; else None."""
+    if type(value) is not np.ndarray or value.nbytes > _LARGEST:
+        return None
+    name = NAMES_OF_DTYPES.get(value.dtype)
+    if name is None or name == "bool" or WIRE_DTYPES[name] != value.dtype:
+        return None
+    reply = execution_pb2.CallReply(id=number, interpreter=interpreter)
+    tensor = reply.returns.add().tensor
+    tensor.data = value.tobytes()
+    tensor.dtype = name
+    tensor.shape.extend(value.shape)
+    tensor.device = "cpu"
+    return reply
