@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OPENBLAS_THREAD_TIMEOUT := 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types check fix bench gpu peers installs conformance stress protos blocking clean
+.PHONY: help demo test smoke lint types check fix bench gpu peers installs conformance stress protos blocking clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 14
@@ -36,6 +36,10 @@ demo: $(VENV)/.stamp-demo ## the main job, end to end, in under a minute
 # with processes come first, and the many short ones leave no core idle at the end.
 test: $(VENV)/.stamp-dev ## the whole test suite, in as many processes as there are cores
 	@$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# Only these files are read: to collect all the others takes as long again.
+smoke: $(VENV)/.stamp-dev ## a living dispatcher, service and array library, in under a minute
+	@$(BIN)/python -m pytest -q -m smoke -n 2 --dist loadfile $$(grep -rlE '^pytestmark = pytest\.mark\.smoke' tests) $(ARGS)
 
 lint: $(VENV)/.stamp-dev ## ruff: rules and formatting; import-linter: which folder imports which
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-logo

@@ -19,6 +19,8 @@ from opdispatch_client.endpoint import LaneChoice
 from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.waits import LONGEST_WAIT
 
+pytestmark = pytest.mark.smoke
+
 NOWHERE = "unix:///nowhere/daemon.sock"
 
 

@@ -11,6 +11,8 @@ import opdispatch_client as oc
 from tests.service.conftest import WriteLibrary
 from tests.service.running_daemon import RunningDaemon
 
+pytestmark = pytest.mark.smoke
+
 NAME = "opdispatch.array_library"
 X = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 

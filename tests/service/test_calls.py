@@ -14,6 +14,8 @@ from tests.service.conftest import WriteLibrary
 from tests.service.libraries import GATE, IMAGE
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
 
+pytestmark = pytest.mark.smoke
+
 X = np.arange(6.0).reshape(2, 3)
 
 # Operators that call others, which a test may put into another interpreter.

@@ -24,6 +24,8 @@ from tests.service.packages import (
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
 from tests.service.test_environments import environments
 
+pytestmark = pytest.mark.slow
+
 X = np.zeros(2)
 
 

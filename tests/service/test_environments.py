@@ -20,6 +20,8 @@ from tests.service.packages import (
 )
 from tests.service.running_daemon import RunningDaemon, wait_for
 
+pytestmark = pytest.mark.slow
+
 WORKERS = 1
 X = np.zeros(2)
 

@@ -26,6 +26,8 @@ from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant
 from tests.service.running_daemon import RunningDaemon, wait_for
 
+pytestmark = pytest.mark.slow
+
 X = np.zeros(2)
 
 Change = Callable[[oc.Session, WriteLibrary], object]

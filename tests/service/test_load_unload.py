@@ -13,6 +13,8 @@ from opdispatch import DispatchKey, IncludeDispatchKeyGuard
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import IMAGE, constant
 
+pytestmark = pytest.mark.smoke
+
 X = np.zeros(2)
 
 

@@ -23,6 +23,8 @@ from tests.service.running_daemon import RunningDaemon
 from tests.stress.bad_libraries import WAYS, bad_library, good_library
 from tests.waits import LONGEST_WAIT
 
+pytestmark = pytest.mark.slow
+
 SECONDS = float(os.environ.get("OPDISPATCH_STRESS_SECONDS", "8"))
 SEED = int(os.environ.get("OPDISPATCH_STRESS_SEED", random.SystemRandom().randrange(10**6)))
 GOOD = {f"good{number}": number + 2 for number in range(5)}

@@ -14,6 +14,8 @@ import pytest
 import opdispatch_client as oc
 from tests.service.running_daemon import RunningDaemon
 
+pytestmark = pytest.mark.slow
+
 LONG = "OPDISPATCH_STRESS_SECONDS" in os.environ
 ROUNDS, WARM_UP, ALLOWED_MIB = (2_000, 200, 5.0) if LONG else (140, 80, 2.0)
 OPERATORS = 10

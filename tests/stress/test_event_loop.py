@@ -20,6 +20,8 @@ from opdispatch_wire.calls import call_request
 from opdispatch_wire.v1 import execution_pb2, remote_pb2, values_pb2
 from tests.service.running_daemon import RunningDaemon
 
+pytestmark = pytest.mark.slow
+
 LIBRARY = """
 from opdispatch import Library
 

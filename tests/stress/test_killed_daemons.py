@@ -25,6 +25,8 @@ from tests.service.libraries import constant
 from tests.service.running_daemon import RunningDaemon
 from tests.waits import LONGEST_WAIT
 
+pytestmark = pytest.mark.slow
+
 KILLS = int(os.environ.get("OPDISPATCH_STRESS_KILLS", "3"))
 SEED = int(os.environ.get("OPDISPATCH_STRESS_SEED", "0")) or random.SystemRandom().randrange(2**32)
 CLIENTS = 3

@@ -13,6 +13,8 @@ from opdispatch_stress import leaks
 from opdispatch_stress.leaks import Baseline, find_counts, find_remains
 from opdispatch_stress.private_daemon import PrivateDaemon, private_daemon
 
+pytestmark = pytest.mark.slow
+
 # Each call leaves a process, a socket beside the interpreter's own, and a shared segment.
 LEAKS = """\
 import os

@@ -26,6 +26,8 @@ from opdispatch import (
 )
 from opdispatch.library.ops import Ops
 
+pytestmark = pytest.mark.slow
+
 K = DispatchKey
 SECONDS = float(os.environ.get("OPDISPATCH_STRESS_SECONDS", "2"))
 READERS = 8

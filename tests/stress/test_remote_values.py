@@ -17,6 +17,8 @@ import opdispatch_client as oc
 from tests.service.remote import MATH, MORE, kept, stores
 from tests.service.running_daemon import RunningDaemon, wait_for
 
+pytestmark = pytest.mark.slow
+
 SECONDS = float(os.environ.get("OPDISPATCH_STRESS_SECONDS", "2"))
 THREADS = 6
 ONES = np.ones(2)

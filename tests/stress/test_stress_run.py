@@ -8,6 +8,8 @@ import pytest
 
 from opdispatch_client.cli import main
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 5
 
 

@@ -15,6 +15,8 @@ from opdispatch.arrays import (
     tensor_types,
 )
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.mark.parametrize(
     "value",

@@ -16,6 +16,8 @@ from opdispatch import (
 )
 from opdispatch.dispatch.dispatcher import normalize_key
 
+pytestmark = pytest.mark.smoke
+
 K = DispatchKey
 X = np.ones(2)
 KERNEL = KernelFunction.from_unboxed(lambda *args, **kwargs: None)

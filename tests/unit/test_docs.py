@@ -34,7 +34,7 @@ def test_the_table_of_errors_has_every_class_with_its_base_reason_and_status() -
         assert status == STATUS_OF_CODE[cls.code].name, name
 
 
-PAGES = [page for glob in ("*.md", "docs/*.md", "examples/**/*.md") for page in ROOT.glob(glob)]
+PAGES = [page for glob in ("*.md", "docs/**/*.md", "examples/**/*.md") for page in ROOT.glob(glob)]
 
 
 def headings(page: Path) -> set[str]:

@@ -27,6 +27,8 @@ from opdispatch import (
 )
 from opdispatch.library import _scoped_library
 
+pytestmark = pytest.mark.smoke
+
 K = DispatchKey
 X = np.ones(2)
 
