@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -207,6 +208,9 @@ def _cumulative_prod_forward(
 ) -> Any:
     x, axis = _along(x, axis)
     x_t = xp.reshape(x_t, x.shape)
+    if not _cannot_divide(x, result):
+        sums = xp.cumulative_sum(x_t / x, axis=axis, include_initial=include_initial)
+        return xp.reshape(result * sums, result.shape)
     before = result if result.shape else xp.reshape(result, (1,))
     if not include_initial:
         before = part_of(before, axis, 0, max(0, before.shape[axis] - 1))
@@ -214,11 +218,13 @@ def _cumulative_prod_forward(
     else:
         before = part_of(before, axis, 0, x.shape[axis])
     # Each element's own part, times what comes after it.
-    own = xp.unstack(moved_by(before, x_t), axis=axis)
+    is_finite = has_elements(x) and bool(xp.all(xp.isfinite(before) & xp.isfinite(x)))
+    by = operator.mul if is_finite else moved_by
+    own = xp.unstack(by(before, x_t), axis=axis)
     each_x = xp.unstack(x, axis=axis)
     parts: list[Any] = []
     for n, part in enumerate(own):
-        parts.append(part if n == 0 else moved_by(each_x[n], parts[-1]) + part)
+        parts.append(part if n == 0 else by(each_x[n], parts[-1]) + part)
     if not parts:
         return xp.zeros_like(result)
     if include_initial:
