@@ -7,8 +7,8 @@ A live run (``live.py``) records the same files, larger and from another seed, i
 own, and has the tests read them there. It says so in the environment:
 
     OPDISPATCH_CONFORMANCE_GOLDEN   the folder
-    OPDISPATCH_CONFORMANCE_SEED     the seed of every recorder
-    OPDISPATCH_CONFORMANCE_SCALE    how many times as much each recorder records
+    OPDISPATCH_CONFORMANCE_SEED     the seed of recorders, and of tests beside PyTorch
+    OPDISPATCH_CONFORMANCE_SCALE    how many times as much they record and draw
 """
 
 from __future__ import annotations
@@ -23,6 +23,13 @@ from typing import Any
 GOLDEN = Path(os.environ.get("OPDISPATCH_CONFORMANCE_GOLDEN") or Path(__file__).with_name("golden"))
 SEED = int(os.environ.get("OPDISPATCH_CONFORMANCE_SEED", "213"))
 SCALE = int(os.environ.get("OPDISPATCH_CONFORMANCE_SCALE", "1"))
+
+
+def seeds(count: int) -> range:
+    """Return seeds for programs that PyTorch runs itself: others for each ``SEED``."""
+    return range(SEED * 10**6, SEED * 10**6 + count * SCALE)
+
+
 PROVENANCE = {"torch", "script", "date", "seed"}
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from golden_file import seeds
 
 import opdispatch
 from opdispatch import MetaArray, OpdispatchError, Tensor
@@ -107,7 +108,7 @@ def run_registrations(side, seed):
     return found
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", seeds(150))
 def test_calls_arrive_at_the_kernel_that_pytorchs_arrive_at(seed):
     assert run_registrations(OURS, seed) == run_registrations(THEIRS, seed)
 
@@ -142,7 +143,7 @@ def run_factory(side, seed):
     return found
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_operators_without_tensors_are_called_for_a_device(seed):
     assert run_factory(OURS, seed) == run_factory(THEIRS, seed)
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from golden_file import SCALE, SEED
 
 import opdispatch
-from tests.conformance.golden_file import SCALE, SEED
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch, about prototypes

@@ -8,6 +8,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from golden_file import seeds
 
 import opdispatch
 from opdispatch import DispatchKeySet, local_dispatch_key_set
@@ -84,7 +85,7 @@ def run(side, seed):
 
 
 def test_blocks_restore_what_pytorch_restores_in_any_order():
-    for seed in range(300):
+    for seed in seeds(300):
         with ThreadPoolExecutor(1) as pool:
             ours, theirs = pool.submit(run, Ours, seed), pool.submit(run, Theirs, seed)
             assert ours.result() == theirs.result(), f"seed {seed}"

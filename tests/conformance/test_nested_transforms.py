@@ -6,11 +6,10 @@ without full rank and without elements. Where PyTorch's derivative is NaN, it ma
 
 import numpy as np
 import pytest
-
-from tests.conformance.golden_file import SCALE, SEED
+from golden_file import SCALE, SEED
 
 pytest.importorskip("torch")
-from tests.conformance.array_programs import OF_LAPACK, OF_SIGNS, SIDES, Case, drawn
+from array_programs import OF_LAPACK, OF_SIGNS, SIDES, Case, drawn
 
 # torch.func.jvp compiles rules of its own when it first meets their operator.
 pytestmark = [

@@ -9,6 +9,7 @@ import random
 
 import pytest
 from autograd_sides import OURS, THEIRS, leaf, outcome, plain
+from golden_file import seeds
 
 ARGUMENTS = [
     "Tensor",
@@ -208,7 +209,7 @@ def is_kept_otherwise(program):
     return has_setup and any("argument" in names for names in program["made"])
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", seeds(200))
 def test_registered_derivatives_are_those_of_pytorch(seed):
     program = random_program(seed)
     if is_kept_otherwise(program):
@@ -260,7 +261,7 @@ def run_with_defaults(side, seed, name):
     return seen, plain(x.grad), library
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", seeds(100))
 def test_trailing_arguments_with_their_default_are_left_out_as_in_pytorch(seed):
     *ours, kept = run_with_defaults(OURS, seed, f"with_defaults_{seed}")
     *theirs, also_kept = run_with_defaults(THEIRS, seed, f"with_defaults_{seed}")

@@ -9,6 +9,7 @@ import warnings
 
 import numpy as np
 import pytest
+from golden_file import seeds
 
 import opdispatch
 from opdispatch import DispatchKey, DispatchKeySet, KernelFunction, OpdispatchError
@@ -114,7 +115,7 @@ def run(side, seed):
     return steps
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", seeds(100))
 def test_kernels_are_those_of_pytorch(seed):
     namespace = f"safe_kernels_{seed}"
     ours, theirs = run(Ours(namespace), seed), run(Theirs(namespace), seed)
