@@ -259,3 +259,15 @@ def test_a_view_without_elements_is_a_view():
     part *= 5.0
     assert (repr(y.grad_fn), y._version) == ("<CopySlices>", 1)
     assert grad(xp.sum(y), x)[0].array.tolist() == [1.0, 1.0]
+
+
+def test_a_view_under_no_grad_requires_gradients_as_the_first_of_its_bases_does():
+    x = Tensor(np.ones((3, 3)))
+    turned = xp.matrix_transpose(x).requires_grad_()
+    with no_grad():
+        view = turned[0][1:]
+    part = turned[0]
+    with no_grad():
+        assert not part[1:].requires_grad
+    assert not view.requires_grad
+    assert part[1:].requires_grad

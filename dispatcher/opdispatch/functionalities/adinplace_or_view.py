@@ -123,6 +123,9 @@ def _note(first: Tensor, result: Tensor, replay: Callable[..., Any], made_by: st
         base = outer.base
         replays = (*outer.replays, replay)
         meta.view = ViewOf(base, replays, made_by or outer.made_by, counter.value)
+    if made_by == MADE_UNDER_NO_GRAD:  # as PyTorch, by what the whole chain of views is of
+        while (known := meta_of(base).view) is not None:
+            base = known.base
     if not base.requires_grad_flag:
         note_view(base, result)
     elif made_by == MADE_UNDER_NO_GRAD:
