@@ -95,17 +95,19 @@ def seen(side, key):
 
 def run(side, seed):
     rng = random.Random(seed)
-    held, steps = {}, []
+    held, steps, compared = {}, [], [*KEYS, *ALIASES]
     for number in range(rng.randrange(3, 9)):
         if side.libraries and rng.random() < 0.35:
             gone = rng.choice(sorted(side.libraries))
             library = side.libraries.pop(gone)
             library._destroy()
+            # PyTorch's slots of these keys may be stale then: see docs/fidelity.md.
+            compared = [key for key in compared if "NestedTensor" not in key]
         else:
             side.impl(number, rng.choice(KEYS + ALIASES))
-        steps.append({key: seen(side, key) for key in [*KEYS, *ALIASES]})
+        steps.append({key: seen(side, key) for key in compared})
         for key in rng.sample(KEYS, 3):
-            if steps[-1][key] is not None:
+            if steps[-1].get(key) is not None:
                 held[number, key] = side.get(key)
         for name, kernel in held.items():
             try:

@@ -43,7 +43,7 @@ VIEWS = [
     lambda side, x: x[1:],
     lambda side, x: x[:1],
     lambda side, x: side.reshape(x, (-1,)),
-    lambda side, x: side.unbind(x)[0][None],
+    lambda side, x: side.unbind(x)[0][None] if x.shape[0] else x * 1,
     lambda side, x: x.detach(),
     lambda side, x: x * 1,
     lambda side, x: copy.copy(x) if not x.requires_grad else x,
