@@ -2,8 +2,8 @@
 
 A kernel may call operators whose kernels are in other interpreters, through the daemon. Such a
 call inherits the time that is left, counts one level deeper, and names the run of the kernel
-that makes it, by a number that only the daemon and the interpreter know, and nobody can guess.
-Whoever names no run, or one that has ended, makes a call like any client's. Interpreters have
+that makes it, by a number that only the daemon and the interpreter know, and that is secret.
+A caller that names no run, or one that has ended, makes a call like any client's. Interpreters have
 threads for each level, so that calls which wait for deeper ones can never use up the threads of
 those.
 

@@ -23,7 +23,7 @@ class FaultPoint(enum.Enum):
     CONTENT_DRAFTED = "content-drafted"  # the upload is on disk, under no name yet
     CONTENT_STORED = "content-stored"  # under its name, but in no journal
     JOURNAL_BEGUN = "journal-begun"  # the change is written, but not committed
-    JOURNAL_COMMITTED = "journal-committed"  # committed, and nobody has been told
+    JOURNAL_COMMITTED = "journal-committed"  # committed, and not reported yet
     INTERPRETER_COMMITTED = "interpreter-committed"  # its interpreter publishes, the daemon not
     PUBLISHED = "published"  # the daemon publishes, the other interpreters not
     WITHDRAWN = "withdrawn"  # an unloaded version is out of the registry, and in the interpreters

@@ -13,7 +13,7 @@ from opdispatch.dispatch.registration import RegistrationHandle
 
 class LiftedKernels:
     """Those of ``handles`` that are above some of ``below``: off, until ``put_back`` registers them
-    again. Both within one transaction, so that nobody sees them missing.
+    again. Both within one transaction, so that no call sees them missing.
 
     Of definitions, those of overloads beside some of ``below``.
     """

@@ -51,7 +51,7 @@ def configure_logging(level: str, log_format: str = "auto", stream: TextIO | Non
     _own = (handler, logging.getLevelNamesMapping()[level.upper()])
     root.setLevel(level.upper())
     logging.getLogger("grpc._cython.cygrpc").addFilter(is_no_cancellation)
-    # The event loop tells at DEBUG which selector it uses; nobody asked.
+    # The event loop tells at DEBUG which selector it uses: noise.
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 

@@ -1,4 +1,4 @@
-"""Notices the end of a process of this machine at once, whoever started it."""
+"""Notices the end of a process of this machine at once, a child or not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ProcessEnd(NamedTuple):
 
 
 UNKNOWN_END = ProcessEnd("has ended", by_itself=False)
-"""Of a process that is no child, or whose end somebody else of this process has asked for."""
+"""Of a process that is no child, or whose end other code of this process has asked for."""
 
 # A process that crashes, or that its own code brings down, dies of others.
 _SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -96,7 +96,7 @@ def describe_exit(status: int) -> ProcessEnd:
 
 
 def _how_it_ended(descriptor: int) -> ProcessEnd:
-    # Known for children only, and until somebody else has asked for good.
+    # Known for children only, and until other code has asked for good.
     if sys.platform == "linux":
         with suppress(OSError):
             result = os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -202,7 +202,7 @@ class FlightRecord:
     def open(cls, pid: int, descriptor: int) -> FlightRecord | None:
         """The one that a process has under that descriptor; None if there is none, or no way to it.
 
-        A process that could still shrink it would bring down whoever reads it: it must be sealed.
+        A process that could still shrink it would bring down its reader: it must be sealed.
         """
         if not descriptor or not hasattr(fcntl, "F_GET_SEALS"):
             return None

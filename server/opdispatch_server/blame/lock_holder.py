@@ -45,7 +45,7 @@ class LockHolder:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the process has been stopped, as by SIGSTOP: nobody in it keeps anything."""
+        """Whether the process has been stopped, as by SIGSTOP: no thread in it keeps anything."""
         with suppress(OSError, IndexError):
             # The name before it, in brackets, may contain anything.
             return (self._folder / "stat").read_text().rpartition(")")[2].split()[0] in "Tt"

@@ -46,7 +46,7 @@ class Separation:
         """Take in that an interpreter has come, with nothing in it yet; whether that changes
         anything.
 
-        If it was to be a cell, and nobody else is there, the others need it more: another one
+        If it was to be a cell, and no other one is there, the others need it more: another one
         becomes the cell, when it comes.
         """
         if name not in self.cells or any(each not in self.cells for each in ready if each != name):

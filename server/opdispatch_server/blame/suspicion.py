@@ -49,7 +49,7 @@ class Cause(enum.Enum):
     """How an interpreter has come to its end."""
 
     CRASHED = "crashed"  # or exited: its own doing
-    KILLED = "killed"  # from outside, or by its own hand: nobody can tell
+    KILLED = "killed"  # from outside, or by its own hand: that cannot be told
     OVERDUE = "overdue"  # the daemon has stopped it, over a kernel that took too long
     LOCKED = "locked"  # the same, over one that kept the interpreter lock
     SILENT = "silent"  # it was heard of no more
@@ -93,7 +93,7 @@ class Verdict(NamedTuple):
 
     @property
     def is_proven(self) -> bool:
-        """Whether the culprit cannot have been somebody from outside."""
+        """Whether the culprit cannot have been a process from outside."""
         return self.culprit is not None and self.cause is not Cause.KILLED
 
     def describe(self) -> str:

@@ -164,7 +164,7 @@ class Daemon:
         if not parts.stop.is_set():
             parts.stop.set()
             return
-        # The second one: somebody does not want to wait.
+        # The second one: the user does not want to wait.
         parts.supervisor.kill_all()
         self._clean_up()
         os._exit(1)

@@ -106,7 +106,7 @@ class CallStream:
             await asyncio.wait({writing})
             self._writing = None  # its end has come through this stream, and has it
             if not writing.cancelled():
-                writing.exception()  # the peer has gone; gRPC has told whoever reads
+                writing.exception()  # the peer has gone; gRPC has told the reader
 
     async def finish(self) -> None:
         """Wait until every call that has come so far is answered; to later ones no reply comes."""

@@ -183,7 +183,7 @@ class CallsInFlight(Generic[Run]):
         try:
             reply = await self._call(request, context, broken)
         finally:
-            tensors.arguments = ()  # also of a kernel that runs on for nobody
+            tensors.arguments = ()  # also of a kernel that runs on unawaited
         if reply is not None:
             self._reply(number, reply, tensors)
             # Before the caller can use that id again.
@@ -203,7 +203,7 @@ class CallsInFlight(Generic[Run]):
         context: CallContext,
         broken: Run | None,
     ) -> execution_pb2.CallReply | None:
-        """The reply; None if nobody waits for it any more."""
+        """The reply; None if it is not awaited any more."""
         try:
             return await self._runner.call(request, context, broken)
         except asyncio.CancelledError:

@@ -72,7 +72,7 @@ def add_registry_service(server: grpc.aio.Server, servicer: object) -> None:
 
 
 def add_interpreter_service(server: grpc.aio.Server, servicer: object) -> None:
-    """Have ``servicer`` serve ``InterpreterService``: whoever says hello may be anybody."""
+    """Have ``servicer`` serve ``InterpreterService``: any process may say hello."""
     add = interpreter_pb2_grpc.add_InterpreterServiceServicer_to_server
     fields = interpreter_pb2.InterpreterMessage.DESCRIPTOR.fields_by_name.values()
     answers = [each.number for each in fields if each.name != "hello"]

@@ -70,7 +70,7 @@ class IncomingTensors:
         self._assembler.touch()
 
     def close(self) -> None:
-        """Drop all that is incomplete; nobody is told anything any more. Idempotent."""
+        """Drop all that is incomplete; no callback is called any more. Idempotent."""
         self._assembler.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -19,7 +19,7 @@ LOG = logging.getLogger("opdispatch.lane")
 _EXHAUSTED_WAIT = 0.5
 
 CONNECTIONS_PER_TURN = 16
-"""Somebody who connects all the time must not keep all others waiting."""
+"""A client that connects all the time must not keep all others waiting."""
 
 
 class LaneListener:

@@ -35,7 +35,7 @@ class SocketLock:
     """The right to listen on a unix socket, held through a lock on ``SOCKET.lock``.
 
     The system drops the lock with the process that holds it, however that ends; so a socket
-    whose lock is free belongs to nobody, and may be replaced.
+    whose lock is free belongs to no daemon, and may be replaced.
     """
 
     def __init__(self, path: Path) -> None:
@@ -126,7 +126,7 @@ def _bind_unix(server: grpc.aio.Server, parsed: UnixAddress) -> Listener:
     path = Path(parsed.path).absolute()
     address = str(parse_address(f"unix:{path}"))
     try:
-        # Only a folder that is made here is made private: others are somebody's decision.
+        # Only a folder that is made here is made private: others are the user's decision.
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         check_socket_folder(path.parent)
         lock = SocketLock(path)

@@ -13,13 +13,13 @@ from opdispatch_server.log_fields import Event, fields
 LOG = logging.getLogger("opdispatch.lane")
 
 PATIENCE = 0.005
-"""Seconds after which kernels that were thought to be quick keep nobody waiting any more."""
+"""Seconds after which kernels that were thought to be quick keep no call waiting any more."""
 
 # Threads that have nothing to do, and how long they wait for a turn.
 _MAX_RESTING = KERNEL_THREADS
 _REST = 10.0
 
-# Seconds between two tries to start a thread for a turn that nobody has: Python 3.11 loses a few
+# Seconds between two tries to start a thread for a turn that no thread has: Python 3.11 loses a few
 # KiB each time it cannot.
 _TRY_AGAIN = 0.5
 
@@ -39,9 +39,9 @@ class ReadingTurn:
     """Turns are counted from 1; the thread that was given the newest one may read.
 
     ``start_thread`` begins a thread that reads, with its turn, when none rests here. ``on_pass``
-    is called between two turns, by whoever passes the right on.
+    is called between two turns, by the thread that passes the right on.
 
-    Whoever has the turn either reads or runs kernels, and others may take it only while it runs
+    The one with the turn either reads or runs kernels, and others may take it only while it runs
     kernels: two threads never read at a time. If no thread can be started, the turn is vacant:
     the first one that would rest takes it, and ``hand_over_if_stuck`` tries again.
 
@@ -79,7 +79,7 @@ class ReadingTurn:
         with self._mutex:
             if self._turn == turn:
                 self.was_busy = True
-                # The first of several counts: however short they are, nobody reads meanwhile.
+                # The first of several counts: however short they are, no thread reads meanwhile.
                 self._busy_since = self._busy_since or now
 
     def end_kernels(self, turn: int) -> None:
@@ -95,7 +95,7 @@ class ReadingTurn:
     def hand_over_if_stuck(self) -> bool:
         """Take the turn from a thread that has run kernels for too long.
 
-        Whether it has begun any since this was last called, or nobody has the turn.
+        Whether it has begun any since this was last called, or no thread has the turn.
         """
         was_busy, self.was_busy = self.was_busy, False
         self._pass_on(self._is_stuck)

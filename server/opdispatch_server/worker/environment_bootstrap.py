@@ -52,7 +52,7 @@ class BorrowedPackages(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a package, or of one below a namespace that nobody owns."""
+        """The spec of a package, or of one below a namespace without an owner."""
         top, *below = fullname.split(".")
         folders = self._folders.get(top)
         if folders is None:

@@ -204,7 +204,7 @@ class Interpreter:
             lanes.close()
             self._lane.close()
             self._peers.close()
-            self._values.clear()  # nobody is there any more to claim them
+            self._values.clear()  # no client is left to claim them
             listener.close()
 
     async def _end_direct_calls(self) -> None:

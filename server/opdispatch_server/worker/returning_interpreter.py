@@ -16,7 +16,7 @@ LOG = logging.getLogger("opdispatch.interpreter")
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 
-# What passes: nobody answers yet, or the old session is not struck off yet.
+# What passes: the daemon does not answer yet, or the old session is not struck off yet.
 _PASSING = (DaemonUnavailableError, DeadlineExceededError, RefusedError)
 
 
@@ -69,7 +69,7 @@ class ReturningInterpreter:
                 elif lost_at is None or loop.time() - lost_at > self._patience:
                     raise
                 elif isinstance(error, RefusedError) and not self._wanted_name:
-                    self._name = ""  # somebody has our name: any other will do
+                    self._name = ""  # our name is taken: any other will do
             await self._wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 

@@ -35,7 +35,7 @@ _STATUS = health_pb2.HealthCheckResponse
 class HealthBoard(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the package has no types
     """The services' states, and those that check or watch them. Belongs to the event loop.
 
-    Noting something waits for nobody: each watcher has a queue of its own, so that one which
+    Noting something waits for no watcher: each watcher has a queue of its own, so that one which
     does not read holds up neither the daemon nor other watchers, and misses no short outage.
     """
 
@@ -76,7 +76,7 @@ class HealthBoard(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the 
         self._draining = True
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """The status now. NOT_FOUND for a name that nobody has, or has any more."""
+        """The status now. NOT_FOUND for a name that is unused."""
         status = self._status.get(request.service)
         if status is None:
             context.set_code(grpc.StatusCode.NOT_FOUND)  # as end_with says, this leaves nothing

@@ -58,7 +58,7 @@ class SlotKind(enum.Enum):
 
 
 class Slot:
-    """The right to run one call. Whoever has it releases it, once, when the kernel has ended."""
+    """The right to run one call. Its holder releases it, once, when the kernel has ended."""
 
     __slots__ = ("_gate", "_lane", "began", "is_ahead", "kind")
 
@@ -143,7 +143,7 @@ class InterpreterGate:
         self._limits = limits
         self._calls_ahead = calls_ahead
         self._lanes: dict[int, _Lane] = {}
-        # Those in which somebody waits; the one whose turn is next comes first.
+        # Those in which a call waits; the one whose turn is next comes first.
         self._turns: OrderedDict[int, _Lane] = OrderedDict()
         self._pace = Pace()
         self._closed: Callable[[str], InterpreterDiedError] | None = None
@@ -415,10 +415,10 @@ class Pace:
 
     def __init__(self) -> None:
         self._average = UNKNOWN_PACE
-        self._last: float | None = None  # when the last one ended, while somebody waited
+        self._last: float | None = None  # when the last one ended, while a call waited
 
     def begin_queue(self, now: float) -> None:
-        """Note that somebody waits."""
+        """Note that a call waits."""
         if self._last is None:
             self._last = now
 

@@ -67,7 +67,7 @@ class CallChooser:
     dispatch keys, as long as nothing is published: ``_choices`` are of the epoch ``_epoch`` of
     the dispatcher (see Note [Two epochs] in ``operator_registry``), so that none is older than
     another one that has been made before. Whether the elements of a tensor are what it says
-    is looked at for the first of them, and by whoever decodes the others.
+    is looked at for the first of them, and by the decoder of the others.
     """
 
     def __init__(self, operators: OperatorRegistry) -> None:

@@ -170,7 +170,7 @@ class KernelRuns:
         on_end: Callable[[execution_pb2.CallReply | None], None],
         on_move: Callable[[], None] | None = None,
     ) -> KernelRun:
-        """``run``, over a local lane, for whoever waits in no task.
+        """``run``, over a local lane, for a caller that waits in no task.
 
         ``on_end`` is told the reply, which may be an error, when the slot is free again; None if
         the interpreter has gone: see ``explain``. ``on_move`` is called when it becomes busy with
@@ -232,7 +232,7 @@ class KernelRuns:
 
         An InterpreterDiedError has ``facts["culprit"]``, the operator that has brought down the
         interpreter, where that is known; and ``facts["suspect"]`` if it may have been this one:
-        "yes" if it was, "perhaps" if it may have been another one or somebody from outside.
+        "yes" if it was, "perhaps" if it may have been another one or a process from outside.
 
         The interpreter's own answer may be an error. Raises DeadlineExceededError,
         KernelTimeoutError, InterpreterDiedError and MessageTooLargeError.
@@ -257,7 +257,7 @@ class KernelRuns:
             is_cut_off = not answer.cancelled() and answer.exception() is not None
             self._end(run, slot, is_cut_off=is_cut_off)
             reply = None
-            # If nobody waits for its error, nobody needs to know.
+            # An error that is not awaited need not be known.
             if not answer.cancelled() and answer.exception() is None:
                 reply = answer.result()
             if on_end is not None:

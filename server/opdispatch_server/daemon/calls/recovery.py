@@ -15,7 +15,7 @@ from opdispatch_wire.errors import QueueFullError, RefusedError
 
 RECOVERY_WAIT = 30.0
 """How long a call waits for its library to be in another interpreter."""
-# How many seconds somebody who is sent away may try again after.
+# Seconds after which a refused caller may try again.
 RETRY_AFTER = 1.0
 
 

@@ -158,7 +158,7 @@ def _home_of_script(script: bytes, label: str, isolated: bool) -> LibraryHome:
         raise LibraryLoadError(f"the script metadata of {label}: dependencies is no list of texts")
     if not isinstance(requires_python, str):
         raise LibraryLoadError(f"the script metadata of {label}: requires-python is no text")
-    # An option in here would be run by whoever has only read the file.
+    # An option in here would be run by a process that only reads the file.
     for dependency in dependencies:
         if dependency.strip().startswith("-"):
             raise LibraryLoadError(

@@ -1,4 +1,4 @@
-"""Inline script metadata (PEP 723), read from source that nobody has checked.
+"""Inline script metadata (PEP 723), read from unchecked source.
 
 The specification's regular expression looks for a block's end from each of its lines, and
 ``tomllib`` keeps every prefix of a dotted key: both take time or memory that grows with the square

@@ -96,7 +96,7 @@ class EnvironmentStore:
             report(f"waiting for environment {key[:8]}, which is being made")
         build.listeners.append(report)
         try:
-            # Whoever gives up leaves the build to those who have not, or will come again.
+            # A caller that gives up leaves the build to those who have not, or will come again.
             return await shielded(build.task)
         finally:
             build.listeners.remove(report)
@@ -113,7 +113,7 @@ class EnvironmentStore:
         if not task.cancelled() and (error := task.exception()) is not None:
             LOG.warning(
                 "%s", error, extra=fields(Event.ENVIRONMENT_FAILED)
-            )  # also if nobody waits for it any more
+            )  # also if it is not awaited any more
 
     def _find(self, key: str, home: LibraryHome) -> Environment | None:
         if not self._bootstrap.packages.exists():  # the first time: most daemons never need it
@@ -153,7 +153,7 @@ class EnvironmentStore:
             keeping_alive.cancel()
 
     async def _build(self, key: str, home: LibraryHome) -> Environment:
-        # Somebody may have finished it while whoever asks was still looking for it.
+        # Another caller may have finished it while this one was still looking for it.
         if found := await asyncio.to_thread(self._find, key, home):
             return found
         await asyncio.to_thread(self._remove_abandoned)
@@ -179,7 +179,7 @@ class EnvironmentStore:
         fresh.rename(link)
 
     def _remove_abandoned(self) -> None:
-        """Remove what no link leads to, and nobody is building."""
+        """Remove what no link leads to, and no caller is building."""
         if not self._folder.is_dir():
             return
         paths = list(self._folder.iterdir())

@@ -1,4 +1,4 @@
-"""Work that goes on when whoever waits for it gives up."""
+"""Work that goes on when its waiters give up."""
 
 from __future__ import annotations
 

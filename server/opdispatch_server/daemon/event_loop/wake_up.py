@@ -8,7 +8,7 @@ import asyncio
 class WakeUp:
     """Wakes all that wait, each time that something may be what they wait for.
 
-    Whoever waits looks first, and again after each change: nothing is handed over. Belongs to the
+    A waiter looks first, and again after each change: nothing is handed over. Belongs to the
     event loop.
     """
 

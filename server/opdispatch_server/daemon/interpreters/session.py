@@ -333,7 +333,7 @@ class InterpreterSession:
         come_back: bool = False,
         hung: bool = False,
     ) -> None:
-        """End the session: whoever waits for the interpreter is told. Idempotent.
+        """End the session: tasks that wait for the interpreter are told. Idempotent.
 
         ``cause`` and ``named`` say whose fault it is, where the end of the process does not tell.
         ``come_back`` tells the interpreter that it may say hello again; ``hung``, that it has
@@ -351,7 +351,7 @@ class InterpreterSession:
         for answer in list(self._answers.values()):
             if not answer.done():
                 answer.set_exception(self.death())
-                answer.exception()  # nobody may wait for it any more
+                answer.exception()  # perhaps not awaited any more
         callbacks, self._at_end = self._at_end, []  # some have the session
         for callback in callbacks:
             callback()

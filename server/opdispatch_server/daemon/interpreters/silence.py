@@ -67,7 +67,7 @@ class SilentInterpreters:
         if found is None and len(kernels or flights) == 1:
             [found] = kernels or flights
         self._note_busy(session, found, kernels or flights)
-        # An import has a limit of its own, which whoever waits for it sees to.
+        # An import has a limit of its own, which the waiting task sees to.
         is_import = found is not None and found.subject.kind != KERNEL
         if kernels and not is_import and silence > self._lock_timeout:
             what = str(found.subject) if found is not None else "one of its kernels"

@@ -27,7 +27,7 @@ _LONGEST_NAME = 200
 class LibraryCatalog:
     """The versions that are kept of each name. Changes in the event loop only.
 
-    ``line`` is a lock for each name: whoever changes which versions a name has, or how many
+    ``line`` is a lock for each name: a task that changes which versions a name has, or how many
     replicas, holds it. An interpreter's death does not wait for it.
     """
 

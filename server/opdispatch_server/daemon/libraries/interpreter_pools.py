@@ -274,7 +274,7 @@ async def _nothing(name: str) -> None:
 
 
 def _nobody(line: str) -> None:
-    """Is told the steps of what nobody waits for."""
+    """Is told the steps of what is not awaited."""
 
 
 def _name_part(library: str) -> str:

@@ -13,7 +13,7 @@ class KernelRoute:
 
     Whose batch that is, ``OperatorRegistry`` knows of the registration: a version has its
     registrations, they have their kernels, and those know nothing of it. So a version that is
-    over goes as soon as nobody has it any more.
+    over goes with the last reference to it.
 
     The daemon looks slots up and forwards calls without waiting for them; so nothing here is
     ever called.

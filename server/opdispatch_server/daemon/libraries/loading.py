@@ -1,4 +1,4 @@
-"""Loading a library, as often and in as many interpreters at once as anybody likes."""
+"""Loading a library, as often and in as many interpreters at once as wanted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LoadOrder:
     report: Report = lambda line: None
     """Is told of steps that take long."""
     patience: float | None = None
-    """For how many seconds somebody waits for the outcome; None: for ever."""
+    """Seconds that the caller waits for the outcome; None: for ever."""
 
 
 class LoadOutcome(NamedTuple):
@@ -132,7 +132,7 @@ class LibraryLoading:
                     return  # everybody has given up, and nobody holds its pool open any more
                 self._open(race)
                 await race.ended.wait()
-                # Nobody could import it.
+                # No interpreter could import it.
                 if race.version.state in (VersionState.LOADING, VersionState.FAILED):
                     self._pools.let_go(race.version)
         finally:
@@ -202,7 +202,7 @@ class LibraryLoading:
         wait.importing = session
         race.note_import(session)
         race.enter()
-        # An import that has begun ends in order, though nobody may be waiting for it any more:
+        # An import that has begun ends in order, though perhaps not awaited any more:
         # then it publishes nothing.
         wanted = _Wanted()
         task = self._start(self._import_into(race, session, others, order, wanted))
@@ -363,7 +363,7 @@ def _already(version: LibraryVersion, session: InterpreterSession) -> LoadOutcom
 
 
 class _Wanted:
-    """Whether somebody still waits for an import."""
+    """Whether an import is still awaited."""
 
     def __init__(self) -> None:
         self._wanted = True

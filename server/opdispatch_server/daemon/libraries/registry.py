@@ -51,7 +51,7 @@ class LibraryRegistry:
     """Every operation on libraries.
 
     Changes of one name are done one after the other (``LibraryCatalog.line``), those of different
-    names at the same time: an import may take as long as it likes, and holds up nobody else. An
+    names at the same time: an import may take as long as it likes, and holds up no other load. An
     interpreter's death must not wait for imports at all, so it takes the transaction's
     ``publication`` alone, which is held for moments.
 
@@ -449,7 +449,7 @@ class LibraryRegistry:
         self._leaving.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        if not isinstance(error, OpdispatchError):  # whoever asked is told those
+        if not isinstance(error, OpdispatchError):  # the caller is told those
             LOG.error(
                 "a library was not tidied up", exc_info=error, extra=fields(Event.INTERNAL_ERROR)
             )

@@ -78,7 +78,7 @@ class LibraryReplicas:
         self._give_up = give_up
         # What the journal has, until it is loaded: ``restore`` does that, in the right order.
         self.restoring: Sequence[LibraryVersion] = ()
-        # Names that somebody is about to look after.
+        # Names that a task is about to look after.
         self._cared_for: set[str] = set()
         self._demotions: dict[asyncio.Task[Any], Replica] = {}
         placement.on_freed = self.look_after_all

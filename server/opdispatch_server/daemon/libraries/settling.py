@@ -10,7 +10,7 @@ from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionSt
 
 
 class LibrarySettling:
-    """Wakes whoever waits for libraries to be in an interpreter. Belongs to the event loop.
+    """Wakes tasks that wait for libraries to be in an interpreter. Belongs to the event loop.
 
     ``newest`` gives the version of each library that is active, or is to be; ``publication`` is
     held while these change, and with them what can be called.

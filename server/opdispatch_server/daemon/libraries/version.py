@@ -112,7 +112,7 @@ class LibraryVersion:
         )
 
     def let_go(self) -> None:
-        """Forget what it has registered, one by one, in a thread: nobody needs it any more."""
+        """Forget what it has registered, one by one, in a thread: it is not needed any more."""
         while self.registrations:
             self.registrations.pop()
 
@@ -155,7 +155,7 @@ class LibraryVersion:
         return len(self.replicas) < before
 
     def count_wanted_or_held(self) -> int:
-        """Interpreters that hold the version because somebody named them count as wanted."""
+        """Interpreters that hold the version because a caller named them count as wanted."""
         staying = [r for r in self.replicas if r.state is not ReplicaState.LEAVING]
         return max(self.interpreters_wanted, len(staying))
 

@@ -201,7 +201,7 @@ class Supervisor:
         """Start the processes, and keep them running until ``stop``."""
         if sys.version_info < (3, 12) and has_process_descriptors():
             # As later versions do by themselves. A thread for each process, as this one has it, may
-            # not be had; and the process, which runs by then, would be nobody's.
+            # not be had; and the process, which runs by then, would have no owner.
             watcher = asyncio.PidfdChildWatcher()
             watcher.attach_loop(asyncio.get_running_loop())
             asyncio.get_event_loop_policy().set_child_watcher(watcher)

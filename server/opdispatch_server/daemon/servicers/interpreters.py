@@ -165,7 +165,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             ending = asyncio.create_task(self._end(session, joining, stop_watching))
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)
-            # The goodbye is the last message, and whoever has read it hangs up. If we did, what it
+            # The goodbye is the last message, and its reader hangs up. If we did, what it
             # says meanwhile could not be written, and gRPC's asyncio client would then forget
             # what has come and was not read.
             try:

@@ -104,7 +104,7 @@ class CallLane:
         )
 
     def close(self) -> None:
-        """End the lane; nobody waits for its calls any more. Idempotent."""
+        """End the lane; its calls are not awaited any more. Idempotent."""
         self._stream.close()
         self._tidy_up()
 

@@ -125,7 +125,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
                 outcome = await self._libraries.load(order, report)
         except OpdispatchError as error:
             name = request.name or PurePosixPath(request.filename).stem or request.module
-            name = name[:LONGEST_NAME]  # which nobody may have checked yet
+            name = name[:LONGEST_NAME]  # which may not be checked yet
             about = fields(Event.LIBRARY_LOAD_FAILED, library=name, identity=IDENTITY.get())
             LOG.warning("%s was not loaded: %s%s", name, error, asked_by(), extra=about)
             raise

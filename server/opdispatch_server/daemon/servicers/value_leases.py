@@ -25,7 +25,7 @@ class ValueLeases:
 
     The end of a client's process ends its stream at once. Silence is how one is noticed whose
     machine or network has failed; on this machine neither can, and one that is silent may have
-    been stopped by somebody who wants it to go on.
+    been stopped by a user who wants it to go on.
     """
 
     def __init__(self, table: RemoteValueTable) -> None:

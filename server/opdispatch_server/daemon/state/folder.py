@@ -90,7 +90,7 @@ class StateFolder:
         """Put an imported journal in the place of the one that is there.
 
         ``draft`` is complete, on disk, and in this folder. One renaming decides; what follows it
-        is done by whoever opens the folder next, should this process die. Returns where the
+        is done by the next process that opens it, should this process die. Returns where the
         old journal is now.
         """
         draft.rename(self.path / _IMPORTED)
@@ -132,7 +132,7 @@ def libraries_in(state: Path) -> Path:
 
 
 def journal_in(state: Path) -> Path:
-    """The journal's folder in a state folder; nobody has to own that to read it."""
+    """The journal's folder in a state folder; reading it takes no lock."""
     return state / _JOURNAL
 
 

@@ -157,7 +157,7 @@ class Journal:
             else:
                 self._owed = {**owed, **self._owed}
 
-        # Whoever waits may give up. What is under way is not broken off by that, and is noted.
+        # The waiting task may give up. What is under way is not broken off by that, and is noted.
         writing.add_done_callback(note)
         await shielded(writing)
 

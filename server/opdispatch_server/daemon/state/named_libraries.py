@@ -17,7 +17,7 @@ from opdispatch_wire.errors import JournalError
 def named_libraries(state: Path) -> Iterator[tuple[StateFolder, list[LibraryRecord]]]:
     """Within it, the folder ``state`` is this process's; the libraries in all of its journals.
 
-    Journals that imports have put aside count: whoever moves one back has its libraries again.
+    Journals that imports have put aside count: moving one back brings its libraries back.
     Raises JournalError if a daemon uses the folder, or if one of its journals is missing or
     damaged, which may name anything.
     """

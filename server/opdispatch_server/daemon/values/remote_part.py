@@ -196,7 +196,7 @@ async def _pin(
         value.uses += 1
     if session is None or not away:
         return
-    # It must come to its end, whoever waits for it: only then is it known where they are.
+    # It must come to its end, awaited or not: only then is it known where they are.
     move = asyncio.create_task(_move(table, away, session))
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     for value in away:

@@ -140,7 +140,7 @@ class RemoteValueTable:
         return holder
 
     def close(self, holder: ValueHolder) -> None:
-        """The client is gone, and so are its values: nobody finds them any more.
+        """The client is gone, and so are its values: they cannot be found any more.
 
         To forget many takes some steps of the loop.
         """

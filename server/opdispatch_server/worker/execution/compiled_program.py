@@ -104,7 +104,7 @@ class CompiledProgram:
         return self._kept.outputs
 
     def run(self, inputs: Sequence[Any], recorder: FlightRecorder, key: int = 0) -> list[Any]:
-        """Run it; the values of its outputs, which nobody else here knows any more.
+        """Run it; the values of its outputs, which no other code here knows any more.
 
         Notes in the record which step is running, for the call of that ``call_key``. Raises
         StepError, whose cause is what a step raised; WireError and ArgumentError.

@@ -74,8 +74,8 @@ class DaemonLane:
 
     ``_is_in_doubt`` is set after a call on ``_lane`` has failed; the next one looks at the lane,
     or opens it where there is none.
-    ``_opening`` is held by whoever does that and may replace ``_lane``, so that one thread does.
-    It takes ``_lane`` away, clears ``_is_in_doubt``, and only then looks: nobody begins on a lane
+    ``_opening`` is held by a thread that may replace ``_lane``, so that one thread does so.
+    It takes ``_lane`` away, clears ``_is_in_doubt``, and only then looks: no call begins on a lane
     that is known to have broken, and one that breaks meanwhile is looked at again. ``close`` sets
     ``_is_closed`` before it takes ``_lane``, and a lane is put there before ``_is_closed`` is
     read: one of both closes it.

@@ -204,7 +204,7 @@ class KernelExecution:
         profile: KernelProfile | None,
     ) -> execution_pb2.CallReply:
         if context.deadline is not None and context.deadline <= monotonic():
-            # It has waited for a thread, and whoever made it has given up.
+            # It has waited for a thread, and its caller has given up.
             raise DeadlineExceededError(
                 f"the deadline passed before {request.operator} was started in interpreter "
                 f"{self._interpreter()}",

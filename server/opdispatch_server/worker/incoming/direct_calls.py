@@ -4,7 +4,7 @@ Note [Direct calls and the registry]
     A client has its route from the daemon: which kernel of which loaded library runs calls of
     that kind, as of one epoch of the registry. Every change of the registry begins a new epoch.
     Before a change is published, the daemon closes the routes: it tells every interpreter to
-    take no direct calls, and waits until they have heard it. Whoever calls directly in that
+    take no direct calls, and waits until they have heard it. A direct caller in that
     moment is refused, and asks the daemon. So a call that begins after a change was
     acknowledged never runs what was there before.
 

@@ -76,7 +76,7 @@ class KernelCalls:
 class StreamedCall:
     """It waits for its turn in its library, and then for a thread, which runs it.
 
-    It is dropped if nobody waits for it any more when its turn comes. ``reply`` is set in the
+    It is dropped if it is not awaited any more when its turn comes. ``reply`` is set in the
     event loop, where the call was made; ``run`` belongs to the thread. ``_claim`` is taken once,
     by the thread that runs it, or by who found none: its pool has the call in its queue then
     nevertheless.
@@ -141,7 +141,7 @@ class StreamedCall:
                 return
 
     def run(self) -> None:
-        """Run the kernel, unless nobody waits for it any more."""
+        """Run the kernel, unless it is not awaited any more."""
         if self._claim.acquire(blocking=False):
             self._run_claimed()
 
@@ -160,7 +160,7 @@ class StreamedCall:
         self._answer(reply, failure)
 
     def _answer(self, reply: execution_pb2.CallReply | None, failure: BaseException | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits
             self._loop.call_soon_threadsafe(self._settle, reply, failure)
 
     def _run_kernel(self) -> execution_pb2.CallReply:

@@ -330,7 +330,7 @@ class KernelLane:
         return may_run
 
     def _answer(self, call: LaneCall) -> None:
-        """Run a call, unless nobody waits for it any more, and reply."""
+        """Run a call, unless it is not awaited any more, and reply."""
         self._waiting.pop(call.request.id, None)
         try:
             if self._is_closed:

@@ -52,7 +52,7 @@ class LibraryTurns(Generic[J]):
     daemon is one source, and sends a few calls more than the library runs at a time: see
     Note [Calls that are sent ahead].
 
-    ``_lock`` protects all of it; somebody waits only while ``limit`` calls run, and each of
+    ``_lock`` protects all of it; a call waits only while ``limit`` calls run, and each of
     these, when it ends, starts the next one in its place.
     """
 

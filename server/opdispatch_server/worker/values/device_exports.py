@@ -4,10 +4,10 @@ Note [Reading another process's device memory]
     An interpreter that is asked for a value by another one on the same device answers with where
     it is, and a lease: until the lease ends, it keeps the value. The other one copies it, and then
     says that it has it. Only if the lease was still there at that time is the copy taken for the
-    value: memory that is not kept may be used for something else, without anybody noticing.
+    value: memory that is not kept may be used for something else, unnoticed.
 
     - The reader dies: the lease ends by itself after PATIENCE seconds.
-    - The owner dies: there is nobody to ask, and the value has gone with it.
+    - The owner dies: there is no process to ask, and the value has gone with it.
     - The reader cannot open the memory, or comes too late: it asks for the elements themselves,
       by way of host memory, as it does where there is no such device. Whenever it has no copy,
       it ends the lease all the same.
@@ -48,7 +48,7 @@ class DeviceExports:
         self._leases: dict[bytes, tuple[float, Any]] = {}
 
     def offer(self, message: values_pb2.Tensor, value: Any, device_id: bytes) -> bool:
-        """Say where a value is to whoever can read that device.
+        """Say where a value is to a process that can read that device.
 
         False: it is not there, cannot be shared, or MOST_LEASES others are. Raises DeviceLostError.
         """

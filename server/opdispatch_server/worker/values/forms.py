@@ -84,7 +84,7 @@ class StoredValue:
     """One value. Its store's lock protects the changes of every field; ``form`` is read without.
 
     Invariant: while there are ``writers``, calls that may write to it now, or while it
-    ``is_changing``, since one thread is about to put another form there, nobody else changes
+    ``is_changing``, since one thread is about to put another form there, no other thread changes
     ``form``.
     """
 

@@ -151,7 +151,7 @@ class PeerValues:
         try:
             value = _copy_of(tensor, message.device, at)
         except BaseException:
-            # Nobody else tells the owner, which would keep the value for a reader that is slow.
+            # No other thread tells the owner, which would keep the value for a reader that is slow.
             patience = _LAST_WORDS if timeout is None else min(timeout, _LAST_WORDS)
             with contextlib.suppress(OpdispatchError):
                 self._end_lease(message, lease, patience, at)
@@ -196,7 +196,7 @@ class PeerValues:
         timeout: float | None,
         at: str,
     ) -> execution_pb2.CallReply:
-        # It waits for nobody, and must not wait for the threads of those who wait for values.
+        # It waits for no thread, and must not wait for the threads of those who wait for values.
         request.path.depth = 1
         source = message.source
         place = _Place(source.lane, "" if source.lane else source.address)

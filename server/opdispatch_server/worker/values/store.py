@@ -101,7 +101,7 @@ class ValueStore:
         except BaseException:
             with self._changed:
                 for stored in writes:
-                    stored.is_changing = False  # nobody else has begun to, beside a writer
+                    stored.is_changing = False  # no other thread has begun to, beside a writer
             self.end_writes(tuple(writes))
             raise
         return tuple(writes)
@@ -241,7 +241,7 @@ class KeptResults:
         """Return the message for one result: a KeptValue for a tensor, in lists as well.
 
         Takes it off the list. A tensor that the kernel, the caller or another value may know,
-        too, is copied: nobody else must be able to write to it. Raises WireError, which begins
+        too, is copied: no other code must be able to write to it. Raises WireError, which begins
         with the place in ``at``, for one that could not be fetched as it is, and ArgumentError for
         lists that nest too deep to be sent, or have too many values.
         """
@@ -299,7 +299,7 @@ def _read_only(value: Any) -> Any:
 
 
 def _own(value: Any, *, is_known: bool) -> Any:
-    """The tensor, or a copy if somebody else could write to it, or nobody can."""
+    """The tensor, or a copy if other code could write to it, or none can."""
     if isinstance(value, Tensor):
         # Two references are the tensor's and getrefcount's.
         is_known = is_known or sys.getrefcount(value.array) > 2
@@ -310,7 +310,7 @@ def _own(value: Any, *, is_known: bool) -> Any:
         return kept
     backend = find_backend(type(value))
     if backend is None and find_layout(type(value)) is not None:
-        return copy_of(value)  # nobody can tell who else knows of its parts
+        return copy_of(value)  # its parts may be known elsewhere
     if backend is None:
-        return np.array(value)  # somebody's array by its protocol
+        return np.array(value)  # another library's array by its protocol
     return value if not is_known and backend.is_its_own(value) else backend.copy(value)
