@@ -60,7 +60,6 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         direct_lane=options.direct_lane,
         device=options.device,
     )
-    _keep_grpc()
     try:
         asyncio.run(_serve(settings))
     except (OpdispatchError, OSError) as error:
@@ -98,7 +97,6 @@ def run_user_interpreter(
             folder = RunFolder.create()
             listen = folder.socket("calls.sock")
         _tell_of_trouble()
-        _keep_grpc()
         GUARD.install()
         add_filter(RunningCode(process_recorder()))
 
@@ -143,7 +141,8 @@ def _keep_grpc() -> None:
     """Have gRPC's polling thread and its core last as long as the process.
 
     They would be taken down with the last server and channel of a session, beside whatever else
-    still ends in the process: a crash there would hide why the interpreter leaves.
+    still ends in the process: a crash there would hide why the interpreter leaves. To be called
+    in the event loop: where none runs, gRPC makes one of its own, which forks would inherit.
     """
     grpc.aio.init_grpc_aio()
 
@@ -168,11 +167,13 @@ def _ask_message_limit(daemon: str) -> int:
 
 
 async def _serve_again(interpreter: ReturningInterpreter) -> None:
+    _keep_grpc()
     _stop_on_signals(interpreter.stop)
     await interpreter.run()
 
 
 async def _serve(settings: InterpreterSettings) -> None:
+    _keep_grpc()
     interpreter = Interpreter(settings)
     _stop_on_signals(interpreter.stop)
     await interpreter.run()
