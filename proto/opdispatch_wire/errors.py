@@ -7,7 +7,7 @@ OpdispatchError                      (opdispatch.errors)
 ├── InterpreterNotFoundError         no interpreter of that name, or none at all
 ├── KernelTimeoutError               a kernel ran for longer than the daemon lets it
 ├── InterpreterDiedError             the process that was running the call is gone
-├── DaemonUnavailableError           nobody listens at that address
+├── DaemonUnavailableError           no daemon listens at that address
 ├── MessageTooLargeError             a message is over the limit
 ├── DeadlineExceededError            the caller's time is up
 ├── RefusedError                     the daemon is draining, or a process busy; try again

@@ -5,8 +5,8 @@
     the router              WireLayoutTensor       its parts are WireTensors
 
 What parts have to be is said by the layouts themselves, in ``opdispatch.arrays``. Shapes and dtypes
-are checked wherever such a tensor is looked at; elements that say where others are, by whoever
-decodes them, in memory that the sender cannot change any more. A tensor is also checked before it
+are checked wherever such a tensor is looked at; elements that say where others are, by the side
+that decodes them, in memory that the sender cannot change any more. It is also checked before it
 is sent, so that the error is one of the maker, and not of the receiver.
 """
 

@@ -1,6 +1,6 @@
 """Long lists of numbers <-> ``Value.packed``: the elements of a tensor of one dimension.
 
-A message of its own for each number takes some 50 times as long, and whoever passes a call on
+A message of its own for each number takes some 50 times as long, and a router of the call
 would have to look at each.
 """
 

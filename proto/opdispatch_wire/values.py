@@ -83,7 +83,7 @@ _PYTHON_DTYPES = (bool, int, float, complex)
 
 _DecodeTensor = Callable[[values_pb2.Tensor, str], Any]
 DecodeRemote = Callable[[values_pb2.RemoteTensor, str, bool], Any]
-"""What a remote tensor is for whoever decodes it: at that place of the message, and whether it
+"""What a remote tensor is for its decoder: at that place of the message, and whether it
 is to be writable."""
 DecodeReference = Callable[[values_pb2.Reference, str], Any]
 """The same of a program's reference."""
@@ -195,9 +195,7 @@ def _undecoded_tensor(message: values_pb2.Tensor, at: str) -> Any:
     is_array = bool(tensor.shape) and tensor.is_plain  # with dimensions, none is a number
     if tensor.device != "cpu" or is_array or math.prod(tensor.shape) != 1:
         return tensor
-    if message.HasField("memory") or message.HasField(
-        "chunked"
-    ):  # which is not for whoever does not decode
+    if message.HasField("memory") or message.HasField("chunked"):  # which is only for a decoder
         return tensor
     return tensor_from_proto(message, at=at)
 

@@ -85,7 +85,7 @@ class AsyncDaemonLane:
     async def get(self, deadline: float | None) -> AsyncCallLane | None:
         """``lane``, opened again if it broke.
 
-        All who need it then wait for one attempt, and get the error of that if it fails; nobody
+        All who need it then wait for one attempt, and get the error of that if it fails; none
         waits longer than until ``deadline``, by ``time.monotonic``. Raises TimeoutError, and what
         went wrong: DaemonUnavailableError, for one.
         """

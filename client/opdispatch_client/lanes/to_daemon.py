@@ -65,7 +65,7 @@ class DaemonLane:
     def get(self, deadline: float | None) -> CallLane:
         """The lane, opened again if it broke.
 
-        All who need it then wait for one attempt, and get the error of that if it fails; nobody
+        All who need it then wait for one attempt, and get the error of that if it fails; none
         waits longer than until ``deadline``, by ``time.monotonic``, unless no thread can be
         started. Raises TimeoutError, and what went wrong: DaemonUnavailableError, for one.
         """

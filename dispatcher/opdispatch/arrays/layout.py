@@ -5,8 +5,8 @@
 
 A tensor that is not laid out densely travels, moves and is kept as its parts. Code that gets parts
 from outside checks them first: ``check_parts`` looks at shapes and dtypes, so that it can be asked
-of arrays whose elements are elsewhere, and ``check_elements`` at what no kernel could bear. Whoever
-gives an array away takes it apart with ``checked_parts``: since it was made, its parts may have
+of arrays whose elements are elsewhere, and ``check_elements`` at what no kernel could bear;
+a sender takes an array apart with ``checked_parts``: since it was made, its parts may have
 become others.
 """
 

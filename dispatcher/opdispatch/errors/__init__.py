@@ -8,7 +8,7 @@
     │   ├── DispatchKeyError             no such dispatch key, or not one for this purpose
     │   ├── LibraryError                 a library cannot be of that kind or name (also ValueError)
     │   └── KernelTypeError              what is registered is no kernel (also a TypeError)
-    ├── OperatorNotFoundError            nobody has defined it (also an AttributeError)
+    ├── OperatorNotFoundError            it is not defined (also an AttributeError)
     ├── ArgumentError                    the arguments do not fit (also Type- and RuntimeError)
     │   └── ScalarRangeError             no element can be that number (also an OverflowError)
     ├── NoKernelError                    no kernel for the tensors' keys (also NotImplementedError)

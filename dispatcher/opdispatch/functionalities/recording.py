@@ -5,7 +5,7 @@ Note [What a replay has to run]
     through it or any view; and so are the arguments of these calls, at the time of each. Calls are
     run once, in the order in which they were made, so that each finds its arguments as they were.
     Before a write is run, so is every earlier call that reads the same elements and whose results
-    somebody may still ask for.
+    may still be asked for.
 
 Mirrors ``deferred_init.cc`` of torchdistX.
 """

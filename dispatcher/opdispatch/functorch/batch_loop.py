@@ -67,7 +67,7 @@ def call_for_each(
     if batch_size == 0:
         raise TransformError(
             f"{op.name} has no batching rule, and cannot be called for each sample of an empty "
-            "batch: nobody knows the shapes of its results",
+            "batch: the shapes of its results are unknown",
             operator=str(op.name),
         )
     schema = op.call_signature.schema

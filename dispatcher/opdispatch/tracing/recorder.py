@@ -63,7 +63,7 @@ class GraphRecorder:
         if known is not None:
             raise ArgumentError(
                 f"the inputs {self.inputs[known.number].name!r} and {name!r} of a trace are one "
-                "and the same tensor, so that nobody could tell which of them is used",
+                "and the same tensor, so that it is unknown which of them is used",
                 hint="trace with a copy of one of them",
             )
         self.inputs.append(Input(self._names.new(name), TensorFacts.of(tensor)))

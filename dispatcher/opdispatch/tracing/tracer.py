@@ -184,7 +184,7 @@ class _PreDispatchTracer(TorchDispatchMode):
             self._autocast = now
             warn_of_trace(
                 "autocast was switched within a trace before dispatch, whose graph says nothing of "
-                "that: it runs under the autocast of whoever calls it"
+                "that: it runs under the autocast of its caller"
             )
         with without(self._recorder):
             result = func(*args, **kwargs)

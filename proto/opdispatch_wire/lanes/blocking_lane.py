@@ -9,14 +9,14 @@ Note [Who reads a shared lane]
 
     Calls without a waiting thread (``begin``) are waited for by one more thread, the attendant,
     like any other caller: it reads if no other thread does. It comes with the first such call,
-    which does not begin without it, and goes when there has been none for a while. Whoever reads
+    which does not begin without it, and goes when there has been none for a while. The reader of
     the reply of such a call tells it to ``on_done``, which for that reason must not wait for
     anything.
 
     The attendant also reads while a thread waits to write: the other side may be writing a
     reply that is not awaited any more, and not read before that is taken.
 
-    ``_mutex`` protects ``_waiting`` and ``_reader_is_chosen``: the reader is chosen, or nobody
+    ``_mutex`` protects ``_waiting`` and ``_reader_is_chosen``: the reader is chosen, or no thread
     waits. ``_attending`` protects ``_has_attendant``: the attendant is there, or no call that has
     begun needs it. It is held while the attendant is started, so that no call relies on one that
     cannot be, and while it decides to go. The garbage collector may cancel calls in the midst of

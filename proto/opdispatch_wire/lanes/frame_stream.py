@@ -38,7 +38,7 @@ class FrameStream:
     bytes, ends the stream, as the peer's end does: ``on_end`` is told the error, or None,
     once, and not after ``close``. One that ``always_reads`` does so while its peer does not.
     ``on_drained`` is called when the peer has taken all that was to be sent.
-    Whoever says that it may not receive a payload of so many bytes has called ``pause`` as well.
+    A callback that refuses a payload of so many bytes has called ``pause`` as well.
     """
 
     def __init__(
