@@ -134,9 +134,12 @@ def pass_time(seconds: float) -> None:
 
 
 def test_the_list_says_when_each_was_heard_of(daemon: RunningDaemon, session: oc.Session):
-    for interpreter in session.interpreters():
-        assert interpreter.heartbeat_age is not None
-        assert 0 <= interpreter.heartbeat_age < 1.5
+    def ages() -> list[float]:
+        found = [interpreter.heartbeat_age for interpreter in session.interpreters()]
+        return [age for age in found if age is not None and age >= 0]
+
+    assert len(ages()) == 2
+    assert wait_for(lambda: max(ages()) < 0.5)  # each says so twice a second
 
 
 def test_the_death_of_an_added_interpreter_is_seen_though_its_connection_lives_on(
