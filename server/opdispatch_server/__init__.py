@@ -3,7 +3,6 @@
 What stands above them:
 
     commands/                   ``opdispatch serve``, ``worker`` and ``state``
-    state_commands              the last one, where installations of before look for it
 
 The halves, each in folders with a map of their own. A process loads one of them:
 

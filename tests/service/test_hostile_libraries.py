@@ -109,7 +109,7 @@ def test_a_fork_that_comes_back_from_an_import_ends_there(
     assert shared.ops.const.get(X) == 1
     shared.unload("const")
     # A child that has ended is a zombie until somebody waits for it, and has no environment.
-    assert wait_for(lambda: lent_daemon.processes() == before)
+    assert wait_for(lambda: lent_daemon.processes() <= before)
     assert shared.check_invariants() == []
 
 
