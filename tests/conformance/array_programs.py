@@ -382,7 +382,7 @@ def drawn(rng: np.random.Generator, is_special: bool) -> Case:
     if is_special and dtype == "complex128":
         excluded = excluded | WRONG_IN_TORCH | BRANCHED | {"pow", "of zero"}
     if is_special and (order > 1 or rng.integers(2)):
-        excluded = excluded | OF_LAPACK | {"prod"}
+        excluded = excluded | OF_LAPACK
         special = FINITE if dtype == "complex128" else FINITE + NOT_FINITE
     elif is_special:
         special = FINITE + NEARLY_EQUAL

@@ -195,6 +195,25 @@ def test_the_gradient_of_remainder_at_an_infinite_divisor(x1, x2, want):
         assert float(func.grad(call)(x2)) == want
 
 
+@pytest.mark.parametrize(
+    ("numbers", "want"),
+    [
+        ([math.inf, 1.0, 2.0], [3, math.inf, math.inf]),
+        ([math.inf, 0.0, 2.0], [2, math.inf, math.inf]),
+        ([1e200, 1e200, 1.0], [1e200, 1e200, 2e200]),
+        ([0.0, math.nan, 2.0], [math.nan, 2, math.nan]),
+        ([math.inf], [0]),
+        ([], []),
+    ],
+)
+def test_the_second_derivative_of_prod_is_of_the_other_factors_alone(numbers, want):
+    x = leaf(np.array(numbers))
+    with np.errstate(all="ignore"):
+        [first] = grad(xp.prod(x), x, create_graph=True)
+        [second] = grad(xp.sum(first), x)
+    np.testing.assert_array_equal(second, want)
+
+
 @pytest.mark.parametrize("name", ["nextafter", "unique_values"])
 def test_operators_without_a_derivative_are_named(name):
     x = leaf(real(3))

@@ -102,9 +102,13 @@ def _cannot_divide(x: Any, product: Any) -> bool:
 def product_of_others(x: Any) -> Any:
     """For each element, the product of all others of the last dimension."""
     count = x.shape[-1]
-    before = part_of(xp.cumulative_prod(x, axis=-1, include_initial=True), -1, 0, count)
-    back = xp.cumulative_prod(xp.flip(x, axis=-1), axis=-1, include_initial=True)
-    return before * xp.flip(part_of(back, -1, 0, count), axis=-1)
+    if not count:
+        return x
+    # The product of all is left out: its own derivative is NaN where infinity meets zero.
+    earlier, later = part_of(x, -1, 0, count - 1), xp.flip(part_of(x, -1, 1, count), axis=-1)
+    before = xp.cumulative_prod(earlier, axis=-1, include_initial=True)
+    after = xp.cumulative_prod(later, axis=-1, include_initial=True)
+    return before * xp.flip(after, axis=-1)
 
 
 def _prod(grad: Any, x: Any, axis: Axes, keepdims: bool, result: Any) -> Any:
