@@ -7,7 +7,7 @@ import pytest
 
 from opdispatch import AutogradError, Library, Tensor, func, no_grad, ops, vmap
 from opdispatch import array_api as xp
-from opdispatch.autograd import grad
+from opdispatch.autograd import backward, grad
 from tests.unit.leaf_tensors import leaf
 
 
@@ -271,3 +271,16 @@ def test_a_view_under_no_grad_requires_gradients_as_the_first_of_its_bases_does(
         assert not part[1:].requires_grad
     assert not view.requires_grad
     assert part[1:].requires_grad
+
+
+def test_a_view_of_a_view_that_requires_gradients_gets_the_history_of_the_first_base():
+    base = plain(1, 2, 3)
+    part = base[1:].requires_grad_()
+    view = part[::1]
+    assert view._base is base
+    base[1:] = 5.0
+    assert (repr(view.grad_fn), base.requires_grad) == ("<ReplayedView>", False)
+    backward([part, view], [xp.ones(2), xp.ones(2)])
+    assert part.grad.array.tolist() == [1.0, 1.0]
+    with pytest.raises(AutogradError, match="a view of a leaf that requires gradients"):
+        view[0] = 2.0

@@ -124,7 +124,9 @@ def renew_history(tensor: Any) -> None:
     view = meta.view
     if view is None or view.version == version_of(view.base):
         return
-    if view.base.requires_grad or view.made_by == MADE_IN_FUNCTION:
+    node = None if meta.edge is None else meta.edge[0]
+    has_node = node is not None and type(node) is not AccumulateGrad
+    if has_node or view.base.requires_grad or view.made_by == MADE_IN_FUNCTION:
         if view.made_by in (MADE_UNDER_NO_GRAD, MADE_IN_FUNCTION):
             raise AutogradError(
                 f"a view that {view.made_by} cannot be used where gradients are recorded: its "

@@ -169,7 +169,7 @@ def check_may_be_written_to(tensor: Any) -> None:
             f"a view that {view.made_by} cannot be written to where gradients are recorded",
             hint="write to a copy of it",
         )
-    if view is not None and view.base.requires_grad and view.base.is_leaf:
+    if view is not None and tensor.requires_grad and view.base.is_leaf:
         raise AutogradError(
             "a view of a leaf that requires gradients cannot be written to",
             hint="do so under no_grad, or to a copy",

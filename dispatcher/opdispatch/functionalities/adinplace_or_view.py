@@ -16,10 +16,8 @@ from opdispatch.autograd.inference_tensor import (
     make_inference,
 )
 from opdispatch.autograd.variable import (
-    AccumulateGrad,
     AutogradMeta,
     counter_of,
-    meta_of,
     note_view,
 )
 from opdispatch.autograd.view_nodes import shares_elements
@@ -116,25 +114,14 @@ def _note(first: Tensor, result: Tensor, replay: Callable[..., Any], made_by: st
     if not made_by and not AUTOGRAD_STATE.get().grad_mode:
         made_by = MADE_UNDER_NO_GRAD
     outer = None if given is None else given.view
-    if outer is None or (made_by != MADE_UNDER_NO_GRAD and _is_leaf_of_its_own(first)):
+    if outer is None:
         base = first
         meta.view = ViewOf(first, (replay,), made_by, counter.value)
     else:
         base = outer.base
         replays = (*outer.replays, replay)
         meta.view = ViewOf(base, replays, made_by or outer.made_by, counter.value)
-    if made_by == MADE_UNDER_NO_GRAD:  # as PyTorch, by what the whole chain of views is of
-        while (known := meta_of(base).view) is not None:
-            base = known.base
     if not base.requires_grad_flag:
         note_view(base, result)
     elif made_by == MADE_UNDER_NO_GRAD:
         result.requires_grad_flag = meta.is_borrowed = True  # as in PyTorch
-
-
-def _is_leaf_of_its_own(view: Tensor) -> bool:
-    """Whether gradients arrive at a view that is no part of its base's history."""
-    meta = meta_of(view)
-    if not view.requires_grad_flag or meta.is_borrowed:
-        return False
-    return meta.edge is None or type(meta.edge[0]) is AccumulateGrad
