@@ -102,7 +102,9 @@ def edge_of(tensor: Any) -> Edge | None:
     elif meta.view is not None:
         renew_history(tensor)
     edge = meta.edge
-    if edge is None and not meta.is_borrowed:
+    if meta.is_borrowed:
+        return None if edge is None or type(edge[0]) is AccumulateGrad else edge
+    if edge is None:
         edge = meta.edge = (AccumulateGrad(tensor), 0)
     return edge
 
@@ -180,9 +182,14 @@ class AccumulateGrad(Node):
 
 
 def wanted_edge_of(tensor: Any) -> Edge | None:
-    """``edge_of``; of a view in which no gradient arrives, an edge that nothing leads to."""
+    """Return ``edge_of``; for a view in which no gradient arrives, its edge once one does."""
     edge = edge_of(tensor)
-    return (AccumulateGrad(tensor), 0) if edge is None and tensor.requires_grad_flag else edge
+    if edge is None and tensor.requires_grad_flag:
+        meta = meta_of(tensor)
+        if meta.edge is None:
+            meta.edge = (AccumulateGrad(tensor), 0)
+        edge = meta.edge
+    return edge
 
 
 def accumulate_grad(variable: Any, gradient: Any, *, keeps_history: bool) -> None:
