@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OPENBLAS_THREAD_TIMEOUT := 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test smoke lint types check fix bench gpu peers installs conformance stress protos blocking clean
+.PHONY: help demo test smoke coverage lint types check fix bench gpu peers installs conformance stress protos blocking clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 14
@@ -40,6 +40,12 @@ test: $(VENV)/.stamp-dev ## the whole test suite, in as many processes as there 
 # Only these files are read: to collect all the others takes as long again.
 smoke: $(VENV)/.stamp-dev ## a living dispatcher, service and array library, in under a minute
 	@$(BIN)/python -m pytest -q -m smoke -n 2 --dist loadfile $$(grep -rlE '^pytestmark = pytest\.mark\.smoke' tests) $(ARGS)
+
+# Not a part of CI: before Python 3.12 each line that is traced costs time.
+coverage: $(VENV)/.stamp-dev ## which lines and branches of the dispatcher tests/unit reaches
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest -q -n auto --maxprocesses 8 --dist loadfile tests/unit $(ARGS)
+	@$(BIN)/coverage combine -q && $(BIN)/coverage report --precision 1
 
 lint: $(VENV)/.stamp-dev ## ruff: rules and formatting; import-linter: which folder imports which
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-logo
@@ -112,4 +118,4 @@ blocking: $(VENV)/.stamp-dev ## regenerate the blocking session of opdispatch_cl
 	@$(BIN)/python client/generate_blocking.py
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) .venv-protos .venv-peers .venv-conformance .pytest_cache .mypy_cache .ruff_cache .import_linter_cache demo_output build dist
+	rm -rf $(VENV) .venv-protos .venv-peers .venv-conformance .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage* demo_output build dist
