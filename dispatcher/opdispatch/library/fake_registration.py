@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from opdispatch.library.library import Library
 from opdispatch.library.registration_target import OperatorLike, definition_for, target_of
+from opdispatch.local_state.deprecation import warn_deprecated
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,7 +68,13 @@ def impl_abstract(
     _stacklevel: int = 1,
 ) -> Any:
     """Warn, and call ``register_fake``, which had this name in PyTorch before 2.4."""
-    warnings.warn("impl_abstract was renamed to register_fake", FutureWarning, stacklevel=2)
+    warn_deprecated(
+        "impl_abstract",
+        since="0.1.0",
+        removed="1.0.0",
+        replacement="register_fake",
+        category=FutureWarning,
+    )
     return (
         register_fake(qualname, lib=lib) if func is None else register_fake(qualname, func, lib=lib)
     )

@@ -3,6 +3,7 @@
 operator                what lower floors know of operators
 higher_floors           what lower floors call of higher ones
 caller_frames           the lines of Python that have called an operator
+deprecation             warnings about names that a later version removes
 trace_line              one step of a call, as it is shown
 call_observer           what is told of calls
 local_dispatch_key_set  keys that are included and excluded
