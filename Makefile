@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OPENBLAS_THREAD_TIMEOUT := 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test smoke coverage lint types check fix bench gpu peers installs conformance stress protos blocking clean
+.PHONY: help demo test smoke coverage lint types check fix bench gpu peers installs conformance stress protos blocking names clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 14
@@ -116,6 +116,9 @@ protos: ## regenerate proto/opdispatch_wire/v1 from proto/opdispatch/v1
 
 blocking: $(VENV)/.stamp-dev ## regenerate the blocking session of opdispatch_client from the asyncio one
 	@$(BIN)/python client/generate_blocking.py
+
+names: $(VENV)/.stamp-dev ## regenerate docs/public-names.md from docs/public_names.toml and the docstrings
+	@$(BIN)/python docs/generate_public_names.py
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) .venv-protos .venv-peers .venv-conformance .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage* demo_output build dist

@@ -45,7 +45,7 @@ from opdispatch.schema.types import (
 from opdispatch.tensors.tensor import Tensor
 
 Device = typing.NewType("Device", str)
-"""As an annotation: an argument for the text of a device, such as ``"cuda:1"``."""
+Device.__doc__ = """As an annotation: an argument for the text of a device, such as ``"cuda:1"``."""
 
 UNKNOWN: Final = "unknown"
 """As ``mutates_args``: every tensor argument may be written to."""
