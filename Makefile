@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OPENBLAS_THREAD_TIMEOUT := 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test smoke coverage lint types check fix bench gpu peers installs conformance stress protos blocking names clean
+.PHONY: help demo test smoke coverage index lint types check fix bench gpu peers installs conformance stress protos blocking names clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 14
@@ -46,6 +46,9 @@ coverage: $(VENV)/.stamp-dev ## which lines and branches of the dispatcher tests
 	@$(BIN)/coverage erase
 	@$(BIN)/coverage run -m pytest -q -n auto --maxprocesses 8 --dist loadfile tests/unit $(ARGS)
 	@$(BIN)/coverage combine -q && $(BIN)/coverage report --precision 1
+
+index: $(VENV)/.stamp-dev ## which test files are about which module; ARGS=registry for the names with that word
+	@$(BIN)/python -m tests.module_index $(ARGS)
 
 lint: $(VENV)/.stamp-dev ## ruff: rules and formatting; import-linter: which folder imports which
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-logo
