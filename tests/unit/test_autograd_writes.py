@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import pytest
 
-from opdispatch import AutogradError, Library, Tensor, func, no_grad, ops, vmap
+from opdispatch import AutogradError, Library, Tensor, enable_grad, func, no_grad, ops, vmap
 from opdispatch import array_api as xp
 from opdispatch.autograd import backward, grad
 from tests.unit.leaf_tensors import leaf
@@ -286,3 +286,16 @@ def test_a_view_of_a_view_that_requires_gradients_gets_the_history_of_the_first_
     assert part.grad.array.tolist() == [1.0, 1.0]
     with pytest.raises(AutogradError, match="a view of a leaf that requires gradients"):
         view[0] = 2.0
+
+
+@pytest.mark.parametrize("is_under_no_grad", [True, False])
+def test_a_gradient_for_a_leaf_view_is_refused_once_its_base_has_another_history(is_under_no_grad):
+    base = plain(1, 2, 3)
+    with no_grad() if is_under_no_grad else enable_grad():
+        view = base[1:]
+    result = xp.sum(view.requires_grad_() * 3)
+    base[:1] = leaf(5)
+    message = "made under no_grad" if is_under_no_grad else "was a leaf, and is made by <ReplayedV"
+    with pytest.raises(AutogradError, match=message):
+        result.backward()
+    assert view.grad is None

@@ -171,9 +171,18 @@ class AccumulateGrad(Node):
         return self._variable()
 
     def apply(self, grads: list[Any]) -> tuple[()]:
-        """Add the gradient to it, unless it requires none any more."""
+        """Add the gradient to it, unless it requires none any more.
+
+        Raises AutogradError if a write has made it a part of another history since.
+        """
         variable = self._variable()
         if variable is not None and variable.requires_grad_flag:
+            if (node := grad_fn_of(variable)) is not None:
+                raise AutogradError(
+                    f"a gradient arrives at a tensor that was a leaf, and is made by {node} since "
+                    "it, or what it is a view of, was written to",
+                    hint="write to a copy",
+                )
             accumulate_grad(variable, grads[0], keeps_history=is_grad_enabled())
             for each in self.hooks or ():
                 if each.number == ACCUMULATED:
