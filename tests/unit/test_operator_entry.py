@@ -148,6 +148,16 @@ def test_callers_that_look_elsewhere_are_a_violation(entry):
     entry.calls = calls
 
 
+def test_fallbacks_of_an_older_publication_are_a_violation(dispatcher, entry):
+    older = entry.state.fallbacks
+    dispatcher.register_fallback(K.CPU, returning(2))
+    newer = dispatcher._registry.published_fallbacks
+    assert newer is not older
+    assert entry.find_violations(newer) == []
+    expected = "t::f: its published fallbacks are not the registered ones"
+    assert entry.find_violations(older) == [expected]
+
+
 def test_an_entry_that_was_never_published_is_a_violation(dispatcher):
     entry = OperatorEntry(dispatcher, NAME)
     assert violations(entry) == ["it is not published"]
