@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from opdispatch.arrays.level_array import LevelArray
+from opdispatch.arrays.level_array import LevelArray, is_batched
 from opdispatch.functorch.batched_tensor import as_tensor, keys_over, tensor_over
 from opdispatch.functorch.dynamic_layer import DynamicLayer
 from opdispatch.keys.dispatch_key import DispatchKey
@@ -32,7 +32,7 @@ class WrappedArray(LevelArray):
         self.value = value
         self.shape = tuple(array.shape)
         self.dtype = array.dtype
-        self.is_batched = isinstance(array, LevelArray) and array.is_batched
+        self.is_batched = is_batched(value)
         self.is_immutable = is_immutable
         """Whether the function has it from outside, not as an argument: it cannot be written to."""
 
