@@ -239,11 +239,12 @@ NOT_EMPTY: dict[str, Step] = {
 
 REAL: dict[str, Step] = {
     **_same("floor", "ceil", "trunc", "round"),
-    **_of_both("hypot", "logaddexp", "maximum", "minimum", "remainder"),
+    **_of_both("hypot", "logaddexp", "maximum", "minimum"),
     # The signs of zeros and of NaN are what a library makes them.
     "atan2": lambda xp, x, y: xp.atan2(x + 0.0, y + 0.0),
     "copysign": lambda xp, x, y: xp.copysign(x, xp.where(y == y, y + 0.0, 1.0)),
-    "remainder of number": lambda xp, x, y: xp.remainder(x, 0.75),
+    "remainder": lambda xp, x, y: xp.remainder(x, y) + 0.0,
+    "remainder of number": lambda xp, x, y: xp.remainder(x, 0.75) + 0.0,
     "clip": lambda xp, x, y: xp.clip(x, -1.0, 1.0),
     "clip below": lambda xp, x, y: xp.clip(x, 0.0),
     "clip by tensors": lambda xp, x, y: xp.clip(x, y - 1, y * y),

@@ -19,6 +19,8 @@ pytestmark = [
 ]
 PROGRAMS = 40
 """How many there are in each test, times the scale."""
+REFUSED_HERE = ("has no imaginary parts", "there is an infinity or NaN among the elements")
+"""What PyTorch does with a warning, or with NaN for a result: see docs/fidelity.md."""
 
 
 def close(got: np.ndarray, want: np.ndarray) -> np.ndarray:
@@ -62,6 +64,8 @@ def test_nested_transforms_agree_with_torch_at_ordinary_and_special_points(part,
         try:
             compare(case, want)
         except Exception as error:
+            if any(refusal in str(error) for refusal in REFUSED_HERE):
+                continue
             error.add_note(f"{case}, with the seed {SEED}")
             raise
         compared += 1
