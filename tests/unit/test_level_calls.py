@@ -1,4 +1,4 @@
-"""What a call costs within transforms, in Python functions that are entered: time is too noisy."""
+"""The cost of a call within transforms, in Python functions entered: time is too noisy."""
 
 import sys
 
