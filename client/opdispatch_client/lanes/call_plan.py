@@ -1,4 +1,4 @@
-"""What calls of arrays of the same types and shapes have in common, found out once. No I/O.
+"""Plans of calls: the facts that calls of arrays of the same types and shapes share. No I/O.
 
 Note [Planned calls]
     The first direct call of an operator with arrays of certain dtypes and shapes is made the

@@ -1,4 +1,4 @@
-"""What is kept of a call whose way back is a user's function.
+"""The record of a call whose backward pass is a user's function.
 
 Mirrors ``FunctionCtx`` of ``torch/autograd/function.py``.
 """

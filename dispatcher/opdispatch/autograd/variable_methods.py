@@ -1,4 +1,4 @@
-"""What a tensor can do in the graph: ``requires_grad``, ``grad``, ``backward`` and the like."""
+"""The methods of a tensor in the graph: ``requires_grad``, ``grad``, ``backward`` and others."""
 
 from __future__ import annotations
 

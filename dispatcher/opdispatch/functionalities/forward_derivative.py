@@ -318,7 +318,7 @@ def _shape(value: Any) -> Any:
 _PLACES = {"grad": 0, "grads": 0, "results": 1, "result": 2}
 """Where what is no argument's is among what ``find`` has; arguments and tangents come after it."""
 _FACTS: dict[str, Callable[[Any], Any]] = {"shape": _shape, "device": lambda value: value.device}
-"""What a formula may ask of an argument."""
+"""The questions that a formula may ask of an argument."""
 
 
 def _axes(axis: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What levels find once for all calls of an operator: its rules, and what its schema says.
+"""Plans of levels: the rules of an operator and the facts of its schema, found once.
 
 A plan is kept with the kernel for FuncTorchDynamicLayerFrontMode, until something is registered for
 the operator (``KernelFunction.from_operator``): so calls look for nothing, at however many levels.

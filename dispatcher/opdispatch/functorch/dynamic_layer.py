@@ -87,7 +87,7 @@ class DynamicLayer(ABC):
         self._entered: tuple[LocalState, LocalState] | None = None
         self._lowered: tuple[LocalState, LocalState] | None = None
         self.served: tuple[LocalState, Frame, LocalState | None, Frame] | None = None
-        """What ``serve_in`` has found last, and what for."""
+        """The last finding of ``serve_in``, and its question."""
 
     def end(self) -> None:
         """The function has returned: its tensors may live on, what was switched on must not."""

@@ -1,4 +1,4 @@
-"""What lower floors call of higher ones: slots, which ``opdispatch/__init__.py`` fills.
+"""Slots for the functions of higher floors, which ``opdispatch/__init__.py`` fills.
 
 ``x + y`` of tensors is a function of the array API, which stands on tensors. So the functions here
 ask the slots, and import what they need no earlier than at the first call.

@@ -1,4 +1,4 @@
-"""What a graph consists of, and what can be said of it from that alone."""
+"""The nodes and values of a graph, and the facts that follow from those alone."""
 
 from __future__ import annotations
 

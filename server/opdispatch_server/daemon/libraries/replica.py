@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import itertools
 import time
 from typing import TYPE_CHECKING
+
+from opdispatch_server.daemon.libraries.counted_calls import CountedCalls
 
 if TYPE_CHECKING:
     from opdispatch_server.daemon.interpreters.session import InterpreterSession
@@ -26,21 +27,19 @@ _calls = itertools.count(1)
 DISTRUST_SECONDS = 1.0
 
 
-class Replica:
+class Replica(CountedCalls):
     """A library version in one interpreter. Belongs to the event loop."""
 
     def __init__(self, session: InterpreterSession, state: ReplicaState) -> None:
+        super().__init__()
         self.session = session
         self.state = state
         self.is_barred = False
         """Its library must not run there any more: it would bring others down."""
-        self.calls_in_flight = 0
         # Grows with every call of any replica: of two with equal load, the one whose last call
         # is longer ago has the next.
         self.last_call = 0
         self._distrusted_until = 0.0
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     @property
     def is_serving(self) -> bool:
@@ -59,17 +58,6 @@ class Replica:
         self._distrusted_until = time.monotonic() + DISTRUST_SECONDS
 
     def begin_call(self) -> None:
-        """Count a call."""
-        self.calls_in_flight += 1
+        """Count a call, and note that it is the last one."""
+        super().begin_call()
         self.last_call = next(_calls)
-        self._idle.clear()
-
-    def end_call(self) -> None:
-        """Take a call off the count."""
-        self.calls_in_flight -= 1
-        if not self.calls_in_flight:
-            self._idle.set()
-
-    async def wait_idle(self) -> None:
-        """Wait until none of its calls is running."""
-        await self._idle.wait()

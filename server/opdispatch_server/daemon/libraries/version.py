@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from opdispatch import Registration
 from opdispatch.dispatch.registration import RegistrationHandle
 from opdispatch_server.daemon.environments.import_source import LibrarySource
+from opdispatch_server.daemon.libraries.counted_calls import CountedCalls
 from opdispatch_server.daemon.libraries.replica import Replica, ReplicaState
 from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
 from opdispatch_wire.v1 import interpreter_pb2, registry_pb2
@@ -31,7 +32,7 @@ class VersionState(enum.Enum):
     GONE = "gone"
 
 
-class LibraryVersion:
+class LibraryVersion(CountedCalls):
     """A version, its registrations in the daemon's dispatcher, and the interpreters that hold it.
 
     Every replica registers the same batch, so that a kernel is the same place of the same
@@ -45,6 +46,7 @@ class LibraryVersion:
         load_id: int,
         source: LibrarySource,
     ) -> None:
+        super().__init__()
         self.name = name
         self.version = version
         self.load_id = load_id
@@ -82,11 +84,8 @@ class LibraryVersion:
         self.times_given_up = 0
         # Held while replicas are added, so that no two decide how many are missing.
         self.filling = asyncio.Lock()
-        self.calls_in_flight = 0
         self.kernel_errors: Counter[str] = Counter()
         """How many calls of each operator its kernels have failed."""
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     def __str__(self) -> str:
         return f"{self.name} v{self.version}"
@@ -181,20 +180,9 @@ class LibraryVersion:
         self.failed_attempts = self.times_given_up = 0
         self.rests_until = 0.0
 
-    def begin_call(self) -> None:
-        """Count a call; from the moment its kernel is chosen, in the same step of the loop."""
-        self.calls_in_flight += 1
-        self._idle.clear()
-
-    def end_call(self) -> None:
-        """Take a call off the count."""
-        self.calls_in_flight -= 1
-        if not self.calls_in_flight:
-            self._idle.set()
-
     async def wait_idle(self) -> None:
         """Wait until none of its calls is running, whichever way they have come."""
-        await self._idle.wait()
+        await super().wait_idle()
         direct = [r.session.wait_for_direct_calls(self.load_id) for r in self.replicas]
         await asyncio.gather(*direct)
 
