@@ -13,6 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Where it is set, each of the many processes of the tests would compile all that it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Machines that run tests are shared and slow at times: an example may take as long as it needs.
 for _profile, _examples in (("fast", 100), ("thorough", 2000)):
     settings.register_profile(

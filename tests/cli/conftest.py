@@ -33,7 +33,7 @@ RunCommand = Callable[..., Outcome]
 @pytest.fixture(scope="package")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """One daemon for all; the library `shop` is loaded in it."""
-    daemon = RunningDaemon(tmp_path_factory.mktemp("cli"))
+    daemon = RunningDaemon(tmp_path_factory.mktemp("cli"), warm=False)
     try:
         daemon.wait_until_ready()
         library = daemon.folder / "shop.py"

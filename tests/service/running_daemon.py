@@ -23,12 +23,12 @@ from typing import Any, ClassVar
 import opdispatch_client as oc
 from opdispatch_server.daemon.state.folder import journal_in
 from opdispatch_server.daemon.state.journal_file import DATABASE
+from tests.service.warm_daemon import MARK, ForkedDaemon, can_fork
 from tests.waits import LONGEST_WAIT
 
 LONGEST_PAUSE = 0.05
 # How much of its log a failed test shows.
 SHOWN_LINES = 150
-MARK = "OPDISPATCH_TEST_MARK"
 
 
 class RunningDaemon:
@@ -44,8 +44,13 @@ class RunningDaemon:
         workers: int | str = 2,
         listen: Sequence[str] | None = None,
         environment: dict[str, str] | None = None,
-        program: Sequence[str] = ("-m", "opdispatch_client.cli", "serve"),
+        program: Sequence[str] | None = None,
+        warm: bool = True,
     ) -> None:
+        """Start ``opdispatch serve``, or another Python program that takes its arguments.
+
+        It is forked from a process that has its modules, unless it is not to be ``warm``.
+        """
         self.folder = folder
         self.mark = uuid.uuid4().hex
         # Short: the sockets below it have a limit on their path.
@@ -55,29 +60,35 @@ class RunningDaemon:
         # What the log is allowed to say; see check_log.
         self.expects_errors = False
         listen = [f"unix://{folder}/daemon.sock"] if listen is None else listen
-        self._command = [
-            *(sys.executable, *program),
+        arguments = [
             *(part for address in listen for part in ("--listen", address)),
             *("--workers", str(workers), "--state", str(folder / "state")),
             *("--log-format", "json", *options),
         ]
-        self._environment = {
+        variables = {
             **os.environ,
             "XDG_RUNTIME_DIR": str(self.runtime_folder),
             MARK: self.mark,
             **(environment or {}),
         }
         self._listening = len(listen)
+        self.process: subprocess.Popen[bytes] | ForkedDaemon
         with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=self._environment,
-                cwd=folder,
-                start_new_session=True,
-            )
+            if warm and program is None and can_fork(variables):
+                self.process = ForkedDaemon(
+                    ["serve", *arguments], env=variables, cwd=folder, stderr=log
+                )
+            else:
+                program = program or ("-m", "opdispatch_client.cli", "serve")
+                self.process = subprocess.Popen(
+                    [sys.executable, *program, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=variables,
+                    cwd=folder,
+                    start_new_session=True,
+                )
         self.alive.append(self)
 
     @property
@@ -151,7 +162,7 @@ class RunningDaemon:
             self.wait()
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait()
+            self.process.wait(LONGEST_WAIT)
             raise
         finally:
             assert self.process.stdout is not None

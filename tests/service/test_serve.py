@@ -43,7 +43,7 @@ def is_refused(session: oc.Session) -> bool:
 
 def test_it_says_where_it_listens_when_it_is_ready(start_daemon: StartDaemon, tmp_path: Path):
     path = tmp_path / "private" / "daemon.sock"
-    daemon = start_daemon(listen=[f"unix://{path}", "127.0.0.1:0"], workers=1)
+    daemon = start_daemon(listen=[f"unix://{path}", "127.0.0.1:0"], workers=1, warm=False)
     unix, tcp = daemon.addresses
     assert unix == f"unix://{path}"
     assert int(tcp.rpartition(":")[2]) > 0
@@ -63,7 +63,7 @@ def test_nobody_else_may_use_its_socket(start_daemon: StartDaemon, tmp_path: Pat
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_it_with_its_interpreters(start_daemon: StartDaemon, number):
-    daemon = start_daemon()
+    daemon = start_daemon(warm=False)
     assert len(daemon.processes()) == 4  # with the one that interpreters are forked from
     daemon.signal(number)
     assert daemon.wait() == 0

@@ -12,6 +12,7 @@ import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant
 from tests.service.running_daemon import RunningDaemon, wait_for
+from tests.waits import LONGEST_WAIT
 
 X = np.zeros(2)
 
@@ -108,5 +109,5 @@ def test_interpreters_are_started_without_a_template_that_has_died(
 def test_a_killed_daemon_leaves_no_template(start_daemon: StartDaemon):
     daemon = start_daemon(workers=1)
     daemon.signal(signal.SIGKILL)
-    daemon.process.wait()
+    daemon.process.wait(LONGEST_WAIT)
     assert wait_for(lambda: not daemon.processes())

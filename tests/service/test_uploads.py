@@ -113,7 +113,7 @@ def test_upload_goes_on_after_the_daemon_has_been_killed(start_daemon: StartDaem
     with first.connect() as session, pytest.raises(EnoughError):
         session.load(package, on_upload=stop_halfway)
     first.process.kill()
-    first.process.wait()
+    first.process.wait(LONGEST_WAIT)
     [part] = parts(first)
     kept = part.stat().st_size
     assert kept > SIZE // 3

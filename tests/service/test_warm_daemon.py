@@ -1,0 +1,59 @@
+"""A daemon that tests fork is the one that a user starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.service.conftest import StartDaemon
+from tests.service.running_daemon import RunningDaemon
+from tests.service.warm_daemon import ForkedDaemon, can_fork
+from tests.waits import LONGEST_WAIT
+
+
+def look_at(daemon: RunningDaemon) -> dict[str, object]:
+    """Return what the system says of a process: its place, its streams, how it takes signals."""
+    folder = Path(f"/proc/{daemon.process.pid}")
+    status = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines())
+    pid = daemon.process.pid
+    return {
+        **{name: status[name] for name in ("PPid", "SigBlk", "SigIgn", "Umask")},
+        "session": os.getsid(pid) == os.getpgid(pid) == pid,
+        "folder": (folder / "cwd").readlink(),
+        "limits": (folder / "limits").read_text(),
+        "input": (folder / "fd/0").readlink(),
+        "output": str((folder / "fd/1").readlink()).partition(":")[0],
+        "log": (folder / "fd/2").readlink() == daemon.log_path,
+        "descriptors": len(os.listdir(folder / "fd")),
+    }
+
+
+def test_a_fork_is_what_a_started_process_is(start_daemon: StartDaemon):
+    forked = start_daemon(workers=0)
+    assert isinstance(forked.process, ForkedDaemon)
+    assert forked.process.pid in forked.processes()
+    seen = look_at(forked)
+    forked.stop()
+    started = start_daemon(workers=0, warm=False)
+    assert not isinstance(started.process, ForkedDaemon)
+    assert seen == look_at(started)
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_its_end_is_seen(start_daemon: StartDaemon, number, status):
+    process = start_daemon(workers=0).process
+    assert process.poll() is None
+    process.send_signal(number)
+    assert process.wait(LONGEST_WAIT) == process.poll() == process.returncode == status
+
+
+def test_a_daemon_whose_python_is_set_otherwise_is_no_fork(start_daemon: StartDaemon):
+    other = {"PYTHONHASHSEED": "3"}
+    assert not can_fork({**os.environ, **other})
+    daemon = start_daemon(workers=0, environment=other)
+    assert not isinstance(daemon.process, ForkedDaemon)
