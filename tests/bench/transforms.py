@@ -47,7 +47,7 @@ def of_each(function: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def jacobian_by_rows() -> Tensor:
-    """One way back for each row."""
+    """Run one backward pass for each row."""
     leaf = Tensor(POINT.array, requires_grad=True)
     result = field(leaf)
     return xp.stack([grad(result[n], leaf, retain_graph=True)[0] for n in range(16)])

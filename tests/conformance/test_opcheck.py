@@ -2,7 +2,7 @@
 
 Where the schema is wrong, what else is found differs: PyTorch's fake tensors share storages, ours
 share what the schema says. PyTorch transforms no operators that give views, and its operators
-without a derivative end the way back without an error.
+without a derivative end the backward pass without an error.
 """
 
 import random

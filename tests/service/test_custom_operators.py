@@ -44,7 +44,7 @@ def test_they_are_loaded_replaced_rolled_back_and_unloaded(
             np.testing.assert_array_equal(shared.ops.custom.twice(X), X * by * by)
     shared.rollback("custom")
     np.testing.assert_array_equal(shared.ops.custom.twice(X), X * 4)
-    shared.load("opdispatch.array_library")  # which has the way back
+    shared.load("opdispatch.array_library")  # which has the backward pass
     x = shared.put(Tensor(X, requires_grad=True))
     result = shared.call("custom::scale", x, remote=True)
     (gradient,) = shared.grad(result, [x], np.ones(3))

@@ -1,4 +1,4 @@
-"""Finding the call whose way back went wrong."""
+"""Finding the call whose backward pass failed."""
 
 import gc
 import traceback
@@ -81,7 +81,7 @@ def test_what_the_way_back_has_made_names_what_has_led_there():
     with detect_anomaly(), pytest.raises(AutogradError, match="returned NaN") as raised:
         (first * 0.0).backward()
     *_, last = raised.value.__notes__
-    assert last.startswith("on the way back through SqrtBackward")
+    assert last.startswith("in the backward pass of SqrtBackward")
     assert "in root_of" in last
 
 

@@ -1,4 +1,4 @@
-"""The graph that calls leave behind, and the way back through it."""
+"""The graph that calls record, and the backward pass through it."""
 
 import gc
 import weakref

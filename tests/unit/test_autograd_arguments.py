@@ -1,4 +1,4 @@
-"""What ``backward`` and ``grad`` are called with, and how often the way back can be gone."""
+"""What ``backward`` and ``grad`` are called with, and how often the backward pass can run."""
 
 import numpy as np
 import pytest

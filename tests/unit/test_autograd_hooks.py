@@ -1,4 +1,4 @@
-"""Functions that see gradients on the way back, and tensors that keep theirs."""
+"""Functions that see gradients in the backward pass, and tensors that keep theirs."""
 
 import numpy as np
 import pytest

@@ -30,7 +30,7 @@ K = DispatchKey
 
 
 def squares(x):
-    """Of which the way back needs what was overwritten: only functionalized, it is there."""
+    """A call whose backward pass needs an overwritten value: only functionalized, it is there."""
     y = x * 1
     y[0] *= y[1]
     y[1:] = y[1:] * y[0]

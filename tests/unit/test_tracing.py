@@ -155,7 +155,7 @@ def test_gradients_are_calls_like_any_other():
 
     graph = trace(slope, Tensor(X, requires_grad=True))
     assert not graph.constants
-    # Of this shape alone: the way back says to which shapes gradients are added up.
+    # Of this shape alone: the backward pass says to which shapes gradients are added up.
     other = Tensor(X / 3, requires_grad=True)
     np.testing.assert_allclose(graph(other).detach(), np.exp(X / 3) * (1 + X / 3))
 

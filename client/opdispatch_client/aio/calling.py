@@ -121,10 +121,11 @@ class AsyncCallingSession(AsyncSubmission):
         """The gradients of remote tensors, one for each of `inputs`; they stay where the graph is.
 
         Calls with a remote tensor that requires gradients (``session.put(Tensor(x,
-        requires_grad=True))``) are recorded in its interpreter. One call goes all the way back. It
-        is ``opdispatch.autograd.grad`` there, whose arguments these are; the library ``array`` is
-        loaded. Raises KernelError, of an AutogradError, for what has no gradient. Those of
-        placeholders are placeholders. It may take `timeout` seconds, instead of the session's.
+        requires_grad=True))``) are recorded in its interpreter. One call runs the whole backward
+        pass. It is ``opdispatch.autograd.grad`` there, whose arguments these are; the library
+        ``array`` is loaded. Raises KernelError, of an AutogradError, for what has no gradient.
+        Those of placeholders are placeholders. It may take `timeout` seconds, instead of the
+        session's.
         """
         gradients = self._call_operator(
             "array::grad",

@@ -56,7 +56,7 @@ _made = make_functions(
 
 
 def broadcast_arrays(*arrays: Any) -> tuple[Any, ...]:
-    """``broadcast_arrays`` of the array API standard: views, by ``broadcast_to``.
+    """Broadcast arrays to one shape, as views: ``broadcast_arrays`` of the array API standard.
 
     The operator of that name says that its results are new, and they share memory; who writes to
     one of these writes to the array.
@@ -69,7 +69,9 @@ def broadcast_arrays(*arrays: Any) -> tuple[Any, ...]:
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """``broadcast_shapes`` of the array API standard.
+    """Return the shape that these shapes broadcast to.
+
+    ``broadcast_shapes`` of the array API standard.
 
     Raises ValueError, with two of the shapes, if they cannot be broadcast, and ArgumentError for
     one that no array can have.
@@ -83,7 +85,7 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:
-    """``meshgrid`` of the array API standard."""
+    """Return coordinate arrays of coordinate vectors: ``meshgrid`` of the array API standard."""
     return tuple(_made["meshgrid"](list(arrays), indexing=indexing)) if arrays else ()
 
 

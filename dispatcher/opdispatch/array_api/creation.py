@@ -40,7 +40,7 @@ def asarray(
 def asarray(
     obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None
 ) -> TensorOperators:
-    """A ``Tensor`` of an array, a scalar or nested sequences of these.
+    """Return a ``Tensor`` of an array, a scalar or nested sequences of these.
 
     A session's remote tensor stays one. ``copy`` is whether the elements are copied: always, never,
     or if need be. Raises ArgumentError for objects that are no numbers, ValueError if they had to
@@ -75,7 +75,7 @@ def asarray(
 
 
 def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
-    """A tensor over another library's array, or of a copy of it.
+    """Return a tensor over another library's array, or of a copy of it.
 
     Raises ArgumentError if it is no such array, BufferError if it does not give its elements,
     ValueError if they had to be copied and must not be, and DeviceError.
@@ -121,7 +121,7 @@ def _of_array(tensor: Tensor, dtype: Any, device: str | None, copy: bool | None)
 
 
 def _wanted(given: np.dtype[Any], dtype: Any) -> np.dtype[Any]:
-    """The type that is asked for; None: that of the array, in the order of this machine's bytes."""
+    """Return the requested dtype; for None, that of the array, in this machine's byte order."""
     if dtype is None:
         return given if given.isnative else given.newbyteorder("=")
     return _dtype_of(dtype)
@@ -148,7 +148,7 @@ def _of_remote(tensor: Any, dtype: Any, device: str | None, copy: bool | None) -
 
 
 def _plain(value: Any) -> Any:
-    """Tensors in nested sequences as their arrays."""
+    """Return nested sequences with their tensors replaced by arrays."""
     if isinstance(value, Tensor):
         note_reading(value, "a tensor in a list given to asarray")
         return value.array

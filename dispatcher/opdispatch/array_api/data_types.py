@@ -57,7 +57,7 @@ class IntegerInfo:
 
 
 def can_cast(from_: Any, to: Any, /) -> bool:
-    """Whether promotion turns one type into another, or an array into one of that type."""
+    """Return whether promotion turns one type into another, or an array into one of that type."""
     given, wanted = _dtype_of(from_), _dtype_of(to)
     try:
         return result_type(given, wanted) == wanted
@@ -101,7 +101,7 @@ def iinfo(type: Any, /) -> IntegerInfo:
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether a type is of a kind, or of any of several.
+    """Return whether a type is of a kind, or of any of several.
 
     Those of ml_dtypes, such as bfloat16, are of the kind of their numbers. Raises TypeError and
     ValueError for what is no type or no kind.
@@ -122,7 +122,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 
 
 def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
-    """The type that arrays, types and Python scalars are promoted to.
+    """Return the type that arrays, types and Python scalars are promoted to.
 
     Raises ArgumentError where the standard defines none, and ValueError, as other libraries do,
     where there are only scalars.
@@ -153,7 +153,7 @@ def _dtype_of(value: Any) -> np.dtype[Any]:
 
 
 def _of_ml_dtypes(value: Any) -> np.dtype[Any] | None:
-    """A type of ml_dtypes, or of its scalars; None: another one, or none."""
+    """Return a type of ml_dtypes, or that of its scalars; None for any other value."""
     if isinstance(value, np.dtype):
         return value if value.isbuiltin == _USER_DEFINED else None
     is_its = isinstance(value, type) and value.__module__ == ml_dtypes.__name__

@@ -44,7 +44,7 @@ _BINARY = ("Tensor", "Scalar", "ScalarFirst")
 
 
 def number(value: Any) -> Any:
-    """The number in an array without dimensions; anything else as it is."""
+    """Return the number in an array without dimensions; anything else as it is."""
     array = value.array if isinstance(value, Tensor) else value
     if getattr(array, "shape", None) != ():
         return value
@@ -53,12 +53,12 @@ def number(value: Any) -> Any:
 
 
 def diagonal(k: Any) -> Any:
-    """The number of a diagonal in 64 bits, beyond every array if it was beyond them."""
+    """Return the number of a diagonal in 64 bits, still beyond every array if it was so."""
     return max(-_FARTHEST, min(k, _FARTHEST)) if type(k) is int else k
 
 
 def make_functions(schemas: Sequence[FunctionSchema], module: str) -> dict[str, Function]:
-    """A function for each operator, by its name in the namespace ``array``, for that module."""
+    """Return a function of that module for each operator, by name in the namespace ``array``."""
     overloads = defaultdict(list)
     for schema in schemas:
         overloads[schema.name.name.rpartition("::")[2]].append(schema)

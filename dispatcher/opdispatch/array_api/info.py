@@ -1,4 +1,4 @@
-"""What the namespace has: devices, element types, capabilities."""
+"""The namespace's devices, element types and capabilities."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ class NamespaceInfo:
     """``__array_namespace_info__()`` of the standard."""
 
     def capabilities(self) -> dict[str, Any]:
-        """Boolean indexing, shapes that depend on elements, and no limit for dimensions but
-        NumPy's."""
+        """Return the capabilities: boolean indexing, shapes that depend on elements, NumPy's limit
+        of dimensions.
+        """
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> str:
-        """``"cpu"``."""
+        """Return ``"cpu"``."""
         return "cpu"
 
     def default_dtypes(self, *, device: str | None = None) -> dict[str, np.dtype[Any]]:
@@ -36,11 +37,11 @@ class NamespaceInfo:
         }
 
     def devices(self) -> tuple[str, ...]:
-        """Those that this process can use: ``("cpu", "cuda:0")``."""
+        """Return the devices that this process can use: ``("cpu", "cuda:0")``."""
         return ("cpu", *_accelerators())
 
     def dtypes(self, *, device: str | None = None, kind: Any = None) -> dict[str, np.dtype[Any]]:
-        """The element types, of one kind or of several.
+        """Return the element types, of one kind or of several.
 
         Raises DeviceError for what is no device.
         """
@@ -56,7 +57,10 @@ def __array_namespace_info__() -> NamespaceInfo:  # noqa: N807
 
 
 def _check_device(device: str | None) -> None:
-    """Only that it may be one: remote tensors are on devices that this process has not."""
+    """Raise DeviceError for an impossible device.
+
+    Remote tensors are on devices that this process lacks.
+    """
     if device is not None:
         arrays.split_device(device)
 

@@ -48,8 +48,8 @@ def _choose() -> Any:
 def _call_shared(
     keys: DispatchKeySet, op: OperatorHandle, _: DispatchKeySet, stack: list[Any]
 ) -> None:
-    """For backends that libraries bring along: these have kernels for them, or a fallback, with the
-    dispatcher that all libraries here share. Raises NoKernelError.
+    """Redispatch to the dispatcher that all libraries here share, for backends that libraries bring
+    along: these have kernels for them there, or a fallback. Raises NoKernelError.
     """
     shared = default_library.default_dispatcher().find_schema(op.name)
     if shared is None:

@@ -26,7 +26,7 @@ sparse, sparse_coo, sparse_csr,
 quantized, nested                       those that there are
 level_array      tensors of a function that is transformed
 kernel_block     the devices that kernels run on, and in what order their work is done
-layouts          how they are told apart, and what is the same for arrays of all layouts
+layouts          finding the layout of an array, and functions for arrays of all layouts
 """
 
 import numpy as np

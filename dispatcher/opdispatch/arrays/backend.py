@@ -1,4 +1,4 @@
-"""What an array library has to answer so that its arrays are tensors here.
+"""Interface of an array library whose arrays are tensors here.
 
     class Accelerator(ArrayBackend):            # one file is all that a backend needs
         device_type = "privateuseone"
@@ -48,23 +48,26 @@ class ArrayBackend(ABC):
 
     @abstractmethod
     def owns(self, cls: type) -> bool:
-        """Whether instances of ``cls`` are arrays of this backend. Imports nothing."""
+        """Return whether instances of ``cls`` are arrays of this backend. Imports nothing."""
 
     @abstractmethod
     def device_of(self, array: Any) -> str:
-        """Where an array is: ``"cpu"``, ``"cuda:1"``."""
+        """Return the device of an array: ``"cpu"``, ``"cuda:1"``."""
 
     def dtype_of(self, array: Any) -> np.dtype[Any]:
-        """The element type, as NumPy has it."""
+        """Return the element type, as NumPy has it."""
         dtype: np.dtype[Any] = np.dtype(array.dtype)
         return dtype
 
     @abstractmethod
     def device_count(self) -> int:
-        """How many such devices this process can use; 0 where there are none, for any reason."""
+        """Return the number of such devices that this process can use.
+
+        0 where there are none, for any reason.
+        """
 
     def explain_absence(self) -> str:
-        """Why there are no such devices, in words; empty if that is not known."""
+        """Return the reason why there are no such devices; empty if it is not known."""
         return ""
 
     def explain(self, error: BaseException) -> DeviceError | None:
@@ -77,26 +80,26 @@ class ArrayBackend(ABC):
 
     @abstractmethod
     def to_host(self, array: Any) -> HostArray:
-        """The elements in host memory, when all that was to be written to them has been.
+        """Return the elements in host memory, after all pending writes to them.
 
-        A copy, unless that is where they are; ``count_transfer`` is told of copies between host
+        A copy, unless that is where they are; ``count_transfer`` counts copies between host
         and device, here and in ``from_host`` and ``assign``. Raises DeviceError.
         """
 
     @abstractmethod
     def from_host(self, array: HostArray, device: str) -> Any:
-        """An array of its own on ``device`` with these elements.
+        """Return a new array on ``device`` with these elements.
 
         Raises DeviceError if there is no such device, and DeviceMemoryError.
         """
 
     def is_its_own(self, array: Any) -> bool:
-        """Whether all of an array's memory is its own, C-contiguous, and may be written to."""
+        """Return whether an array owns all of its memory, is C-contiguous and writable."""
         return False
 
     @abstractmethod
     def copy(self, array: Any) -> Any:
-        """An array of its own, C-contiguous, on the same device. Raises DeviceMemoryError."""
+        """Return a C-contiguous copy on the same device. Raises DeviceMemoryError."""
 
     @abstractmethod
     def assign(self, target: Any, contents: Any) -> None:
@@ -105,14 +108,16 @@ class ArrayBackend(ABC):
         """
 
     def device_id(self, device: str) -> bytes:
-        """The same for one device in all processes of the machine; empty: it cannot be shared.
+        """Return an id of the device that is equal in all processes of the machine.
+
+        Empty if it cannot be shared.
 
         Raises DeviceError.
         """
         return b""
 
     def share(self, array: Any) -> DeviceMemory | None:
-        """Where another process finds the elements, for as long as the array is kept.
+        """Return where another process finds the elements, for as long as the array is kept.
 
         Complete: waits for what is to be written to it. None: it cannot be shared, nor can what
         DeviceError is raised for.
@@ -122,26 +127,31 @@ class ArrayBackend(ABC):
     def read_shared(
         self, memory: DeviceMemory, shape: tuple[int, ...], dtype: np.dtype[Any], device: str
     ) -> Any:
-        """An array of its own with the elements that another process shares; complete.
+        """Return a complete copy of the elements that another process shares.
 
         Raises DeviceError for memory that is not there, or is another one than that is said to be.
         """
         raise DeviceError(f"memory of {device!r} is not shared between processes")
 
     def adopt(self, value: Any) -> Any:
-        """An array over the memory of another library's array, by DLPack. Raises BufferError."""
+        """Return an array over the memory of another library's array, by DLPack.
+
+        Raises BufferError.
+        """
         raise BufferError(f"arrays on {self.device_type!r} are not shared by DLPack")
 
     def stream(self, device: str) -> Any:
-        """The stream on which this thread's work on ``device`` is ordered; None: there is none."""
+        """Return the stream that orders this thread's work on ``device``; None if there is none."""
         return None
 
     def is_in_use(self) -> bool:
-        """Whether kernels of this process may use its devices: then they need ``kernel_block``."""
+        """Return whether kernels here may use its devices, and so need ``kernel_block``."""
         return False
 
     def kernel_block(self, device: str) -> AbstractContextManager[Any] | None:
-        """The block in which an interpreter runs one kernel, in its thread; None: none is needed.
+        """Return the block in which an interpreter runs one kernel, in its thread.
+
+        None if none is needed.
 
         ``device`` is the one that the kernel uses if it asks for none: empty, the first. What is
         done in one block comes after all that has been done in those before it, on each device.

@@ -62,7 +62,7 @@ class BackendRegistration:
             self._forget_types()
 
     def retire(self) -> None:
-        """Have it make no arrays any more; those that it has made stay tensors. Idempotent.
+        """Stop making arrays; those made already stay tensors. Idempotent.
 
         It is forgotten with the last of them, and with every other reference to it.
         """
@@ -113,7 +113,9 @@ def register_backend(backend: ArrayBackend) -> BackendRegistration:
 
 @contextmanager
 def collected_backends() -> Iterator[list[BackendRegistration]]:
-    """The registrations that are made in the block, in this thread; closed if the block raises.
+    """Collect the registrations that are made in the block, in this thread.
+
+    Close them if the block raises.
 
     They are behind older ones until they are opened.
     """
@@ -132,7 +134,7 @@ def collected_backends() -> Iterator[list[BackendRegistration]]:
 
 @contextmanager
 def preferred_backends(registrations: Sequence[BackendRegistration]) -> Iterator[None]:
-    """Have these make the arrays of the block, in this task, before any newer ones do.
+    """Let these backends make the arrays of the block, in this task, before any newer ones.
 
     Kernels know the arrays of their own library's backend, and not those of the next version's.
     """
@@ -145,12 +147,15 @@ def preferred_backends(registrations: Sequence[BackendRegistration]) -> Iterator
 
 
 def backends() -> tuple[ArrayBackend, ...]:
-    """Those that are registered, the newest first."""
+    """Return the registered backends, the newest first."""
     return _backends
 
 
 def find_backend(cls: type) -> ArrayBackend | None:
-    """The backend whose arrays are of that class, if there is one, be it retired."""
+    """Return the backend whose arrays are of that class, even a retired one.
+
+    None if there is none.
+    """
     owners = _owners  # before the backends: what is noted in it, is of those or of newer ones
     if (owner := owners.get(cls)) is not None:
         return owner
@@ -163,7 +168,7 @@ def find_backend(cls: type) -> ArrayBackend | None:
 
 
 def backend_of_device(device: str) -> ArrayBackend:
-    """The backend that makes arrays on ``device``. Raises DeviceError if there is none."""
+    """Return the backend that makes arrays on ``device``. Raises DeviceError if there is none."""
     wanted, _ = split_device(device)
     for backend in (*_preferred.get(), *_backends):
         if backend.device_type == wanted:
@@ -182,7 +187,7 @@ def explain_device_error(error: BaseException) -> DeviceError | None:
 
 @contextmanager
 def device_errors(device: str) -> Iterator[None]:
-    """Have what the backend of ``device`` raises in the block be a DeviceError."""
+    """Convert errors that the backend of ``device`` raises in the block to DeviceError."""
     try:
         yield
     except OpdispatchError:
@@ -194,12 +199,15 @@ def device_errors(device: str) -> Iterator[None]:
 
 
 def find_lost_device() -> DeviceLostError | None:
-    """Why this process should end: it can use a device no more. None: it need not."""
+    """Return the error of a device that this process has lost, for which it should end.
+
+    None if there is none. None: it need not.
+    """
     return next((each.lost for each in _backends if each.lost is not None), None)
 
 
 def use_device(device: str) -> None:
-    """Have kernels use that device unless their arguments are on another one."""
+    """Set the device that kernels use unless their arguments are on another one."""
     backend_of_device(device).home = device
 
 
@@ -209,7 +217,7 @@ def backends_with_blocks() -> tuple[ArrayBackend, ...]:
 
 
 def device_of(array: Any) -> str:
-    """Where an array of any backend is. Raises TypeError if it is of none."""
+    """Return the device of an array of any backend. Raises TypeError if it is of none."""
     backend = find_backend(type(array))
     if backend is None:
         raise TypeError(f"no backend has arrays of type {type(array).__qualname__}")

@@ -11,7 +11,7 @@ from opdispatch.arrays.tensor_types import find_key_bits
 
 
 def common_device(operator: str, *values: Any) -> str | None:
-    """Where the plain arrays among the arguments of a kernel are, in lists of them as well.
+    """Return the device of the plain arrays among a kernel's arguments, also of those in lists.
 
     Arrays of the host without dimensions go with any device, and only decide where there is no
     other. None if there is no array. Raises DeviceError, as PyTorch words it, for arrays on two

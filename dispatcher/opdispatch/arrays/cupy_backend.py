@@ -59,18 +59,18 @@ class CupyBackend(ArrayBackend):
         self._pinned: dict[int, PinnedCopies | None] = {}
 
     def owns(self, cls: type) -> bool:
-        """Whether it is CuPy's class, by its name: CuPy need not be there."""
+        """Return whether it is a class of CuPy, by its name: CuPy need not be installed."""
         return any(
             each.__module__.partition(".")[0] == "cupy" and each.__name__ == "ndarray"
             for each in cls.__mro__
         )
 
     def device_of(self, array: Any) -> str:
-        """``"cuda:N"``."""
+        """Return ``"cuda:N"``."""
         return f"cuda:{array.device.id}"
 
     def device_count(self) -> int:
-        """How many GPUs CuPy can use; 0 without CuPy, a driver or a GPU."""
+        """Return the number of GPUs that CuPy can use; 0 without CuPy, a driver or a GPU."""
         # Importing CuPy takes long.
         if not has_driver() or importlib.util.find_spec("cupy") is None:
             return 0
@@ -81,11 +81,14 @@ class CupyBackend(ArrayBackend):
             return 0
 
     def explain_absence(self) -> str:
-        """That CuPy is missing, or the driver, or a GPU; or what does not fit."""
+        """Return what is missing (CuPy, the driver or a GPU), or what does not fit."""
         return explain_absence()
 
     def explain(self, error: BaseException) -> DeviceError | None:
-        """As of the current device of this thread."""
+        """Return the error of an allocation on this thread's current device.
+
+        None for other errors.
+        """
         cupy = loaded_cupy()
         if cupy is None or isinstance(error, DeviceError):
             return None
@@ -99,7 +102,7 @@ class CupyBackend(ArrayBackend):
         return self._noted(found)
 
     def to_host(self, array: Any) -> HostArray:
-        """A copy; waits for the current stream of the array's GPU."""
+        """Return a copy; wait for the current stream of the array's GPU."""
         device = self.device_of(array)
         with self._errors(f"the array on {device} cannot be read", device) as cupy:
             host = self._download(cupy, array)
@@ -107,7 +110,7 @@ class CupyBackend(ArrayBackend):
         return host
 
     def from_host(self, array: HostArray, device: str) -> Any:
-        """A copy on that GPU, from the memory pool of CuPy."""
+        """Return a copy on that GPU, from CuPy's memory pool."""
         what = f"{array.nbytes} bytes cannot be put on {device!r}"
         with self._errors(what, device, array.nbytes) as cupy:
             if array.nbytes < LEAST_BYTES:
@@ -119,12 +122,14 @@ class CupyBackend(ArrayBackend):
         return there
 
     def is_its_own(self, array: Any) -> bool:
-        """Whether it is no view, neither of an array nor of memory that CuPy has not taken."""
+        """Return whether it is no view, neither of an array nor of memory that CuPy has not
+        allocated.
+        """
         is_of_others = type(array.data.mem).__name__ in _MEMORY_OF_OTHERS
         return array.base is None and not is_of_others and bool(array.flags.c_contiguous)
 
     def copy(self, array: Any) -> Any:
-        """A copy on the same GPU, made by its current stream."""
+        """Return a copy on the same GPU, made by its current stream."""
         device = self.device_of(array)
         what = f"{array.nbytes} bytes cannot be copied on {device!r}"
         with self._errors(what, device, array.nbytes) as cupy:
@@ -161,7 +166,7 @@ class CupyBackend(ArrayBackend):
         return self._ids[device]
 
     def share(self, array: Any) -> DeviceMemory | None:
-        """By CUDA IPC. The host waits until the elements are complete."""
+        """Share an array by CUDA IPC. The host waits until the elements are complete."""
         if not array.nbytes or not array.flags.c_contiguous:
             return None
         device = self.device_of(array)
@@ -171,7 +176,7 @@ class CupyBackend(ArrayBackend):
     def read_shared(
         self, memory: DeviceMemory, shape: tuple[int, ...], dtype: np.dtype[Any], device: str
     ) -> Any:
-        """By CUDA IPC: a copy within the GPU."""
+        """Copy a shared array by CUDA IPC, within the GPU."""
         if memory.device_id != self.device_id(device):
             raise DeviceError(f"what is shared is not on {device}")
         what = f"{memory.length} bytes of another process cannot be read on {device}"
@@ -182,7 +187,7 @@ class CupyBackend(ArrayBackend):
         return target
 
     def adopt(self, value: Any) -> Any:
-        """A view; work of the other library's that is under way is waited for, by its stream."""
+        """Return a view; the other library's pending work is waited for, by its stream."""
         cupy = import_cupy("cuda")
         try:
             return cupy.from_dlpack(value)
@@ -192,7 +197,7 @@ class CupyBackend(ArrayBackend):
             raise
 
     def is_in_use(self) -> bool:
-        """Whether CuPy has been imported, and finds a GPU."""
+        """Return whether CuPy has been imported and finds a GPU."""
         found = self._finds_gpu
         if found is None:
             if "cupy" not in sys.modules:
@@ -211,7 +216,7 @@ class CupyBackend(ArrayBackend):
         return CupyKernelBlock(cupy, number, explained, goes_back=not self.home)
 
     def stream(self, device: str) -> Any:
-        """This thread's ``cupy.cuda.Stream`` on that GPU."""
+        """Return this thread's ``cupy.cuda.Stream`` on that GPU."""
         with self._errors(f"{device!r} cannot be used", device) as cupy:
             return cupy.cuda.get_current_stream()
 
@@ -222,7 +227,7 @@ class CupyBackend(ArrayBackend):
 
     @contextmanager
     def _errors(self, what: str, device: str, asked: int = 0) -> Iterator[Any]:
-        """A block in which that GPU is the current one, of which it has the module ``cupy``.
+        """Make that GPU current in the block, yield the module ``cupy``, and convert its errors.
 
         What CuPy and CUDA raise in it is one sentence of ours, which begins with ``what``.
         """
@@ -267,7 +272,7 @@ class CupyBackend(ArrayBackend):
         return host
 
     def _pinned_for(self, cupy: Any, number: int) -> PinnedCopies | None:
-        """The way to a GPU, which is the current one."""
+        """Return the pinned memory for copies to the current GPU; None if there is none."""
         with self._lock:
             if number not in self._pinned:
                 try:
@@ -284,7 +289,7 @@ class CupyBackend(ArrayBackend):
 
 
 def array_of_cupy(cupy: Any, array: HostArray) -> Any:
-    """A copy on the current GPU, bit for bit.
+    """Return a copy on the current GPU, bit for bit.
 
     ``cupy.asarray`` fills an array without dimensions, with zeros if it is zero: -0.0 would be 0.0.
     """
@@ -298,7 +303,7 @@ def array_of_cupy(cupy: Any, array: HostArray) -> Any:
 
 @contextmanager
 def _on(cupy: Any, device: str, *, goes_back: bool) -> Iterator[None]:
-    """A block in which that GPU, or the current one, is used.
+    """Make that GPU current in the block; None means the current one.
 
     ``cupy.cuda.Device`` makes a context on the one it goes back to. See
     Note [The order of a GPU's work].
@@ -326,7 +331,7 @@ def _with_room(cupy: Any, allocate: Callable[[], T]) -> T:
 
 
 def free_unused(cupy: Any) -> None:
-    """Give back what CuPy's pools hold unused."""
+    """Return the unused memory of CuPy's pools to the device."""
     with suppress(Exception):  # after some errors nothing works any more
         cupy.get_default_memory_pool().free_all_blocks()
         cupy.get_default_pinned_memory_pool().free_all_blocks()

@@ -1,4 +1,4 @@
-"""What CuPy and CUDA raise, as errors of ours; and why there is no GPU, in a sentence.
+"""Errors of CuPy and CUDA as errors of ours; and why there is no GPU, in a sentence.
 
 Note [Errors that stick]
     After some errors nothing works any more in that process: an illegal address, an assertion, an
@@ -55,7 +55,7 @@ _STICKY = frozenset({214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719})
 
 
 def import_cupy(device: str) -> Any:
-    """The module. Raises DeviceError, which says what is missing."""
+    """Return the module ``cupy``. Raises DeviceError, which says what is missing."""
     try:
         return importlib.import_module("cupy")
     except ImportError as error:
@@ -66,12 +66,12 @@ def import_cupy(device: str) -> Any:
 
 
 def has_driver() -> bool:
-    """Whether the system has a driver of NVIDIA's; nothing is imported."""
+    """Return whether the system has an NVIDIA driver; nothing is imported."""
     return any(path.exists() for path in _DRIVERS)
 
 
 def explain_absence() -> str:
-    """Why CuPy can use no GPU here, in words; empty if it can."""
+    """Return the reason why CuPy can use no GPU here; empty if it can."""
     if importlib.util.find_spec("cupy") is None:
         return f"CuPy is not installed ({INSTALL_HINT})"
     if not has_driver():
@@ -127,7 +127,8 @@ def explain_error(cupy: Any, error: BaseException, device: str) -> DeviceError |
 def memory_error(
     cupy: Any, error: BaseException, device: str, what: str = "", asked: int = 0
 ) -> DeviceMemoryError:
-    """The error of an allocation, with the figures of the current device, called ``device``.
+    """Return the error of a failed allocation, with the memory figures of the current device,
+    called ``device``.
 
     ``what`` could not be done, in words.
     """
@@ -154,13 +155,13 @@ def memory_error(
     what = what or f"there is no room for {asked or 'more'} bytes on {device}"
     return DeviceMemoryError(
         f"{what}: {figures}",
-        hint="let go of arrays and remote tensors there, or limit what others take",
+        hint="release arrays and remote tensors there, or limit the memory of others",
         **facts,
     )
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An exception, and those that it comes from."""
+    """Yield an exception and its causes and contexts."""
     seen: set[int] = set()
     each: BaseException | None = error
     while each is not None and id(each) not in seen:
@@ -170,12 +171,12 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_cudas(error: BaseException) -> bool:
-    """Whether CuPy has raised it because a library of CUDA has refused something."""
+    """Return whether CuPy raised the error because a CUDA library returned an error status."""
     return type(error).__module__.partition(".")[0] in ("cupy", "cupy_backends")
 
 
 def _status_of(error: BaseException) -> Any:
-    """The number that the library has given; cuFFT's is called otherwise."""
+    """Return the status number that the CUDA library returned; cuFFT's has another name."""
     return getattr(error, "status", getattr(error, "result", None))
 
 
@@ -214,5 +215,5 @@ def _version(number: int) -> str:
 
 
 def loaded_cupy() -> Any:
-    """CuPy, if this process has imported it; else None."""
+    """Return CuPy if this process has imported it; else None."""
     return sys.modules.get("cupy")

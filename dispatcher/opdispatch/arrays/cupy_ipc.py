@@ -21,7 +21,7 @@ HANDLE_BYTES = 64
 
 
 def device_id_of(cupy: Any, number: int) -> bytes:
-    """Where a GPU is, and its UUID: as every process has it, whatever number it gives the GPU.
+    """Return a GPU's place and UUID, equal in every process, whatever number it gives the GPU.
 
     Both, since the parts of a GPU (MIG) are in one place, and CuPy cuts a UUID off at a zero.
     """
@@ -31,7 +31,8 @@ def device_id_of(cupy: Any, number: int) -> bytes:
 
 
 def share_array(cupy: Any, array: Any, device_id: bytes) -> DeviceMemory:
-    """Where another process finds an array on the current GPU, when its elements are complete.
+    """Return where another process finds an array on the current GPU, once its elements are
+    complete.
 
     The array must be C-contiguous and stay until it has been read. Raises what CuPy raises for
     memory that is not to be shared (that of ``cudaMallocAsync``, managed memory), and DeviceError.
@@ -81,7 +82,8 @@ def read_shared(cupy: Any, memory: DeviceMemory, target: Any) -> None:
 
 
 def allocation_of(address: int) -> tuple[int, int]:
-    """Where the allocation begins that an address of the current GPU is in, and its size in bytes.
+    """Return the start and the size in bytes of the allocation that an address of the current GPU
+    is in.
 
     CuPy does not say it: asked of the driver (cuda.h, cuMemGetAddressRange). Raises DeviceError.
     """

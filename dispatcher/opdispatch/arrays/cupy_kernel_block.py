@@ -13,7 +13,7 @@ Note [The order of a GPU's work]
     - a stream that a kernel leaves behind as the current one is waited for here: by the default
       stream, for an event, and not by the host. The next call of that thread does not find it.
 
-    Memory that is let go of is used again in the order of that stream, too: CuPy's pool gives a
+    Memory that is released is used again in the order of that stream, too: CuPy's pool gives a
     block only to work on the stream that it was taken for.
 
     A block by itself uses no GPU, and so costs a kernel that uses none no memory there: since CUDA

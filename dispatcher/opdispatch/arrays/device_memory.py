@@ -15,7 +15,7 @@ class DeviceMemory:
     device_id: bytes
     """``ArrayBackend.device_id`` of the device."""
     handle: bytes
-    """What the allocation is opened with; the backend knows what it means."""
+    """Handle that opens the allocation; only the backend interprets it."""
     offset: int
     """The first byte, counted from the start of the allocation."""
     length: int

@@ -13,7 +13,7 @@ class DeviceTransfers:
     to_device: int = 0
     from_device: int = 0
     from_peers: int = 0
-    """What was copied on the device itself, from another process."""
+    """Copies on the device itself, from another process."""
 
 
 _mutex = threading.Lock()  # protects the changes of _transfers, whose values are replaced whole
@@ -34,7 +34,7 @@ def count_transfer(
 
 
 def device_transfers() -> dict[str, DeviceTransfers]:
-    """By device, such as ``"cuda:0"``: those that there were.
+    """Return the transfers so far by device, such as ``"cuda:0"``.
 
     Backends count what they copy; what kernels copy with their arrays' library is not counted.
     """

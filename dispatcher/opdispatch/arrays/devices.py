@@ -20,7 +20,7 @@ COMPONENTS = {
 
 
 def split_device(device: str) -> tuple[str, int | None]:
-    """The type of a device, and its number if it has one. Raises DeviceError for others."""
+    """Return the type of a device, and its number if it has one. Raises DeviceError for others."""
     try:
         kind, _, number = check_device(device).partition(":")
     except (ValueError, TypeError):  # no text at all
@@ -33,7 +33,9 @@ def split_device(device: str) -> tuple[str, int | None]:
 
 
 def canonical_device(device: str) -> str:
-    """A device with its number: ``"cuda:0"`` for ``"cuda"``; ``"cpu"`` and ``"meta"`` have none.
+    """Return a device with its number: ``"cuda:0"`` for ``"cuda"``.
+
+    ``"cpu"`` and ``"meta"`` have none.
 
     Raises DeviceError for what is no device.
     """
@@ -42,7 +44,10 @@ def canonical_device(device: str) -> str:
 
 
 def device_mismatch(what: str, one: str, other: str, *, parts: str = "arguments") -> DeviceError:
-    """The error of tensors on two devices, as PyTorch words it: the ``parts`` of ``what``."""
+    """Return the error for tensors on two devices, worded as in PyTorch.
+
+    The ``parts`` of ``what``.
+    """
     return DeviceError(
         "Expected all tensors to be on the same device, but found at least two devices, "
         f"{one} and {other}! (when checking the {parts} of {what})",

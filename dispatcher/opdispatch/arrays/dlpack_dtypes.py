@@ -75,7 +75,7 @@ _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 
 
 def view_by_dlpack(value: Any) -> HostArray:
-    """NumPy's view of the host memory that ``value.__dlpack__`` gives.
+    """Return NumPy's view of the host memory that ``value.__dlpack__`` gives.
 
     Raises whatever that raises, and BufferError or RuntimeError, as NumPy does, for what it cannot
     view.
@@ -89,7 +89,7 @@ def view_by_dlpack(value: Any) -> HostArray:
 
 
 def give_by_dlpack(array: HostArray, **options: Any) -> Any:
-    """A capsule of an array's memory; ``options`` are those of ``__dlpack__``.
+    """Return a capsule of an array's memory; ``options`` are those of ``__dlpack__``.
 
     Raises BufferError for elements that DLPack has no word for.
     """
@@ -126,7 +126,9 @@ class _AsIntegers:
 
 
 def _data_type_in(capsule: Any) -> _DataType:
-    """Where a capsule says it. Raises BufferError if it is none, was used, or is of another kind.
+    """Return the place of the data type in a capsule.
+
+    Raises BufferError if it is none, was used, or is of another kind.
 
     It is the capsule's memory: the caller keeps that alive.
     """

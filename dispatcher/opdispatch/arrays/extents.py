@@ -21,7 +21,7 @@ No processor has addresses for as many of one byte.
 
 
 def count_elements(shape: Iterable[int]) -> int:
-    """How many there would be if each extent were at least 1.
+    """Return the number of elements if each extent were at least 1.
 
     So NumPy counts, too: of no rows of too many columns, a sum has too many elements.
     """
@@ -29,7 +29,7 @@ def count_elements(shape: Iterable[int]) -> int:
 
 
 def is_of_possible_size(shape: Iterable[int]) -> bool:
-    """Whether there can be an array of that shape. See Note [Sizes that wrap around]."""
+    """Return whether an array of that shape can exist. See Note [Sizes that wrap around]."""
     return count_elements(shape) <= MOST_ELEMENTS
 
 

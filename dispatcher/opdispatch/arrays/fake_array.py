@@ -44,7 +44,7 @@ class FakeArray(MetaArray):
         return _key_bits(self.device)
 
     def like(self) -> FakeArray:
-        """Another one of the same shape, dtype and device."""
+        """Return another array of the same shape, dtype and device."""
         return FakeArray(self.shape, self.dtype, self.device)
 
     def __repr__(self) -> str:

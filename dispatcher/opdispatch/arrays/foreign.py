@@ -10,12 +10,17 @@ from opdispatch.errors import DeviceError
 
 
 def is_foreign(value: object) -> bool:
-    """Whether it is another library's array. Asked of the type: its class is none."""
+    """Return whether ``value`` is an array of another library, judged by its type.
+
+    Asked of the type: its class is none.
+    """
     return hasattr(type(value), "__dlpack_device__") and hasattr(type(value), "__dlpack__")
 
 
 def adopt(value: Any) -> Any:
-    """A plain array over the memory of a foreign one, which it keeps alive; nothing is copied.
+    """Return a plain array over the memory of a foreign one, which it keeps alive.
+
+    Nothing is copied.
 
     The backend is that of the device which the array says it is on (DLPack, ``dlpack.h``). Raises
     DeviceError if no backend here has that memory, or the array does not give it.

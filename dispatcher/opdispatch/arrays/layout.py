@@ -1,4 +1,4 @@
-"""What a layout has to answer: a way to lay out a tensor in several dense arrays.
+"""Interface of a layout: a way to lay out a tensor in several dense arrays.
 
     array   ->  parts(array), facts(array)      the dense arrays that it consists of, and the rest
     array   <-  assemble(parts, facts)
@@ -42,13 +42,13 @@ class Layout(ABC):
     """One layout. Any thread may use it."""
 
     name: ClassVar[str]
-    """What it is called here: ``"sparse_coo"``, ``"sparse_csr"``, ``"quantized"``, ``"nested"``."""
+    """Its name: ``"sparse_coo"``, ``"sparse_csr"``, ``"quantized"``, ``"nested"``."""
     pytorch_name: ClassVar[str]
-    """What ``torch.Tensor.layout`` says of such a tensor, without ``torch.``"""
+    """The ``torch.Tensor.layout`` of such a tensor, without ``torch.``"""
     functionality: ClassVar[DispatchKey]
     """The key that stands in the place of Dense in such a tensor's keys."""
     part_names: ClassVar[tuple[str, ...]]
-    """What the parts are called, in their order: as the methods of ``torch.Tensor``."""
+    """Names of the parts, in their order: those of the methods of ``torch.Tensor``."""
     elements_name: ClassVar[str]
     """The part whose dtype is that of the whole."""
     fact_names: ClassVar[tuple[str, ...]]
@@ -57,32 +57,35 @@ class Layout(ABC):
     """The parts whose elements say where others are. They must not change once checked."""
 
     def key_bits(self, component: BackendComponent) -> int:
-        """The dispatch key word of a plain array of this layout."""
+        """Return the dispatch key word of a plain array of this layout."""
         return bits_of_key(to_runtime_key(self.functionality, component))
 
     @abstractmethod
     def owns(self, cls: type) -> bool:
-        """Whether instances of ``cls`` are laid out so. Imports nothing."""
+        """Return whether instances of ``cls`` are laid out so. Imports nothing."""
 
     def component_of(self, cls: type) -> BackendComponent | None:
-        """The backend of all instances of a class that it owns; None: each has its own."""
+        """Return the backend of all instances of a class that it owns; None if each has its own."""
         return None
 
     def shape_of(self, parts: Sequence[Any], facts: Facts) -> tuple[int | None, ...]:
-        """The shape of the whole."""
+        """Return the shape of the whole array."""
         return facts.shape
 
     @abstractmethod
     def elements(self, array: Any) -> Any:
-        """The part ``elements_name``, which says where the whole is, too. Copies nothing."""
+        """Return the part ``elements_name``, which also tells the device of the whole.
+
+        Copy nothing. Copies nothing.
+        """
 
     @abstractmethod
     def parts(self, array: Any) -> tuple[Any, ...]:
-        """The dense arrays, all of one backend and on one device."""
+        """Return the dense arrays, all of one backend and on one device."""
 
     @abstractmethod
     def facts(self, array: Any) -> Facts:
-        """The rest."""
+        """Return the facts that are not arrays."""
 
     @abstractmethod
     def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
@@ -111,7 +114,7 @@ class Layout(ABC):
                 raise device_mismatch(f"a {self.name} tensor", devices[0], device, parts="parts")
 
     def checked_parts(self, array: Any) -> tuple[tuple[Any, ...], Facts]:
-        """The parts and the rest of an array that may have been changed.
+        """Return the parts and the facts of an array that may have been changed.
 
         Raises ArgumentError unless they still fit together, and DeviceError.
         """
@@ -123,21 +126,24 @@ class Layout(ABC):
 
     @abstractmethod
     def assemble(self, parts: Sequence[Any], facts: Facts) -> Any:
-        """The array over such parts, which are not copied where that can be avoided.
+        """Return the array over such parts, which are copied only where that cannot be avoided.
 
         Raises ArgumentError for what its library refuses, and DeviceError.
         """
 
     @abstractmethod
     def read_only(self, array: Any) -> Any:
-        """A view whose elements cannot be written to, where they are in NumPy's arrays."""
+        """Return a view whose elements cannot be written to, where they are in NumPy's arrays."""
 
     def to_dense(self, array: Any) -> Any:
-        """The dense array of the numbers that it stands for. Raises ArgumentError."""
+        """Return the dense array that it stands for. Raises ArgumentError."""
         raise ArgumentError(f"a {self.name} array is no dense one")
 
     def backend_of(self, array: Any) -> ArrayBackend:
-        """The backend of its parts. Raises ArgumentError if they were replaced by no arrays."""
+        """Return the backend of its parts.
+
+        Raises ArgumentError if they were replaced by no arrays.
+        """
         elements = self.elements(array)
         backend = find_backend(type(elements))
         if backend is None:
@@ -145,11 +151,11 @@ class Layout(ABC):
         return backend
 
     def key_bits_of(self, array: Any) -> int:
-        """The dispatch key word of that array."""
+        """Return the dispatch key word of that array."""
         return self.key_bits(COMPONENTS[self.backend_of(array).device_type])
 
     def nbytes(self, array: Any) -> int:
-        """The bytes of all parts, of which a backend's arrays need not know.
+        """Return the size in bytes of all parts; a backend's own arrays need not count them.
 
         Raises ArgumentError if they were replaced by no arrays.
         """
@@ -163,7 +169,7 @@ def _no_array(name: str, part: Any) -> ArgumentError:
 
 
 def namespace_of(array: Any) -> Any:
-    """The array API standard's functions for an array. Raises DeviceError if it has none."""
+    """Return the array API standard's namespace for an array. Raises DeviceError if it has none."""
     import array_api_compat  # takes longer than most need it
 
     try:
@@ -189,7 +195,7 @@ def making(what: str, device: str) -> Iterator[None]:
 
 
 def read_only_view(array: Any) -> Any:
-    """A view of NumPy's that cannot be written to; what is no array of NumPy's, as it is."""
+    """Return a read-only view of a NumPy array; any other value as it is."""
     if not isinstance(array, np.ndarray):
         return array
     view = array.view()

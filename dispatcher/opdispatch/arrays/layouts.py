@@ -45,7 +45,7 @@ _layout_of_class: dict[type, Layout] = {}
 
 
 def find_layout(cls: type) -> Layout | None:
-    """The layout whose arrays are of that class; None for dense ones, and for what is no array."""
+    """Return the layout whose arrays are of that class; None for dense arrays and other values."""
     if cls is np.ndarray or cls.__module__ == "builtins":
         return None
     layout = _layout_of_class.get(cls)
@@ -57,7 +57,10 @@ def find_layout(cls: type) -> Layout | None:
 
 
 def checked_array(layout: Layout, parts: tuple[Any, ...], facts: Facts, at: str = "") -> Any:
-    """The array of such parts. Raises ArgumentError unless they fit together, and DeviceError."""
+    """Return the array of such parts.
+
+    Raises ArgumentError unless they fit together, and DeviceError.
+    """
     layout.check_arrays(parts)
     layout.check_parts(parts, facts, at)
     layout.check_elements(parts, facts, at)
@@ -65,13 +68,16 @@ def checked_array(layout: Layout, parts: tuple[Any, ...], facts: Facts, at: str 
 
 
 def elements_of(array: Any) -> Any:
-    """The dense array that says where one of any layout is: itself, if it is dense."""
+    """Return the dense array that tells an array's device: itself, if it is dense."""
     layout = find_layout(type(array))
     return stored(array) if layout is None else layout.elements(array)
 
 
 def device_of(array: Any) -> str:
-    """Where an array of any backend and layout is. Raises TypeError if it is of none."""
+    """Return the device of an array of any backend and layout.
+
+    Raises TypeError if it is of none.
+    """
     if isinstance(array, LevelArray):
         return array.device
     backend = find_backend(type(array))
@@ -87,7 +93,7 @@ def device_of(array: Any) -> str:
 
 
 def on_device(array: Any, device: str) -> Any:
-    """A copy on ``device`` of an array of any backend and layout.
+    """Return a copy on ``device`` of an array of any backend and layout.
 
     Raises DeviceError, for a layout that is not to be had there and for parts on two devices as
     well, DeviceMemoryError, ArgumentError for parts that have become no arrays, and TransformError
@@ -117,7 +123,10 @@ def on_device(array: Any, device: str) -> Any:
 
 
 def copy_of(array: Any) -> Any:
-    """A copy, all of its own, of an array of any backend and layout. Raises DeviceMemoryError."""
+    """Return a copy of an array of any backend and layout, with memory of its own.
+
+    Raises DeviceMemoryError.
+    """
     backend = find_backend(type(array))
     if backend is not None:
         return backend.copy(array)
@@ -130,7 +139,7 @@ def copy_of(array: Any) -> Any:
 
 
 def on_host(array: Any) -> Any:
-    """An array of any backend and layout in host memory: itself, if it is there.
+    """Return an array of any backend and layout in host memory: itself, if it is there.
 
     Raises DeviceError.
     """

@@ -35,7 +35,7 @@ class LazyArray(ABC):
         return len(self.shape)
 
     def item(self) -> Any:
-        """The number in an array of one element."""
+        """Return the number in an array of one element."""
         return self.materialized().item()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

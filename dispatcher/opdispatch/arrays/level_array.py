@@ -1,4 +1,4 @@
-"""What a tensor is made of while a function is transformed: a tensor of the level below.
+"""The array of a tensor in a transformed function: a tensor of the level below.
 
 Mirrors ``BatchedTensorImpl`` and ``TensorWrapper`` of PyTorch's functorch. There they are tensors;
 here they stand in the place of a tensor's array, so that each of them is a ``Tensor`` like any
@@ -33,7 +33,7 @@ class LevelArray:
         self.layer = layer
         self.value = value
         self.shape = shape
-        """What the transformed function sees."""
+        """Shape that the transformed function sees."""
         self.dtype: np.dtype[Any] = value.dtype
         self.is_batched = is_batched
         """Whether it, or what is below, has a batch: then its elements decide nothing."""
@@ -57,7 +57,10 @@ class LevelArray:
         return "cpu" if type(array) is np.ndarray else str(value.device)
 
     def detached(self) -> LevelArray:
-        """The same, over a tensor below that records nothing: it is cut off at every level."""
+        """Return the same array over a tensor below that records nothing.
+
+        It is detached at every level.
+        """
         made = object.__new__(type(self))
         for cls in type(self).__mro__:
             for name in set(getattr(cls, "__slots__", ())) - {"__weakref__"}:
@@ -67,7 +70,7 @@ class LevelArray:
         return made
 
     def item(self) -> Any:
-        """The number of an array of one element. Raises TransformError under a batch."""
+        """Return the number of an array of one element. Raises TransformError under a batch."""
         return self._read("item()").item()
 
     def __bool__(self) -> bool:
@@ -116,7 +119,7 @@ class LevelArray:
 
 
 def is_batched(tensor: Any) -> bool:
-    """Whether it is a tensor of a batch, at any level: its elements cannot be looked at."""
+    """Return whether a tensor is batched at any level, so that its elements cannot be read."""
     array = getattr(tensor, "array", None)
     return isinstance(array, LevelArray) and array.is_batched
 

@@ -63,7 +63,7 @@ class MathBitsArray(LazyArray):
         return getattr(self.base, "strides", None)
 
     def over(self, base: Any) -> Any:
-        """The same bits over other elements."""
+        """Return the same bits over other elements."""
         return with_math_bits(base, is_conj=self.is_conj, is_neg=self.is_neg)
 
     def materialized(self) -> Any:
@@ -84,19 +84,19 @@ class MathBitsArray(LazyArray):
 
 
 def with_math_bits(array: Any, *, is_conj: bool, is_neg: bool) -> Any:
-    """An array with these bits set: itself without them."""
+    """Return an array with these bits set: itself if there are none."""
     if is_conj or is_neg:
         return MathBitsArray(array, is_conj=is_conj, is_neg=is_neg)
     return array
 
 
 def stored(array: Any) -> Any:
-    """The elements that are stored: of what has a bit, others than it stands for."""
+    """Return the elements as they are stored, before the bits are applied."""
     return array.base if type(array) is MathBitsArray else array
 
 
 def toggled(array: Any, *, conj: bool = False, neg: bool = False) -> Any:
-    """A view of an array with these bits as they were not before."""
+    """Return a view of an array with these bits inverted."""
     if type(array) is not MathBitsArray:
         return with_math_bits(array, is_conj=conj, is_neg=neg)
     return with_math_bits(

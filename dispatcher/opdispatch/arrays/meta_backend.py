@@ -56,7 +56,7 @@ class MetaArray:
         return self.size * self.dtype.itemsize
 
     def like(self) -> MetaArray:
-        """Another one of the same shape and dtype."""
+        """Return another one of the same shape and dtype."""
         return MetaArray(self.shape, self.dtype)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -79,16 +79,16 @@ class MetaBackend(ArrayBackend):
     component = BackendComponent.Meta
 
     def owns(self, cls: type) -> bool:
-        """Whether it is MetaArray, or derived from it."""
+        """Return whether it is MetaArray or a subclass."""
         return issubclass(cls, MetaArray)
 
     def device_of(self, array: Any) -> str:
-        """``"meta"``, or where a fake array pretends to be."""
+        """Return ``"meta"``, or the device that a fake array pretends to be on."""
         device: str = array.device
         return device
 
     def device_count(self) -> int:
-        """0."""
+        """Return 0."""
         return 0
 
     def to_host(self, array: Any) -> HostArray:
@@ -96,13 +96,13 @@ class MetaBackend(ArrayBackend):
         raise DeviceError(f"there are no elements in {array!r} to be copied out of it")
 
     def from_host(self, array: HostArray, device: str) -> MetaArray:
-        """Its shape and its dtype."""
+        """Return an array without elements, of the same shape and dtype."""
         return MetaArray(array.shape, array.dtype)
 
     def copy(self, array: Any) -> MetaArray:
-        """Another one."""
+        """Return another array of the same shape and dtype."""
         copy: MetaArray = array.like()
         return copy
 
     def assign(self, target: Any, contents: Any) -> None:
-        """Nothing is written anywhere."""
+        """Do nothing: there are no elements to write."""

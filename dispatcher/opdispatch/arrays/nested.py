@@ -67,13 +67,13 @@ class NestedArray:
         return NESTED.key_bits_of(self)
 
     def unbind(self) -> list[Any]:
-        """The components: views. Raises DeviceError on a device without views."""
+        """Return the components as views. Raises DeviceError on a device without views."""
         namespace_of(self.values)
         places = _on_host(self.offsets).tolist()
         return [self.values[a:b] for a, b in itertools.pairwise(places)]
 
     def to_padded(self, padding: float) -> Any:
-        """A dense array of all components, each filled up to the longest with ``padding``.
+        """Return a dense array of all components, each padded with ``padding`` to the longest.
 
         Raises ArgumentError for what is no number of their dtype, and DeviceMemoryError.
         """
@@ -106,28 +106,28 @@ class Nested(Layout):
     index_parts = frozenset({"offsets"})
 
     def owns(self, cls: type) -> bool:
-        """Whether it is NestedArray."""
+        """Return whether it is NestedArray."""
         return issubclass(cls, NestedArray)
 
     def shape_of(self, parts: Sequence[Any], facts: Facts) -> tuple[int | None, ...]:
-        """How many components there are, None, and the dimensions that they have in common."""
+        """Return the number of components, None, and the dimensions that they have in common."""
         values, offsets = parts
         return (offsets.shape[0] - 1, None, *values.shape[1:])
 
     def elements(self, array: Any) -> Any:
-        """The values."""
+        """Return the values."""
         return array.values
 
     def parts(self, array: Any) -> tuple[Any, ...]:
-        """As they are."""
+        """Return the values and the offsets as they are."""
         return array.values, array.offsets
 
     def facts(self, array: Any) -> Facts:
-        """None."""
+        """Return no facts."""
         return Facts()
 
     def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """Values of a dimension at least, and an offset at least."""
+        """Raise ArgumentError unless values have a dimension, and offsets an entry, at least."""
         values, offsets = parts
         if not values.shape:
             raise ArgumentError(f"{at}values has no dimension; components are parts of the first")
@@ -138,18 +138,24 @@ class Nested(Layout):
             )
 
     def check_elements(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """Offsets from 0 to the end, in order; on ``meta``, as PyTorch has it, they may be any."""
+        """Raise ArgumentError unless offsets ascend from 0 to the end.
+
+        On ``meta`` they may be any, as in PyTorch.
+        """
         values, offsets = parts
         if isinstance(values, MetaArray) and isinstance(offsets, MetaArray):
             return
         check_starts(_on_host(offsets), f"{at}offsets", int(values.shape[0]))
 
     def assemble(self, parts: Sequence[Any], facts: Facts) -> NestedArray:
-        """A NestedArray."""
+        """Return a NestedArray over the parts."""
         return NestedArray(*parts)
 
     def read_only(self, array: Any) -> NestedArray:
-        """Over views; one whose elements are no array of NumPy's, as it is."""
+        """Return a nested array over read-only views.
+
+        One whose elements are not NumPy's, as it is.
+        """
         if not isinstance(array.values, np.ndarray):
             return array  # type: ignore[no-any-return]
         return NestedArray(read_only_view(array.values), read_only_view(array.offsets))
@@ -159,7 +165,7 @@ NESTED = Nested()
 
 
 def nest(components: Sequence[Any]) -> NestedArray:
-    """A nested array of copies of dense ones: of one dtype, device and rest of the shape.
+    """Return a nested array of copies of dense arrays: of one dtype, device and trailing shape.
 
     Raises ArgumentError for others, and for none, and DeviceError for arrays of two devices.
     """
@@ -189,7 +195,7 @@ def nest(components: Sequence[Any]) -> NestedArray:
 
 
 def _number_of(padding: Any, dtype: np.dtype[Any]) -> bool | int | float | complex:
-    """The padding as a number that an array of that dtype has, but for rounding.
+    """Return the padding as a number that an array of that dtype can have, but for rounding.
 
     Raises ArgumentError if there is none.
     """
@@ -213,7 +219,7 @@ def _number_of(padding: Any, dtype: np.dtype[Any]) -> bool | int | float | compl
 
 
 def _integer_of(number: Any, dtype: np.dtype[Any]) -> bool | int:
-    """The same number as an integer, or a bool. Raises an error if that dtype has none."""
+    """Return the same number as an integer, or a bool. Raises an error if that dtype has none."""
     integer = int(number)
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     if integer != number or not low <= integer <= high:

@@ -24,37 +24,40 @@ class NumpyBackend(ArrayBackend):
     dlpack_device_types = _HOST_MEMORY
 
     def owns(self, cls: type) -> bool:
-        """Whether it is a class of NumPy's arrays or scalars."""
+        """Return whether it is a class of NumPy's arrays or scalars."""
         return issubclass(cls, np.ndarray | np.generic)
 
     def device_of(self, array: Any) -> str:
-        """Always ``"cpu"``."""
+        """Return ``"cpu"``."""
         return "cpu"
 
     def device_count(self) -> int:
-        """One."""
+        """Return 1."""
         return 1
 
     def to_host(self, array: Any) -> HostArray:
-        """The array itself."""
+        """Return the array itself."""
         return np.asarray(array)
 
     def from_host(self, array: HostArray, device: str) -> HostArray:
-        """A copy. Raises DeviceMemoryError."""
+        """Return a copy. Raises DeviceMemoryError."""
         return _copy(array, "K")
 
     def is_its_own(self, array: Any) -> bool:
-        """Whether it is a plain array, and no view."""
+        """Return whether it is a plain array, and no view."""
         flags = array.flags
         is_plain = type(array) is np.ndarray and array.base is None
         return bool(is_plain and flags.c_contiguous and flags.writeable)
 
     def copy(self, array: Any) -> HostArray:
-        """A copy. Raises DeviceMemoryError."""
+        """Return a copy. Raises DeviceMemoryError."""
         return _copy(array, "C")
 
     def explain(self, error: BaseException) -> DeviceMemoryError | None:
-        """A MemoryError of Python or NumPy: those of other libraries may be of their devices."""
+        """Return the error for a MemoryError of Python or NumPy.
+
+        Those of other libraries may be of their devices.
+        """
         module = type(error).__module__.partition(".")[0]
         if not isinstance(error, MemoryError) or module not in ("builtins", "numpy"):
             return None
@@ -70,7 +73,7 @@ class NumpyBackend(ArrayBackend):
         np.copyto(target, contents, casting="same_kind")
 
     def adopt(self, value: Any) -> HostArray:
-        """A view, writable where the other library lets it be."""
+        """Return a view, writable where the other library allows it."""
         return view_by_dlpack(value)
 
 

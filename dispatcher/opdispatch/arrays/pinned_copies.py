@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 LEAST_BYTES = 1 << 20
-"""What is smaller is copied by CuPy itself."""
+"""Least size in bytes; CuPy itself copies anything smaller."""
 PIECE_BYTES = 4 << 20
 COPIERS = min(8, os.cpu_count() or 1)
 
@@ -84,7 +84,7 @@ class PinnedCopies:
                 part.done.result()
 
     def _offer(self, parts: Iterable[_Part]) -> None:
-        """To the other threads, if there are any: the system may have none to give."""
+        """Submit parts to the other threads, if there are any: the system may have none to give."""
         for part in parts:
             try:
                 self._threads.submit(part.run)

@@ -67,7 +67,7 @@ class QuantizedArray:
         return QUANTIZED.key_bits_of(self)
 
     def dequantize(self) -> Any:
-        """The real numbers, in float32. Raises DeviceMemoryError."""
+        """Return the real numbers, in float32. Raises DeviceMemoryError."""
         xp = namespace_of(self.int_repr)
         with making("an array of the real numbers", device_of(self.int_repr)):
             steps = xp.astype(self.int_repr, np.int64) - self.zero_point
@@ -96,27 +96,29 @@ class Quantized(Layout):
     fact_names = ("scale", "zero_point")
 
     def owns(self, cls: type) -> bool:
-        """Whether it is QuantizedArray."""
+        """Return whether it is QuantizedArray."""
         return issubclass(cls, QuantizedArray)
 
     def shape_of(self, parts: Sequence[Any], facts: Facts) -> tuple[int | None, ...]:
-        """That of the integers."""
+        """Return the shape of the integers."""
         return tuple(parts[0].shape)
 
     def elements(self, array: Any) -> Any:
-        """The integers."""
+        """Return the integers."""
         return array.int_repr
 
     def parts(self, array: Any) -> tuple[Any, ...]:
-        """The integers."""
+        """Return the integers."""
         return (array.int_repr,)
 
     def facts(self, array: Any) -> Facts:
-        """The scale and the zero point. Raises ArgumentError if they are no such numbers."""
+        """Return the scale and the zero point. Raises ArgumentError if they are no such numbers."""
         return _quantization(array.scale, array.zero_point)
 
     def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """A dtype that can be one of PyTorch's, a scale above 0, a zero point in range."""
+        """Raise ArgumentError unless PyTorch has the dtype, the scale is above 0, and the zero
+        point in range.
+        """
         (int_repr,) = parts
         if int_repr.dtype not in _DTYPES.values():
             raise ArgumentError(
@@ -125,18 +127,18 @@ class Quantized(Layout):
         check_scale(facts, int_repr.dtype, at)
 
     def check_elements(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """All integers stand for something."""
+        """Accept all integers: each stands for a number."""
 
     def assemble(self, parts: Sequence[Any], facts: Facts) -> QuantizedArray:
-        """A QuantizedArray."""
+        """Return a QuantizedArray."""
         return QuantizedArray(parts[0], facts.scale, facts.zero_point)
 
     def to_dense(self, array: QuantizedArray) -> Any:
-        """The real numbers."""
+        """Return the real numbers."""
         return array.dequantize()
 
     def read_only(self, array: QuantizedArray) -> QuantizedArray:
-        """Over a view."""
+        """Return a quantized array over a read-only view."""
         return dataclasses.replace(array, int_repr=read_only_view(array.int_repr))
 
 
@@ -171,7 +173,10 @@ def _quantization(scale: Any, zero_point: Any) -> Facts:
 
 
 def quantized_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    """The dtype of the integers, also by PyTorch's name. Raises ArgumentError for another."""
+    """Return the dtype of the integers, also by PyTorch's name.
+
+    Raises ArgumentError for another.
+    """
     if isinstance(dtype, str) and dtype in _DTYPES:
         return _DTYPES[dtype]
     with contextlib.suppress(TypeError):
@@ -184,7 +189,7 @@ def quantized_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def quantize(array: Any, scale: float, zero_point: int, dtype: DTypeLike) -> QuantizedArray:
-    """``array / scale + zero_point`` in float32, rounded to the nearest, half to even.
+    """Return ``array / scale + zero_point`` in float32, rounded to the nearest, half to even.
 
     What is out of range is the nearest integer that there is. As in PyTorch 2.13 on the CPU, the
     product is not rounded before it is added where the result has 8 bits, and NaN is the largest

@@ -1,4 +1,4 @@
-"""What the sparse layouts have in common: arrays of SciPy on the host, of CuPy on a GPU.
+"""Common parts of the sparse layouts: arrays of SciPy on the host, of CuPy on a GPU.
 
 Both libraries are optional, and imported when an array is made. An array of theirs is known by
 the names of its class.
@@ -41,11 +41,14 @@ class SparseLayout(Layout):
     fact_names = ("shape",)
 
     def owns(self, cls: type) -> bool:
-        """Whether it is a class of SciPy's or CuPy's, by its name: they need not be there."""
+        """Return whether it is a class of SciPy or CuPy, by its name.
+
+        They need not be installed.
+        """
         return self.component_of(cls) is not None
 
     def component_of(self, cls: type) -> BackendComponent | None:
-        """CPU for SciPy's, CUDA for CuPy's."""
+        """Return CPU for SciPy's arrays, CUDA for CuPy's."""
         for base in cls.__mro__:
             if base.__name__ in self.class_names:
                 for package, component in _COMPONENTS.items():
@@ -59,22 +62,22 @@ class SparseLayout(Layout):
         sparse_module(parts[self.part_names.index(self.elements_name)])
 
     def elements(self, array: Any) -> Any:
-        """The values."""
+        """Return the values."""
         return array.data
 
     def facts(self, array: Any) -> Facts:
-        """The shape. Raises ArgumentError if it has become none."""
+        """Return the shape. Raises ArgumentError if it has become none."""
         try:
             return Facts(tuple(map(operator.index, array.shape)))
         except TypeError as error:
             raise ArgumentError(f"shape is {array.shape!r}; expected integers") from error
 
     def read_only(self, array: Any) -> Any:
-        """A shallow copy over views."""
+        """Return a shallow copy over views."""
         return self._over(array, read_only_view)
 
     def _over(self, array: Any, change: Callable[[Any], Any]) -> Any:
-        """A copy whose own arrays are those of ``array``, changed."""
+        """Return a copy whose own arrays are those of ``array``, each passed through ``change``."""
         if self.component_of(type(array)) is not BackendComponent.CPU:
             return array
         other = copy.copy(array)
@@ -86,10 +89,10 @@ class SparseLayout(Layout):
 
     @abstractmethod
     def _own_arrays(self) -> tuple[str, ...]:
-        """The attributes of SciPy's arrays that are arrays, or tuples of them."""
+        """Return the attributes of SciPy's arrays that are arrays, or tuples of them."""
 
     def to_dense(self, array: Any) -> Any:
-        """The dense array. Values of one place are added up.
+        """Return the dense array. Values of one place are added up.
 
         Raises ArgumentError for a shape that no memory has, and DeviceMemoryError.
         """
@@ -98,12 +101,12 @@ class SparseLayout(Layout):
             return array.toarray()
 
     def making(self, what: str, array: Any) -> AbstractContextManager[None]:
-        """``layout.making`` of what is made of such an array. Raises ArgumentError."""
+        """Return ``layout.making`` for a value made of such an array. Raises ArgumentError."""
         return making(what, self.backend_of(array).device_of(array.data))
 
 
 def sparse_module(array: Any) -> Any:
-    """``scipy.sparse`` or ``cupyx.scipy.sparse``, for dense arrays of that kind.
+    """Return ``scipy.sparse`` or ``cupyx.scipy.sparse``, for dense arrays of that kind.
 
     Raises DeviceError where there is none.
     """

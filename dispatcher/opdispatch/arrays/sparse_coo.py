@@ -41,7 +41,7 @@ class SparseCoo(SparseLayout):
     index_parts = frozenset({"indices"})
 
     def parts(self, array: Any) -> tuple[Any, ...]:
-        """The coordinates, copied into one array, and the values.
+        """Return the coordinates, copied into one array, and the values.
 
         Raises ArgumentError for coordinates that have become of different lengths.
         """
@@ -61,7 +61,9 @@ class SparseCoo(SparseLayout):
         return sum(math.prod(each.shape) * np.dtype(each.dtype).itemsize for each in counted)
 
     def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """A row of coordinates for each dimension, and a column for each value."""
+        """Raise ArgumentError unless each dimension has a row of coordinates, and each value a
+        column.
+        """
         indices, values = parts
         check_extents(facts.shape, "at least one dimension", at, fits=bool(facts.shape))
         check_values(values, f"{at}values")
@@ -69,12 +71,12 @@ class SparseCoo(SparseLayout):
         check_indices(indices, f"{at}indices", (len(facts.shape), values.shape[0]))
 
     def check_elements(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """Each coordinate is within its dimension."""
+        """Raise ArgumentError unless each coordinate is within its dimension."""
         for dimension, extent in enumerate(facts.shape):
             check_range(parts[0][dimension], f"{at}indices[{dimension}]", extent)
 
     def assemble(self, parts: Sequence[Any], facts: Facts) -> Any:
-        """A ``coo_array``, or CuPy's ``coo_matrix``."""
+        """Return a ``coo_array``, or CuPy's ``coo_matrix``."""
         indices, values = parts
         module = sparse_module(values)
         make = getattr(module, "coo_array", None) or module.coo_matrix
@@ -105,7 +107,7 @@ class SparseCoo(SparseLayout):
         ]
 
     def from_dense(self, array: Any) -> Any:
-        """The elements that are not 0. Raises ArgumentError, DeviceError."""
+        """Return the elements that are not 0. Raises ArgumentError, DeviceError."""
         check_values(array, "a tensor that is to be sparse_coo")
         module = sparse_module(array)
         make = getattr(module, "coo_array", None) or module.coo_matrix
@@ -115,7 +117,7 @@ class SparseCoo(SparseLayout):
             return make(array)
 
     def coalesced(self, array: Any) -> Any:
-        """One whose places are all different and in order, values of one place added up."""
+        """Return an array whose places are distinct and sorted, values of one place added up."""
         if getattr(array, "has_canonical_format", False):
             return array
         other = array.copy()

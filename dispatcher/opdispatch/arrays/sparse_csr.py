@@ -42,7 +42,10 @@ class SparseCsr(SparseLayout):
     index_parts = frozenset({"crow_indices", "col_indices"})
 
     def parts(self, array: Any) -> tuple[Any, ...]:
-        """As they are, up to the end of the last row: SciPy's may have room for more values."""
+        """Return the arrays as they are, up to the end of the last row.
+
+        SciPy's may have room for more values.
+        """
         starts, columns, values = array.indptr, array.indices, array.data
         if type(starts) is type(columns) is type(values) is np.ndarray and starts.size:
             end = starts.item(-1)
@@ -51,7 +54,7 @@ class SparseCsr(SparseLayout):
         return starts, columns, values
 
     def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """An entry for each row and the end, and a column for each value."""
+        """Raise ArgumentError unless rows and the end have an entry, and each value a column."""
         crow_indices, col_indices, values = parts
         dimensions = len(facts.shape)
         check_extents(facts.shape, "one dimension or two", at, fits=dimensions in (1, 2))
@@ -62,13 +65,13 @@ class SparseCsr(SparseLayout):
         check_indices(col_indices, f"{at}col_indices", (values.shape[0],))
 
     def check_elements(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """Rows follow each other, and each column is one of the matrix."""
+        """Raise ArgumentError unless rows follow each other, and each column is in range."""
         crow_indices, col_indices, values = parts
         check_starts(crow_indices, f"{at}crow_indices", int(values.shape[0]))
         check_range(col_indices, f"{at}col_indices", facts.shape[-1])
 
     def assemble(self, parts: Sequence[Any], facts: Facts) -> Any:
-        """A ``csr_array``, or CuPy's ``csr_matrix``."""
+        """Return a ``csr_array``, or CuPy's ``csr_matrix``."""
         crow_indices, col_indices, values = parts
         module = sparse_module(values)
         make = getattr(module, "csr_array", None) or module.csr_matrix
@@ -78,7 +81,7 @@ class SparseCsr(SparseLayout):
         return array
 
     def from_dense(self, array: Any) -> Any:
-        """The elements of a matrix that are not 0. Raises ArgumentError, DeviceError."""
+        """Return the nonzero elements of a matrix. Raises ArgumentError, DeviceError."""
         check_values(array, "a tensor that is to be sparse_csr")
         module = sparse_module(array)
         make = getattr(module, "csr_array", None) or module.csr_matrix

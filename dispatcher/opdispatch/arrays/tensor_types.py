@@ -1,4 +1,4 @@
-"""What counts as a tensor, and which dispatch keys it has.
+"""Types that count as tensors, and the dispatch keys of their values.
 
 Plain arrays are tensors as they are, with the key of their backend alone: a NumPy array (or
 NumPy scalar, as a 0-d tensor) has CPU, a CuPy array has CUDA. So are the sparse arrays of SciPy and
@@ -39,7 +39,9 @@ _words: dict[type, str] = {}
 
 
 def register_tensor_type(cls: type, *, described_as: str = "") -> None:
-    """From now on, instances of ``cls`` are tensors; each has an int attribute ``key_bits``.
+    """Register a class whose instances are tensors from now on.
+
+    Each has an int attribute ``key_bits``.
 
     Messages say ``described_as`` of one, or else its type.
     """
@@ -51,7 +53,7 @@ def register_tensor_type(cls: type, *, described_as: str = "") -> None:
 
 
 def _learn_plain_type(cls: type) -> int | None:
-    """The key bits of a plain array type that has not been seen before, or None."""
+    """Return the key bits of a plain array type that has not been seen before, or None."""
     bits: int | None = None
     backend = find_backend(cls)
     if backend is not None:
@@ -65,7 +67,7 @@ def _learn_plain_type(cls: type) -> int | None:
 
 
 def find_key_bits(value: Any) -> int | None:
-    """The dispatch key word of a tensor; None if ``value`` is no tensor."""
+    """Return the dispatch key word of a tensor; None if ``value`` is no tensor."""
     cls = type(value)
     bits = PLAIN_KEY_BITS.get(cls)
     if bits is not None:
@@ -76,7 +78,7 @@ def find_key_bits(value: Any) -> int | None:
 
 
 def key_bits_of(value: Any) -> int:
-    """The dispatch key word of a tensor. Raises TypeError if ``value`` is none."""
+    """Return the dispatch key word of a tensor. Raises TypeError if ``value`` is none."""
     bits = find_key_bits(value)
     if bits is None:
         raise TypeError(
@@ -87,7 +89,10 @@ def key_bits_of(value: Any) -> int:
 
 
 def way_to_tensor(value: Any) -> str:
-    """For the sparse formats that are no layouts here, csc for instance; empty for others."""
+    """Return a hint for sparse formats without a layout here, such as csc.
+
+    Empty for other values.
+    """
     return "; convert it with tocoo() or tocsr()" if hasattr(type(value), "tocoo") else ""
 
 
@@ -99,7 +104,7 @@ def convert_tensor(value: Any) -> Any:
 
 
 def describe_type(value: Any) -> str:
-    """The type of ``value`` for a message: ``int``, ``torch.Tensor``, ``NoneType``."""
+    """Return the type of ``value`` for a message: ``int``, ``torch.Tensor``, ``NoneType``."""
     cls = type(value)
     if cls in _words:
         return _words[cls]

@@ -34,6 +34,6 @@ class ZeroArray(LazyArray):
         return self._device
 
     def materialized(self) -> Any:
-        """An array that has them."""
+        """Return an array with elements."""
         zeros = np.zeros(self.shape, self.dtype)
         return backend_of_device(self._device).from_host(zeros, self._device)

@@ -1,4 +1,4 @@
-"""Finding the call whose way back went wrong.
+"""Finding the call whose backward pass failed.
 
 Mirrors ``torch/autograd/anomaly_mode.py`` and ``torch/csrc/autograd/python_anomaly_mode.cpp``.
 """
@@ -23,9 +23,9 @@ from opdispatch.local_state.higher_floors import array_namespace
 class set_detect_anomaly:  # noqa: N801 - PyTorch's name
     """Switches at once, as a function; as a ``with`` block, until its end.
 
-    With ``mode``, each node remembers who has made it, and an error on the way back has a note with
-    that traceback. With ``check_nan``, a gradient with a NaN is such an error: an AutogradError
-    that names the node. It holds for the current thread or task. As
+    With ``mode``, each node remembers who has made it, and an error in the backward pass has a note
+    with that traceback. With ``check_nan``, a gradient with a NaN is such an error: an
+    AutogradError that names the node. It holds for the current thread or task. As
     ``torch.autograd.set_detect_anomaly``.
     """
 
@@ -33,7 +33,7 @@ class set_detect_anomaly:  # noqa: N801 - PyTorch's name
         self._before = _switch(mode, check_nan)
 
     def __enter__(self) -> None:
-        """The block's end restores what was before."""
+        """Enter the block; its end restores the former state."""
 
     def __exit__(self, *exc: object) -> None:
         _switch(self._before.detects_anomalies, self._before.checks_nan)
@@ -55,12 +55,12 @@ class detect_anomaly:  # noqa: N801 - PyTorch's name
 
 
 def is_anomaly_enabled() -> bool:
-    """Whether the current task detects anomalies."""
+    """Return whether the current task detects anomalies."""
     return GRAPH_WATCH.get().detects_anomalies
 
 
 def is_anomaly_check_nan_enabled() -> bool:
-    """Whether a NaN is one, where anomalies are detected."""
+    """Return whether anomaly detection also checks gradients for NaN."""
     return GRAPH_WATCH.get().checks_nan
 
 
@@ -69,13 +69,13 @@ def _switch(mode: bool, check_nan: bool) -> GraphWatch:
 
 
 class AnomalyDetector:
-    """Of one way back, in the task that goes it."""
+    """Detector of one backward pass, in the task that runs it."""
 
     def __init__(self) -> None:
         self._before = GRAPH_WATCH.get()
 
     def begin(self, node: Node) -> None:
-        """A node is next: what is made from now on, it has induced."""
+        """Begin a node: nodes made from now on are induced by it."""
         GRAPH_WATCH.set(replace(self._before, evaluating=node))
 
     def check(self, node: Node, gradients: Sequence[Any]) -> None:
@@ -102,12 +102,12 @@ class AnomalyDetector:
         while (induced_by := made_at.evaluating) is not None and induced_by.made_at is not None:
             made_at = induced_by.made_at
             error.add_note(
-                f"on the way back through {induced_by.name}, made by this call (most recent call "
+                f"in the backward pass of {induced_by.name}, made by this call (most recent call "
                 f"last):\n{_text(made_at.stack)}"
             )
 
     def end(self) -> None:
-        """The way back has ended."""
+        """End the backward pass."""
         GRAPH_WATCH.set(self._before)
 
 

@@ -58,7 +58,7 @@ class Context:
         return value
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Whether ``backward`` is given zeros for results without a gradient, or None."""
+        """Set whether ``backward`` is given zeros, or None, for results without a gradient."""
         self.materializes = value
 
     @property
@@ -69,11 +69,11 @@ class Context:
     # -- for nodes ------------------------------------------------------------------------------
 
     def saved_of(self, node: Node | None) -> tuple[Any, ...]:
-        """``saved_tensors`` of a node's. Raises AutogradError."""
+        """Return the ``saved_tensors`` of a node. Raises AutogradError."""
         if self._saved is None or node is None:
             raise AutogradError(
-                "the way back asks for saved tensors that are not there: they were let go of the "
-                "first time, or are asked for before the call has ended",
+                "the backward pass needs saved tensors that are gone: they were released the "
+                "first time, or are requested before the call has ended",
                 hint="use retain_graph=True the first time",
             )
         return tuple([_unpacked(number, saved, node) for number, saved in self._saved])
@@ -100,7 +100,7 @@ class Context:
         self._to_save = ()
 
     def pack_saved(self, hooks: SavedTensorHooks) -> None:
-        """Have hooks pack what was saved."""
+        """Pack the saved tensors by ``hooks``."""
         self._saved = [
             (number, saved and (pack_tensor if number == _ARGUMENT else pack_result)(saved, hooks))
             for number, saved in self._saved or ()
@@ -115,12 +115,12 @@ class Context:
             self._node = None
 
     def release(self) -> None:
-        """Let go of the tensors that were saved."""
+        """Release the saved tensors."""
         self._saved = None
 
 
 def _unpacked(number: int, saved: Any, node: Node) -> Any:
-    """The tensor again."""
+    """Return the tensor, unpacked."""
     if saved is None:
         return None
     return unpack_tensor(saved, node) if number == _ARGUMENT else unpack_result(saved, node, number)

@@ -1,4 +1,4 @@
-"""Tensors whose history another process has: the way back cannot go on where they were made.
+"""Tensors whose history another process has: the backward pass cannot go on where they were made.
 
 Note [Histories elsewhere]
     Processes hand each other elements, and no graphs. A gradient that came by such a tensor would
@@ -44,7 +44,7 @@ class LostHistory(Node):
         """Return the error of a backward pass that reaches this process."""
         place = "" if self.origin is None else self.origin.place
         return AutogradError(
-            f"the way back leads to a value that came from {place}, and has left its history "
+            f"the backward pass reaches a value that came from {place}, and has left its history "
             "there: gradients would lack what that adds",
             hint="have all calls of one graph made in one place, or detach the value",
         )
@@ -67,25 +67,28 @@ class CallElsewhere(Node):
     def apply(self, grads: list[Any]) -> NoReturn:
         """Raise AutogradError."""
         raise AutogradError(
-            f"the way back leads through a call that was made in {self._place}, from where no "
+            f"the backward pass reaches a call that was made in {self._place}, from where no "
             "gradient comes back",
             hint="have all calls of one graph made in one place, or detach its result",
         )
 
 
 def has_history(value: Any) -> bool:
-    """Whether recorded calls have made a value."""
+    """Return whether a value was made by recorded calls."""
     return isinstance(value, Variable) and value.requires_grad and not value.is_leaf
 
 
 def name_leaf(value: Any, name: bytes) -> None:
-    """Say what processes call a value, if it is a leaf that requires gradients."""
+    """Set the name by which processes know a value, if it is a leaf that requires gradients."""
     if isinstance(value, Variable) and value.requires_grad and value.is_leaf:
         _set_origin(value, Origin(name, ""))
 
 
 def arrive(value: Any, origin: Origin, *, has_history: bool) -> None:
-    """A value has come here; ``has_history`` says that recorded calls have made it there."""
+    """Set the history of a received value.
+
+    ``has_history`` says that recorded calls made it there.
+    """
     if not isinstance(value, Variable) or not value.requires_grad:
         return
     if has_history:
@@ -95,7 +98,7 @@ def arrive(value: Any, origin: Origin, *, has_history: bool) -> None:
 
 
 def note_call(place: str, arguments: Iterable[Any], results: Iterable[Any]) -> None:
-    """``results`` are what a call of another process has made of ``arguments``."""
+    """Record ``results`` as made from ``arguments`` by a call in another process."""
     made = [each for each in _variables_in(results) if each.is_leaf]
     if not made or not is_grad_enabled():
         return

@@ -1,8 +1,8 @@
-"""The way back through the graph.
+"""The backward pass through the graph.
 
 Nodes are done in descending order of their numbers, each once, when all gradients of its results
 are there: see ``Node``. There is no recursion, so that a graph may be as deep as memory allows, and
-a node is let go of as soon as it is done.
+a node is released as soon as it is done.
 
 Mirrors ``torch/csrc/autograd/engine.cpp`` and ``torch/autograd/__init__.py``.
 """
@@ -29,7 +29,7 @@ from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.local_state.observed_range import ObservedRange
 
 _EVENT = "autograd::engine::evaluate_function: "
-"""What a profiler calls a step, before the name of its node: PyTorch's words."""
+"""Prefix of a step's name in profiles, before the name of its node: PyTorch's words."""
 
 Tensors: TypeAlias = "Variable | Sequence[Variable]"
 
@@ -45,8 +45,8 @@ def backward(
     which retain them from then on.
 
     ``grad_tensors`` are the gradients of ``tensors`` themselves; each may be left out (None) for a
-    tensor of one element. The graph is let go of unless ``retain_graph`` (or ``create_graph``,
-    which records the way back as well). Raises AutogradError. As ``torch.autograd.backward``.
+    tensor of one element. The graph is released unless ``retain_graph`` (or ``create_graph``,
+    which records the backward pass as well). Raises AutogradError. As ``torch.autograd.backward``.
     """
     roots = _roots(_listed(tensors, "tensors of backward"), grad_tensors)
     keep = create_graph if retain_graph is None else retain_graph
@@ -76,7 +76,7 @@ def grad(
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> tuple[Any, ...]:
-    """The gradients of ``outputs`` with respect to ``inputs``, one tensor for each.
+    """Return the gradients of ``outputs`` with respect to ``inputs``, one tensor for each.
 
     For an input that ``outputs`` do not depend on there is an AutogradError; with ``allow_unused``,
     None; with ``materialize_grads``, zeros. With ``is_grads_batched``, the first dimension of each
@@ -115,7 +115,7 @@ def _without_unused(
     materialize: bool,
     create_graph: bool,
 ) -> tuple[Any, ...]:
-    """The gradients, where there may be None among them or not."""
+    """Return the gradients, where None is allowed or not for unused inputs."""
     if materialize:
         zeros_like = array_namespace().zeros_like
         return tuple(
@@ -151,7 +151,7 @@ def _batched_gradients(
 
 
 def _listed(tensors: Any, what: str) -> list[Any]:
-    """One tensor or several. Raises AutogradError for what is neither."""
+    """Return one tensor or several as a list. Raises AutogradError for what is neither."""
     if isinstance(tensors, Variable):
         return [tensors]
     listed = list(tensors) if isinstance(tensors, Iterable) and not _is_array(tensors) else None
@@ -181,7 +181,7 @@ def _wanted_edge(tensor: Any) -> Edge:
 
 
 def _roots(outputs: Sequence[Any], gradients: Any) -> list[tuple[Edge, Any]]:
-    """Where the way begins, with the gradients there."""
+    """Return the edges where the backward pass begins, with their gradients."""
     given = [None] * len(outputs) if gradients is None else _listed(gradients, "gradients")
     if len(given) != len(outputs):
         raise AutogradError(f"{len(given)} gradients were given for {len(outputs)} tensors")
@@ -227,7 +227,7 @@ def _run(
     create_graph: bool,
     accumulates: bool,
 ) -> dict[Edge, Any]:
-    """Go all the way; the gradients that arrived at the edges in ``captured``."""
+    """Run the backward pass and return the gradients that arrived at the edges in ``captured``."""
     roots = list(roots)
     needed = None if accumulates else _leading_to(captured, [node for (node, _), _ in roots])
     wanted: dict[Node, list[Edge]] = {}
@@ -295,7 +295,7 @@ def _hand_on(
 
 
 def _fit(node: Node, place: int, gradient: Any, facts: Facts) -> Any:
-    """A gradient like the tensor that it is of: what was broadcast is added up.
+    """Return a gradient shaped like its tensor: broadcast dimensions are summed.
 
     ``validate_outputs`` of PyTorch's engine. So formulas need not know what was broadcast, nor
     which of their arguments were real, or numbers of the host. Raises AutogradError for a shape
@@ -339,7 +339,8 @@ def _summed_to(node: Node, place: int, gradient: Any, shape: tuple[int, ...]) ->
 
 
 def _leading_to(captured: dict[Edge, Any], roots: Iterable[Node]) -> dict[Node, bool]:
-    """The nodes from which a captured edge can be reached, and whether their own edges lead on.
+    """Return the nodes from which a captured edge can be reached, and whether their own edges lead
+    on.
 
     Raises AutogradError where gradients would be incomplete.
     """
@@ -379,7 +380,7 @@ class _Pending:
         arrived[number] = gradient if before is None else before + gradient
 
     def next_node(self) -> Node | None:
-        """The one to be done next."""
+        """Return the node to run next."""
         return heapq.heappop(self._order)[1] if self._order else None
 
     def take(self, node: Node) -> list[Any]:

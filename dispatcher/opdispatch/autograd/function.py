@@ -41,22 +41,22 @@ class FunctionContext(Context):
         self._dirty: tuple[Any, ...] = ()
 
     def mark_dirty(self, *tensors: Any) -> None:
-        """Say which arguments ``forward`` has written to; each must be one of its results.
+        """Mark arguments that ``forward`` has written to; each must be one of its results.
 
         Their versions are counted up. Raises ArgumentError for what is no tensor.
         """
         self._dirty = _only_tensors(tensors, "mark_dirty")
 
     def mark_non_differentiable(self, *results: Any) -> None:
-        """Say which results have no gradient. Raises ArgumentError for what is no tensor."""
+        """Mark results without a gradient. Raises ArgumentError for what is no tensor."""
         self._constant = _only_tensors(results, "mark_non_differentiable")
 
     def is_constant(self, result: Any) -> bool:
-        """Whether it was marked as having no gradient."""
+        """Return whether the result was marked as non-differentiable."""
         return any(result is each for each in self._constant)
 
     def is_dirty(self, result: Any) -> bool:
-        """Whether it was marked as written to."""
+        """Return whether the result was marked as written to."""
         return any(result is each for each in self._dirty)
 
     def count_writes(self, results: Sequence[Any], name: str) -> None:
@@ -84,7 +84,7 @@ class Function:
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
-        """Calculate the results: a tensor, or a tuple of tensors and others."""
+        """Compute the results: a tensor, or a tuple of tensors and other values."""
         raise NotImplementedError("a Function needs a static method forward")
 
     @staticmethod
@@ -93,14 +93,16 @@ class Function:
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        """The gradients of the arguments."""
+        """Return the gradients of the arguments."""
         raise NotImplementedError("a Function needs a static method backward")
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
-        """Call it. Of a class with a ``setup_context``, arguments may be given by name, and those
-        left out have their defaults. Raises AutogradError for what cannot be recorded, and
-        TransformError."""
+        """Call it.
+
+        Of a class with a ``setup_context``, arguments may be given by name, and those left out have
+        their defaults. Raises AutogradError for what cannot be recorded, and TransformError.
+        """
         has_setup = cls.setup_context is not Function.setup_context
         if has_setup:
             bound = inspect.signature(cls.forward).bind(*args, **kwargs)
@@ -176,7 +178,7 @@ def _wrapped(
 
 
 def _constant(result: Any, is_argument: bool) -> Any:
-    """A result that has no gradient; an argument that was not written to is another tensor.
+    """Return a result that has no gradient; an unwritten argument becomes another tensor.
 
     A view of an argument is what it is when it is made under ``no_grad``, as in PyTorch.
     """
@@ -186,7 +188,7 @@ def _constant(result: Any, is_argument: bool) -> Any:
 
 
 def _made_by(node: Node, number: int, result: Any, *, is_argument: bool = False) -> Any:
-    """A result as what a node has made, whatever history it has.
+    """Return a result as an output of a node, whatever history it has.
 
     Where that is another tensor's elements, they are not to be written to through it: the node says
     what becomes of gradients, and the effect of a write on it is unknown.
@@ -220,7 +222,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
             return found
         listed = found if isinstance(found, tuple) else (found,)
         node = DelayedError(
-            "the way back leads a second time through a function whose backward is marked with "
+            "the backward pass reaches a second time a function whose backward is marked with "
             "@once_differentiable",
             len(listed),
         )

@@ -1,4 +1,4 @@
-"""What a call of a ``Function`` leaves behind, and where the way back of some ends.
+"""Nodes of calls of a ``Function``, and nodes that end the backward pass.
 
 Mirrors ``torch/csrc/autograd/python_function.cpp``, and ``DelayedError`` of
 ``torch/csrc/autograd/functions/basic_ops.h``.
@@ -61,8 +61,10 @@ class FunctionNode(Node):
         return getattr(self._context, name)
 
     def keep(self, results: Sequence[Any], savable: Sequence[Any]) -> None:
-        """Keep what zeros for each result are made of, and what the context saves: ``savable`` are
-        the results as ``forward`` knows them, but for arguments."""
+        """Keep what zeros for each result are made of, and what the context saves.
+
+        ``savable`` are the results as ``forward`` knows them, but for arguments.
+        """
         self.num_results = len(results)
         self._results = [_made_like(each) for each in results]
         self._context.keep(savable, results)
@@ -106,16 +108,16 @@ class FunctionNode(Node):
         return array_namespace().zeros(shape, dtype=dtype, device=device)
 
     def pack_saved(self, hooks: SavedTensorHooks) -> None:
-        """Have hooks pack what the context saves."""
+        """Pack the tensors that the context saves by ``hooks``."""
         self._context.pack_saved(hooks)
 
     def release(self) -> None:
-        """Let go of the tensors that were saved."""
+        """Release the saved tensors."""
         self._context.release()
 
 
 class DelayedError(Node):
-    """Where the way back ends: at what was calculated without a derivative."""
+    """Node that ends the backward pass: a value calculated without a derivative."""
 
     def __init__(self, message: str, num_results: int) -> None:
         super().__init__((), (), num_results)

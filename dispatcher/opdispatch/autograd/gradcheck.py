@@ -30,7 +30,7 @@ def gradcheck(
     rtol: float = 1e-3,
     raise_exception: bool = True,
 ) -> bool:
-    """Whether the gradients of ``function(*inputs)`` are what small changes of ``inputs`` say.
+    """Return whether the gradients of ``function(*inputs)`` match finite differences.
 
     Checked are the inputs that are tensors which require gradients: of float64 or complex128, or
     there is a warning, since differences of others say little. The function returns a tensor or a
@@ -80,7 +80,9 @@ def gradgradcheck(
     rtol: float = 1e-3,
     raise_exception: bool = True,
 ) -> bool:
-    """``gradcheck`` of the gradients of ``function(*inputs)``: its second derivatives.
+    """Return whether the second derivatives of ``function(*inputs)`` match.
+
+    ``gradcheck`` of its gradients.
 
     ``grad_outputs`` are gradients of the outputs, tensors which may require gradients themselves;
     without, random ones that do. As ``torch.autograd.gradgradcheck``.
@@ -116,7 +118,7 @@ def _requires_grad(value: Any) -> bool:
 
 
 def _outputs_of(function: Function, inputs: Sequence[Any]) -> list[Any]:
-    """The tensors among the results that have gradients, if their inputs do.
+    """Return the tensors among the results that require gradients if their inputs do.
 
     Plain arrays are tensors, too: where a call is not recorded, its result is what the kernel gave.
     """
@@ -155,7 +157,7 @@ def _directions(dtype: np.dtype[Any]) -> tuple[complex, ...]:
 
 
 def _as_reals(array: np.ndarray[Any, Any]) -> Matrix:
-    """Its numbers, real and imaginary parts one after the other."""
+    """Return the numbers of an array, real and imaginary parts one after the other."""
     flat = np.atleast_1d(array.ravel())
     if flat.dtype.kind == "c":
         flat = np.stack([flat.real, flat.imag], -1).ravel()
@@ -163,7 +165,7 @@ def _as_reals(array: np.ndarray[Any, Any]) -> Matrix:
 
 
 def _gradients_of(output: Any, inputs: Sequence[Any]) -> list[Matrix]:
-    """The Jacobians with respect to the inputs, a row for each backward pass."""
+    """Return the Jacobians with respect to the inputs, a row for each backward pass."""
     rows: list[list[Matrix]] = [[] for _ in inputs]
     for place in range(output.size):
         for direction in _directions(output.dtype):
@@ -184,7 +186,7 @@ def _gradients_of(output: Any, inputs: Sequence[Any]) -> list[Matrix]:
 def _differences_of(
     function: Function, inputs: Sequence[Any], n: int, n_out: int, eps: float
 ) -> Matrix:
-    """The Jacobian of one output with respect to one input, a column for each number moved."""
+    """Return the Jacobian of one output with respect to one input, a column per moved number."""
     base, columns = _host(inputs[n]), []
 
     def value_at(place: int, step: complex) -> Matrix:

@@ -31,7 +31,7 @@ __all__ = [
 
 
 class saved_tensors_hooks:  # noqa: N801 - PyTorch's name
-    """A block in which tensors that are kept for the way back go through two functions.
+    """A block in which tensors saved for the backward pass go through two functions.
 
     ``pack(tensor)`` returns what is kept in its place, and ``unpack`` of that a tensor of the same
     elements, whenever it is used. The innermost block is the one that counts. Tensors that are
@@ -60,7 +60,7 @@ class saved_tensors_hooks:  # noqa: N801 - PyTorch's name
 
 
 class save_on_cpu(saved_tensors_hooks):  # noqa: N801 - PyTorch's name
-    """A block in which tensors that are kept for the way back are kept in the host's memory.
+    """A block in which tensors saved for the backward pass are kept in host memory.
 
     They go back to the device where they were when they are used. Those that are there already are
     kept as they are.
@@ -81,7 +81,7 @@ def _on_device(packed: tuple[str, Any]) -> Any:
 
 @contextmanager
 def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
-    """A block in which ``saved_tensors_hooks`` raises AutogradError with that message.
+    """Make ``saved_tensors_hooks`` raise AutogradError with that message in the block.
 
     So does the block itself, within such hooks.
     """
@@ -102,7 +102,10 @@ class GradientEdge(NamedTuple):
 
 
 def get_gradient_edge(tensor: Any) -> GradientEdge:
-    """That of a tensor. Raises AutogradError for one that requires no gradient."""
+    """Return the gradient edge of a tensor.
+
+    Raises AutogradError for one that requires no gradient.
+    """
     edge = edge_of(tensor) if isinstance(tensor, Variable) else None
     if edge is None:
         raise AutogradError("a gradient edge is that of a tensor which requires a gradient")

@@ -1,4 +1,4 @@
-"""Calls of hooks: functions that see gradients on the way back, and may put others in their place.
+"""Calls of hooks: functions that see gradients in the backward pass, and may replace them.
 
 Mirrors ``torch/csrc/autograd/python_hook.cpp``.
 """

@@ -30,7 +30,7 @@ class _NoVersion(VersionCounter):
     def _refuse(self, *_: Any) -> NoReturn:
         raise AutogradError(
             "a tensor that was made in inference mode has no version: outside of the mode it "
-            "cannot be written to, nor be kept for the way back",
+            "cannot be written to, nor be saved for the backward pass",
             hint="make a copy of it there, or calculate it under no_grad",
         )
 
@@ -41,7 +41,7 @@ _NO_VERSION = object.__new__(_NoVersion)
 
 
 def is_inference(tensor: Any) -> bool:
-    """Whether inference mode has made it."""
+    """Return whether a tensor was made in inference mode."""
     meta = tensor.autograd_meta
     return meta is not None and meta.counter is _NO_VERSION
 
@@ -53,7 +53,9 @@ def make_inference(tensor: Any) -> None:
 
 
 def marking_results(schema: FunctionSchema, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel that is called in inference mode, as it is: what it makes are inference tensors."""
+    """Return a kernel that is called in inference mode as it is, with its results marked as
+    inference tensors.
+    """
 
     def mark(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)

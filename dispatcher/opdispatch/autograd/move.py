@@ -1,6 +1,6 @@
 """A tensor's way to another device or layout, as a step of the graph.
 
-From another device gradients go back to where it was; from another layout there is no way back.
+From another device gradients go back to where it was; from another layout no gradients go back.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ToCopy(Node):
         return "ToCopyBackward"
 
     def apply(self, grads: list[Any]) -> Gradients:
-        """The gradient, moved back: which is recorded itself, where the way back is."""
+        """Return the gradient, moved back; the move is recorded too if the backward pass is."""
         return (grads[0].to(self._device),)
 
 
@@ -41,8 +41,9 @@ def record_move(tensor: Any, moved: Any) -> None:
 
 
 def gradient_on(device: str, gradient: Any, what: str) -> Any:
-    """A gradient, moved to the device of its tensor if it has no dimensions: with numbers of the
-    host one calculates on any device, where their gradients come from.
+    """Return a gradient, moved to the device of its tensor if it has no dimensions.
+
+    Numbers of the host take part in calculations on any device, where their gradients are computed.
 
     Raises AutogradError for one that has, and is elsewhere.
     """
@@ -70,7 +71,7 @@ class OtherLayout(Node):
     def apply(self, grads: list[Any]) -> NoReturn:
         """Raise AutogradError."""
         raise AutogradError(
-            "the way back leads through a tensor's conversion to or from another layout, which has "
+            "the backward pass reaches a tensor's conversion to or from another layout, which has "
             "no derivative",
             hint="use operators, or detach() the tensor before",
         )

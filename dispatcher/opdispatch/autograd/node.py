@@ -1,4 +1,4 @@
-"""A step of the way back: from the gradients of a call's results to those of its arguments."""
+"""A step of the backward pass: from the gradients of a call's results to those of its arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ next_number = itertools.count(1).__next__  # one operation under the GIL
 """The next node's ``number``."""
 
 Facts: TypeAlias = "tuple[tuple[int, ...], np.dtype[Any], str]"
-"""What a gradient must be like: shape, type and device of the tensor that it is of."""
+"""Facts that a gradient must fit: shape, type and device of its tensor."""
 
 
 Edge: TypeAlias = "tuple[Node, int]"
@@ -41,7 +41,7 @@ class Origin(NamedTuple):
     """Of a value that processes hand to each other. See Note [Histories elsewhere]."""
 
     name: bytes
-    """What they call it."""
+    """Name of the value among processes."""
     place: str
     """Where it came from, in words; empty: it was made here."""
 
@@ -58,7 +58,7 @@ class LastHook(ABC):
 
     @abstractmethod
     def __call__(self, grad: Any) -> None:
-        """Is given that gradient."""
+        """Take the gradient."""
 
 
 class Node(ABC):
@@ -100,16 +100,16 @@ class Node(ABC):
 
     @abstractmethod
     def apply(self, grads: list[Any]) -> Gradients:
-        """The gradients of the tensors that were given, one for each edge."""
+        """Return the gradients of the input tensors, one for each edge."""
 
     def release(self) -> None:  # noqa: B027 - most nodes keep nothing
-        """Let go of what was kept for ``apply``, which raises AutogradError from now on."""
+        """Release the values saved for ``apply``, which raises AutogradError from now on."""
 
     def pack_saved(self, hooks: SavedTensorHooks) -> None:  # noqa: B027 - as above
-        """Have hooks pack the tensors that were kept."""
+        """Pack the saved tensors by ``hooks``."""
 
     def add_hook(self, number: int, hook: Hook) -> RegisteredHook:
-        """Have ``hook`` see the gradient of one of its results before ``apply`` does."""
+        """Call ``hook`` with the gradient of one of its results before ``apply``."""
         added = RegisteredHook(number, hook)
         # Sorting is stable: all others keep their order.
         self.hooks = sorted(
@@ -122,14 +122,14 @@ class Node(ABC):
         self.hooks = [each for each in self.hooks or [] if each is not registered] or None
 
     def register_prehook(self, hook: Hook) -> HookHandle:
-        """Have ``hook(grad_outputs)`` see the gradients of its results, before it is done.
+        """Call ``hook(grad_outputs)`` with the gradients of its results before the node runs.
 
         They are a tuple, with None for zeros; what it returns replaces them. As in PyTorch.
         """
         return HookHandle(self, self.add_hook(BEFORE, hook))
 
     def register_hook(self, hook: Hook) -> HookHandle:
-        """Have ``hook(grad_inputs, grad_outputs)`` see what comes out of it, when it is done.
+        """Call ``hook(grad_inputs, grad_outputs)`` after the node has run.
 
         Both are tuples; what it returns replaces the first. As in PyTorch.
         """

@@ -1,4 +1,4 @@
-"""Tensors that a node keeps for the way back: what is used then must be what it was.
+"""Tensors that a node saves for the backward pass: what is used then must be what it was.
 
 Calls are many and most never go back, so what is kept is plain, and made into tensors again when
 it is used. Where hooks are asked for, they are asked afterwards.
@@ -56,7 +56,7 @@ class PackedTensor:
             )
 
     def unpack(self, edge: Edge | None = None) -> Any:
-        """The tensor, with its history; that of a result is given. Raises AutogradError."""
+        """Return the tensor with its history; that of a result is given. Raises AutogradError."""
         tensor: Any = self._unpack(self._packed)
         if not isinstance(tensor, Variable):
             raise AutogradError(
@@ -76,8 +76,9 @@ def pack_tensor(saved: SavedTensor, hooks: SavedTensorHooks) -> PackedTensor:
 
 
 def pack_result(saved: SavedResult, hooks: SavedTensorHooks) -> PackedTensor:
-    """Return a saved result that the pack hook has replaced. The hook sees it without its history,
-    which would be a cycle.
+    """Return a saved result that the pack hook has replaced.
+
+    The hook sees it without its history, which would be a cycle.
     """
     return PackedTensor(hooks, _without_history(saved), None)
 
@@ -96,7 +97,7 @@ def save_result(tensor: Any) -> SavedResult:
 
 
 def unpack_tensor(saved: SavedTensor | PackedTensor, node: Node) -> Any:
-    """The tensor. Raises AutogradError if it was written to meanwhile."""
+    """Return the tensor. Raises AutogradError if it was written to meanwhile."""
     if isinstance(saved, PackedTensor):
         return saved.unpack()
     tensor, version = saved
@@ -106,7 +107,10 @@ def unpack_tensor(saved: SavedTensor | PackedTensor, node: Node) -> Any:
 
 
 def unpack_result(saved: SavedResult | PackedTensor, node: Node, number: int = 0) -> Any:
-    """Result ``number``, with its history. Raises AutogradError if it was written to meanwhile."""
+    """Return result ``number`` with its history.
+
+    Raises AutogradError if it was written to meanwhile.
+    """
     if isinstance(saved, PackedTensor):
         return saved.unpack((node, number))
     array, _, counter, version = saved

@@ -1,9 +1,9 @@
-"""What a tensor knows of the graph: the part of it that is PyTorch's ``torch::autograd::Variable``.
+"""The autograd part of a tensor: PyTorch's ``torch::autograd::Variable``.
 
 Note [Versions]
     A tensor that was written to has another version. All tensors over the same elements (a base,
     its views, what ``detach`` gives) share one ``VersionCounter``, made when the second of them is.
-    What is kept for the way back remembers the version it had.
+    A tensor saved for the backward pass remembers the version it had.
 
 Note [Views]
     A differentiable view remembers its base and how it is made of it. When either is written to,
@@ -58,11 +58,11 @@ class AutogradMeta:
     is_borrowed = False
     """Of a view: that it requires gradients because its base does, and none arrives here."""
     retained: RegisteredHook | None = None
-    """What ``retain_grad`` has registered."""
+    """Hook that ``retain_grad`` has registered."""
 
 
 def meta_of(tensor: Any) -> AutogradMeta:
-    """A tensor's, made if it has none."""
+    """Return a tensor's autograd metadata, created if it has none."""
     meta: AutogradMeta | None = tensor.autograd_meta
     if meta is None:
         meta = tensor.autograd_meta = AutogradMeta()
@@ -70,13 +70,13 @@ def meta_of(tensor: Any) -> AutogradMeta:
 
 
 def version_of(tensor: Any) -> int:
-    """How often its elements were written to."""
+    """Return the version of a tensor: the number of writes to its elements."""
     meta = tensor.autograd_meta
     return 0 if meta is None or meta.counter is None else meta.counter.value
 
 
 def counter_of(tensor: Any) -> VersionCounter:
-    """Its counter, to be shared or counted up."""
+    """Return a tensor's version counter, to be shared or incremented."""
     meta: AutogradMeta | None = tensor.autograd_meta
     if meta is None:
         meta = tensor.autograd_meta = AutogradMeta()
@@ -93,7 +93,7 @@ def facts_of(tensor: Any) -> Facts:
 
 
 def edge_of(tensor: Any) -> Edge | None:
-    """Where its gradient goes; None if it requires none."""
+    """Return the edge that its gradient flows to; None if it requires none."""
     if not tensor.requires_grad_flag:
         return None
     meta: AutogradMeta | None = tensor.autograd_meta
@@ -110,7 +110,7 @@ def edge_of(tensor: Any) -> Edge | None:
 
 
 def grad_fn_of(tensor: Any) -> Node | None:
-    """The node that made it; None for a leaf."""
+    """Return the node that made a tensor; None for a leaf."""
     meta: AutogradMeta | None = tensor.autograd_meta
     if meta is None:
         return None
@@ -121,7 +121,10 @@ def grad_fn_of(tensor: Any) -> Node | None:
 
 
 def renew_history(tensor: Any) -> None:
-    """Give a view whose base has another history since its own. See Note [Views]."""
+    """Renew the history of a view whose base has another history since its own.
+
+    See Note [Views].
+    """
     meta = meta_of(tensor)
     view = meta.view
     if view is None or view.version == version_of(view.base):
@@ -142,7 +145,7 @@ def renew_history(tensor: Any) -> None:
 
 
 def move_retained(meta: AutogradMeta, before: Edge | None) -> None:
-    """Have what ``retain_grad`` asked for, at the history before, asked for at the present one."""
+    """Move the hook of ``retain_grad`` from the history before to the present one."""
     if meta.retained is not None and before is not None and meta.edge is not None:
         before[0].remove_hook(meta.retained)
         node, number = meta.edge
@@ -219,7 +222,7 @@ def accumulate_grad(variable: Any, gradient: Any, *, keeps_history: bool) -> Non
 
 
 def note_view(base: Any, view: Any) -> None:
-    """Have a base that requires no gradients know a view of it. See Note [Views]."""
+    """Record a view in its base, which requires no gradients. See Note [Views]."""
     meta = meta_of(base)
     views = meta.views
     if views is None:
@@ -230,7 +233,7 @@ def note_view(base: Any, view: Any) -> None:
 
 
 def tell_views(meta: AutogradMeta) -> None:
-    """Have the views of a tensor that has come to require gradients require them, too."""
+    """Make the views of a tensor that now requires gradients require them, too."""
     for view in meta.views or ():
         if (known := view()) is not None and not known.requires_grad_flag:
             known.requires_grad_flag = True
@@ -239,7 +242,7 @@ def tell_views(meta: AutogradMeta) -> None:
 
 
 def copy_of(tensor: Any) -> Any:
-    """A tensor of the same elements, without a history."""
+    """Return a tensor of the same elements, without a history."""
     if isinstance(tensor.array, LevelArray | arrays.FakeArray) or is_traced(tensor):
         return +tensor  # by the operator, so that levels below, traces and the like see it
     return tensor._of(arrays.copy_of(tensor.array))

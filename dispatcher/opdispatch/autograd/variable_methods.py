@@ -30,8 +30,10 @@ class VariableMethods(Variable):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether gradients are recorded for it. Setting it raises AutogradError unless it is a
-        leaf, of a type that can have them."""
+        """Whether gradients are recorded for it.
+
+        Setting it raises AutogradError unless it is a leaf, of a type that can have them.
+        """
         return self.requires_grad_flag
 
     @requires_grad.setter
@@ -67,7 +69,10 @@ class VariableMethods(Variable):
         return self
 
     def is_inference(self) -> bool:
-        """Whether inference mode has made it. It has no version, and no place in a graph."""
+        """Return whether inference mode made the tensor.
+
+        It has no version, and no place in a graph.
+        """
         return is_inference(self)
 
     @property
@@ -114,7 +119,7 @@ class VariableMethods(Variable):
         return version_of(self)
 
     def retain_grad(self) -> None:
-        """Have ``backward`` add to ``grad`` of a tensor that is no leaf, too.
+        """Add to ``grad`` in ``backward`` also for this tensor, which is no leaf.
 
         It is the gradient that hooks have left. Raises AutogradError.
         """
@@ -133,7 +138,7 @@ class VariableMethods(Variable):
         return self.autograd_meta is not None and self.autograd_meta.retained is not None
 
     def register_hook(self, hook: Hook) -> HookHandle:
-        """Have ``hook`` see each gradient of this tensor; what it returns replaces it.
+        """Call ``hook`` with each gradient of this tensor; its result replaces the gradient.
 
         The handle's ``remove`` undoes it. Raises AutogradError if it requires no gradient.
         """
@@ -144,7 +149,7 @@ class VariableMethods(Variable):
         return HookHandle(node, node.add_hook(number, hook))
 
     def register_post_accumulate_grad_hook(self, hook: Hook) -> HookHandle:
-        """Have ``hook(tensor)`` called whenever ``backward`` has added to ``grad`` of this leaf.
+        """Call ``hook(tensor)`` whenever ``backward`` has added to ``grad`` of this leaf.
 
         The handle's ``remove`` undoes it. Raises AutogradError for what is no leaf, or requires no
         gradient.

@@ -44,7 +44,7 @@ class ReplayedView(Node):
         return "ReplayedView"
 
     def apply(self, grads: list[Any]) -> Gradients:
-        """Zeros, but for the view."""
+        """Return zeros with the gradient where the view is."""
         [facts] = self.facts
         assert facts is not None
         return (place_in(self._view, facts, grads[0]),)
@@ -73,7 +73,7 @@ class CopySlices(Node):
         return "CopySlices"
 
     def apply(self, grads: list[Any]) -> Gradients:
-        """The gradients of the base as it was, and of what was written."""
+        """Return the gradients of the base before the write, and of the written value."""
         [grad] = grads
         of_view = self._view.replay(grad)
         found, place = [*self._written.apply([of_view])], self._place
@@ -94,12 +94,12 @@ class CopySlices(Node):
         return found
 
     def release(self) -> None:
-        """Let go of what the operator's node keeps."""
+        """Release the values that the operator's node keeps."""
         self._written.release()
 
 
 def place_in(view: ViewOf, facts: Facts, gradient: Any) -> Any:
-    """Zeros like the base, with a gradient where the view is: what the view's derivative says."""
+    """Return zeros like the base, with a gradient where the view is, by the view's derivative."""
     from opdispatch.autograd.engine import grad
 
     shape, dtype, device = facts
@@ -127,8 +127,10 @@ def with_room_for(whole: Any, *parts: Any) -> Any:
 
 
 def shares_elements(base: Any, other: Any) -> bool:
-    """Whether two tensors have the same elements, the second those of a view of the first; an
-    array library may have copied them."""
+    """Return whether two tensors have the same elements, the second being a view of the first.
+
+    An array library may have copied them.
+    """
     whole, part = base.array, other.array
     if part is whole:
         return True
@@ -207,7 +209,7 @@ def rebase_history(tensor: Any, node: Node, number: int = 0, place: int = 0) -> 
 
 
 def view_of_itself(tensor: Any, made_by: str) -> Any:
-    """A view of all of a tensor, without a history."""
+    """Return a view of a whole tensor, without a history."""
     view = tensor.detach_here()
     meta = meta_of(view)
     outer = meta_of(tensor).view
@@ -219,7 +221,7 @@ def view_of_itself(tensor: Any, made_by: str) -> Any:
 
 
 def set_edge(tensor: Any, edge: Edge) -> None:
-    """Give a tensor that was written to another history; what it retains is the new one's."""
+    """Set a new history of a tensor that was written to; what it retains moves to the new one."""
     meta = meta_of(tensor)
     before, meta.edge = meta.edge, edge
     move_retained(meta, before)

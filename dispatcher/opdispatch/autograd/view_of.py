@@ -1,4 +1,4 @@
-"""What a view knows of the tensor that it is a view of. See Note [Views] in ``variable.py``.
+"""The link from a view to its base. See Note [Views] in ``variable.py``.
 
 Mirrors ``DifferentiableViewMeta`` and ``CreationMeta`` of ``torch/csrc/autograd/variable.h``.
 """
@@ -37,7 +37,7 @@ class ViewOf:
         """That of the base when the view's ``grad_fn`` was found."""
 
     def replay(self, base: Any) -> Any:
-        """The same view of another base."""
+        """Return the same view of another base."""
         for make in self.replays:
             base = make(base)
         return base

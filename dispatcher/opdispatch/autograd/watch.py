@@ -1,4 +1,4 @@
-"""What a task wants done with each node that is made: saved tensors packed, callers noted down.
+"""The watch of a task on new nodes: saved tensors are packed, callers recorded.
 
 Most programs want neither, so a call that is recorded asks one list that all threads share, and
 only if that has something in it what its own task wants.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # nothing at run time asks for it
             """Name in messages."""
 
         def pack_saved(self, hooks: SavedTensorHooks) -> None:
-            """Have hooks pack the tensors that were kept."""
+            """Pack the saved tensors by ``hooks``."""
 
 
 WATCHED: list[None] = []
@@ -91,7 +91,10 @@ class MadeAt(NamedTuple):
 
 
 def note_made(node: WatchedNode) -> None:
-    """Is told of each node, if ``WATCHED`` has something in it."""
+    """Record where a node was made, if anomalies are detected.
+
+    Called for each node while ``WATCHED``.
+    """
     wanted = GRAPH_WATCH.get()
     if not wanted.detects_anomalies:
         return
@@ -102,7 +105,10 @@ def note_made(node: WatchedNode) -> None:
 
 
 def note_recorded(node: WatchedNode) -> None:
-    """Is told of each node of a call that is recorded, when it has all that it keeps."""
+    """Record a node of a recorded call and pack its saved tensors.
+
+    Called when it has all of them.
+    """
     note_made(node)
     if (hooks := GRAPH_WATCH.get().hooks) is not None:
         node.pack_saved(hooks)

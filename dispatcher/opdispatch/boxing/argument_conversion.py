@@ -1,4 +1,4 @@
-"""What Python values fit a type of the schema language, and what kernels get for them.
+"""Conversion of Python values to the types of the schema language, for kernels.
 
 `converter_of` builds one function for each type. It returns the value as kernels get it: a
 Python number for a NumPy scalar, a new list for a list or tuple, a dtype for ``ScalarType``,
@@ -47,7 +47,7 @@ _TEXTS = (str, bytes, bytearray, memoryview)
 
 @cache
 def converter_of(type_: SchemaType) -> Converter:
-    """The function that converts a value to that type, or raises TypeError.
+    """Return the function that converts a value to that type, or raises TypeError.
 
     The error's text says what was expected and what came, as in ``expected int, got str 'a'``;
     the caller adds the names of the operator and the argument.
@@ -56,7 +56,7 @@ def converter_of(type_: SchemaType) -> Converter:
 
 
 def _make(type_: SchemaType, expected: str) -> Converter:
-    """The converter whose errors name ``expected``, the text of the whole type."""
+    """Return a converter whose errors name ``expected``, the text of the whole type."""
     match type_:
         case OptionalType(element):
             return _optional(_make(element, expected))
@@ -108,7 +108,7 @@ def _is_sequence(value: Any) -> bool:
 
 
 def _usual_tensors(convert: Converter) -> Converter:
-    """``convert``, but for tensors of the commonest types: no call for each of them."""
+    """Return ``convert`` with a shortcut for tensors of the commonest types."""
     type_of, list_, tuple_, ndarray, tensor = type, list, tuple, np.ndarray, Tensor
 
     def convert_tensors(value: Any) -> list[Any]:

@@ -59,7 +59,7 @@ _UINT64_MAX = (1 << 64) - 1  # which a Scalar of PyTorch's can be, and an int ca
 
 
 def refusal(expected: str, value: object) -> TypeError:
-    """The error for a value of another type: what was expected, and what came."""
+    """Return the error for a value of another type: what was expected, and what was given."""
     return TypeError(f"expected {expected}, got {_describe(value)}")
 
 
@@ -78,7 +78,7 @@ def _describe(value: object) -> str:
 
 
 def _number(value: Any) -> Any:
-    """The Python number in a NumPy scalar or 0-d array; any other value as it is."""
+    """Return the Python number in a NumPy scalar or 0-d array; any other value as it is."""
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         number = value.item()
         # The widest floats stay what they are in item().
@@ -111,19 +111,22 @@ def _int_of_one(value: Any) -> int | None:
 
 
 def _is_real(value: Any) -> bool:
-    """Whether its class makes floats of it: fractions, decimals, tensors of other libraries."""
+    """Return whether the value's class converts to float.
+
+    Fractions, decimals, tensors of other libraries.
+    """
     cls = type(value)
     makes_floats = hasattr(cls, "__float__") or hasattr(cls, "__index__")
     return makes_floats and not isinstance(value, np.ndarray)  # which does so with dimensions, too
 
 
 def anything(value: Any) -> Any:
-    """The converter of a type that any value fits."""
+    """Return the converter of a type that any value fits."""
     return value
 
 
 def nothing(expected: str) -> Converter:
-    """The converter of a type that no value fits."""
+    """Return the converter of a type that no value fits."""
 
     def convert(value: Any) -> Any:
         raise TypeError(
@@ -323,5 +326,6 @@ BASIC_CONVERTERS: Final[dict[SchemaType, Callable[[str], Converter]]] = {
     NONE: _none,
     ANY_ENUM: _enum,
 }
-"""What makes the converter of a type, given the text for its errors. The types that are not
-here have no values in Python: storages, streams, futures, classes and so on."""
+"""Factories of converters by type, given the text for errors.
+
+Types that are not here have no values in Python: storages, streams, futures, classes and so on."""

@@ -26,7 +26,7 @@ UnboxedFunction = Callable[..., Any]
 def unboxed_from_boxed(
     boxed: BoxedFunction, op: KernelOperator, keys: DispatchKeySet
 ) -> Callable[..., Any]:
-    """``boxed`` as a function of ``op``'s arguments."""
+    """Return ``boxed`` as a function of ``op``'s arguments."""
     signature = op.call_signature
     keyword_only = signature.keyword_only_names
     num_returns = len(signature.schema.returns)
@@ -51,7 +51,7 @@ def unboxed_from_boxed(
 def boxed_from_unboxed(
     function: Callable[..., Any], signature: Signature
 ) -> Callable[[list[Any]], None]:
-    """``function`` as a function of a stack, whose arguments it replaces by the returns."""
+    """Return ``function`` as a function of a stack that replaces its arguments with the returns."""
     box_returns = signature.box_returns
     if not signature.keyword_only_names:
 
@@ -70,7 +70,7 @@ def boxed_from_unboxed(
 def elide_defaults(
     function: Callable[..., Any], signature: Signature, *, skip: int = 0
 ) -> Callable[..., Any]:
-    """``function``, so that it can be called with every argument of ``signature``.
+    """Return ``function`` in a form that can be called with every argument of ``signature``.
 
     PyTorch leaves out arguments that have their default value when it calls a Python kernel,
     so kernels need not take them. Here a kernel that takes every argument gets every
@@ -93,7 +93,10 @@ def elide_defaults(
 def split_without_defaults(
     signature: Signature, stack: Sequence[Any]
 ) -> tuple[Sequence[Any], dict[str, Any]]:
-    """``signature.split``, leaving out what PyTorch leaves out: for functions of any operator."""
+    """Split a stack like ``signature.split``, without what PyTorch leaves out.
+
+    For functions of any operator.
+    """
     args, kwargs = signature.split(stack)
     if not signature.has_defaults:
         return args, kwargs
@@ -106,7 +109,7 @@ def _leave_out(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> tuple[Sequence[Any], dict[str, Any]]:
-    """The arguments but for trailing positional ones and keywords that have their defaults."""
+    """Return the arguments without trailing positionals and keywords that have their defaults."""
     given = leave_out_defaults(defaults, args)
     kept = {k: v for k, v in kwargs.items() if not _is_default(v, keyword_defaults[k])}
     return given, kept

@@ -86,7 +86,7 @@ class KernelFunction:
     def from_unboxed(
         cls, function: UnboxedFunction, *, with_keyset: bool = False, signature: str = ""
     ) -> KernelFunction:
-        """A kernel from a Python function of the operator's arguments.
+        """Make a kernel of a Python function of the operator's arguments.
 
         With ``with_keyset``, the dispatch key set of the call comes before them. With
         ``signature``, such as ``"(Tensor x) -> Tensor"``, it is only registered for an operator
@@ -101,7 +101,7 @@ class KernelFunction:
 
     @classmethod
     def from_maker(cls, make: Callable[[], UnboxedFunction]) -> KernelFunction:
-        """A kernel from the function that ``make()`` gives when a call first arrives there.
+        """Make a kernel of the function that ``make()`` returns when a call first arrives there.
 
         For libraries of many operators, of which a process calls few. Threads that arrive at once
         may each make one.
@@ -110,7 +110,7 @@ class KernelFunction:
 
     @classmethod
     def from_boxed(cls, function: BoxedFunction, *, is_elsewhere: bool = False) -> KernelFunction:
-        """A kernel from ``function(op, keys, stack)``, which changes the stack in place.
+        """Make a kernel of ``function(op, keys, stack)``, which changes the stack in place.
 
         ``is_elsewhere`` says that it only passes the call on, to be dispatched in another process.
         """
@@ -120,7 +120,7 @@ class KernelFunction:
     def from_fallback(
         cls, function: Callable[..., Any], *, with_keyset: bool = False
     ) -> KernelFunction:
-        """A kernel for any operator, from ``function(op, *args, **kwargs)``.
+        """Make a kernel for any operator of ``function(op, *args, **kwargs)``.
 
         With ``with_keyset``, the dispatch key set of the call comes first of all. Arguments that
         have their default are left out: trailing ones, and keywords. This is the convention of
@@ -149,7 +149,7 @@ class KernelFunction:
     def from_layer(
         cls, make: Callable[[UnboxedFunction], UnboxedFunction], keys_below: FindKeys
     ) -> KernelFunction:
-        """A kernel that does something around the one for other keys, mostly those below.
+        """Make a kernel that wraps the kernel for other keys, mostly those below.
 
         ``make(below)`` is a function of all the operator's arguments. ``below`` is the operator's
         ``redispatch_converted`` for ``keys_below(keys of the call)``; its kernel is looked up when
@@ -164,7 +164,7 @@ class KernelFunction:
 
     @classmethod
     def fallthrough(cls) -> KernelFunction:
-        """A kernel that is never called: calls pass on to the next key."""
+        """Return the kernel that is never called: calls pass on to the next key."""
         return cls(None, is_fallthrough=True)
 
     @property
@@ -183,7 +183,7 @@ class KernelFunction:
         return (inspect.getdoc(self.function) or "") if self.function is not None else ""
 
     def unboxed(self, op: KernelOperator, keys: DispatchKeySet) -> UnboxedFunction:
-        """The kernel as a function of ``op``'s arguments, for calls with ``keys``.
+        """Return the kernel as a function of ``op``'s arguments, for calls with ``keys``.
 
         It is for ``op`` as it is now: keep it only in its ``OperatorState``.
         """
@@ -200,7 +200,7 @@ class KernelFunction:
         return function
 
     def adapt(self, signature: Signature) -> UnboxedFunction:
-        """Its function as one that can be called with every argument of ``signature``.
+        """Return its function in a form that can be called with every argument of ``signature``.
 
         With ``with_keyset``, the key set comes first. Not for boxed kernels and layers.
         """
@@ -209,7 +209,9 @@ class KernelFunction:
         return elide_defaults(function, signature, skip=int(self.with_keyset))
 
     def boxed(self, op: KernelOperator, keys: DispatchKeySet) -> Callable[[list[Any]], None]:
-        """The kernel as a function of a stack of ``op``'s arguments, for calls with ``keys``."""
+        """Return the kernel as a function of a stack of ``op``'s arguments, for calls with
+        ``keys``.
+        """
         if self._boxed is not None:
             return partial(self._boxed, op, keys)
         return boxed_from_unboxed(self.unboxed(op, keys), op.call_signature)

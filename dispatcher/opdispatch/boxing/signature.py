@@ -50,7 +50,7 @@ class Signature:
         self._result_names = result_names(schema)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The stack of a call: every argument, in schema order, converted to its type.
+        """Return the stack of a call: every argument, in schema order, converted to its type.
 
         Raises ArgumentError if the arguments do not fit the schema.
         """
@@ -83,7 +83,9 @@ class Signature:
         return stack
 
     def key_bits(self, stack: Sequence[Any]) -> int:
-        """The union of the dispatch keys of all tensors and generators on a stack of arguments."""
+        """Return the union of the dispatch keys of all tensors and generators on a stack of
+        arguments.
+        """
         bits = 0
         for place in self.dispatching:
             value = stack[place]
@@ -100,7 +102,7 @@ class Signature:
         return bits
 
     def split(self, stack: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-        """A stack as the positional and the keyword-only arguments of an unboxed call."""
+        """Split a stack into the positional and the keyword-only arguments of an unboxed call."""
         return stack[: self.num_positional], dict(
             zip(self.keyword_only_names, stack[self.num_positional :], strict=True)
         )
@@ -120,7 +122,7 @@ class Signature:
         return list(result)
 
     def unbox_returns(self, stack: Sequence[Any]) -> Any:
-        """A stack of returns as what an unboxed call returns: None, the one, or a tuple.
+        """Return the returns on a stack as an unboxed call returns them: None, the one, or a tuple.
 
         It is a named tuple if the schema names them: see ``named_results``.
 
@@ -137,7 +139,10 @@ class Signature:
         return tuple(stack) if stack else None
 
     def check_returns(self, stack: Iterable[Any]) -> list[Any]:
-        """A stack of returns, converted to their types. Raises ReturnError if one does not fit."""
+        """Return the returns on a stack, converted to their types.
+
+        Raises ReturnError if one does not fit.
+        """
         values = list(stack)
         if len(values) != len(self.schema.returns):
             self.unbox_returns(values)  # raises
@@ -150,11 +155,14 @@ class Signature:
         return values
 
     def check_result(self, result: Any) -> Any:
-        """``check_returns`` for what an unboxed kernel returned."""
+        """Check the result of an unboxed kernel like ``check_returns``."""
         return self.unbox_returns(self.check_returns(self.box_returns(result)))
 
     def converted_defaults(self) -> list[Any]:
-        """The default of each argument as a kernel gets it; NO_DEFAULT where there is none."""
+        """Return the default of each argument as a kernel gets it.
+
+        NO_DEFAULT where there is none.
+        """
         defaults: list[Any] = []
         for argument, convert in zip(self.schema.arguments, self._converters, strict=True):
             default = argument.default

@@ -1,7 +1,7 @@
 """The dispatcher: what is registered, and which kernel a call reaches.
 
 registration           one registration, and the handle that undoes it
-registration_listener  who is told of registrations
+registration_listener  callbacks for operators that come and go
 dispatch_table         which kernel wins
 attribute_stores       how generated objects keep their attributes
 operator_state         what an operator is, unchanging

@@ -61,7 +61,7 @@ MISSING: Any = _Missing()
 
 
 def _key_bits_of_all(values: Sequence[Any]) -> int:
-    """The key bits of a list of tensors. Raises TypeError if one is none."""
+    """Return the key bits of a list of tensors. Raises TypeError if one is none."""
     bits = 0
     for value in values:
         kind = type(value)
@@ -86,7 +86,7 @@ ARGUMENT_GLOBALS: dict[str, Any] = {
     "_dtypes": USUAL_DTYPES,
     "_errors": (KeyError, TypeError),
 }
-"""What the lines refer to, for any argument."""
+"""Globals of the lines, for any argument."""
 
 
 class ArgumentSource:
@@ -101,7 +101,7 @@ class ArgumentSource:
         as_given = _is_one_tensor(self.kind) and not argument.has_default
         self.value = name if as_given else f"_v{place}"
         self.globals: dict[str, Any] = {}
-        """What its lines refer to, beside ``ARGUMENT_GLOBALS``."""
+        """Globals of its lines, in addition to ``ARGUMENT_GLOBALS``."""
         self._default = "_M"
         if argument.has_default:
             self._default = f"_d{place}"
@@ -126,7 +126,10 @@ class ArgumentSource:
         return [f"if {name} is _M: {value} = {self._default}", *otherwise]
 
     def is_sure(self) -> str:
-        """An expression: whether what was given is taken, and as it is; "" if none can tell."""
+        """Return an expression for whether the given arguments are accepted unconverted.
+
+        "" if none can tell.
+        """
         test = _is_taken(self.kind, self.name)
         if not self.argument.has_default:
             return test
@@ -182,7 +185,7 @@ class ArgumentSource:
         return [f"if {unless}(_t := _type({self.value})) is not _Tensor: _PLAIN[_t]"]
 
     def fresh(self) -> str:
-        """An expression of what its parameter has, or of a new list if that is one."""
+        """Return an expression for the value of its parameter, or for a new list if that is one."""
         match self.kind:
             case ListType():
                 return f"{self.name}[:]"
@@ -239,12 +242,12 @@ class ArgumentSource:
 
 
 def _is_one_tensor(kind: SchemaType) -> bool:
-    """Whether it is ``Tensor`` or ``Tensor?``."""
+    """Return whether the type is ``Tensor`` or ``Tensor?``."""
     return kind.dispatches and not isinstance(kind, ListType)
 
 
 def _is_taken(kind: SchemaType, name: str) -> str:
-    """An expression that is true of nothing that the converter of that type would not return."""
+    """Return an expression that is true only of values that the converter returns unchanged."""
     if isinstance(kind, OptionalType):
         test = _is_taken(kind.element, name)
         return test and f"({name} is None or {test})"
@@ -262,7 +265,7 @@ def _without_none(kind: SchemaType) -> SchemaType:
 
 
 def _is_converted(argument: Argument) -> bool:
-    """Whether the default can be passed to kernels as it is: a new list is due to each call."""
+    """Return whether the default can be passed to kernels as it is: each call needs a new list."""
     try:
         converted = converter_of(argument.type)(argument.default)
     except TypeError:  # PyTorch's schemas may have defaults of the wrong type
@@ -271,7 +274,7 @@ def _is_converted(argument: Argument) -> bool:
 
 
 def _accepts_anything(convert: Callable[[Any], Any]) -> bool:
-    """Whether a converter would take even the stand-in for an argument that was not given."""
+    """Return whether a converter would accept even the placeholder for a missing argument."""
     try:
         convert(MISSING)
     except TypeError:

@@ -89,13 +89,13 @@ class CallSource:
         ]
 
     def call(self, function: str) -> str:
-        """``__call__``: the keys come from the arguments."""
+        """Return the source of ``__call__``: the keys come from the arguments."""
         unusual = "_extra or _more"
         fallback = f"return _op.interpret_call(*{self._collected()})"
         return self._function(function, ["_op"], [], unusual, self._find_kernel(), fallback)
 
     def packet(self, function: str) -> str:
-        """``__call__`` of a packet: of what its ``_only`` is when the call begins."""
+        """Return the source of a packet's ``__call__``: that of ``_only`` when the call begins."""
         unusual = "_op is None or _extra or _more"
         fallback = f"return _packet._interpret_call(*{self._collected()})"
         first = ["_op = _packet._only"]  # once: another thread may set it to None
@@ -109,8 +109,8 @@ class CallSource:
         return bool(self.arguments) and len(self.keyword_only) == named and all_sure
 
     def packet_of_several(self, function: str) -> str:
-        """``__call__`` of a packet whose ``_only`` is the overload that is tried first, and is
-        chosen if it takes the arguments for sure; see ``is_sure``.
+        """Return the source of ``__call__`` of a packet whose ``_only`` is the overload that is
+        tried first, and is chosen if it certainly accepts the arguments; see ``is_sure``.
 
         Parameters by position have no names, since those of the other overloads may be others.
         """
@@ -154,7 +154,7 @@ class CallSource:
         return "\n    ".join([head, *lines]) + "\n"
 
     def redispatch(self, function: str) -> str:
-        """``redispatch``: the keys are given; local sets do not count."""
+        """Return the source of ``redispatch``: the keys are given; local sets do not count."""
         body = [
             *(line for each in self.arguments for line in each.look_at_type()),
             "_k = _op._entry.redispatches[_keys.bits]",
@@ -165,7 +165,7 @@ class CallSource:
         return self._function(function, own, [], unusual, body, fallback, reads_bits=False)
 
     def redispatch_converted(self, function: str) -> str:
-        """``redispatch_converted``: arguments are all there, and as they should be.
+        """Return the source of ``redispatch_converted``: all arguments are given, and converted.
 
         A list is a new one again: a kernel may change its own, and the caller may keep this one.
         """
@@ -181,7 +181,9 @@ class CallSource:
         return "\n".join(lines) + "\n"
 
     def link(self, function: str) -> str:
-        """``_link``: ``redispatch_converted`` for a kernel that has been found.
+        """Return the source of ``_link``.
+
+        ``redispatch_converted`` for a kernel that has been found.
 
         Nothing, if a keyword-only argument has a name that cannot be a parameter's.
         """
@@ -202,7 +204,10 @@ class CallSource:
         return "\n".join(lines) + "\n"
 
     def boxed(self) -> str:
-        """``redispatch_boxed``: a stack is taken as it is, and its returns are checked."""
+        """Return the source of ``redispatch_boxed``.
+
+        A stack is taken as it is, and its returns are checked.
+        """
         lines = [
             "def redispatch_boxed(_op, keys, stack):",
             "    _k = _op._entry.boxed_redispatches.get(keys.bits)",
@@ -245,7 +250,9 @@ class CallSource:
         return "\n".join(lines) + "\n"
 
     def _parameters(self, own: list[str]) -> str:
-        """The parameters. What is given by a name that is none of theirs is in ``_more``.
+        """Return the source of the parameters; unknown keyword arguments are in ``_more``.
+
+        What is given by a name that is none of theirs is in ``_more``.
 
         An argument given both by position and by name is refused by Python itself, with a
         TypeError: telling it apart here would cost every call by name half its time again.
@@ -256,12 +263,12 @@ class CallSource:
         return ", ".join([*before, *defaulted, "*_extra", *after, "**_more"])
 
     def _find_kernel(self) -> list[str]:
-        """Lines that set ``_k`` to the kernel for the keys of the arguments."""
+        """Return lines that set ``_k`` to the kernel for the keys of the arguments."""
         of_generators = (line for each in self.arguments for line in each.add_bits_of_generator())
         return [*self._set_bits(), *of_generators, _FIND_KERNEL]
 
     def _set_bits(self) -> list[str]:
-        """Lines that set ``_b`` to the key bits of the tensors."""
+        """Return lines that set ``_b`` to the key bits of the tensors."""
         if not self.dispatching:
             return ["_b = 0"]
         first, *others = self.dispatching
@@ -271,7 +278,9 @@ class CallSource:
         return lines
 
     def _set_bits_if_sure(self, otherwise: str) -> list[str]:
-        """The same, or do ``otherwise``, if types do not say that the arguments are taken."""
+        """Return lines that set ``_b``, or run ``otherwise`` if the types do not show that the
+        arguments are accepted.
+        """
         are_arrays = self._are_arrays()
         looked_at = self.dispatching if are_arrays else []
         others = " and ".join(each.is_sure() for each in self.arguments if each not in looked_at)
@@ -288,7 +297,7 @@ class CallSource:
         ]
 
     def _are_arrays(self) -> str:
-        """An expression: whether all tensors are NumPy's arrays, as they mostly are.
+        """Return an expression for whether all tensors are NumPy arrays, as they mostly are.
 
         One look at each can tell. "" if one of them may be None, or a list.
         """
@@ -298,7 +307,9 @@ class CallSource:
         return " is ".join([first, "_ndarray", *others])
 
     def _arguments(self, values: Sequence[str]) -> str:
-        """The kernel's arguments: its own names for the keyword-only ones, which are fixed."""
+        """Return the source of the kernel's arguments, by the kernel's own names for keyword-only
+        ones.
+        """
         places = list(zip(self.names, values, self.schema.arguments, strict=True))
         parts = [value for _, value, argument in places if not argument.kwarg_only]
         named = [(n, v, a) for n, v, a in places if a.kwarg_only]
@@ -309,7 +320,10 @@ class CallSource:
         return ", ".join(parts)
 
     def _collected(self) -> str:
-        """The arguments, for the twin: a pair of args and kwargs."""
+        """Return the source of the arguments for the interpreter path.
+
+        A pair of args and kwargs.
+        """
         # A keyword-only argument with a name of ours was not given, or is in `_more`.
         parts = [
             f"[{', '.join(self.positional_only)}]",
@@ -354,12 +368,12 @@ class CallSource:
 
 
 def _named(names: list[str]) -> str:
-    """Source of items of a dict of values by names."""
+    """Return the source of the items of a dict of values by names."""
     return "".join(f"{name!r}: {name}, " for name in names)
 
 
 def _pairs(names: list[str]) -> str:
-    """Source of a list of names with their values."""
+    """Return the source of a list of names with their values."""
     return "[" + ", ".join(f"({name!r}, {name})" for name in names) + "]"
 
 
@@ -370,7 +384,7 @@ def _given(
     keyword_only: list[tuple[str, Any]],
     more: dict[str, Any],
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a call as the twin takes them, without those that were not given.
+    """Return the given arguments of a call as the interpreter path takes them.
 
     All that can go by name does; see Note [Compiled for one schema]. With ``extra`` arguments,
     which come after all others, that is not possible, and not needed: the call is refused.

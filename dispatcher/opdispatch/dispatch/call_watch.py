@@ -1,4 +1,4 @@
-"""What is told of a call while its kernel runs: a line of the trace, and to the observer."""
+"""Watching a call while its kernel runs: a line of the trace, and the observer."""
 
 from __future__ import annotations
 

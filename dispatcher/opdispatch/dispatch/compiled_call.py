@@ -48,7 +48,7 @@ P = TypeVar("P")
 def packet_class_for(
     base: type[P], schema: FunctionSchema, *, is_only_overload: bool = True
 ) -> type[P]:
-    """``base`` with a ``__call__`` for packets that have an overload of that schema.
+    """Return ``base`` with a ``__call__`` for packets that have an overload of that schema.
 
     It calls the handle that is the packet's ``_only``. While that is None, and whenever it is in
     doubt, it hands over to methods of the packet. If there are other overloads, this one must be
@@ -69,7 +69,7 @@ def packet_class_for(
 
 
 def handle_class_for(schema: FunctionSchema | None) -> type[OperatorHandle]:
-    """The class for handles of operators with that schema."""
+    """Return the class for handles of operators with that schema."""
     if schema is None or not COMPILE or len(schema.arguments) > MOST_ARGUMENTS:
         return OperatorHandle
     shape = _shape_of(schema)
@@ -93,7 +93,7 @@ def _shape_of(schema: FunctionSchema) -> str:
 
 
 def _subclass(base: type[P], title: str, source: CallSource, functions: list[str]) -> type[P]:
-    """``base`` with the methods of that source."""
+    """Return ``base`` with the methods of that source."""
     members: dict[str, Any] = {}
     filename = run_source(title, "\n".join(functions), source.globals, members)
     cls = type(base.__name__, (base,), {"__slots__": (), **members})

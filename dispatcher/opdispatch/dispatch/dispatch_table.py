@@ -70,7 +70,7 @@ def compute_slot(
     kernels: Mapping[DispatchKey, Registration],
     fallbacks: Mapping[DispatchKey, Registration],
 ) -> Slot:
-    """The slot of the runtime key ``key``: pure.
+    """Compute the slot of the runtime key ``key``: pure.
 
     ``kernels`` has the operator's newest registration for each key, aliases included;
     ``fallbacks`` the newest backend fallback for each runtime key.

@@ -47,7 +47,9 @@ class Dispatcher:
     def __init__(
         self, *, allowed_keys: Iterable[DispatchKey] | None = None, compiles: bool = True
     ) -> None:
-        """With ``allowed_keys``, kernels and fallbacks for any other key are skipped.
+        """Create a dispatcher.
+
+        With ``allowed_keys``, kernels and fallbacks for any other key are skipped.
 
         A key is allowed as it is registered, so an alias key must be listed itself. What
         opdispatch itself registers is always allowed. Without ``compiles``, every call takes the
@@ -69,7 +71,7 @@ class Dispatcher:
     # -- registering ----------------------------------------------------------------------------
 
     def transaction(self) -> Transaction:
-        """A ``with`` block whose registrations become visible at once, or not at all."""
+        """Return a ``with`` block whose registrations become visible at once, or not at all."""
         return Transaction(self._registry)
 
     @property
@@ -78,7 +80,7 @@ class Dispatcher:
         return self._registry.is_mine
 
     def hold_publications(self) -> AbstractContextManager[object]:
-        """A ``with`` block during which nothing that other threads register is published."""
+        """Return a ``with`` block during which registrations of other threads are not published."""
         return self._registry.mutex
 
     def register_library(self, namespace: str, *, site: str = "") -> RegistrationHandle:
@@ -122,7 +124,7 @@ class Dispatcher:
         site: str = "",
         debug: str = "",
     ) -> RegistrationHandle:
-        """Give the operator ``name``, defined or not, a kernel for ``key``.
+        """Register a kernel of the operator ``name``, defined or not, for ``key``.
 
         None and Undefined mean CompositeImplicitAutograd, as in PyTorch. The kernel covers an
         older one for the same key until it is undone. Raises SchemaMismatchError if it has
@@ -136,7 +138,7 @@ class Dispatcher:
     def register_fallback(
         self, key: DispatchKey, kernel: KernelFunction, *, site: str = "", debug: str = ""
     ) -> RegistrationHandle:
-        """Give every operator a kernel for ``key``, where it has none of its own.
+        """Register a kernel for ``key`` of every operator that has none of its own.
 
         An alias key stands for each of its runtime keys. Raises DispatchKeyError for Undefined,
         DuplicateDefinitionError if one of the keys has a fallback already.
@@ -170,7 +172,7 @@ class Dispatcher:
     # -- finding --------------------------------------------------------------------------------
 
     def find_op(self, name: OperatorName | str) -> OperatorHandle | None:
-        """The operator of that name, with or without a definition; None if there is none."""
+        """Return the operator of that name, with or without a definition; None if there is none."""
         name = OperatorName.parse(name) if isinstance(name, str) else name
         entry = self._registry.entry_seen(name)
         if entry is None:
@@ -188,12 +190,12 @@ class Dispatcher:
         return handle
 
     def find_schema(self, name: OperatorName | str) -> OperatorHandle | None:
-        """The operator of that name if it is defined, else None."""
+        """Return the operator of that name if it is defined, else None."""
         handle = self.find_op(name)
         return handle if handle is not None and handle.has_schema else None
 
     def get_schema(self, name: OperatorName | str) -> OperatorHandle:
-        """The operator of that name. Raises OperatorNotFoundError if it is not defined."""
+        """Return the operator of that name. Raises OperatorNotFoundError if it is not defined."""
         handle = self.find_op(name)
         if handle is None:
             raise self.not_found(str(name))
@@ -201,7 +203,7 @@ class Dispatcher:
         return handle
 
     def overloads(self, name: str) -> tuple[OperatorName, ...]:
-        """The overloads of ``"namespace::name"`` that are defined, in order of definition."""
+        """Return the defined overloads of ``"namespace::name"``, in order of definition."""
         if self._registry.is_mine:
             entries = self._registry.entries.values()
             found = [e for e in entries if e.definitions and e.name.name == name]
@@ -211,7 +213,7 @@ class Dispatcher:
     def resolve_overload(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> OperatorHandle:
-        """The operator that a call by name means.
+        """Return the operator that a call by name means.
 
         With an overload name, exactly that one. Without, the overload without a name if it
         takes the arguments; else the first one, in order of definition, that does. Raises
@@ -240,14 +242,15 @@ class Dispatcher:
         )
 
     def finder_of(self, name: OperatorName | str) -> Callable[[], OperatorHandle]:
-        """``get_schema`` for a kernel, which is made before its operator is published.
+        """Return ``get_schema`` as a function, for a kernel that is made before its operator is
+        published.
 
         Its handle is looked up when a kernel first asks: one that was had before stays slow.
         """
         return functools.cache(functools.partial(self.get_schema, name))
 
     def not_found(self, name: str) -> OperatorNotFoundError:
-        """The error for a name that is not there, with the ones that look like it."""
+        """Return the error for an unknown name, with similar names."""
         known = self.operators()
         if any(name in (str(each), each.name) for each in known):
             return OperatorNotFoundError(
@@ -268,19 +271,24 @@ class Dispatcher:
         return OperatorNotFoundError(f"there is no operator {name}", hint=hint, operator=name)
 
     def operators(self) -> list[OperatorName]:
-        """The names of all operators with a definition or a kernel, in order of registration."""
+        """Return the names of all operators with a definition or a kernel, in order of
+        registration.
+        """
         if self._registry.is_mine:
             return [n for n, entry in self._registry.entries.items() if entry.is_registered]
         return self._registry.names.read(lambda names: list(names.entries))
 
     def find_dangling_impls(self) -> list[OperatorName]:
-        """The operators that have kernels but no definition."""
+        """Return the operators that have kernels but no definition."""
         return [name for name in self.operators() if self.find_schema(name) is None]
 
     def get_registrations_for_dispatch_key(
         self, key: DispatchKey | str | None = None
     ) -> list[OperatorName]:
-        """The operators with a kernel registered for exactly ``key``; without one, all of them."""
+        """Return the operators with a kernel registered for exactly ``key``.
+
+        Without one, all of them.
+        """
         if key is None:
             return self.operators()
         key = key_of(key)
@@ -290,11 +298,11 @@ class Dispatcher:
             ]
 
     def has_backend_fallback_for_dispatch_key(self, key: DispatchKey | str) -> bool:
-        """Whether operators without a kernel for ``key`` have one in common."""
+        """Return whether operators without a kernel for ``key`` have one in common."""
         return key_of(key) in self.fallbacks()
 
     def list_kernels(self, name: OperatorName) -> list[RegisteredKernel]:
-        """The kernels of an operator in the order of their keys, newest first."""
+        """Return the kernels of an operator in the order of their keys, newest first."""
         with self._registry.mutex:
             entry = self._registry.entries.get(name)
             kernels = entry.kernels if entry is not None else {}
@@ -305,31 +313,33 @@ class Dispatcher:
             ]
 
     def find_handle(self, registration: Registration) -> RegistrationHandle | None:
-        """Return the handle that undoes a kernel's registration, covered or not; None if not in
-        force.
+        """Return the handle that undoes a kernel's registration, covered or not.
+
+        None if not in force.
         """
         with self._registry.mutex:
             return self._registry.find_handle(registration)
 
     def find_dispatch_rule(self, name: OperatorName, cls: type) -> Callable[..., Any] | None:
-        """Return the rule for calls of an operator by a mode or tensor of a class; None without
-        one.
+        """Return the rule for calls of an operator by a mode or tensor of a class.
+
+        None without one.
         """
         registration = self._registry.rule_seen(name, cls)
         return registration.rule if registration is not None else None
 
     def skipped(self) -> list[Registration]:
-        """The registrations for keys that are not allowed, newest first."""
+        """Return the registrations for keys that are not allowed, newest first."""
         with self._registry.mutex:
             return [handle.registration for handle in self._registry.skipped]
 
     def libraries(self) -> dict[str, Registration]:
-        """The namespaces that a library of kind DEF has taken."""
+        """Return the namespaces that a library of kind DEF has taken."""
         with self._registry.mutex:
             return {ns: h[0].registration for ns, h in self._registry.namespaces.items() if h}
 
     def fallbacks(self) -> Mapping[DispatchKey, Registration]:
-        """The backend fallback of each runtime key that has one."""
+        """Return the backend fallback of each runtime key that has one."""
         return self._registry.published_fallbacks.by_key
 
     @property
@@ -382,7 +392,7 @@ class Dispatcher:
         wait_until(self._registry.changed, reached, timeout, what, awaited_from)
 
     def add_registration_listener(self, listener: RegistrationListener) -> None:
-        """Tell ``listener`` of every operator defined now, and of all changes from now on."""
+        """Call ``listener`` for every operator defined now, and for all changes from now on."""
         with self._registry.mutex:
             for name, entry in self._registry.entries.items():
                 if entry.definitions:
@@ -390,7 +400,7 @@ class Dispatcher:
             self._listeners = (*self._listeners, listener)
 
     def remove_registration_listener(self, listener: RegistrationListener) -> None:
-        """Tell ``listener`` nothing any more."""
+        """Stop calling ``listener``."""
         with self._registry.mutex:
             self._listeners = tuple(other for other in self._listeners if other is not listener)
 
@@ -414,5 +424,5 @@ class Dispatcher:
 
 
 def normalize_key(key: DispatchKey | str | None) -> DispatchKey:
-    """``key``, or CompositeImplicitAutograd for None and Undefined."""
+    """Return ``key``, or CompositeImplicitAutograd for None and Undefined."""
     return key_of(key or "") or DispatchKey.CompositeImplicitAutograd

@@ -35,17 +35,17 @@ UNOBSERVED_OPERATORS: Final = frozenset(
 
 
 def is_observed(op: Operator) -> bool:
-    """Whether a profiler should record the operator: all are, but for a few that are too cheap."""
+    """Return whether a profiler should record the operator: all but a few cheap ones."""
     return op.name.name not in UNOBSERVED_OPERATORS
 
 
 def has_kernel_for_any_dispatch_key(op: OperatorHandle, keys: DispatchKeySet) -> bool:
-    """Whether a kernel is registered for any of ``keys`` itself; alias keys do not count."""
+    """Return whether a kernel is registered for any of ``keys`` itself; alias keys do not count."""
     return any(not is_alias_key(kernel.key) and keys.has(kernel.key) for kernel in op.kernels())
 
 
 def is_kernel_for_dispatch_key_fallthrough(op: OperatorHandle, key: DispatchKey | str) -> bool:
-    """Whether the kernel that is registered for exactly ``key`` is a fallthrough.
+    """Return whether the kernel that is registered for exactly ``key`` is a fallthrough.
 
     Raises NoKernelError if there is none.
     """
@@ -57,7 +57,8 @@ def is_kernel_for_dispatch_key_fallthrough(op: OperatorHandle, key: DispatchKey 
 
 
 def has_computed_kernel_for_dispatch_key(op: OperatorHandle, key: DispatchKey | str) -> bool:
-    """Whether the dispatch table has a row for ``key``, be it a fallthrough or an ambiguous one.
+    """Return whether the dispatch table has a row for ``key``, be it a fallthrough or an ambiguous
+    one.
 
     A functionality of several backends stands for its row of the CPU. Raises DispatchKeyError
     for an alias key, which has no row.
@@ -66,7 +67,7 @@ def has_computed_kernel_for_dispatch_key(op: OperatorHandle, key: DispatchKey | 
 
 
 def get_computed_kernel_for_dispatch_key(op: OperatorHandle, key: DispatchKey | str) -> TableRow:
-    """The row of the dispatch table for ``key``: its kernel, and why it is this one.
+    """Return the row of the dispatch table for ``key``: its kernel, and why it is this one.
 
     Raises NoKernelError if there is none, DispatchKeyError for an alias key.
     """

@@ -35,7 +35,7 @@ class NameTable:
         self._numbers: dict[OperatorName, int] = {}
 
     def copy(self) -> NameTable:
-        """An equal table."""
+        """Return an equal table."""
         table = NameTable()
         table.entries, table.overloads = dict(self.entries), dict(self.overloads)
         table._numbers = dict(self._numbers)
@@ -65,7 +65,7 @@ class NameTable:
                 del self.overloads[name.name]
 
     def agrees_with(self, entries: Iterable[OperatorEntry]) -> bool:
-        """Whether it leads to exactly these entries, and to the overloads they define."""
+        """Return whether the table has exactly these entries and the overloads they define."""
         expected = NameTable()
         expected.update(NameChange(e.name, e, e.newest_definition_number) for e in entries)
         return (self.entries, self.overloads) == (expected.entries, expected.overloads)

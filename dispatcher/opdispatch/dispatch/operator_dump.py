@@ -1,4 +1,4 @@
-"""What has been registered for an operator, and its dispatch table, as rows and as text.
+"""Dumps of an operator: its registrations and its dispatch table, as rows and as text.
 
 The texts are those of ``OperatorEntry::dumpState`` and ``dumpComputedTable`` of
 ``ATen/core/dispatch/OperatorEntry.cpp``.
@@ -36,7 +36,7 @@ class RegisteredKernel(NamedTuple):
 
 
 def table_rows(state: OperatorState) -> list[TableRow]:
-    """The computed dispatch table, Undefined first; keys without a kernel have no row."""
+    """Return the computed dispatch table, Undefined first; keys without a kernel have no row."""
     rows = []
     for key in RUNTIME_KEYS:
         registration, reason = state.slot(key)
@@ -49,7 +49,7 @@ def table_rows(state: OperatorState) -> list[TableRow]:
 
 
 def format_table(rows: Iterable[TableRow]) -> str:
-    """A line for each row."""
+    """Format the rows as text, a line for each."""
     lines = []
     for row in rows:
         debug = row.registration.debug if row.registration else "ambiguous_autogradother"
@@ -61,7 +61,7 @@ def format_table(rows: Iterable[TableRow]) -> str:
 def format_registrations(
     name: str, definition: Registration | None, kernels: Iterable[RegisteredKernel]
 ) -> str:
-    """The definition, if there is one, then a line for each kernel."""
+    """Format the definition, if there is one, then a line for each kernel."""
     lines = [f"name: {name}"]
     if definition is not None:
         lines += [f"schema: {definition.schema}", f"debug: {definition.debug}"]
@@ -78,7 +78,7 @@ def format_registrations(
 
 
 def _dumped(kernel: KernelFunction) -> str:
-    """A kernel's signature and flags; as in PyTorch, one without a signature is "boxed"."""
+    """Return a kernel's signature and flags; as in PyTorch, one without a signature is "boxed"."""
     if kernel.signature is not None:
         return f"{kernel.signature} [ boxed unboxed ]"
     return f"(none) [ {'fallthrough ' if kernel.is_fallthrough else ''}boxed ]"

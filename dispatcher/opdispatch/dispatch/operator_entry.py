@@ -104,11 +104,11 @@ class OperatorEntry:
         return self.definitions[0].number if self.definitions else None
 
     def kernels_for(self, key: DispatchKey) -> list[RegistrationHandle]:
-        """The list of registrations for ``key``, newest first; made if need be."""
+        """Return the list of registrations for ``key``, newest first; create it if missing."""
         return self.kernels.setdefault(key, [])
 
     def snapshot(self, fallbacks: Fallbacks) -> OperatorState:
-        """The registrations as callers should see them. The caller holds the mutex."""
+        """Return the registrations as callers should see them. The caller holds the mutex."""
         definition = self.definitions[0].registration if self.definitions else None
         schema = definition.schema if definition is not None else None
         signature = None
@@ -177,7 +177,7 @@ class OperatorEntry:
         )
 
     def successor(self) -> OperatorEntry:
-        """An entry with the same registrations, for a new schema; this one is left without."""
+        """Return an entry with the same registrations for a new schema; this one loses them."""
         entry = OperatorEntry(self.dispatcher, self.name)
         entry.definitions, entry.kernels = self.definitions, self.kernels
         entry.report_error = self.report_error

@@ -109,11 +109,13 @@ class OperatorHandle(OpOverloadNames):
         return self._state().definition
 
     def kernels(self) -> list[RegisteredKernel]:
-        """Its kernels in the order of their keys, the newest of each key first."""
+        """Return its kernels in the order of their keys, the newest of each key first."""
         return self._entry.dispatcher.list_kernels(self.name)
 
     def has_kernel_for_dispatch_key(self, key: DispatchKey | str) -> bool:
-        """Whether a kernel is registered for exactly ``key``, be it a runtime or an alias key."""
+        """Return whether a kernel is registered for exactly ``key``, be it a runtime or an alias
+        key.
+        """
         return key_of(key) in self._state().kernels
 
     @property
@@ -130,28 +132,30 @@ class OperatorHandle(OpOverloadNames):
     # -- the steps of a call ------------------------------------------------------------------
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The arguments as a stack, in schema order, with defaults. Raises ArgumentError."""
+        """Return the arguments as a stack, in schema order, with defaults. Raises ArgumentError."""
         return self.signature.bind(args, kwargs)
 
     def dispatch_keys(self, stack: Sequence[Any]) -> DispatchKeySet:
-        """The keys that a call with these arguments is dispatched with, in this task."""
+        """Return the keys that a call with these arguments is dispatched with, in this task."""
         return DispatchKeySet(self._bits(self._state(), stack))
 
     def lookup(self, keys: DispatchKeySet) -> Resolution:
-        """The kernel for ``keys``, as ``dispatch_keys`` gives them.
+        """Return the kernel for ``keys``, as ``dispatch_keys`` gives them.
 
         Raises NoKernelError if there is none, AmbiguousKernelError if there are two.
         """
         return self._lookup(self._state(), keys.bits)
 
     def check_returns(self, stack: Sequence[Any]) -> list[Any]:
-        """The returns on ``stack``, converted to their types. Raises ReturnError."""
+        """Return the returns on ``stack``, converted to their types. Raises ReturnError."""
         return self.signature.check_returns(stack)
 
     def no_kernel_error(
         self, key: str, what: str, state: OperatorState | None = None
     ) -> NoKernelError:
-        """The error for a call that no kernel serves at ``key``: ``what``, and which keys are.
+        """Return the error for a call that no kernel serves at ``key``.
+
+        ``what`` failed, and which keys have kernels.
 
         ``state`` is the one the call was looked up in; the current one, if it is not given.
         """
@@ -176,14 +180,15 @@ class OperatorHandle(OpOverloadNames):
         return self.interpret_redispatch(keys, args, kwargs)
 
     def redispatch_converted(self, keys: DispatchKeySet, /, *args: Any, **kwargs: Any) -> Any:
-        """``redispatch`` by a kernel of this operator that passes on what it was given.
+        """Call ``redispatch`` from a kernel of this operator that passes on the arguments it was
+        given.
 
         All arguments must be there, converted: compiled code does not look at them again.
         """
         return self.interpret_redispatch(keys, args, kwargs)
 
     def redispatch_function(self, keys: DispatchKeySet) -> Callable[..., Any]:
-        """``redispatch_converted`` for these keys, as a function of the arguments alone.
+        """Return ``redispatch_converted`` for these keys, as a function of the arguments alone.
 
         The kernel is looked up now, unless calls are traced: to be kept in an ``OperatorState``.
         The function has it as ``kernel``, for who passes on what is its own and looks at no
@@ -200,7 +205,7 @@ class OperatorHandle(OpOverloadNames):
         return handle._unlinked(keys)  # which raises, or is seen
 
     def _link(self, keys: DispatchKeySet, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``redispatch_converted`` of what ``function`` is for; compiled code calls that."""
+        """Return ``redispatch_converted`` bound to ``function``; compiled code calls that."""
         return self._unlinked(keys)
 
     def _unlinked(self, keys: DispatchKeySet) -> Callable[..., Any]:
@@ -209,7 +214,7 @@ class OperatorHandle(OpOverloadNames):
         return function
 
     def interpret_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A call in readable steps; what compiled code does whenever it is in doubt."""
+        """Call the operator in readable steps; compiled code does so whenever it is in doubt."""
         handle, state = self._follow()
         local = LOCAL_STATE.get()
         signature = handle._signature_in(state)
@@ -227,7 +232,7 @@ class OperatorHandle(OpOverloadNames):
     def interpret_redispatch(
         self, keys: DispatchKeySet, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """``redispatch`` in readable steps."""
+        """Redispatch a call in readable steps."""
         handle, state = self._follow()
         local = LOCAL_STATE.get()
         signature = handle._signature_in(state)
@@ -245,11 +250,11 @@ class OperatorHandle(OpOverloadNames):
         handle._call_kernel_boxed(state, handle._lookup(state, bits), bits, stack, "callBoxed")
 
     def redispatch_boxed(self, keys: DispatchKeySet, stack: list[Any]) -> None:
-        """``call_boxed`` with exactly ``keys``, whatever keys the arguments have."""
+        """Call the kernel on a stack with exactly ``keys``, whatever keys the arguments have."""
         self.interpret_redispatch_boxed(keys, stack)
 
     def interpret_redispatch_boxed(self, keys: DispatchKeySet, stack: list[Any]) -> None:
-        """``redispatch_boxed`` in readable steps."""
+        """Redispatch a stack in readable steps."""
         handle, state = self._follow()
         handle._signature_in(state)  # without a definition, that is what is wrong
         kernel = handle._lookup(state, keys.bits)
@@ -280,11 +285,14 @@ class OperatorHandle(OpOverloadNames):
     # -- looking inside -----------------------------------------------------------------------
 
     def table_rows(self) -> list[TableRow]:
-        """The computed dispatch table, Undefined first; keys without a kernel have no row."""
+        """Return the computed dispatch table, Undefined first.
+
+        Keys without a kernel have no row.
+        """
         return table_rows(self._state())
 
     def dump_table(self) -> str:
-        """The computed dispatch table in the lines of ``torch._C._dispatch_dump_table``."""
+        """Return the computed dispatch table in the lines of ``torch._C._dispatch_dump_table``."""
         return format_table(self.table_rows())
 
     def dump_state(self) -> str:
@@ -295,7 +303,7 @@ class OperatorHandle(OpOverloadNames):
         return f"<OperatorHandle {self.name}>"
 
     def forget_schema(self) -> None:
-        """From now on, binds arguments to what the operator's name stands for at each call.
+        """Bind arguments by the name's current schema at each call from now on.
 
         See Note [Compiled for one schema] in ``compiled_call.py``.
         """
@@ -304,7 +312,7 @@ class OperatorHandle(OpOverloadNames):
     # -- plumbing -----------------------------------------------------------------------------
 
     def _follow(self) -> tuple[OperatorHandle, OperatorState]:
-        """The handle and state to use. See Note [A handle follows its name]."""
+        """Return the handle and state to use. See Note [A handle follows its name]."""
         entry = self._entry
         state = entry.dispatcher.state_of(entry)
         if state is not None:
@@ -330,7 +338,7 @@ class OperatorHandle(OpOverloadNames):
         return state.signature
 
     def _bits(self, state: OperatorState, stack: Sequence[Any]) -> int:
-        """The keys of a call with these arguments."""
+        """Return the key bits of a call with these arguments."""
         argument_bits = self._signature_in(state).key_bits(stack)
         return state.mask(LOCAL_STATE.get().apply(argument_bits))
 

@@ -1,4 +1,4 @@
-"""What callers see of an operator: an immutable snapshot of its registrations.
+"""State of an operator as callers see it: an immutable snapshot of its registrations.
 
 Mirrors the dispatch table of ``OperatorEntry`` and the masks of ``DispatchKeyExtractor``. PyTorch
 fills a table of one slot a key whenever a registration changes, and must find out which slots
@@ -59,13 +59,13 @@ class Fallbacks:
 
 
 def is_fallthrough(registration: Registration | None) -> bool:
-    """Whether ``registration`` is of a kernel, and one that is never called."""
+    """Return whether ``registration`` is of a fallthrough kernel, which is never called."""
     kernel = registration.kernel if registration is not None else None
     return kernel is not None and kernel.is_fallthrough
 
 
 def table_key(bits: int) -> DispatchKey:
-    """The key whose slot serves a call with ``bits``; without a backend, the CPU's."""
+    """Return the key whose slot serves a call with ``bits``; without a backend, the CPU's."""
     offset, mask = OFFSET_AND_MASK[(bits >> NUM_BACKENDS).bit_length()]
     return RUNTIME_KEYS[offset + max((bits & mask).bit_length() - 1, 0)]
 
@@ -136,8 +136,10 @@ class OperatorState:
 
     @property
     def asks_vmap_mode(self) -> bool:
-        """Whether calls within ``vmap`` differ even without a batch: random ones, and those with a
-        kernel for FuncTorchVmapMode."""
+        """Whether calls within ``vmap`` differ even without a batch.
+
+        Random ones, and those with a kernel for FuncTorchVmapMode.
+        """
         found = self._asks_vmap_mode
         if found is None:
             tags = () if self.definition is None else self.definition.tags
@@ -146,7 +148,7 @@ class OperatorState:
         return found
 
     def slot(self, key: DispatchKey) -> Slot:
-        """The slot of a runtime key."""
+        """Return the slot of a runtime key."""
         slot = self._slots.get(key)
         if slot is None:
             slot = compute_slot(key, self.kernels, self.fallbacks.by_key)
@@ -158,7 +160,7 @@ class OperatorState:
         return Slot(self.kernels.get(key), "kernel")
 
     def mask(self, bits: int) -> int:
-        """``bits`` without the functionalities that fall through on their highest backend."""
+        """Return ``bits`` without functionalities that fall through on their highest backend."""
         backend = max((bits & BACKEND_MASK).bit_length() - 1, 0)
         mask = self._masks.get(backend)
         if mask is None:
@@ -167,7 +169,7 @@ class OperatorState:
         return bits & mask
 
     def compute_mask(self, backend: int) -> int:
-        """The bits that do not fall through when ``backend`` is the highest one: pure."""
+        """Compute the bits that do not fall through when ``backend`` is the highest one: pure."""
         own = any(is_fallthrough(registration) for registration in self.kernels.values())
         mask = WORD_MASK
         for functionality in FUNCTIONALITIES:
@@ -181,19 +183,21 @@ class OperatorState:
         return mask
 
     def resolve(self, bits: int) -> tuple[DispatchKey, Slot]:
-        """The key that a call with ``bits`` arrives at, and its slot."""
+        """Return the key that a call with ``bits`` arrives at, and its slot."""
         key = table_key(bits)
         return key, self.slot(key)
 
     def find_kernel(self, bits: int) -> KernelFunction | None:
-        """The kernel that a call with ``bits`` arrives at, if there is one that can be called."""
+        """Return the kernel that a call with ``bits`` arrives at; None if none can be called."""
         registration, _ = self.resolve(bits)[1]
         if registration is None or is_fallthrough(registration):
             return None
         return registration.kernel
 
     def calls_in(self, local: LocalState) -> dict[int, Callable[..., Any]] | None:
-        """``calls`` of tasks in a state: of its own where it adds keys to them or takes some.
+        """Return ``calls`` for a task's local state.
+
+        A separate dict if it includes or excludes keys.
 
         None where a trace or an observer is to see each call, or if there are too many states.
         """
@@ -214,7 +218,7 @@ class OperatorState:
             memo[bits] = call
 
     def keys_with_kernel(self) -> list[DispatchKey]:
-        """The runtime keys that the operator's own kernels serve, in the order of the table."""
+        """Return the runtime keys that the operator's own kernels serve, in table order."""
         own = [(key, self.slot(key).registration) for key in RUNTIME_KEYS]
         fallbacks = self.fallbacks.by_key
         return [

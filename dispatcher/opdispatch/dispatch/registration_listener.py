@@ -1,4 +1,4 @@
-"""Who is told of operators that come and go.
+"""Listeners to operators that are registered and deregistered.
 
 Mirrors ``OpRegistrationListener`` of ``ATen/core/dispatch/Dispatcher.h``.
 """
@@ -15,7 +15,7 @@ LOG = logging.getLogger("opdispatch")
 
 
 class RegistrationListener(Protocol):
-    """Is told of operators that are defined, and of those about to lose their definition.
+    """Listener to operators that are defined, and to those about to lose their definition.
 
     Both are called with the registration mutex held, so that their order is the order of the
     changes: they must be quick, must not wait for another thread, and must not register. What
@@ -23,16 +23,17 @@ class RegistrationListener(Protocol):
     """
 
     def on_operator_registered(self, name: OperatorName) -> None:
-        """The operator can be called from now on; or is the last of several overloads from now on,
-        since it was defined anew.
+        """Handle a registration: the operator can be called from now on.
+
+        Or when it becomes the last of several overloads, since it was redefined.
         """
 
     def on_operator_deregistered(self, name: OperatorName) -> None:
-        """The operator can still be called, but not much longer."""
+        """Handle a deregistration: the operator can still be called, but not much longer."""
 
 
 def tell(event: Callable[[OperatorName], None], name: OperatorName) -> None:
-    """Tell a listener. One that raises must not stop a publication half-way."""
+    """Call a listener. One that raises must not stop a publication half-way."""
     try:
         event(name)
     except Exception:

@@ -150,7 +150,7 @@ class Registry:
     # such an undoing is only noted; it is done as soon as the change is complete.
     # It may also strike in the middle of a look-up, for which another thread waits that holds the
     # mutex. So no finalizer waits for the mutex: its holder does what was noted meanwhile when
-    # he lets go of it.
+    # it releases the mutex.
 
     def undo(self, handles: Sequence[RegistrationHandle]) -> None:
         """Undo what is live of these, in one publication."""
@@ -178,19 +178,19 @@ class Registry:
                 self.remove(handle)
 
     def is_skipped(self, registration: Registration) -> bool:
-        """Whether it is for a key that is not allowed."""
+        """Return whether the registration is for a key that is not allowed."""
         allowed, key = self.allowed_keys, registration.key
         return allowed is not None and bool(key) and key not in allowed
 
     def find_handle(self, registration: Registration) -> RegistrationHandle | None:
-        """The live handle of a kernel's registration. The caller holds the mutex."""
+        """Return the live handle of a kernel's registration. The caller holds the mutex."""
         entry = self.entries.get(registration.name) if registration.name is not None else None
         lists = entry.kernels if entry is not None else self.fallbacks
         found = (h for handles in lists.values() for h in handles if h.registration is registration)
         return next(found, None)
 
     def _lists_of(self, registration: Registration) -> list[Handles]:
-        """The lists that hold ``registration``'s handle while it is live."""
+        """Return the lists that hold ``registration``'s handle while it is live."""
         if self.is_skipped(registration):
             return [self.skipped]
         match registration.kind:
@@ -287,14 +287,14 @@ class Registry:
     # -- what callers see -----------------------------------------------------------------------
 
     def entry_seen(self, name: OperatorName) -> OperatorEntry | None:
-        """The entry of that name, as the calling thread should see it."""
+        """Return the entry of that name, as the calling thread should see it."""
         if self.is_mine:
             entry = self.entries.get(name)
             return entry if entry is not None and entry.is_registered else None
         return self.names.read(lambda names: names.entries.get(name))
 
     def state_seen(self, entry: OperatorEntry) -> OperatorState | None:
-        """The state of ``entry``, as the calling thread should see it: None if it is dead."""
+        """Return the state of ``entry`` as the calling thread should see it; None if it is dead."""
         if not self.is_mine or not (entry in self.log.touched or self.log.fallbacks_changed):
             return entry.state
         if self.entries.get(entry.name) is not entry or not entry.is_registered:
@@ -302,7 +302,9 @@ class Registry:
         return entry.snapshot(self._newest_fallbacks())
 
     def rule_seen(self, name: OperatorName, cls: type[Any]) -> Registration | None:
-        """The rule of exactly that class for an operator, as the calling thread should see it."""
+        """Return the rule of exactly that class for an operator, as the calling thread should see
+        it.
+        """
         if self.is_mine:
             handles = self.rules.get((name, cls))
             return handles[0].registration if handles else None
@@ -381,7 +383,7 @@ class Registry:
         return changes, dead
 
     def _has_moved(self, entry: OperatorEntry) -> bool:
-        """Whether it is defined anew, and so the last one of several overloads."""
+        """Return whether the entry was redefined, and so is the last one of several overloads."""
         if entry.definition_number == entry.newest_definition_number:
             return False
         name = entry.name.name
@@ -410,7 +412,7 @@ def _is_defined(entry: OperatorEntry) -> bool:
 
 
 def _is_known_otherwise(entry: OperatorEntry) -> bool:
-    """Whether callers know the operator without its definition, or by another schema."""
+    """Return whether callers know the operator without its definition, or by another schema."""
     return _is_defined(entry) != bool(entry.definitions) or entry.needs_successor
 
 
@@ -422,7 +424,10 @@ def _rule_key(registration: Registration) -> RuleKey:
 
 
 def runtime_keys_of_fallback(key: DispatchKey | None) -> list[DispatchKey]:
-    """The runtime keys that a fallback for ``key`` serves. Raises DispatchKeyError if none."""
+    """Return the runtime keys that a fallback for ``key`` serves.
+
+    Raises DispatchKeyError if none.
+    """
     if not key:
         raise DispatchKeyError("a fallback needs the dispatch key that it is for")
     return list(get_runtime_dispatch_key_set(key)) if is_alias_key(key) else [key]

@@ -51,7 +51,7 @@ def signature_of(registration: Registration) -> FunctionSchema | None:
 
 
 def _registrations_of(entry: OperatorEntry) -> Iterator[Registration]:
-    """The definition first, then the kernels."""
+    """Yield the definition first, then the kernels."""
     for handles in (entry.definitions, *entry.kernels.values()):
         for handle in handles:
             yield handle.registration

@@ -29,7 +29,7 @@ def wait_until(
 def wait_timeout_error(
     what: str, timeout: float, awaited_from: str = "", hint: str = ""
 ) -> WaitTimeoutError:
-    """The error of a wait that has not ended in time."""
+    """Return the error of a wait that has not ended in time."""
     expected = awaited_from or "another interpreter"
     return WaitTimeoutError(
         f"waited {timeout:g} s for {what}, which {expected} was expected to register",

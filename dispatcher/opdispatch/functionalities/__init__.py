@@ -1,4 +1,4 @@
-"""What the functionality keys do, one file each; and the fallbacks every dispatcher starts with.
+"""The functionality keys, one file each; and the fallbacks every dispatcher starts with.
 
 autograd            the keys Autograd, of operators that have no derivative
 derivative, derivative_kernel, registered_autograd, autograd_kernel_text, below
@@ -7,7 +7,7 @@ forward_derivative, registered_jvp
                     forward mode of operators with formulas, or of a function of tangents
 adinplace_or_view   versions are counted, and views know their bases
 autocast            floating-point arguments are cast
-tracer              the traces of the task are told of the call
+tracer              the traces of the task record the call
 functorch           nested function transforms: the topmost level, and on to the next
 batching            batched tensors, without a batching rule and with one
 functionalize, functional_counterpart

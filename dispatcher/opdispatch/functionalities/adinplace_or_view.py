@@ -33,18 +33,20 @@ _keys_below = AFTER_ADINPLACEORVIEW_KEYSET.__and__
 
 
 def make_write_kernel(schema: FunctionSchema) -> KernelFunction:
-    """For an operator that writes to its first argument."""
+    """Make the kernel of an operator that writes to its first argument."""
     return _WriteText(schema).compile(
         f"write of {schema.name}", _keys_below, _counter_of=counter_of
     )
 
 
 class _WriteText(LayerText):
-    """The text of a kernel that counts. An inference tensor has no counter: it is refused before it
-    is written to."""
+    """The text of a kernel that counts.
+
+    An inference tensor has no counter: it is refused before it is written to.
+    """
 
     def lines(self) -> list[str]:
-        """The call below, and one version more."""
+        """Return the lines that call the kernel below and increment the version."""
         return [
             f"if not _isinstance({self.names[0]}, _Tensor): {self.tail_call()}",
             f"_counter = _counter_of({self.names[0]})",
@@ -57,7 +59,9 @@ class _WriteText(LayerText):
 
 
 def make_view_kernel(schema: FunctionSchema, operator: FindOperator) -> KernelFunction:
-    """For ``operator()``, whose results share its first argument's elements, or may."""
+    """Make the kernel of ``operator()``, whose results share, or may share, its first argument's
+    elements.
+    """
     title = f"view of {schema.name}"
     return _ViewText(schema).compile(title, _keys_below, _operator=operator, _note=_note_results)
 
@@ -66,7 +70,7 @@ class _ViewText(LayerText):
     """The text of a kernel that notes what its results are views of."""
 
     def lines(self) -> list[str]:
-        """The call below; nothing is noted of a plain array."""
+        """Return the lines that call the kernel below; of a plain array nothing is recorded."""
         first, *others = self.positional
         named = ", ".join(f"{given!r}: {name}" for given, name in self.keyword_only)
         given = f"({''.join(f'{name}, ' for name in others)}), {{{named}}}"
@@ -81,7 +85,7 @@ class _ViewText(LayerText):
 def _note_results(
     operator: FindOperator, first: Tensor, result: Any, args: Any, kwargs: Any
 ) -> None:
-    """Note what the results of a call are. ``args`` and ``kwargs`` are its other arguments."""
+    """Record which results of a call are views. ``args`` and ``kwargs`` are its other arguments."""
     if not first.key_bits & ADINPLACE_OR_VIEW_BIT and is_inference(first):
         for each in result if isinstance(result, list) else (result,):
             make_inference(each)

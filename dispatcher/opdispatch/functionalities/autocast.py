@@ -52,7 +52,7 @@ Policy = Callable[["OperatorHandle", str, list[Any]], None]
 
 
 def make_autocast_kernel(policy: Policy, device_type: str) -> KernelFunction:
-    """A kernel for the Autocast key of ``device_type``, of any operator.
+    """Make a kernel of any operator for the Autocast key of ``device_type``.
 
     Raises ArgumentError if there is no such key.
     """
@@ -120,7 +120,7 @@ def cast_inputs(dtype: Any) -> Policy:
 
 
 def is_eligible(value: Any, device_type: str) -> bool:
-    """Whether it is a tensor of that device type, of a floating-point dtype but float64."""
+    """Return whether it is a tensor of that device type, of a floating-point dtype but float64."""
     dtype = getattr(value, "dtype", None)
     if dtype is None or not _is_castable(dtype):
         return False
@@ -129,7 +129,10 @@ def is_eligible(value: Any, device_type: str) -> bool:
 
 
 def cached_cast(value: Any, dtype: np.dtype[Any], device_type: str) -> Any:
-    """A value in that dtype, if it is eligible; each tensor of a list. Else as it is."""
+    """Return a value, or each tensor of a list, in that dtype if it is eligible; else as it is.
+
+    Else as it is.
+    """
     if type(value) is list:
         return [cached_cast(each, dtype, device_type) for each in value]
     if not is_eligible(value, device_type) or value.dtype == dtype:
@@ -148,7 +151,10 @@ def cached_cast(value: Any, dtype: np.dtype[Any], device_type: str) -> Any:
 
 
 def _is_kept(value: Any, dtype: np.dtype[Any], device_type: str) -> bool:
-    """Whether a cast is likely to be asked for again: mostly those of a model's weights."""
+    """Return whether a cast is cached.
+
+    It is likely to be needed again, as those of a model's weights.
+    """
     return (
         isinstance(value, Tensor)
         and value.requires_grad_flag

@@ -1,4 +1,4 @@
-"""The keys Autograd: what a call leaves behind for the way back.
+"""The keys Autograd: nodes that calls record for the backward pass.
 
 Note [Below Autograd]
     Kernels below the key see neither it nor ADInplaceOrView, also in the calls that they make: what
@@ -8,7 +8,7 @@ Note [Below Autograd]
 An operator without a kernel for the key has no derivative: the fallback lets the call go on below,
 as ``VariableFallbackKernel.cpp`` of PyTorch does for the same keys (HIP, IPU, VE, PrivateUse2,
 PrivateUse3 and nested tensors have no such fallback), and if an argument requires gradients, the
-way back ends in an error that names the operator (``autograd_not_implemented_fallback.cpp``).
+backward pass ends in an error that names the operator (``autograd_not_implemented_fallback.cpp``).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ go_below_adinplace_or_view = _switch_off(AUTOGRAD_KEYSET.add(DispatchKey.ADInpla
 
 
 class NotImplementedNode(Node):
-    """Where the way back ends: an operator that has no derivative."""
+    """Node that ends the backward pass: an operator that has no derivative."""
 
     def __init__(self, operator: OperatorName, tensors: Sequence[Any], num_results: int) -> None:
         super().__init__(*edges_of(tensors), num_results)
@@ -107,14 +107,14 @@ class NotImplementedNode(Node):
     def apply(self, grads: list[Any]) -> NoReturn:
         """Raise AutogradError."""
         raise AutogradError(
-            f"{self._operator} has no derivative, and the way back leads through it",
+            f"{self._operator} has no derivative, and the backward pass reaches it",
             hint="register one with opdispatch.register_autograd, or a kernel for Autograd",
             operator=str(self._operator),
         )
 
 
 def edges_of(tensors: Sequence[Any]) -> tuple[list[Edge | None], list[Facts | None]]:
-    """Where the gradients of these go, and what they must be like."""
+    """Return the edges that the gradients of these tensors flow to, and the facts they must fit."""
     edges: list[Edge | None] = []
     facts: list[Facts | None] = []
     for each in tensors:
@@ -125,7 +125,7 @@ def edges_of(tensors: Sequence[Any]) -> tuple[list[Edge | None], list[Facts | No
 
 
 def set_history(result: Any, node: Node, number: int, given: Sequence[Any]) -> Any:
-    """``result``, as what ``node`` is of; a tensor if it is an array of numbers with gradients.
+    """Return ``result`` as an output of ``node``; an array becomes a tensor if it has gradients.
 
     What a class that handles operators itself has made of it is that class's own affair.
     """
@@ -148,7 +148,7 @@ def set_history(result: Any, node: Node, number: int, given: Sequence[Any]) -> A
 
 
 def requires_gradients(stack: Sequence[Any]) -> bool:
-    """Whether the call of a stack is to be recorded."""
+    """Return whether the call of a stack is to be recorded."""
     for value in stack:
         if isinstance(value, Tensor):
             found = value.requires_grad_flag

@@ -1,4 +1,4 @@
-"""What the texts of kernels for the key Autograd have in common; each is of one schema."""
+"""Source of kernels for the key Autograd: the parts that all have in common."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from opdispatch.tensors.tensor import Tensor
 
 
 def _is_recorded(values: Sequence[Any]) -> bool:
-    """Whether one of them requires gradients."""
+    """Return whether one of the values requires gradients."""
     return True in [isinstance(each, Tensor) and each.requires_grad_flag for each in values]
 
 
@@ -46,8 +46,9 @@ TELL = "if _watched: _note_recorded(_node)"
 
 
 def history_of(result: str, number: str) -> list[str]:
-    """Return the lines of ``set_history`` for a plain tensor that is no argument: the result of
-    that name and number. The last line is of a block in which it can have gradients.
+    """Return the lines of ``set_history`` for a plain tensor that is no argument.
+
+    The result of that name and number. The last line is of a block in which it can have gradients.
     """
     return [
         f"if {result}.array.dtype.kind in _KINDS:",
@@ -63,18 +64,21 @@ class AutogradKernelText(LayerText):
     what is kept of it."""
 
     def __init__(self, schema: FunctionSchema, places: Sequence[int]) -> None:
-        """``places`` are those of the arguments that gradients are recorded of."""
+        """Prepare the text.
+
+        ``places`` are those of the arguments that gradients are recorded of.
+        """
         super().__init__(schema)
         self.places = list(places)
         self.flags = [f"_r{place}" for place in places]
         """Names of what says whether gradients are recorded of these arguments."""
 
     def compile_derivative(self, title: str, **scope: Any) -> KernelFunction:
-        """The kernel, which goes on below the key."""
+        """Compile the kernel, which redispatches below the key."""
         return self.compile(title, AFTER_AUTOGRAD_KEYSET.__and__, **_SCOPE, **scope)
 
     def lines(self) -> list[str]:
-        """All of it."""
+        """Return all lines of the kernel."""
         lines = [
             f"{flag} = {self.test_of(place)}"
             for place, flag in zip(self.places, self.flags, strict=True)
@@ -85,35 +89,37 @@ class AutogradKernelText(LayerText):
         return [*lines, *self.not_recorded()]
 
     def is_list(self, place: int) -> bool:
-        """Whether the argument is a list of tensors, or may be one."""
+        """Return whether the argument is, or may be, a list of tensors."""
         return "[" in str(self.arguments[place].type)
 
     def test_of(self, place: int) -> str:
-        """Whether gradients are recorded of an argument."""
+        """Return an expression for whether gradients are recorded of an argument."""
         name = self.names[place]
         if self.is_list(place):
             return f"_is_recorded({self._values(place)})"
         return f"_isinstance({name}, _Tensor) and {name}.requires_grad_flag"
 
     def _values(self, place: int) -> str:
-        """A list of tensors, or something else, as a sequence."""
+        """Return the source of an argument as a sequence, a list of tensors or not."""
         name, kind = self.names[place], self.arguments[place].type
         is_sure = isinstance(kind, ListType) or not self.is_list(place)
         return name if is_sure else f"({name} if _type({name}) is _list else ({name},))"
 
     @abstractmethod
     def recorded(self) -> Sequence[str]:
-        """The call of which gradients are recorded."""
+        """Return the lines of a call that is recorded."""
 
     @abstractmethod
     def not_recorded(self) -> Sequence[str]:
-        """The other one."""
+        """Return the lines of a call that is not recorded."""
 
     # -- for these ------------------------------------------------------------------------------
 
     def edges(self, places: Sequence[int] | None = None) -> list[str]:
-        """The node's edges and facts: those of the arguments at ``places``, otherwise of those that
-        gradients are recorded of."""
+        """Return the source of the node's edges and facts.
+
+        Those of the arguments at ``places``, otherwise of those that gradients are recorded of.
+        """
         lines, edges, facts = [], "", ""
         for place in self.places if places is None else places:
             name, flag = self.names[place], f"_r{place}"
@@ -131,13 +137,13 @@ class AutogradKernelText(LayerText):
         return [*lines, f"_node.edges = ({edges})", f"_node.facts = ({facts})"]
 
     def given(self) -> str:
-        """All tensors that are arguments, and None for others that may be, one by one."""
+        """Return the source of all tensor arguments one by one, and None for optional ones."""
         places = [n for n, a in enumerate(self.arguments) if has_tensors(a.type)]
         star = {place: "*" if self.is_list(place) else "" for place in places}
         return f"({''.join(f'{star[n]}{self._values(n)}, ' for n in places)})"
 
     def is_other(self, result: str) -> str:
-        """Whether a result is no plain tensor, or one of the arguments."""
+        """Return an expression for whether a result is no plain tensor, or one of the arguments."""
         tests = [f"_type({result}) is not _Tensor"]
         for place, argument in enumerate(self.arguments):
             if has_tensors(argument.type) and self.is_list(place):

@@ -55,7 +55,7 @@ class BatchingKernel:
         self.__name__ = self.__qualname__ = getattr(rule, "__name__", type(rule).__name__)
 
     def __call__(self, op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-        """Have the rule do the call, if one of the tensors is batched at the topmost level."""
+        """Call the rule if one of the tensors is batched at the topmost level."""
         frame, layer = _batch_of(op)
         values, dims, found = layer.unwrapped(stack)
         if not found:
@@ -85,7 +85,10 @@ def _batch_of(op: OperatorHandle) -> tuple[Frame, VmapLayer]:
 
 
 def call_without_rule(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """The fallback of FuncTorchBatched: see above. Raises TransformError, NoKernelError."""
+    """Run a call without a rule: the fallback of FuncTorchBatched, see above.
+
+    Raises TransformError, NoKernelError.
+    """
     top = TOP.get()
     if top is None or not isinstance(top.layer, VmapLayer):
         if any(_is_batched(value) for value in stack):
@@ -120,7 +123,7 @@ def _is_batched(value: Any) -> bool:
 
 
 def _is_composite(op: OperatorHandle) -> bool:
-    """Whether the operator is what its kernel for CompositeImplicitAutograd calls."""
+    """Return whether the operator resolves to its CompositeImplicitAutograd kernel."""
     return op.has_kernel_for_dispatch_key(_K.CompositeImplicitAutograd) and not any(
         op.has_kernel_for_dispatch_key(key)
         for key in (
@@ -176,7 +179,10 @@ def _without_batch(op: OperatorHandle, stack: list[Any]) -> None:
 
 
 def call_without_nested_batch(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """The fallback of BatchedNestedTensor. Raises NoKernelError if there is a tensor."""
+    """Refuse tensors: the fallback of BatchedNestedTensor.
+
+    Raises NoKernelError if there is a tensor.
+    """
     off = (_K.FuncTorchBatched, _K.BatchedNestedTensor)
     _call_once_more(op, _K.BatchedNestedTensor, stack, *off)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def redispatch_below(key: DispatchKey) -> KernelFunction:
-    """A boxed fallback for ``key`` that redispatches to what comes after it."""
+    """Return a boxed fallback for ``key`` that redispatches to the keys below it."""
     below = DispatchKeySet.full_after(key)
 
     def redispatch(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:

@@ -52,7 +52,7 @@ class CpuFallbackWarning(UserWarning):
 
 
 def cpu_fallback(op: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
-    """A backend fallback: see above.
+    """Run an operator on the host: a backend fallback, see above.
 
     What is given twice is one array on the host, too, which it is not in PyTorch. A result that
     would be a view of an argument is a copy. Raises ArgumentError if the kernel changes the shape
@@ -86,7 +86,7 @@ def cpu_fallback(op: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def cpu_fallback_counts() -> dict[str, int]:
-    """How often each operator was computed on the host in this process, by its full name."""
+    """Return how often each operator ran on the host in this process, by its full name."""
     with _mutex:
         return dict(_counts)
 
@@ -107,7 +107,7 @@ def _note(schema: FunctionSchema, device: str) -> None:
 
 
 class _HostCopies:
-    """The arguments of one call on the host, and the way back."""
+    """The arguments of one call, copied to the host, and the copying back."""
 
     def __init__(self) -> None:
         self._found = ""
@@ -122,14 +122,14 @@ class _HostCopies:
         return self._asked or self._found
 
     def name_device(self, value: Any) -> Any:
-        """A device that was asked for; the kernel is to use the host's."""
+        """Replace a requested device by the host's, where the kernel runs."""
         if value is None:
             return None
         self._asked = value
         return "cpu"
 
     def of(self, value: Any) -> Any:
-        """A value with its tensors on the host."""
+        """Return a value with its tensors on the host."""
         if isinstance(value, list | tuple):
             return [self.of(item) for item in value]
         array = value.array if isinstance(value, Tensor) else value
@@ -147,7 +147,7 @@ class _HostCopies:
         return copy
 
     def write_back(self, copies: list[tuple[Any, str]]) -> None:
-        """Give arguments what their copies contain now, once all are known to take it.
+        """Write the copies' contents to their arguments, once all are known to fit.
 
         Beside each stands the text of the error, with places for what has changed, from and to.
         """
@@ -156,7 +156,7 @@ class _HostCopies:
                 _backend_of(target).assign(target, source)
 
     def _writes(self, copy: Any, text: str) -> Iterator[tuple[Any, Any]]:
-        """The array of an argument, or of each of a list, and its new contents."""
+        """Yield the array of an argument, or of each of a list, and its new contents."""
         if isinstance(copy, list):
             for item in copy:
                 yield from self._writes(item, text)
@@ -177,7 +177,7 @@ class _HostCopies:
         yield target, source
 
     def back(self, result: Any) -> Any:
-        """A result on the device; an argument that is returned is that argument."""
+        """Return a result on the device; a returned argument is that argument."""
         if isinstance(result, list | tuple):
             return [self.back(item) for item in result]
         found = self._originals.get(id(result))
@@ -203,7 +203,7 @@ def _backend_of(array: Any) -> ArrayBackend:
 
 
 def _is_on_host(value: Any) -> bool:
-    """Whether it is an array of the host, of any layout."""
+    """Return whether it is an array in host memory, of any layout."""
     if find_layout(type(value)) is None:
         return isinstance(value, np.ndarray | np.generic)
     return device_of(value) == "cpu"

@@ -32,7 +32,7 @@ IS_RECORDING: ContextVar[bool] = ContextVar("opdispatch_is_recording", default=F
 
 
 def record_call(keys: DispatchKeySet, op: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
-    """The backend fallback of DeferredInit, to be registered ``with_keyset``.
+    """Record a call: the backend fallback of DeferredInit, to be registered ``with_keyset``.
 
     A call whose tensors all have elements is made at once.
     """

@@ -6,7 +6,7 @@
     })
 
 A formula gives the gradient of one argument, and says by the names of its parameters what it needs
-of the call, which is all that is kept for the way back:
+of the call, which is all that is saved for the backward pass:
 
     ``grad``                the gradient of the result; None never arrives
     ``grads``               those of all results, None for those without one
@@ -84,7 +84,7 @@ class Derivative:
         self.lists = [isinstance(types[place], ListType) for place in self.places]
         self.formulas = list(formulas.values())
         self.kept: list[str] = []
-        """What formulas need of a call, by the names of their parameters."""
+        """Values that formulas need of a call, by the names of their parameters."""
         self.needs = [
             [self._place_of(parameter, n) for parameter in inspect.signature(each).parameters]
             for n, each in enumerate(self.formulas)
@@ -121,18 +121,18 @@ class Derivative:
         return self.kept.index(parameter)
 
     def formulas_with(self, kept: str) -> list[int]:
-        """Those that need it."""
+        """Return the indices of the formulas that need it."""
         place = self.kept.index(kept)
         return [n for n, needs in enumerate(self.needs) if place in needs]
 
 
 def has_tensors(kind: SchemaType) -> bool:
-    """Whether values of the type are tensors, or have some in them."""
+    """Return whether values of the type are or contain tensors."""
     return "Tensor" in str(kind)
 
 
 def title_of(schema: FunctionSchema) -> str:
-    """``AddBackward`` for ``array::add.Tensor``."""
+    """Return the title of a node: ``AddBackward`` for ``array::add.Tensor``."""
     words = schema.name.unqualified_name.strip("_").split("_")
     return "".join(word[:1].upper() + word[1:] for word in words) + "Backward"
 
@@ -146,7 +146,7 @@ class FormulaNode(Node):
 
     derivative: Derivative
     kept: list[Any] | None
-    """What formulas need, with None for what is not wanted. None once it is let go of."""
+    """Values that formulas need, None for those not wanted. None once they are released."""
     widths: tuple[int, ...] | None = None
     """How many tensors each argument with a formula has, where one of them is a list."""
 
@@ -169,8 +169,8 @@ class FormulaNode(Node):
         """Call the formulas of the arguments whose gradients are wanted."""
         if self.kept is None:
             raise AutogradError(
-                f"the way back leads through {self.name} a second time, and what it kept was let "
-                "go of the first time",
+                f"the backward pass reaches {self.name} a second time, and its saved values were "
+                "released the first time",
                 hint="use retain_graph=True the first time",
             )
         derivative, widths = self.derivative, self.widths
@@ -206,7 +206,7 @@ class FormulaNode(Node):
         return kept
 
     def _unpacked_tensors(self, kept: Any) -> Any:
-        """A tensor, an array, None, or a list of such."""
+        """Unpack a saved tensor, array, None, or a list of these."""
         if type(kept) is tuple:
             return unpack_tensor(kept, self)
         if type(kept) is list:
@@ -218,7 +218,7 @@ class FormulaNode(Node):
         return kept
 
     def pack_saved(self, hooks: SavedTensorHooks) -> None:
-        """Have hooks pack the tensors that were kept, and arrays as tensors."""
+        """Pack the saved tensors by ``hooks``, and arrays as tensors."""
         assert self.kept is not None
         for n, (name, has_tensors) in enumerate(
             zip(self.derivative.kept, self.derivative.has_tensors, strict=True)
@@ -232,7 +232,10 @@ class FormulaNode(Node):
                 self.kept[n] = kept and [each and pack_result(each, hooks) for each in kept]
 
     def release(self) -> None:
-        """Let go of the tensors that were kept. Without any, one may come again."""
+        """Release the saved values; a node without any can run again.
+
+        Without any, one may come again.
+        """
         if self.derivative.keeps_values:
             self.kept = None
 

@@ -32,7 +32,7 @@ from opdispatch.tensors.tensor import Tensor
 
 
 def make_derivative_kernel(schema: FunctionSchema, formulas: Formulas) -> KernelFunction:
-    """A kernel for the key Autograd of an operator of that schema.
+    """Make a kernel for the key Autograd of an operator of that schema.
 
     Raises AutogradError for formulas that do not fit the schema.
     """
@@ -87,17 +87,17 @@ class _DerivativeText(AutogradKernelText):
         self.returns = [returned.type for returned in schema.returns]
 
     def test_of(self, place: int) -> str:
-        """Of what is written to, another one."""
+        """Return an expression for whether gradients are recorded of an argument."""
         if self.derivative.writes and place == self.places[0]:
             return f"_is_part_of_graph({self.names[place]})"
         return super().test_of(place)
 
     def not_recorded(self) -> list[str]:
-        """The call below the key and nothing else."""
+        """Return the lines of a call below the key and nothing else."""
         return [self.tail_call()]
 
     def recorded(self) -> list[str]:
-        """The node, the call below the key, and what comes of its result."""
+        """Return the lines that make the node, call below the key, and set the result's history."""
         derivative = self.derivative
         written = self.names[0] if derivative.writes else ""
         return [
@@ -118,7 +118,7 @@ class _DerivativeText(AutogradKernelText):
         ]
 
     def _inputs(self) -> list[str]:
-        """The node's edges and facts, and its widths where there are lists."""
+        """Return the source of the node's edges and facts, and its widths where there are lists."""
         lines = self.edges()
         if True not in self.derivative.lists:
             return lines
@@ -145,7 +145,7 @@ class _DerivativeText(AutogradKernelText):
         return f"{text} if {' or '.join(self.flags[n] for n in by)} else None"
 
     def _end(self) -> list[str]:
-        """The result, with the node as what has made it."""
+        """Return the lines that set the node as the maker of the result."""
         finish = f"return _finish(_node, _result, {self.given()})"
         needs = self.derivative.kept
         if self.returns == [TENSOR] and "results" not in needs:
@@ -165,7 +165,10 @@ class _DerivativeText(AutogradKernelText):
 
 
 def _kept_of(kind: SchemaType) -> str:
-    """The text of how an argument is kept, with {} for its name. See ``FormulaNode._unpacked``."""
+    """Return the source that saves an argument, with {} for its name.
+
+    See ``FormulaNode._unpacked``.
+    """
     lists = str(kind).count("[")
     if has_tensors(kind):
         version = "0 if {}.autograd_meta is None else _version_of({})"
@@ -195,7 +198,7 @@ def _copied(value: Any) -> Any:
 
 
 def _is_part_of_graph(written: Any) -> bool:
-    """Whether it requires gradients, or what it is a view of does."""
+    """Return whether a written tensor, or its base if it is a view, requires gradients."""
     if not isinstance(written, Tensor):
         return False
     meta = written.autograd_meta
@@ -204,7 +207,7 @@ def _is_part_of_graph(written: Any) -> bool:
 
 
 def _finish(node: FormulaNode, result: Any, given: Sequence[Any]) -> Any:
-    """The results, with the node as what has made them; ``given`` are the arguments' tensors."""
+    """Return the results with the node as their maker; ``given`` are the arguments' tensors."""
     if node.derivative.num_results == 1 and not isinstance(result, list):
         result = set_history(result, node, 0, given)
         results = [result]

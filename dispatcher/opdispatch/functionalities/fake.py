@@ -52,7 +52,7 @@ DRAWS: ContextVar[bool] = ContextVar("opdispatch_fake_draws", default=False)
 
 
 def run_on_meta(op: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
-    """The backend fallback of Fake.
+    """Run an operator without elements: the backend fallback of Fake.
 
     Raises ArgumentError for a tensor with elements, DeviceError for tensors on two devices,
     NoKernelError for an operator without a kernel for Meta, and what that kernel raises.
@@ -84,7 +84,7 @@ def run_on_meta(op: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Arguments:
-    """The arguments of one call as those of a kernel for Meta, and the way back."""
+    """The arguments of one call as those of a kernel for Meta, and the fake results."""
 
     def __init__(self, op: OperatorHandle, schema: FunctionSchema, stack: list[Any]) -> None:
         self._operator = str(op.name)
@@ -145,7 +145,7 @@ class _Arguments:
         )
 
     def base_of(self, schema: FunctionSchema, place: int) -> Any:
-        """The array that a return shares its elements with, if the schema says so."""
+        """Return the array that a return shares its elements with, if the schema says so."""
         alias = schema.returns[place].alias_info if place < len(schema.returns) else None
         if alias is None:
             return None
@@ -159,7 +159,7 @@ class _Arguments:
         return None
 
     def fake(self, value: Any, base: Any) -> Any:
-        """A result, as a fake one."""
+        """Return a result as a fake one."""
         if isinstance(value, list | tuple):
             return [self.fake(each, base) for each in value]
         if (known := self._originals.get(id(value))) is not None:
@@ -172,7 +172,7 @@ class _Arguments:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it is on the host and without dimensions, as NumPy's scalars are."""
+    """Return whether it is on the host and without dimensions, as NumPy's scalars are."""
     array = value.array if isinstance(value, Tensor) else value
     return isinstance(array, np.ndarray | np.generic) and not array.shape
 

@@ -1,4 +1,4 @@
-"""What is called in the place of an operator that writes, while a function is functionalized.
+"""The counterpart that is called instead of an operator that writes, in functionalized functions.
 
 Its functional counterpart takes the same arguments, but for those that are only written to
 (``out``), and returns what the operator returns and does not write to, and then what would have
@@ -76,7 +76,7 @@ def call_without_writes(op: OperatorHandle, level: Level, stack: list[Any]) -> N
 
 
 def find_functional(op: OperatorHandle) -> OperatorHandle | None:
-    """The functional counterpart of an operator that writes, or None. See above."""
+    """Return the functional counterpart of an operator that writes, or None. See above."""
     schema = op.call_signature.schema
     wanted = functional_schema(schema)
     name, overload = schema.name.name, schema.name.overload_name
@@ -97,7 +97,7 @@ def find_functional(op: OperatorHandle) -> OperatorHandle | None:
 
 
 def functional_schema(schema: FunctionSchema) -> FunctionSchema:
-    """The signature of what may be called in the place of an operator that writes."""
+    """Return the schema of the functional counterpart of an operator that writes."""
     arguments = tuple(replace(a, alias_info=None) for a in schema.arguments if not a.is_out)
     fresh = [replace(r, alias_info=None) for r in schema.returns if not _is_write(r)]
     made = [Argument("", a.type) for a in schema.arguments if a.is_write]
@@ -113,7 +113,7 @@ def _is_write(returned: Argument) -> bool:
 
 
 def _argument_of(schema: FunctionSchema, returned: Argument) -> Argument:
-    """The argument that is written to and returned."""
+    """Return the argument that is written to and returned."""
     for argument in schema.arguments:
         if argument.is_write and _sets_of(argument) & _sets_of(returned):
             return argument
@@ -168,7 +168,10 @@ def _pairs(written: Sequence[Any], made: Sequence[Any]) -> Iterator[tuple[Functi
 
 
 def _fitting(op: OperatorHandle, tensor: FunctionalTensor, value: Any) -> Any:
-    """``value`` with the dtype of what it replaces. Raises ArgumentError for another shape."""
+    """Return ``value`` with the dtype of the tensor that it replaces.
+
+    Raises ArgumentError for another shape.
+    """
     if tuple(value.shape) != tuple(tensor.shape):
         raise ArgumentError(
             f"{op.name} was to write to a tensor of shape {list(tensor.shape)}, and its functional "
@@ -181,7 +184,10 @@ def _fitting(op: OperatorHandle, tensor: FunctionalTensor, value: Any) -> Any:
 
 
 def _copied(tensor: Any, value: Any, copies: dict[int, Any]) -> Any:
-    """Values to be written to: the same copy where the same tensor was given twice."""
+    """Return copies of the values to be written to.
+
+    The same copy where the same tensor was given twice.
+    """
     if isinstance(value, list):
         return [_copied(t, v, copies) for t, v in zip(tensor, value, strict=True)]
     if value is None:
@@ -192,7 +198,7 @@ def _copied(tensor: Any, value: Any, copies: dict[int, Any]) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """A copy of a tensor or a plain array, which is part of the graph that the tensor is in."""
+    """Return a copy of a tensor or a plain array, as part of the tensor's graph."""
     if isinstance(value, list):
         return [copied(each) for each in value]
     if isinstance(value, FunctionalTensor):  # of an outer level

@@ -45,7 +45,7 @@ its base. Of an operator that returns a list, the place in it comes before them.
 
 
 def functionalize_call(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """The fallback of the key. See above.
+    """Run a call: the fallback of the key. See above.
 
     Raises NoKernelError for an operator that gives views, and ArgumentError for a write that cannot
     be done.
@@ -79,7 +79,10 @@ def call_below(op: OperatorHandle, level: Level, stack: list[Any]) -> None:
 
 
 def _call_outside(op: OperatorHandle, schema: FunctionSchema, stack: list[Any]) -> None:
-    """Without a level: functional tensors are of levels that are over, and stand for values."""
+    """Run a call outside of any level.
+
+    Functional tensors of ended levels stand for their values.
+    """
     for argument, value in zip(schema.arguments, stack, strict=True):
         if argument.is_write and any(isinstance(v, FunctionalTensor) for v in _listed(value)):
             raise ArgumentError(
@@ -146,7 +149,7 @@ class _View(NamedTuple):
         kwargs: dict[str, Any],
         place: int | None = None,
     ) -> ViewMeta:
-        """The step from a base to the result, or to the one in that place of a list."""
+        """Return the step from a base to the result, or to the one in that place of a list."""
         inverse, strided = self.inverse, self.strided
 
         def forward(base: Any) -> Any:
@@ -168,7 +171,7 @@ def make_view_kernel(
     is_view: Callable[..., bool] | None = None,
     strided: Callable[..., Any] | None = None,
 ) -> KernelFunction:
-    """A kernel for Functionalize of an operator whose results are views of its first argument.
+    """Make a kernel for Functionalize of an operator whose results are views of its first argument.
 
     ``is_view(x, *args, **kwargs)`` is asked whether they are, if that is not always so; ``x`` is a
     FunctionalTensor. ``strided``, a function of NumPy's arrays, does the same to an array that
@@ -219,7 +222,9 @@ def _maker(
 
 
 def make_identity_kernel(is_view: Callable[..., bool]) -> KernelFunction:
-    """The same of an operator whose result is its first argument, or else nothing of it."""
+    """Make a kernel for Functionalize of an operator that returns its first argument or an
+    unrelated result.
+    """
 
     def functionalize_identity(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
         level = current_level()

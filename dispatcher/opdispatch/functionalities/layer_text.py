@@ -70,7 +70,7 @@ class LayerText(ABC):
             self.first = [f"{name} = _named[{given!r}]" for given, name in self.keyword_only]
 
     def compile(self, title: str, keys_below: FindKeys, **scope: Any) -> KernelFunction:
-        """The kernel, which is called ``title``. ``scope`` has what its own lines refer to.
+        """Compile the kernel, called ``title``. ``scope`` has what its own lines refer to.
 
         It is compiled when a call first arrives there: of many operators, few are called.
         """
@@ -89,7 +89,7 @@ class LayerText(ABC):
         return KernelFunction.from_layer(make, keys_below)
 
     def text(self) -> str:
-        """All of it."""
+        """Return the whole source."""
         head = f"def _kernel({', '.join(self.parameters)}):"
         lines = [f"    {line}" for line in (*self.first, *self.lines())]
         make = ["_kernel_below = _below.kernel", head, *lines, "return _kernel"]
@@ -97,16 +97,16 @@ class LayerText(ABC):
 
     @abstractmethod
     def lines(self) -> Sequence[str]:
-        """Body as lines of code. The last line returns."""
+        """Return the body as lines of code. The last line returns."""
 
     # -- for these ------------------------------------------------------------------------------
 
     def below(self) -> str:
-        """The call of the kernel below."""
+        """Return the call of the kernel below."""
         return f"_below({', '.join(self.passed)})"
 
     def tail_call(self) -> str:
-        """The line that leaves all to the kernel below: its result is not used here."""
+        """Return the line that ends with the call of the kernel below and returns its result."""
         return f"return _kernel_below({', '.join(self.passed)})"
 
 

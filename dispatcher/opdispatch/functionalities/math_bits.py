@@ -73,7 +73,7 @@ def _as_given(value: Any, written: list[tuple[Any, Any]]) -> Any:
 
 
 def make_view_kernel(*, conj_negates: bool = False, drops_conj: bool = False) -> KernelFunction:
-    """A kernel for both keys of an operator that gives views of its first argument.
+    """Make a kernel for both keys of an operator that returns views of its first argument.
 
     They are views of the elements that are stored, with the same bits. ``drops_conj`` is for those
     that a conjugate leaves as they are, such as real parts; with ``conj_negates`` it negates them.
@@ -98,7 +98,7 @@ def make_view_kernel(*, conj_negates: bool = False, drops_conj: bool = False) ->
 
 
 def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A tensor, a plain array or a list of these, with other arrays."""
+    """Return a tensor, a plain array or a list of these with ``change`` applied to the arrays."""
     if isinstance(value, list):
         return [_changed(each, change) for each in value]
     return Tensor(change(value.array)) if isinstance(value, Tensor) else change(value)

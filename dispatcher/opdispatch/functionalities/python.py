@@ -75,7 +75,7 @@ def dispatch_to_python(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any
     if not asked and not types:
         _redispatch_plain(op, keys, stack)
     elif not _ask_classes(op, types, tensors, stack):
-        raise _nobody(op, [*asked, *(cls.__qualname__ for cls in types)])
+        raise _unhandled(op, [*asked, *(cls.__qualname__ for cls in types)])
 
 
 def call_below_python(op: OperatorHandle, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -98,7 +98,10 @@ def _redispatch_plain(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]
 
 
 def _make_plain(stack: list[Any]) -> list[tuple[Tensor, Tensor]]:
-    """Have kernels get tensors of classes that handle nothing as plain ones. Both, of each."""
+    """Replace tensors of classes that handle nothing by plain ones; return both of each.
+
+    Both, of each.
+    """
     pairs = []
     for place, value in enumerate(stack):
         if isinstance(value, list):
@@ -118,7 +121,7 @@ def dispatch_before_all(op: OperatorHandle, keys: DispatchKeySet, stack: list[An
     if not (modes := dispatch_modes(_K.PreDispatch)):
         op.redispatch_boxed(keys & _BELOW_PRE_DISPATCH, stack)
     elif not _ask_mode(op, _K.PreDispatch, _handling(_tensors_of(stack)), stack):
-        raise _nobody(op, [f"the mode {type(modes[-1]).__qualname__}"])
+        raise _unhandled(op, [f"the mode {type(modes[-1]).__qualname__}"])
 
 
 def _ask_mode(
@@ -165,7 +168,7 @@ def _answer_of(
     return asked.__torch_dispatch__(op, tuple(types), tuple(args), kwargs)
 
 
-def _nobody(op: OperatorHandle, asked: list[str]) -> ArgumentError:
+def _unhandled(op: OperatorHandle, asked: list[str]) -> ArgumentError:
     names = ", ".join(asked)
     return ArgumentError(
         f"no mode and no class among the tensors of a call of {op.name} handles it: {names}",
@@ -178,7 +181,7 @@ def _tensors_of(stack: list[Any]) -> list[Any]:
 
 
 def _handling(tensors: list[Any]) -> list[type[Any]]:
-    """The classes that handle operators, each before those that it is derived from."""
+    """Return the classes that handle operators, subclasses before their bases."""
     types: list[type[Any]] = []
     for cls in map(type, tensors):
         if cls not in types and handles_operators(cls):

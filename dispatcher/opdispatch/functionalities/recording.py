@@ -140,7 +140,7 @@ class RecordedCall:
         return _Real(value, version_of(value) if is_tensor else 0)
 
     def keep(self, results: Sequence[Any]) -> None:
-        """Say what its results are, and that they are read and written to."""
+        """Record the results, and that storages are read and written to."""
         for place, value in enumerate(_flat(results)):
             array = value.array if isinstance(value, Tensor) else value
             if isinstance(array, FakeArray) and array.recorded is None:
@@ -153,8 +153,9 @@ class RecordedCall:
             storage.writers.append(self)
 
     def tensor(self, place: int, device: str | None, requires_grad: bool) -> Tensor:
-        """Return the result there, after ``run``: the same tensor each time; a detached one for a
-        result without gradients of a tensor that has them.
+        """Return the result there, after ``run``: the same tensor each time.
+
+        A detached one for a result without gradients of a tensor that has them.
         """
         results = self._results[device]
         tensor = results[place]
@@ -168,16 +169,16 @@ class RecordedCall:
         return tensor.detach()
 
     def array(self, place: int, device: str | None) -> Any:
-        """Its elements."""
+        """Return the elements as an array on a device."""
         result = self._results[device][place]
         return result.array if isinstance(result, Tensor) else result
 
     def is_done(self, device: str | None) -> bool:
-        """Whether it was run for that device."""
+        """Return whether it was run for that device."""
         return device in self._results
 
     def before(self) -> Iterator[RecordedCall]:
-        """The calls that have to be run before. See Note [What a replay has to run]."""
+        """Yield the calls that must run before. See Note [What a replay has to run]."""
         yield from (each.call for each in self.producers)
         for storage in self.touches:
             yield from (call for call in storage.writers if call.time < self.time)

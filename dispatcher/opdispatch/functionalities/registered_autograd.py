@@ -85,8 +85,10 @@ class RegisteredNode(Node):
         return title_of(self.schema)
 
     def keep(self, results: Sequence[Any]) -> None:
-        """Make results what this node has made. Keeps what the context saves, and what zeros for
-        each result are made of."""
+        """Make results what this node has made.
+
+        Keeps what the context saves, and what zeros for each result are made of.
+        """
         flat = flat_list(results)
         for number, each in enumerate(flat):
             if isinstance(each, Tensor):
@@ -117,7 +119,10 @@ class RegisteredNode(Node):
         return array_namespace().zeros(shape, dtype=dtype, device=device)
 
     def _checked(self, found: tuple[Any, ...]) -> Gradients:
-        """The gradients one by one. Raises AutogradError for too many, too few, or others."""
+        """Return the gradients one by one.
+
+        Raises AutogradError for too many, too few, or others.
+        """
         positional = [a for a in self.schema.arguments if not a.kwarg_only]
         arguments = [a.name for a in positional]
         # PyTorch hands over no trailing arguments that have their default, and asks for as many.
@@ -165,11 +170,11 @@ class RegisteredNode(Node):
         return AutogradError(f"the backward of {name} {message}", operator=name)
 
     def pack_saved(self, hooks: SavedTensorHooks) -> None:
-        """Have hooks pack what the context saves."""
+        """Pack the tensors that the context saves by ``hooks``."""
         self.context.pack_saved(hooks)
 
     def release(self) -> None:
-        """Let go of the tensors that were saved."""
+        """Release the saved tensors."""
         self.context.release()
 
 
@@ -178,7 +183,7 @@ def make_registered_kernel(
     backward: Backward,
     setup_context: SetupContext | None,
 ) -> KernelFunction:
-    """A kernel for the key Autograd of an operator of that schema.
+    """Make a kernel for the key Autograd of an operator of that schema.
 
     Raises RegistrationError for operators that write, give views or nothing, or whose keyword-only
     arguments are tensors, as PyTorch does, and for what cannot be called.
@@ -258,11 +263,13 @@ class _RegisteredText(AutogradKernelText):
         self.is_one = len(schema.returns) == 1
 
     def not_recorded(self) -> list[str]:
-        """The call below the key, with all keys of autograd off."""
+        """Return the lines of a call below the key, with all keys of autograd off."""
         return ["_token = _enter()", *self._call("return ")]
 
     def recorded(self) -> list[str]:
-        """The node, the call below the key, what the user keeps, and what comes of the result."""
+        """Return the lines that make the node, call below the key, run the user's setup, and set
+        the history.
+        """
         return [
             "_node = _new(_Node)",
             "_node.schema, _node.backward = _schema, _backward",
@@ -303,7 +310,7 @@ class _RegisteredText(AutogradKernelText):
         return [f"_context._num_given = {first} + _count_given(({values}))"]
 
     def _output(self) -> list[str]:
-        """The results, as what can have a history, and what the user keeps of the call."""
+        """Return the lines that prepare the results for a history, and run the user's setup."""
         inputs = f"({''.join(f'{name}, ' for name in self.positional)})"
         given = self.given()
         if not self.is_one:
@@ -318,7 +325,7 @@ class _RegisteredText(AutogradKernelText):
         return lines
 
     def _end(self) -> list[str]:
-        """The results, with the node as what has made them."""
+        """Return the lines that set the node as the maker of the results."""
         if not self.is_one:
             return ["_node.keep(_result)"]
         return [
@@ -379,7 +386,7 @@ def _as_saved(value: Any) -> Any:
 
 
 def _as_tensors(result: Any, given: Sequence[Any]) -> Any:
-    """A result, or a list of them, that can have a history: arguments as other tensors."""
+    """Return a result, or a list of them, that can have a history: arguments as other tensors."""
     if isinstance(result, Tensor):
         for each in given:
             if each is result:

@@ -44,7 +44,7 @@ def materialize(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> N
 
 
 def zeros_of_zeros(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """A kernel for ZeroTensor of an operator whose results are zeros if one argument is.
+    """Run an operator whose results are zeros if one argument is: a kernel for ZeroTensor.
 
     Its kernel for Meta says of which shapes.
     """
@@ -56,13 +56,13 @@ def zeros_of_zeros(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -
 
 
 def zeros_divided(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """The same of a quotient: of zeros, by anything that is not known to be zero."""
+    """Run a quotient: zeros divided by anything that is not known to be zero are zeros."""
     dividend, divisor = (isinstance(_array_of(value), ZeroArray) for value in stack)
     (zeros_of_zeros if dividend and not divisor else materialize)(op, keys, stack)
 
 
 def zeros_added(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """The same of a sum or a difference: of zeros alone."""
+    """Run a sum or a difference: of zeros alone it is zeros."""
     are_zeros = all(isinstance(_array_of(value), ZeroArray) for value in stack)
     (zeros_of_zeros if are_zeros else materialize)(op, keys, stack)
 

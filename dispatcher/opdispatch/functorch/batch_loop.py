@@ -25,7 +25,7 @@ class LoopResult:
         self._is_stacked = is_stacked
 
     def wrapped(self, layer: DynamicLayer) -> Any:
-        """As the level's function sees it."""
+        """Return the value as the level's function sees it."""
         if not self._is_stacked:
             return self._value
         if isinstance(self._value, list):
@@ -55,7 +55,7 @@ def call_for_each(
     *,
     always: bool = False,
 ) -> list[LoopResult]:
-    """The returns of an operator that is called for each sample.
+    """Call an operator for each sample and return its returns.
 
     ``values`` are the arguments below the level of the batch, as ``given`` to it, ``dims`` their
     hidden dimensions, and the level below is current. Raises TransformError if the results differ

@@ -43,7 +43,7 @@ class BatchedArray(LevelArray):
 
 @functools.cache
 def keys_over(bits: int, own: int) -> int:
-    """The keys of a tensor of a level: its own key, and those of the tensor below.
+    """Return the keys of a tensor of a level: its own key, and those of the tensor below.
 
     Raises TransformError unless that is dense.
     """
@@ -61,7 +61,7 @@ def keys_over(bits: int, own: int) -> int:
 
 
 def tensor_over(array: LevelArray) -> Tensor:
-    """A tensor of a level: ``Tensor(array)``, without looking for what is known."""
+    """Return a tensor of a level: ``Tensor(array)``, without looking up what is known."""
     tensor = Tensor.__new__(Tensor)
     tensor.array = array
     tensor.key_bits = array.key_bits
@@ -71,12 +71,15 @@ def tensor_over(array: LevelArray) -> Tensor:
 
 
 def make_batched(layer: DynamicLayer, value: Any) -> Tensor:
-    """``value``, whose first dimension is hidden. Raises TransformError unless it is dense."""
+    """Return ``value`` with its first dimension hidden as the batch.
+
+    Raises TransformError unless it is dense.
+    """
     return tensor_over(BatchedArray(layer, as_tensor(value)))
 
 
 def as_tensor(value: Any) -> Any:
-    """A plain array as a tensor; a tensor as it is."""
+    """Return a plain array as a tensor; a tensor as it is."""
     return value if hasattr(value, "key_bits") else Tensor(value)
 
 
@@ -88,10 +91,10 @@ def unwrap(value: Any, layer: DynamicLayer) -> tuple[Any, int | None]:
 
 
 def moved_to_front(value: Any, dim: int) -> Any:
-    """``value`` with that dimension first."""
+    """Return ``value`` with that dimension first."""
     return value if dim == 0 else array_namespace().moveaxis(value, dim, 0)
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it is a tensor or an array."""
+    """Return whether it is a tensor or an array."""
     return find_key_bits(value) is not None

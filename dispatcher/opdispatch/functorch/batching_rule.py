@@ -70,23 +70,23 @@ class BatchedCall:
         return self.info.batch_size
 
     def ndim(self, place: int) -> int:
-        """How many dimensions a sample of an argument has."""
+        """Return the number of dimensions of a sample of an argument."""
         value = self.args[place]
         array = value.array if type(value) is Tensor else value
         return len(array.shape) - (self.dims[place] is not None)
 
     def shape(self, place: int) -> tuple[int, ...]:
-        """The shape of a sample of an argument."""
+        """Return the shape of a sample of an argument."""
         value = self.args[place]
         shape = tuple((value.array if type(value) is Tensor else value).shape)
         return shape if self.dims[place] is None else shape[1:]
 
     def place(self, argument: str) -> int:
-        """Where an argument is."""
+        """Return the place of an argument."""
         return self.plan.places[argument]
 
     def value(self, argument: str) -> Any:
-        """An argument."""
+        """Return the value of an argument."""
         return self.args[self.plan.places[argument]]
 
     def run(self, args: Sequence[Any] | None = None, **changes: Any) -> Any:
@@ -142,7 +142,7 @@ def run_rule(rule: Rule, call: BatchedCall, layer: DynamicLayer, given: Sequence
 
 
 def _moved(op: OperatorHandle, layer: DynamicLayer, info: VmapInfo, result: Any, dim: Any) -> Any:
-    """A result as the level's function sees it."""
+    """Return a result as the level's function sees it."""
     if isinstance(result, list):
         each_dim = dim if isinstance(dim, list | tuple) else [dim] * len(result)
         if len(each_dim) != len(result):

@@ -48,7 +48,7 @@ class DualArray(WrappedArray):
         self.is_immutable = is_immutable
         self.tangent = tangent
         self.root: DualArray | None = None
-        """What it is a view of, which is no view itself. See Note [Tangents of views]."""
+        """Its base, which is no view itself. See Note [Tangents of views]."""
         self.path: tuple[Replay, ...] = ()
         """How it is made of its root."""
         self._views: list[weakref.ref[DualArray]] = []
@@ -59,7 +59,7 @@ class DualArray(WrappedArray):
         return self if self.root is None else self.root
 
     def become_view_of(self, other: DualArray, replay: Replay) -> None:
-        """Note that it is a view of ``other``, and how it was made."""
+        """Record that it is a view of ``other``, and how it was made."""
         self.root = other.origin
         self.path = (*other.path, replay)
         self.is_immutable = self.root.is_immutable

@@ -80,7 +80,7 @@ class DynamicLayer(ABC):
         self.is_alive = False
         """Whether the transformed function is being called."""
         self.traced_from_outside = 0
-        """Tracer, if a trace is around the transform: it is told of what is called below."""
+        """Tracer, if a trace is around the transform: it records the calls below."""
         # What is switched on changes seldom between calls: the last state, and the one that
         # follows from it, for calls with this level's keys and for those below it. Each pair is
         # replaced as a whole, and goes with the level: see Note [Nothing is switched on].
@@ -90,7 +90,7 @@ class DynamicLayer(ABC):
         """The last finding of ``serve_in``, and its question."""
 
     def end(self) -> None:
-        """The function has returned: its tensors may live on, what was switched on must not."""
+        """End the level: its tensors may live on, what was switched on must not."""
         self.is_alive = False
         self._entered = self._lowered = self.served = None
 
@@ -112,7 +112,7 @@ class DynamicLayer(ABC):
         """Return the state in force for calls below the level, as it is on the stack."""
         saved = frame.saved or now
         known = self._lowered
-        # A trace within the transform has been told of the call, and is told nothing more.
+        # A trace within the transform has recorded the call already, and must not do so twice.
         off = 0 if self.traced_from_outside else _TRACER & saved.included & ~now.included
         # Who watches calls may be another one within them.
         is_watched_alike = now.trace is saved.trace and now.observer is saved.observer and not off
@@ -129,7 +129,7 @@ class DynamicLayer(ABC):
         return state
 
     def detach_below(self, value: Any) -> Any:
-        """``value.detach()`` of a tensor below this level, called there."""
+        """Return ``value.detach()`` of a tensor below this level, called there."""
         frame = TOP.get()
         if frame is None:
             return value.detach()
@@ -163,8 +163,10 @@ class DynamicLayer(ABC):
 
     @abstractmethod
     def send_to_next(self, plan: CallPlan, args: Sequence[Any]) -> Any:
-        """Return what a call returns that this level has dealt with: that of the operator at the
-        level below, which is current."""
+        """Return what a call returns that this level has dealt with.
+
+        That of the operator at the level below, which is current.
+        """
 
     def __repr__(self) -> str:
         return f"<{self.name} at level {self.level}>"
@@ -177,14 +179,14 @@ class Frame:
     layer: DynamicLayer
     below: Frame | None
     saved: LocalState | None = None
-    """What was switched on when the call began that the level is dealing with."""
+    """The state in which the call began that the level is processing."""
 
 
 TOP: ContextVar[Frame | None] = ContextVar("opdispatch_dynamic_layers", default=None)
 
 
 def next_level() -> int:
-    """The number of a level that would be pushed now."""
+    """Return the number of the level that would be pushed now."""
     top = TOP.get()
     return 1 if top is None else top.layer.level + 1
 
@@ -211,7 +213,9 @@ def is_recorded_outside() -> bool:
 
 @contextmanager
 def pushed(layer: DynamicLayer) -> Iterator[None]:
-    """A level on top of all others for a block; what is switched on in it, is off after it."""
+    """Push a level on top of all others for a block, and switch off after it what is switched on in
+    it.
+    """
     top, state = TOP.get(), state_outside()
     local = LOCAL_STATE.set(replace(state, included=state.included | FRONT_AND_BACK))
     token = TOP.set(Frame(layer, top))

@@ -33,7 +33,8 @@ Argnums = int | tuple[int, ...]
 def grad(
     func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that gives the gradient of ``func``, which returns a tensor of one element.
+    """Return a function that computes the gradient of ``func``, which returns a tensor of one
+    element.
 
     It is that of the positional argument ``argnums``, or a tuple of several: tensors, Python
     numbers with a point, or tuples, lists and dicts of them. With ``has_aux``, ``func`` returns
@@ -54,7 +55,7 @@ def grad(
 def grad_and_value(
     func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """As ``grad``; the new function returns the gradient and what ``func`` returned."""
+    """Return a function like that of ``grad`` that also returns the result of ``func``."""
 
     @functools.wraps(func)
     def gradient_and_value(*args: Any, **kwargs: Any) -> Any:
@@ -80,7 +81,8 @@ def grad_and_value(
 
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
-    """``func(*primals)``, and a function from the gradients of its results to those of the primals.
+    """Return ``func(*primals)`` and a function from the gradients of its results to those of the
+    primals.
 
     The function may be called many times, and be transformed by ``vmap``. With ``has_aux``,
     ``func`` returns a pair, whose second is returned third, as it is. As ``torch.func.vjp``.
@@ -146,7 +148,7 @@ class Recorded:
         self.output = result
 
     def tensors_of_output(self) -> list[Any]:
-        """The results. Raises ArgumentError if one is no tensor."""
+        """Return the results as a list. Raises ArgumentError if one is no tensor."""
         found = leaves(self.output)
         if not found or not all(map(is_tensor, found)):
             raise ArgumentError(
@@ -158,7 +160,7 @@ class Recorded:
     def gradients(
         self, outputs: Sequence[Any], cotangents: Sequence[Any], *, keep: bool = True
     ) -> list[Any]:
-        """Those of all inputs: zeros where the outputs do not depend on them."""
+        """Return the gradients of all inputs: zeros where the outputs do not depend on them."""
         pairs = [
             pair
             for pair in zip(outputs, cotangents, strict=True)
@@ -182,7 +184,10 @@ class Recorded:
         ]
 
     def by_argument(self, gradients: list[Any]) -> Any:
-        """Gradients in the containers of the arguments; of one argument alone, or a tuple."""
+        """Return gradients in the containers of the arguments.
+
+        Of one argument alone, or a tuple.
+        """
         found = rebuild(self.trees, gradients)
         return found[0] if isinstance(self.argnums, int) else tuple(found)
 
@@ -193,7 +198,10 @@ class Recorded:
 
 
 def places_of(argnums: Argnums, count: int, transform: str, name: str) -> tuple[int, ...]:
-    """Which of ``count`` arguments are meant, counted from the front. Raises ArgumentError."""
+    """Return the indices of the arguments meant, of ``count``, counted from the front.
+
+    Raises ArgumentError.
+    """
     numbers: Any = (argnums,) if type(argnums) is int else argnums
     if not isinstance(numbers, tuple) or not all(type(n) is int for n in numbers):
         raise ArgumentError(
@@ -212,7 +220,10 @@ def places_of(argnums: Argnums, count: int, transform: str, name: str) -> tuple[
 
 
 def differentiable(value: Any, transform: str, name: str) -> Any:
-    """An argument that derivatives are of, as a tensor or array. Raises ArgumentError."""
+    """Return an argument to differentiate with respect to, as a tensor or array.
+
+    Raises ArgumentError.
+    """
     if isinstance(value, float | complex):
         value = np.asarray(value)
     if not is_tensor(value) or value.dtype.kind not in DIFFERENTIABLE_KINDS:

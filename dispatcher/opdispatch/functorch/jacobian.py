@@ -24,7 +24,8 @@ def jacrev(
     has_aux: bool = False,
     chunk_size: int | None = None,
 ) -> Callable[..., Any]:
-    """A function that gives the Jacobian of ``func``, by going back from each of its results.
+    """Return a function that computes the Jacobian of ``func`` in reverse mode, one pass for each
+    result.
 
     For a result of shape R and an argument of shape A, it is a tensor of shape (*R, *A); in the
     containers of the results, and within them those of the arguments. The ways back are one batch,
@@ -47,7 +48,7 @@ def jacrev(
 
 
 def _rows(recorded: Recorded, output: Any, chunk_size: int | None) -> list[Any]:
-    """The Jacobian of one result, for each input."""
+    """Return the Jacobian of one result, for each input."""
     xp = array_namespace()
     shape, size = tuple(output.shape), output.size
     inputs = [tuple(each.shape) for each in recorded.inputs]
@@ -73,7 +74,8 @@ def jacfwd(
     chunk_size: int | None = None,
     randomness: str = "error",
 ) -> Callable[..., Any]:
-    """A function that gives the Jacobian of ``func``, by going forward from each of its arguments.
+    """Return a function that computes the Jacobian of ``func`` in forward mode, one pass for each
+    input.
 
     The result is that of ``jacrev``. It is a batch of ``jvp``, one sample for each element of the
     arguments, or batches of ``chunk_size``, in which ``func`` is called; ``randomness`` is that of
@@ -117,7 +119,7 @@ def _check_chunk_size(transform: str, chunk_size: Any) -> None:
 
 
 def _basis(inputs: list[Any]) -> list[Any]:
-    """One tangent for each element of all inputs: for each input, those in one tensor."""
+    """Return one tangent for each element of all inputs: for each input, those in one tensor."""
     xp = array_namespace()
     sizes = [each.size for each in inputs]
     found, before = [], 0
@@ -129,7 +131,9 @@ def _basis(inputs: list[Any]) -> list[Any]:
 
 
 def _by_input(column: Any, inputs: list[Any]) -> list[Any]:
-    """The tangents of one result, one for each element of all inputs: as one Jacobian for each."""
+    """Split the tangents of one result, one for each element of all inputs, into a Jacobian for
+    each input.
+    """
     xp = array_namespace()
     shape, parts, before = tuple(column.shape[1:]), [], 0
     for each in inputs:

@@ -175,7 +175,7 @@ class DualLayer(DynamicLayer):
     def _note_views(
         self, op: OperatorHandle, given: Sequence[Any], args: list[Any], duals: list[Any]
     ) -> None:
-        """Note of each result whether it is a view of the first argument."""
+        """Record of each result whether it is a view of the first argument."""
         base = dual_of(unwrap_dead(given[0]), self)
         in_list = type(duals[0]) is list
         for place, each in enumerate(duals[0] if in_list else duals):

@@ -78,7 +78,7 @@ class LinearizeLayer(DualLayer):
     def __init__(self, level: int) -> None:
         super().__init__(level)
         self.steps: list[tuple[Push, Sequence[Any], Sequence[Any]]] = []
-        """What is to be done, in order: with slots of what it takes and makes."""
+        """Steps in order, with the slots of their inputs and outputs."""
 
     def push(
         self, step: Push, known: Sequence[Any], tangents: Sequence[Any], results: Sequence[Any]
@@ -89,7 +89,7 @@ class LinearizeLayer(DualLayer):
         return made
 
     def keep_from_write(self, root: DualArray) -> None:
-        """Give ``root`` and its views new values, which are written to in the place of the old."""
+        """Copy the values of ``root`` and its views, so that writes go to the copies."""
         root.value = array_namespace().asarray(root.value, copy=True)
         for view in root.views():
             view.value = view.replay(root.value)

@@ -42,12 +42,12 @@ class WrappedArray(LevelArray):
 
 
 def make_wrapper(layer: DynamicLayer, value: Any, *, is_immutable: bool = False) -> Tensor:
-    """A tensor of that level. Raises TransformError unless ``value`` is dense."""
+    """Return a tensor of that level. Raises TransformError unless ``value`` is dense."""
     return tensor_over(WrappedArray(layer, as_tensor(value), is_immutable))
 
 
 def is_of(value: Any, layer: DynamicLayer) -> bool:
-    """Whether it is a wrapper of that level."""
+    """Return whether it is a wrapper of that level."""
     return (
         type(value) is Tensor
         and isinstance(value.array, WrappedArray)
@@ -68,7 +68,7 @@ def all_alive(values: Sequence[Any]) -> list[Any]:
 
 
 def unwrap_dead(value: Any) -> Any:
-    """A tensor without the wrappers of levels that are over."""
+    """Return a tensor without the wrappers of levels that have ended."""
     while (
         type(value) is Tensor
         and isinstance(value.array, WrappedArray)

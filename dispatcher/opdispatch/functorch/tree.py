@@ -20,7 +20,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The same containers, with ``function`` of each leaf."""
+    """Return the same containers, with ``function`` applied to each leaf."""
     if type(tree) is dict:
         return {key: map_tree(function, value) for key, value in tree.items()}
     if isinstance(tree, tuple | list):
@@ -29,13 +29,15 @@ def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def rebuild(tree: Any, values: list[Any]) -> Any:
-    """The same containers, with these leaves."""
+    """Return the same containers, with these leaves."""
     rest: Iterator[Any] = iter(values)
     return map_tree(lambda leaf: next(rest), tree)
 
 
 def spread(prefix: Any, tree: Any, is_leaf: Callable[[Any], bool], what: str) -> list[Any]:
-    """For each leaf of ``tree``, what ``prefix`` says of it: itself, or of a container around it.
+    """Return for each leaf of ``tree`` its entry in ``prefix``.
+
+    Its own, or that of a container around it.
 
     Raises ArgumentError, which begins with ``what``, if their containers differ.
     """
@@ -56,7 +58,9 @@ def spread(prefix: Any, tree: Any, is_leaf: Callable[[Any], bool], what: str) ->
 
 
 def leaves_as_in(tree: Any, other: Any) -> list[Any] | None:
-    """The leaves of ``other``, in the order of those of ``tree``; None if their containers differ.
+    """Return the leaves of ``other``, in the order of those of ``tree``.
+
+    None if their containers differ.
 
     A dict's keys may be in another order.
     """
@@ -78,7 +82,7 @@ def leaves_as_in(tree: Any, other: Any) -> list[Any] | None:
 
 
 def describe(tree: Any) -> str:
-    """Containers and leaves, without their contents: ``(Tensor, [Tensor])``."""
+    """Describe containers and leaves, without their contents: ``(Tensor, [Tensor])``."""
     if type(tree) is dict:
         return "{" + ", ".join(f"{key!r}: {describe(v)}" for key, v in tree.items()) + "}"
     if isinstance(tree, tuple | list):

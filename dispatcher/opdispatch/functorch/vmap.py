@@ -31,7 +31,7 @@ def vmap(
     *,
     chunk_size: int | None = None,
 ) -> Callable[..., Any]:
-    """A function of batches: ``func`` of each sample, all of them at once.
+    """Return a function of batches: ``func`` of each sample, all of them at once.
 
     ``in_dims`` says of each positional argument which of its dimensions is that of the samples,
     counted from the end if it is negative; None, that all samples have the same. It is one number
@@ -101,7 +101,9 @@ def _run(
     randomness: str,
     name: str,
 ) -> tuple[list[Any], list[int | None], Any]:
-    """The results with the batch in front, where it belongs in each, and their containers."""
+    """Return the results with the batch in front, the place of the batch in each, and their
+    containers.
+    """
     layer = VmapLayer(next_level(), batch_size, randomness)
     with pushed(layer):
         batched = [
@@ -156,7 +158,7 @@ def _is_dim(value: Any) -> bool:
 
 
 def _in_dims(in_dims: Dims, args: tuple[Any, ...], given: list[Any], name: str) -> list[int | None]:
-    """For each tensor, the dimension of the samples, counted from the front."""
+    """Return for each tensor the dimension of the samples, counted from the front."""
     if not given:
         raise ArgumentError(
             f"vmap({name}) was called without positional arguments, and has no batch to go along",

@@ -118,7 +118,7 @@ class VmapLayer(DynamicLayer):
         return plan.call(args)
 
     def _process_random(self, op: OperatorHandle, stack: list[Any]) -> None:
-        """A random operator without a rule of its own: as ``randomness`` says."""
+        """Run a random operator without a rule of its own as ``randomness`` says."""
         randomness, facts = self.info.randomness, {"operator": str(op.name)}
         frame = TOP.get()
         assert frame is not None, "a level that is asked is on the stack"

@@ -11,7 +11,9 @@ from opdispatch.schema.function_schema import FunctionSchema
 def original_of_write(
     schema: FunctionSchema, place: int, returned: Any, below: Sequence[Any], given: Sequence[Any]
 ) -> Any:
-    """The argument that the return at ``place`` is: as it was ``given``, not what is ``below``.
+    """Return the argument that the return at ``place`` is.
+
+    As it was ``given``, not as it is ``below``.
 
     It is the one that is returned; or, of a kernel that returns something else, the one whose turn
     it is.

@@ -187,17 +187,20 @@ _PARTS: dict[DispatchKey, tuple[DispatchKey, BackendComponent]] = {
 
 
 def is_alias_key(key: DispatchKey) -> bool:
-    """Whether ``key`` is shorthand for several runtime keys."""
+    """Return whether ``key`` is shorthand for several runtime keys."""
     return DispatchKey.StartOfAliasKeys <= key <= DispatchKey.EndOfAliasKeys
 
 
 def is_per_backend_functionality(key: DispatchKey) -> bool:
-    """Whether each backend has a runtime key of its own for ``key``."""
+    """Return whether each backend has a runtime key of its own for ``key``."""
     return key in PER_BACKEND_FUNCTIONALITIES
 
 
 def to_functionality_key(key: DispatchKey) -> DispatchKey:
-    """The functionality that ``key`` belongs to; an alias belongs to none (``Undefined``)."""
+    """Return the functionality that ``key`` belongs to.
+
+    An alias belongs to none (``Undefined``).
+    """
     if key in FUNCTIONALITY_BIT:
         return key
     if key in _PARTS:
@@ -209,13 +212,13 @@ def to_functionality_key(key: DispatchKey) -> DispatchKey:
 
 
 def to_backend_component(key: DispatchKey) -> BackendComponent | None:
-    """The backend of a runtime key; None for every other key."""
+    """Return the backend of a runtime key; None for every other key."""
     parts = _PARTS.get(key)
     return parts[1] if parts else None
 
 
 def to_runtime_key(functionality: DispatchKey, backend: BackendComponent | None) -> DispatchKey:
-    """The key of ``functionality`` on ``backend``.
+    """Return the key of ``functionality`` on ``backend``.
 
     Without a backend, a per-backend functionality gives its start-of-backends marker; any
     other functionality is its own runtime key.
@@ -228,7 +231,7 @@ def to_runtime_key(functionality: DispatchKey, backend: BackendComponent | None)
 
 
 def parse_dispatch_key(name: str) -> DispatchKey:
-    """The key of that name, names of older releases included.
+    """Return the key of that name, names of older releases included.
 
     Raises DispatchKeyError if there is none. PyTorch's parser (``c10::parseDispatchKey``)
     refuses the older names, and 42 runtime keys that it has; this one takes every name.
@@ -260,5 +263,8 @@ def key_of(key: str | DispatchKey) -> DispatchKey:
 
 
 def key_of_device_type(name: str) -> DispatchKey:
-    """The key of a device type such as ``cuda``, or of its own name. Raises DispatchKeyError."""
+    """Return the key of a device type such as ``cuda``, or of its own name.
+
+    Raises DispatchKeyError.
+    """
     return parse_dispatch_key(_KEY_NAMES_OF_TYPES.get(name, name))

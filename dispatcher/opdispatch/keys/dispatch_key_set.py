@@ -35,7 +35,7 @@ _FULL = (1 << FUNCTIONALITY_BIT[DispatchKey.ORT]) - 1
 
 
 def bits_of_key(key: DispatchKey | str) -> int:
-    """The bits that ``key`` has in a set: none for Undefined and for an alias.
+    """Return the bits that ``key`` has in a set: none for Undefined and for an alias.
 
     Raises DispatchKeyError if it is a string, and no key has that name.
     """
@@ -70,7 +70,7 @@ class DispatchKeySet:
     bits: int
 
     def __init__(self, bits: int | DispatchKey | BackendComponent | str = 0) -> None:
-        """The set of a word, or of one key, by its name or not, or of one backend bit.
+        """Create the set of a word, of one key or its name, or of one backend bit.
 
         Raises ValueError if the word has more than 64 bits, DispatchKeyError if no key has the
         name.
@@ -83,7 +83,7 @@ class DispatchKeySet:
 
     @classmethod
     def of(cls, *keys: DispatchKey | BackendComponent | str) -> DispatchKeySet:
-        """The set of the given keys and backend bits."""
+        """Return the set of the given keys and backend bits."""
         bits = 0
         for key in keys:
             bits |= _word_of(key)
@@ -91,7 +91,7 @@ class DispatchKeySet:
 
     @classmethod
     def full(cls) -> DispatchKeySet:
-        """Every bit that PyTorch 2.13 has (``DispatchKeySet::FULL``)."""
+        """Return the set with every bit that PyTorch 2.13 has (``DispatchKeySet::FULL``)."""
         return cls(_FULL)
 
     @classmethod
@@ -105,11 +105,11 @@ class DispatchKeySet:
 
     @classmethod
     def from_raw_repr(cls, bits: int) -> DispatchKeySet:
-        """The set of that word. Raises ValueError if it has more than 64 bits."""
+        """Return the set of that word. Raises ValueError if it has more than 64 bits."""
         return cls(bits)
 
     def raw_repr(self) -> int:
-        """The set as a 64-bit word."""
+        """Return the set as a 64-bit word."""
         return self.bits
 
     def __or__(self, other: DispatchKeySet) -> DispatchKeySet:
@@ -122,7 +122,7 @@ class DispatchKeySet:
         return DispatchKeySet(self.bits ^ other.bits)
 
     def __sub__(self, other: DispatchKeySet) -> DispatchKeySet:
-        """``self`` without the functionalities of ``other``.
+        """Return ``self`` without the functionalities of ``other``.
 
         See Note [Subtraction keeps the backend].
         """
@@ -135,32 +135,35 @@ class DispatchKeySet:
         return self.has(key)
 
     def add(self, key: DispatchKey | str) -> DispatchKeySet:
-        """``self`` with ``key`` as well."""
+        """Return ``self`` with ``key`` as well."""
         return DispatchKeySet(self.bits | bits_of_key(key))
 
     def remove(self, key: DispatchKey | str) -> DispatchKeySet:
-        """``self`` without the functionality of ``key``; backend bits stay."""
+        """Return ``self`` without the functionality of ``key``; backend bits stay."""
         return DispatchKeySet(self.bits & (~bits_of_key(key) | BACKEND_MASK))
 
     def remove_backend(self, backend: BackendComponent) -> DispatchKeySet:
-        """``self`` without the bit of ``backend``."""
+        """Return ``self`` without the bit of ``backend``."""
         return DispatchKeySet(self.bits & ~(1 << backend))
 
     def has(self, key: DispatchKey | str) -> bool:
-        """Whether every bit of ``key`` is set; so it is true for Undefined and for aliases."""
+        """Return whether every bit of ``key`` is set.
+
+        So it is true for Undefined and for aliases.
+        """
         bits = bits_of_key(key)
         return self.bits & bits == bits
 
     def has_backend(self, backend: BackendComponent) -> bool:
-        """Whether the bit of ``backend`` is set."""
+        """Return whether the bit of ``backend`` is set."""
         return bool(self.bits >> backend & 1)
 
     def has_all(self, other: DispatchKeySet) -> bool:
-        """Whether every bit of ``other`` is set."""
+        """Return whether every bit of ``other`` is set."""
         return self.bits & other.bits == other.bits
 
     def has_any(self, other: DispatchKeySet) -> bool:
-        """Whether any bit of ``other`` is set."""
+        """Return whether any bit of ``other`` is set."""
         return self.bits & other.bits != 0
 
     @property
@@ -191,7 +194,10 @@ class DispatchKeySet:
         return offset + max((self.bits & mask).bit_length() - 1, 0)
 
     def __iter__(self) -> Iterator[DispatchKey]:
-        """The runtime keys from lowest to highest; a per-backend one for each backend bit."""
+        """Iterate over the runtime keys from lowest to highest.
+
+        A per-backend one for each backend bit.
+        """
         for functionality in FUNCTIONALITIES:
             if not self.bits >> FUNCTIONALITY_BIT[functionality] & 1:
                 continue
@@ -209,7 +215,7 @@ class DispatchKeySet:
 
 
 def _lay_out_table() -> tuple[tuple[tuple[int, int], ...], tuple[DispatchKey, ...]]:
-    """Give every runtime key a slot: one a functionality, or one for each backend.
+    """Assign every runtime key a slot: one a functionality, or one for each backend.
 
     Returns, for each functionality counted from 1 (0 is Undefined), the offset of its first
     slot and the mask of the bits that choose among its slots; and the key of each slot.
@@ -275,17 +281,17 @@ _WITHOUT_MAPPED_BACKEND = (BackendComponent.HIP, BackendComponent.VE, BackendCom
 
 
 def get_runtime_dispatch_key_set(key: DispatchKey) -> DispatchKeySet:
-    """The runtime keys that ``key`` stands for: several for an alias, else itself."""
+    """Return the runtime keys that ``key`` stands for: several for an alias, else itself."""
     return ALIAS_KEYSETS[key] if is_alias_key(key) else DispatchKeySet.of(key)
 
 
 def is_included_in_alias(key: DispatchKey, alias: DispatchKey) -> bool:
-    """Whether a kernel for ``alias`` may fill the slot of ``key``; never for Undefined."""
+    """Return whether a kernel for ``alias`` may fill the slot of ``key``; never for Undefined."""
     return key is not _K.Undefined and not is_alias_key(key) and ALIAS_KEYSETS[alias].has(key)
 
 
 def get_backend_key_set_from_autograd(key: DispatchKey) -> DispatchKeySet:
-    """The backend keys whose autograd ``key`` is.
+    """Return the backend keys whose autograd key is ``key``.
 
     Empty for keys that are no Autograd keys, and for AutogradHIP, AutogradVE and AutogradMTIA,
     as in PyTorch (``c10::getBackendKeySetFromAutograd``).

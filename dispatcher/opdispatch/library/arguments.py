@@ -1,4 +1,4 @@
-"""What a library is told, in the terms of the dispatcher."""
+"""Arguments of a library's methods, converted to those of the dispatcher."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opdispatch.tensors.tensor import handles_operators
 
 
 def namespace_of(qualname: object) -> str:
-    """That of an operator's name. Raises SchemaError for a name without."""
+    """Return the namespace of an operator's name. Raises SchemaError for a name without."""
     namespace, colons, _ = str(qualname).partition("::")
     if not colons or not isinstance(qualname, str):
         raise SchemaError(f"the name of an operator looks like 'namespace::name', not {qualname!r}")
@@ -19,7 +19,7 @@ def namespace_of(qualname: object) -> str:
 
 
 def kernel_of(fn: Callable[..., Any] | KernelFunction, *, with_keyset: bool) -> KernelFunction:
-    """The kernel that is registered for a function. Raises KernelTypeError."""
+    """Return the kernel that is registered for a function. Raises KernelTypeError."""
     if isinstance(fn, KernelFunction):
         return fn
     if fn is fallthrough_kernel:

@@ -20,7 +20,9 @@ def register_autocast(
     *,
     lib: Library | None = None,
 ) -> RegistrationHandle:
-    """Have `autocast` cast the tensors of an operator: its kernel for the device's Autocast key.
+    """Register the casts of an operator's tensors in `autocast`.
+
+    A kernel for the device's Autocast key.
 
     In a block, floating-point tensors of ``device_type`` but those of float64 are cast to the dtype
     ``cast_inputs``, and the operator runs with autocast off. ``op`` is an operator, its name,

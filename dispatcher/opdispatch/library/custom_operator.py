@@ -262,7 +262,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
         return register_vmap(self._name, func, lib=self._library)
 
     def register_autocast(self, device_type: str, cast_inputs: Any, /) -> None:
-        """Have autocast cast its tensors: see ``register_autocast``."""
+        """Register the casts of its tensors in autocast: see ``register_autocast``."""
         register_autocast(self._name, device_type, cast_inputs, lib=self._library)
 
     @typing.overload
@@ -274,7 +274,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
     def register_torch_dispatch(
         self, torch_dispatch_class: type, fn: Callable[..., Any] | None = None, /
     ) -> Any:
-        """Have modes or tensors of a class handle it otherwise, also as a decorator.
+        """Register a function that handles it for modes or tensors of a class, also as a decorator.
 
         See ``register_torch_dispatch``. A function that was registered before is replaced.
         """
@@ -292,7 +292,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
 
     @contextmanager
     def set_kernel_enabled(self, device_type: str, enabled: bool = True) -> Iterator[None]:
-        """A block in which the kernel for a type of devices is on, or off, for all threads.
+        """Switch the kernel for a type of devices on, or off, in the block, for all threads.
 
         While it is off, the function that ``custom_op`` was given runs in its place. Logs a warning
         where there is no such kernel, and where it is on, or off, already.
@@ -344,8 +344,9 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
 
 
 def _trivial_fake(schema: FunctionSchema, tags: Sequence[str]) -> Callable[..., Any] | None:
-    """The kernel for tensors without elements, if it is known: of nothing to return, or of what is
-    written to.
+    """Return the fake kernel if it is known.
+
+    Of an operator that returns nothing, or what it writes to.
     """
     if not schema.returns:
         return lambda *args, **kwargs: None

@@ -66,7 +66,7 @@ def infer_schema(
     op_name: str | None = None,
     tags: str | Sequence[str] | None = (),
 ) -> str:
-    """The schema of an operator whose kernel is ``fn``, from its annotations and defaults.
+    """Infer the schema of an operator whose kernel is ``fn`` from its annotations and defaults.
 
     ``mutates_args`` names the tensor arguments that the function writes to, or is ``"unknown"``:
     then it may write to all of them. Without ``op_name`` the text begins with the bracket. With the
@@ -96,7 +96,7 @@ def _kind_of(
     tags: str | Sequence[str],
     mutates_args: str | Iterable[str],
 ) -> str:
-    """The tag that says what the function returns, or none: ""."""
+    """Return the tag that says what the function returns; "" if there is none."""
     kinds = [tag for tag in RETURNS_WRITTEN if tag in tags_of(tags)]
     if len(kinds) > 1:
         raise _error(fn, signature, "no operator has the tags 'out' and 'inplace'")
@@ -108,7 +108,7 @@ def _kind_of(
 def _mutated_names(
     fn: Callable[..., Any], signature: inspect.Signature, mutates_args: str | Iterable[str]
 ) -> frozenset[str] | None:
-    """The names of the parameters that are written to; None: all tensors."""
+    """Return the names of the parameters that are written to; None means all tensors."""
     if mutates_args == UNKNOWN:
         return None
     if isinstance(mutates_args, str):
@@ -154,7 +154,7 @@ class _Inference:
         return _error(self._fn, self._signature, what)
 
     def argument_text(self, place: int, parameter: inspect.Parameter) -> str:
-        """The parameter as an argument of the schema."""
+        """Return the parameter as an argument of the schema."""
         what = f"parameter {parameter.name!r}"
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise self.error(f"{what} is {parameter.kind.description}, which no schema can express")
@@ -176,7 +176,7 @@ class _Inference:
         return f"{text}={self._default_text(type_, parameter.default, what)}"
 
     def returns_text(self) -> str:
-        """The return annotation as the returns of the schema."""
+        """Return the return annotation as the returns of the schema."""
         annotation = self._resolve(self._signature.return_annotation, "the return")
         if annotation is inspect.Signature.empty:
             raise self.error("the return has no annotation (-> None if it returns nothing)")
@@ -190,7 +190,10 @@ class _Inference:
         return str(self._type_of(annotation, "the return"))
 
     def written_text(self, kind: str) -> str:
-        """The returns of an operator with the tag ``kind``: what it writes to, in that order."""
+        """Return the returns of an operator with the tag ``kind``.
+
+        Its written arguments, in that order.
+        """
         written = list(self._written)
         if not written:
             raise self.error(
@@ -207,7 +210,7 @@ class _Inference:
         return aliased if len(written) == 1 else f"({aliased})"
 
     def _resolve(self, annotation: Any, what: str) -> Any:
-        """The annotation itself for one that is written as a string."""
+        """Return the annotation, evaluated if it is written as a string."""
         if isinstance(annotation, typing.ForwardRef):
             annotation = annotation.__forward_arg__
         if not isinstance(annotation, str):
@@ -286,7 +289,7 @@ def _text_of(value: Any) -> str:
 
 
 def _write_alias(type_: SchemaType, alias_set: str) -> AliasInfo | None:
-    """The annotation of an argument of that type that is written to; None without a tensor."""
+    """Return the annotation of a written argument of that type; None without a tensor."""
     match type_:
         case OptionalType(element):
             return _write_alias(element, alias_set)

@@ -47,7 +47,7 @@ _ANY = "_"  # the namespace of a library that registers fallbacks for all operat
 
 
 def default_dispatcher() -> Dispatcher:
-    """The dispatcher of this process, which ``Library`` and ``ops`` use."""
+    """Return the dispatcher of this process, which ``Library`` and ``ops`` use."""
     return _default_dispatcher
 
 
@@ -279,7 +279,7 @@ class Library:
         self._unload_hooks.run()
 
     def on_unload(self, fn: Callable[[], Any]) -> Callable[[], Any]:
-        """Have ``fn()`` called once when the library goes: to close files, or to release a device.
+        """Call ``fn()`` once when the library is unloaded: to close files, or to release a device.
 
         In process, that is when it is closed. In a service it is when the library has been
         unloaded or a new version has taken its place, and its last call has ended; and when the
@@ -316,7 +316,10 @@ class Library:
         return handle
 
     def _choose_key(self, dispatch_key: str | DispatchKey) -> DispatchKey:
-        """The key of a kernel: what is given, or else the library's. They must not differ."""
+        """Return the key of a kernel: the one given, or else the library's.
+
+        They must not differ.
+        """
         key = key_of(dispatch_key)
         if key and self.dispatch_key and key is not self.dispatch_key:
             raise DispatchKeyError(

@@ -8,7 +8,7 @@ Note [What attributes remember]
     handle. A packet that a namespace makes for an operator with one overload has its call compiled
     for that overload's schema; for one with several, for the overload that is tried first, if types
     can say that it takes the arguments. Both forget as soon as an overload of that name comes or
-    goes: ``Ops`` listens to the dispatcher, is told with the registration mutex held, and whatever
+    goes: ``Ops`` listens to the dispatcher, is called with the registration mutex held, and what
     is kept is looked up with the mutex held. So nothing that is kept can be older than the last
     change. A compiled packet that has forgotten does not learn again, since the next overload may
     have another schema: it goes on without compiled code.
@@ -44,7 +44,9 @@ class OpOverloadPacket:
         self._kept: set[str] = set()  # the overloads that are attributes
 
     def __eq__(self, other: object) -> bool:
-        """Whether it is of the same operators: one from before an overload came or went is."""
+        """Return whether both are of the same operators, even if an overload came or went in
+        between.
+        """
         if not isinstance(other, OpOverloadPacket):
             return NotImplemented
         return self._dispatcher is other._dispatcher and self._name == other._name
@@ -77,7 +79,10 @@ class OpOverloadPacket:
         return OpOverloadPacket.__call__(self, *args, *others, **named)
 
     def _interpret_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A call in readable steps; what compiled packets do whenever they are in doubt."""
+        """Call the operator in readable steps.
+
+        Compiled packets do so whenever they are in doubt.
+        """
         single = self._single
         if single is not None:
             return single(*args, **kwargs)
@@ -97,7 +102,7 @@ class OpOverloadPacket:
     def _choose_by_types(
         self, names: Sequence[OperatorName], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> OperatorHandle:
-        """The overload for these; kept if it is the one for all of their types.
+        """Return the overload for these arguments; cached if it is the one for all of their types.
 
         The caller holds publications.
         """
@@ -139,7 +144,7 @@ class OpOverloadPacket:
         self.__class__ = OpOverloadPacket  # what was compiled has another schema's parameters
 
     def overloads(self) -> list[str]:
-        """The names of its overloads; ``"default"`` for the one without a name."""
+        """Return the names of its overloads; ``"default"`` for the one without a name."""
         names = self._dispatcher.overloads(self._name)
         return [name.overload_name or "default" for name in names]
 
@@ -200,7 +205,7 @@ class OpOverloadPacket:
 
 
 def _first(names: Sequence[OperatorName]) -> OperatorName:
-    """The overload that is tried before all others."""
+    """Return the overload that is tried before all others."""
     return next((name for name in names if not name.overload_name), names[0])
 
 
@@ -214,7 +219,7 @@ def _types_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[type | st
 
 
 def _make_packet(dispatcher: Dispatcher, name: str) -> OpOverloadPacket:
-    """A packet, compiled if it can be. The caller holds the mutex."""
+    """Return a packet, compiled if it can be. The caller holds the mutex."""
     names = dispatcher.overloads(name)
     handle = dispatcher.find_schema(_first(names))
     is_only = len(names) == 1

@@ -54,7 +54,7 @@ _OF_NUMBERS = (SCALAR, INT, SYM_INT, FLOAT, COMPLEX, BOOL)
 
 
 def takes_always(schema: FunctionSchema, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether it takes arguments of these types, whatever their values are."""
+    """Return whether the schema accepts arguments of these types, whatever their values are."""
     pairs = _pairs(schema, args, kwargs)
     return pairs is not None and all(_always(kind, type(value)) for kind, value in pairs)
 
@@ -62,7 +62,7 @@ def takes_always(schema: FunctionSchema, args: Sequence[Any], kwargs: Mapping[st
 def takes_never(
     schema: FunctionSchema, args: Sequence[Any], kwargs: Mapping[str, Any], *, of_numbers: bool
 ) -> bool:
-    """Whether it takes no arguments of these types, whatever their values are.
+    """Return whether the schema accepts no arguments of these types, whatever their values are.
 
     Where an array could count as a number, one of one element could: only with ``of_numbers``.
     """
@@ -103,7 +103,7 @@ def _never(kind: SchemaType, given: type, of_numbers: bool) -> bool:
 
 
 def any_could_be_number(values: Iterable[Any]) -> bool:
-    """Whether an array among them counts as a number, too."""
+    """Return whether an array among the values counts as a number, too."""
     for value in values:  # on the way of each call that asks: no generator
         cls = type(value)
         if (cls is np.ndarray and value.size == 1) or (cls is Tensor and value.size in (1, None)):

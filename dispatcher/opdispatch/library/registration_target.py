@@ -33,18 +33,18 @@ class OperatorDefinition(ABC):
 
     @abstractmethod
     def register_fake(self, fn: Any, /) -> Any:
-        """Say what it returns without elements."""
+        """Register a kernel for tensors without elements."""
 
     @abstractmethod
     def register_torch_dispatch(self, *args: Any) -> Any:
-        """Say what a mode or class does with it."""
+        """Register a function that a mode or class handles it by."""
 
 
 DEFINITIONS: dict[str, OperatorDefinition] = {}
 """The definitions that stand, by name. Guarded by the dispatcher's mutex."""
 
 OperatorLike = str | OperatorHandle | OperatorDefinition
-"""What registrations are for: an operator, its name, or its definition."""
+"""Target of registrations: an operator, its name, or its definition."""
 
 
 def name_of(op: OperatorLike) -> str:

@@ -1,4 +1,4 @@
-"""What a kernel of ``custom_op`` may return: new memory, or just the arguments that it writes to.
+"""Checks of results of ``custom_op``: new memory, or just the arguments that it writes to.
 
 Mirrors the checks of ``backend_impl`` in ``torch/_library/custom_ops.py``.
 """

@@ -27,7 +27,8 @@ from opdispatch.library.library import default_dispatcher
 def get_kernel(
     op: str | OperatorHandle | CustomOpDef[..., Any], dispatch_key: str | DispatchKey
 ) -> SafeKernelFunction:
-    """The kernel that a call of an operator arrives at for a runtime key, fallbacks included.
+    """Return the kernel that a call of an operator arrives at for a runtime key, fallbacks
+    included.
 
     It stays that kernel when others cover it: so one that covers it may call it. ``op`` is an
     operator or its name, ``"array::add.Tensor"``. Raises OperatorNotFoundError, DispatchKeyError

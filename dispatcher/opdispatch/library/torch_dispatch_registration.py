@@ -37,7 +37,7 @@ def register_torch_dispatch(
     *,
     lib: Library | None = None,
 ) -> Any:
-    """Have calls of an operator handled by a function, where modes or tensors of a class are asked.
+    """Register a function that handles an operator's calls for modes or tensors of a class.
 
     ``func(mode, func, types, args, kwargs)`` is called in the place of the ``__torch_dispatch__``
     of a TorchDispatchMode of just that class, and ``func(cls, func, types, args, kwargs)`` in that

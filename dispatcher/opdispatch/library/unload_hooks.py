@@ -29,7 +29,7 @@ class UnloadHooks:
             collected.append(self)
 
     def add(self, function: Callable[[], object]) -> bool:
-        """Have a function called by ``run``; False if that has been."""
+        """Add a function that ``run`` calls; return False if that has run."""
         with self._lock:
             if not self._has_run:
                 self._functions.append(function)

@@ -1,11 +1,11 @@
-"""What is switched on for the running task: key sets, guards, modes, what is traced.
+"""State of the running task: key sets, guards, modes, traces.
 
 operator                what lower floors know of operators
 higher_floors           what lower floors call of higher ones
 caller_frames           the lines of Python that have called an operator
 deprecation             warnings about names that a later version removes
 trace_line              one step of a call, as it is shown
-call_observer           what is told of calls
+call_observer           observer of calls: a profiler
 local_dispatch_key_set  keys that are included and excluded
 dispatch_trace          showing and capturing the steps of calls
 observed_range          a range of code for observers

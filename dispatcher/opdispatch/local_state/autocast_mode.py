@@ -59,7 +59,7 @@ class AutocastState(NamedTuple):
     dtypes: MappingProxyType[str, Any]
     cache_enabled: bool
     cache: CastCache | None
-    """What was cast since the outermost block began; None outside of all blocks."""
+    """Casts since the outermost block began; None outside of all blocks."""
     nesting: int = 0
     """How many blocks the task is in, in whatever order they end."""
 
@@ -75,7 +75,7 @@ AUTOCAST_STATE: ContextVar[AutocastState] = ContextVar(
 
 
 def autocast_key(device_type: str) -> DispatchKey:
-    """The Autocast key of a device type. Raises ArgumentError if there is none."""
+    """Return the Autocast key of a device type. Raises ArgumentError if there is none."""
     key = _KEYS.get(device_type)
     if key is None:
         raise ArgumentError(
@@ -86,7 +86,7 @@ def autocast_key(device_type: str) -> DispatchKey:
 
 
 def dtype_to_cast_to(dtype: Any) -> np.dtype[Any]:
-    """The dtype given. Raises ArgumentError if it is none of numbers."""
+    """Return the given dtype. Raises ArgumentError if it is none of numbers."""
     try:
         found: np.dtype[Any] = np.dtype(dtype)
     except (TypeError, ValueError):
@@ -99,19 +99,21 @@ def dtype_to_cast_to(dtype: Any) -> np.dtype[Any]:
 
 
 def is_autocast_enabled(device_type: str) -> bool:
-    """Whether calls with tensors of ``device_type`` visit their Autocast key in this task."""
+    """Return whether autocast is enabled for ``device_type`` in this task."""
     return not local_dispatch_key_set()[1].has(autocast_key(device_type))
 
 
 def get_autocast_dtype(device_type: str) -> np.dtype[Any]:
-    """The dtype that a kernel for the Autocast key of ``device_type`` casts to in this task."""
+    """Return the dtype that autocast for ``device_type`` casts to in this task."""
     autocast_key(device_type)
     dtype: np.dtype[Any] = AUTOCAST_STATE.get().dtypes[device_type]
     return dtype
 
 
 def is_autocast_cache_enabled() -> bool:
-    """Whether leaves that require gradients are cast once in the outermost block of this task."""
+    """Return whether leaves that require gradients are cast once in the outermost block of this
+    task.
+    """
     return AUTOCAST_STATE.get().cache_enabled
 
 
@@ -123,7 +125,7 @@ def clear_autocast_cache() -> None:
 
 
 def autocast_dtypes_of_task() -> dict[str, np.dtype[Any]]:
-    """The dtypes that this task casts to, by device type: where it casts, and not to the usual."""
+    """Return the non-default dtypes that this task casts to, by device type."""
     excluded = local_dispatch_key_set()[1]
     dtypes = AUTOCAST_STATE.get().dtypes
     return {
@@ -135,7 +137,7 @@ def autocast_dtypes_of_task() -> dict[str, np.dtype[Any]]:
 
 @contextmanager
 def with_autocast_dtypes(dtypes: Mapping[str, np.dtype[Any]]) -> Iterator[None]:
-    """A block in which another task's dtypes are those of this one: for what it has called here."""
+    """Use another task's dtypes in the block: for calls that it makes here."""
     whole = MappingProxyType({**_DEFAULT.dtypes, **dtypes})
     token = AUTOCAST_STATE.set(AutocastState(whole, cache_enabled=True, cache={}, nesting=1))
     try:
@@ -208,12 +210,12 @@ class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
             self._set(off, dtype, state.cache_enabled, now.nesting - 1)
 
     def clone(self) -> autocast:
-        """A new one of the same arguments."""
+        """Return a new one with the same arguments."""
         return autocast(self._device_type, self._dtype, self._enabled, self._cache_enabled)
 
 
 def _is_supported(device_type: str, dtype: np.dtype[Any]) -> bool:
-    """Whether that can be cast to; warns if not."""
+    """Return whether casts to that dtype are supported; warn if not."""
     if device_type in _ANY_DTYPE or dtype in _SUPPORTED:
         return True
     warnings.warn(

@@ -20,7 +20,10 @@ _REGISTERING = re.compile(
 
 
 def caller_lines(most: int) -> tuple[str, ...]:
-    """Who calls, the nearest first: ``train.py(12): step``. At most so many lines."""
+    """Return at most ``most`` callers, the nearest first: ``train.py(12): step``.
+
+    At most so many lines.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and is_between(frame):
         frame = frame.f_back
@@ -41,7 +44,7 @@ def warn_caller(text: str, category: type[Warning]) -> None:
 
 
 def caller_site() -> str:
-    """Where something is registered, "FILE:LINE": the nearest frame outside of what registers."""
+    """Return the site of a registration, "FILE:LINE": the nearest frame outside of this package."""
     frame = sys._getframe(1)
     while _registers(frame) and frame.f_back is not None:
         frame = frame.f_back
@@ -53,7 +56,7 @@ def _registers(frame: FrameType) -> bool:
 
 
 def is_between(frame: FrameType) -> bool:
-    """Whether a frame is one of this distribution, or of what runs its generators."""
+    """Return whether a frame is of this distribution, or of the code that runs its generators."""
     filename = frame.f_code.co_filename
     module = str(frame.f_globals.get("__name__", ""))
     return (

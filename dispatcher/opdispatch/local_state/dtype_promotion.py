@@ -39,5 +39,5 @@ class numpy_dtype_promotion(ModeDecorator):  # noqa: N801 - a mode, as no_grad i
         NUMPY_PROMOTION.set(self._previous.pop())
 
     def clone(self) -> Self:
-        """A new one."""
+        """Return a new instance."""
         return type(self)(self._enabled)

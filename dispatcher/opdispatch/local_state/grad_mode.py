@@ -42,12 +42,12 @@ AUTOGRAD_STATE: ContextVar[AutogradState] = ContextVar(
 
 
 def is_grad_enabled() -> bool:
-    """Whether the current task records gradients."""
+    """Return whether the current task records gradients."""
     return AUTOGRAD_STATE.get().grad_mode
 
 
 def is_inference_mode_enabled() -> bool:
-    """Whether the current task is in inference mode."""
+    """Return whether the current task is in inference mode."""
     return AUTOGRAD_STATE.get().inference_mode
 
 
@@ -77,14 +77,14 @@ class _FixedGradMode(_GradMode):
     MODE: ClassVar[bool]
 
     def __new__(cls, function: Callable[..., Any] | None = None) -> Any:
-        """``@no_grad`` decorates, like ``@no_grad()``."""
+        """Create the mode; ``@no_grad`` decorates, like ``@no_grad()``."""
         return super().__new__(cls) if function is None else cls()(function)
 
     def __init__(self) -> None:
         super().__init__(self.MODE)
 
     def clone(self) -> Self:
-        """A new one."""
+        """Return a new instance."""
         mode: Self = type(self)()
         return mode
 
@@ -119,12 +119,12 @@ class set_grad_enabled(_GradMode):  # noqa: N801 - PyTorch's name
         return self
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, with the mode set for each call."""
+        """Return ``function``, with the mode set for each call."""
         _set_grad_mode(self._before)
         return super().__call__(function)
 
     def clone(self) -> set_grad_enabled:
-        """A new one, which sets the mode."""
+        """Return a new instance, which sets the mode."""
         return set_grad_enabled(self._mode)
 
 
@@ -135,7 +135,7 @@ class inference_mode(ModeDecorator):  # noqa: N801 - PyTorch's name
     """
 
     def __new__(cls, mode: bool | Callable[..., Any] = True) -> Any:
-        """``@inference_mode`` works without parentheses."""
+        """Create the mode; ``@inference_mode`` works without parentheses."""
         return super().__new__(cls) if isinstance(mode, bool) else cls()(mode)
 
     def __init__(self, mode: bool = True) -> None:
@@ -160,6 +160,6 @@ class inference_mode(ModeDecorator):  # noqa: N801 - PyTorch's name
         guard.__exit__(*exc)
 
     def clone(self) -> inference_mode:
-        """A new one of the same mode."""
+        """Return a new instance of the same mode."""
         mode: inference_mode = inference_mode(self._mode)
         return mode

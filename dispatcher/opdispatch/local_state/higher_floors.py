@@ -23,7 +23,10 @@ def fill_slots(
     vmap: Callable[[], Any],
     call_below_python: Callable[[], Any],
 ) -> None:
-    """Say how each is found: by functions that import it. To be called before any is asked for."""
+    """Set the functions that import each; to be called before any is used.
+
+    To be called before any is asked for.
+    """
     _slots.update(
         array_namespace=array_namespace,
         array_operators=array_operators,

@@ -55,12 +55,12 @@ class LocalState:
         _remove(id(self))  # a parameter, since at exit the globals may be gone before it
 
     def apply(self, bits: int) -> int:
-        """The keys of a call whose arguments have ``bits``."""
+        """Return the keys of a call whose arguments have ``bits``."""
         return apply_local_sets(self.included, self.excluded, bits)
 
 
 def apply_local_sets(included: int, excluded: int, bits: int) -> int:
-    """``LocalState.apply``, of a state with these sets."""
+    """Apply these sets to ``bits``, like ``LocalState.apply`` of a state that has them."""
     # See Note [Subtraction keeps the backend].
     return (bits | included) & (~excluded | BACKEND_MASK)
 
@@ -77,13 +77,13 @@ LOCAL_STATE: ContextVar[LocalState] = ContextVar(
 
 
 def local_dispatch_key_set() -> tuple[DispatchKeySet, DispatchKeySet]:
-    """The included and the excluded set of the current task."""
+    """Return the included and the excluded set of the current task."""
     state = LOCAL_STATE.get()
     return DispatchKeySet(state.included), DispatchKeySet(state.excluded)
 
 
 def local_dispatch_key_set_is_default() -> bool:
-    """Whether the keys of the current task's calls are what they are without any guard."""
+    """Return whether the keys of the current task's calls are unaffected by guards."""
     state = LOCAL_STATE.get()
     return state is DEFAULT_STATE or (
         state.included == DEFAULT_STATE.included and state.excluded == DEFAULT_STATE.excluded
@@ -91,12 +91,12 @@ def local_dispatch_key_set_is_default() -> bool:
 
 
 def tls_is_dispatch_key_included(key: DispatchKey | str) -> bool:
-    """Whether the current task adds ``key`` to its calls."""
+    """Return whether the current task includes ``key`` in its calls."""
     return local_dispatch_key_set()[0].has(key)
 
 
 def tls_is_dispatch_key_excluded(key: DispatchKey | str) -> bool:
-    """Whether the current task takes ``key`` from its calls."""
+    """Return whether the current task excludes ``key`` from its calls."""
     return local_dispatch_key_set()[1].has(key)
 
 
@@ -112,7 +112,7 @@ def tls_set_dispatch_key_included(key: DispatchKey | str, desired_state: bool) -
 
 
 def tls_set_dispatch_key_excluded(key: DispatchKey | str, desired_state: bool) -> None:
-    """The same for the excluded set."""
+    """Set whether ``key`` is in the excluded set of this task."""
     keys = local_dispatch_key_set()[1]
     if keys.has(key) != desired_state:
         keys = keys.add(key) if desired_state else keys.remove(key)

@@ -30,10 +30,10 @@ class ModeDecorator(ABC):
 
     @abstractmethod
     def clone(self) -> ModeDecorator:
-        """A new mode like this one, which has not been entered."""
+        """Return a new mode like this one, which has not been entered."""
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, run in this mode."""
+        """Return ``function``, run in this mode."""
         if inspect.isgeneratorfunction(function):
 
             @functools.wraps(function)
@@ -58,7 +58,7 @@ class ModeDecorator(ABC):
         return call
 
     def _stepwise(self, generator: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """``generator``, with the mode entered for each step and left while it waits."""
+        """Run ``generator`` with the mode entered for each step and left while it waits."""
         resume: Callable[[], Any] = functools.partial(next, generator)
         try:
             while True:

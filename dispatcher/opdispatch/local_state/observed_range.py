@@ -1,4 +1,4 @@
-"""A block that the observer of the task is told of, if there is one."""
+"""A block that the observer of the task records, if there is one."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class _Stack:
     def __init__(self, name: str, keys: DispatchKeySet, off_in_handlers: DispatchKeySet) -> None:
         self._entered: ContextVar[tuple[_Entered, ...]] = ContextVar(name, default=())
         self.keys = keys
-        """What is included while there is a mode."""
+        """Keys that are included while there is a mode."""
         self._off = off_in_handlers
 
     def modes(self) -> tuple[TorchDispatchMode, ...]:
@@ -64,7 +64,7 @@ class _Stack:
 
     @contextmanager
     def without_top(self) -> Iterator[TorchDispatchMode]:
-        """The topmost mode, which is not there in the block; the one below it is."""
+        """Take the topmost mode off in the block, and yield it; the one below is topmost."""
         *below, top = self._entered.get()
         included, excluded = local_dispatch_key_set()
         if not below:
@@ -158,7 +158,8 @@ class TorchDispatchMode:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """From ``__torch_dispatch__``: calls ``func``, with this mode on for what its kernel calls.
+        """Call ``func`` from ``__torch_dispatch__``, with this mode on for calls made by its
+        kernel.
 
         Where another mode or a class of tensors is asked next, it is an ordinary call.
         """
@@ -175,13 +176,16 @@ class TorchDispatchMode:
 
 
 def dispatch_modes(key: DispatchKey = _K.Python) -> tuple[TorchDispatchMode, ...]:
-    """The modes of this task that Python asks, or PreDispatch; the first to be asked is last."""
+    """Return the modes of this task at the key Python or PreDispatch.
+
+    The first to be called is last.
+    """
     return _STACKS[key].modes()
 
 
 @contextmanager
 def top_mode_off(key: DispatchKey) -> Iterator[TorchDispatchMode]:
-    """The mode that ``key`` asks first, which is off in the block."""
+    """Take the topmost mode at ``key`` off in the block, and yield it."""
     with _STACKS[key].without_top() as mode:
         yield mode
 

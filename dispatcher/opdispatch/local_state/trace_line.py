@@ -1,4 +1,4 @@
-"""What the dispatch trace is made of: a line for each kernel visited, and where lines go."""
+"""The dispatch trace: a line for each kernel visited, and the sink of lines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TraceSink(NamedTuple):
     takes_remote: bool = True
 
     def nested(self) -> TraceSink:
-        """The sink for calls made by the kernel whose line was the last."""
+        """Return the sink for calls made by the kernel of the last line."""
         return TraceSink(self.emit, self.depth + 1, self.takes_remote)
 
 
@@ -49,6 +49,8 @@ def print_line(line: TraceLine) -> None:
 
 
 def sink_from_environment() -> TraceSink | None:
-    """A printing sink if ``OPDISPATCH_SHOW_DISPATCH_TRACE`` is set to anything but "" or "0"."""
+    """Return a printing sink if ``OPDISPATCH_SHOW_DISPATCH_TRACE`` is set to anything but "" or
+    "0".
+    """
     wanted = os.environ.get("OPDISPATCH_SHOW_DISPATCH_TRACE", "") not in ("", "0")
     return TraceSink(print_line) if wanted else None

@@ -1,11 +1,11 @@
-"""Which traces are under way in a task, and what they are told.
+"""Traces under way in a task, and the calls that they record.
 
 Mirrors ``torch/csrc/jit/frontend/tracer.h``: while a task has a trace, the key Tracer is in its
 local included set, and the kernel there tells the trace of each call. While an operator runs, no
 trace is under way: what its kernels call, and what they read of tensors, is its own business.
 
-Traces nest, and each is told of everything. A new task begins with the traces of its creator, as
-with modes; when a trace has ended, it is told nothing more, wherever it is still noted.
+Traces nest, and each records every call. A new task begins with the traces of its creator, as
+with modes; a trace that has ended records nothing more, even in a task that still has it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Finish = Callable[[Any], None]
-"""Is told what a call has returned."""
+"""Called with the result of a call."""
 
 _TRACER = DispatchKeySet.of(DispatchKey.Tracer)
 
@@ -41,10 +41,10 @@ class TracerWarning(UserWarning):
 
 
 class Recorder(Protocol):
-    """Is told of calls."""
+    """Recorder of calls: a trace."""
 
     pre_dispatch: bool
-    """Whether it is told before any other key, and not by the key Tracer."""
+    """Whether it records calls before any other key, and not at the key Tracer."""
     is_over: bool
 
     def begin(
@@ -54,17 +54,17 @@ class Recorder(Protocol):
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Finish:
-        """A call begins; without a handle, of an operator that this process may not know."""
+        """Begin a call; without a handle, of an operator that this process may not know."""
 
     def knows(self, value: object) -> bool:
-        """Whether it is a tensor that the graph has: an input, or what a call returned."""
+        """Return whether it is a tensor that the graph has: an input, or a call's result."""
 
 
 _TRACES: ContextVar[tuple[Recorder, ...]] = ContextVar("opdispatch_traces", default=())
 
 
 def traces() -> tuple[Recorder, ...]:
-    """The traces of this task, outermost first; those that are over may be among them."""
+    """Return the traces of this task, outermost first; ended ones may be among them."""
     return _TRACES.get()
 
 
@@ -75,7 +75,7 @@ def keys_of_traces() -> DispatchKeySet:
 
 @contextmanager
 def tracing(recorder: Recorder) -> Iterator[None]:
-    """Tell the recorder of calls in the block."""
+    """Record the calls of the block by ``recorder``."""
     included, excluded = local_dispatch_key_set()
     if not recorder.pre_dispatch:
         included |= _TRACER
@@ -89,7 +89,7 @@ def tracing(recorder: Recorder) -> Iterator[None]:
 
 @contextmanager
 def without(recorder: Recorder) -> Iterator[None]:
-    """Tell the recorder nothing in the block; other traces of the task go on."""
+    """Stop recording calls by ``recorder`` in the block; other traces of the task go on."""
     token = _TRACES.set(tuple(each for each in _TRACES.get() if each is not recorder))
     try:
         yield
@@ -99,7 +99,7 @@ def without(recorder: Recorder) -> Iterator[None]:
 
 @contextmanager
 def not_tracing() -> Iterator[None]:
-    """No trace is under way in the block."""
+    """Stop all traces in the block."""
     included, excluded = local_dispatch_key_set()
     token = _TRACES.set(())
     try:
@@ -124,7 +124,7 @@ def record_call(
 def record_awaited(
     operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], call: Callable[[], Awaitable[T]]
 ) -> Coroutine[Any, Any, T]:
-    """The same for a call that is to be awaited: it is in the graph when its result is there.
+    """Record an awaitable call like ``record_call``: it is in the graph when its result is there.
 
     Its arguments are what they are now.
     """
@@ -148,13 +148,13 @@ def _begin_call(
 
 
 def is_traced(value: object) -> bool:
-    """Whether it is a tensor that a trace of this task has as an input or a result."""
+    """Return whether it is a tensor that a trace of this task has as an input or a result."""
     found = _TRACES.get()
     return bool(found) and any(not each.is_over and each.knows(value) for each in found)
 
 
 def is_tracing() -> bool:
-    """Whether a trace is under way in this task."""
+    """Return whether a trace is under way in this task."""
     return any(not each.is_over for each in _TRACES.get())
 
 

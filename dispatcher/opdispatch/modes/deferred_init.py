@@ -52,7 +52,7 @@ def deferred_init(fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
 
 
 def materialize_tensor(tensor: Any, device: str | None = None) -> Any:
-    """The tensor that a recorded one would have been, on the device that it was to be on.
+    """Return the tensor that a recorded one would have been, on the device that it was to be on.
 
     With ``device``, on that one: all that it is made of is made there. The same one each time, and
     views of it share its elements. A tensor with elements is itself. Raises ArgumentError for a
@@ -105,5 +105,5 @@ def _materialize(value: Any, device: str | None, seen: dict[int, Any]) -> Any:
 
 
 def _is_of_python(value: Any) -> bool:
-    """Whether it is a class, a function, a module or the like."""
+    """Return whether it is a class, a function, a module or the like."""
     return isinstance(value, type) or type(value).__module__ in ("builtins", "types", "functools")

@@ -41,8 +41,10 @@ class FakeTensorMode:
         self._entered: list[tuple[IncludeDispatchKeyGuard, Token[bool]]] = []
 
     def from_tensor(self, tensor: Any) -> Tensor:
-        """A fake tensor of the shape, dtype and device of one; a leaf that requires gradients if
-        that does. A fake one is itself. Raises ArgumentError for what is no dense tensor.
+        """Return a fake tensor of the shape, dtype and device of a tensor.
+
+        A leaf that requires gradients if that does. A fake tensor is returned as it is. Raises
+        ArgumentError for any value but a dense tensor.
         """
         given = tensor if isinstance(tensor, Tensor) else Tensor(tensor)
         if isinstance(given.array, FakeArray):
@@ -64,6 +66,6 @@ class FakeTensorMode:
 
 
 def is_fake(value: Any) -> bool:
-    """Whether it is a tensor without elements that pretends to be on a device."""
+    """Return whether it is a tensor without elements that pretends to be on a device."""
     array = value.array if isinstance(value, Tensor) else value
     return isinstance(array, FakeArray)

@@ -57,15 +57,21 @@ class FlopCounterMode(TorchDispatchMode):
         self._calls: Counter[str] = Counter()
 
     def get_total_flops(self) -> int:
-        """Of all operators together."""
+        """Return the floating-point operations of all operators together."""
         return self._flops.total()
 
     def get_flop_counts(self) -> dict[str, int]:
-        """By the names of operators, without overloads; the largest first."""
+        """Return the floating-point operations by operator, without overloads.
+
+        The largest first.
+        """
         return dict(self._flops.most_common())
 
     def get_table(self) -> str:
-        """Operators with how often they were called, what they took, and its share of all."""
+        """Return a table of operators.
+
+        How often they were called, their operations, and the share of all.
+        """
         total = self.get_total_flops()
         rows = [("operator", "calls", "flops", "%")]
         rows += [
@@ -112,7 +118,7 @@ class FlopCounterMode(TorchDispatchMode):
 
 
 def shapes_of(value: Any) -> Any:
-    """``value`` with its shape in the place of each tensor: what a formula is given."""
+    """Return ``value`` with its shape in place of each tensor, as formulas take it."""
     if isinstance(value, list | tuple):
         shapes = [shapes_of(each) for each in value]
         return shapes if isinstance(value, list) else tuple(shapes)
@@ -124,5 +130,5 @@ def shapes_of(value: Any) -> Any:
 
 
 def find_flop_formula(operator: str) -> FlopFormula | None:
-    """The formula of the operator of that name, in any overload."""
+    """Return the formula of the operator of that name, in any overload."""
     return _formulas.get(operator)

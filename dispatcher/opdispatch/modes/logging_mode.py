@@ -65,7 +65,7 @@ class LoggingMode(TorchDispatchMode):
 
 
 def _describe(value: Any) -> str:
-    """``float32[2, 3]`` for a tensor; other values as they are."""
+    """Describe a tensor as ``float32[2, 3]``; other values as they are."""
     if isinstance(value, list | tuple):
         inner = ", ".join(map(_describe, value))
         return f"[{inner}]" if isinstance(value, list) else f"({inner})"

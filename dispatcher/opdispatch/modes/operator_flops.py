@@ -45,7 +45,10 @@ def _cross(*_: Any, out_shape: Shape, **__: Any) -> int:
 
 
 def _of_matrices(count: Callable[[int, int], float]) -> FlopFormula:
-    """That of each matrix in a stack: ``count`` of the larger extent and the smaller one."""
+    """Return the formula for each matrix in a stack.
+
+    ``count`` of the larger extent and the smaller one.
+    """
 
     def formula(x: Shape, *_: Any, **__: Any) -> int:
         large, small = max(x[-2:]), min(x[-2:])
@@ -84,7 +87,9 @@ def _svd(x: Shape, *, full_matrices: bool = True, out_shape: Any) -> int:
 
 
 def _transform(factor: float, is_of_result: bool) -> FlopFormula:
-    """Of one axis; the length is that of the result, or of what is real."""
+    """Return the formula of a transform of one axis, whose length is that of the result or the real
+    input.
+    """
 
     def formula(
         x: Shape, *, n: int | None = None, axis: int = -1, out_shape: Shape, **_: Any
@@ -97,7 +102,7 @@ def _transform(factor: float, is_of_result: bool) -> FlopFormula:
 
 
 def _n_transform(factor: float, is_of_result: bool) -> FlopFormula:
-    """Of several axes."""
+    """Return the formula of a transform of several axes."""
 
     def formula(
         x: Shape,

@@ -1,4 +1,4 @@
-"""What an operator does as a part of programs that are transformed.
+"""Tests of an operator as a part of transformed programs.
 
 PyTorch's ``aot_autograd.py`` compares with a program that AOTAutograd has traced, without writes,
 forwards and backwards. Here these are three ways of their own: ``functionalize``, a traced graph,

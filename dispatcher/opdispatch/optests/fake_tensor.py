@@ -100,6 +100,6 @@ def _paired(sample: Sample, faked: Any, real: Any) -> list[tuple[Any, Any]]:
 
 
 def _origins(results: Any, arguments: Any) -> list[int | None]:
-    """Which argument each result is."""
+    """Return for each result the index of the argument that it is; None for a new one."""
     places = {id(each): place for place, each in enumerate(tensors_in(arguments))}
     return [places.get(id(leaf)) for leaf in leaves(results)]

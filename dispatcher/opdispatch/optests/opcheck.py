@@ -40,7 +40,7 @@ def opcheck(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> dict[str, Any]:
-    """Whether an operator, called with these arguments, is what its registrations say.
+    """Check whether an operator, called with these arguments, does what its registrations say.
 
     ``test_schema``: it writes to, returns and shares memory with just what its schema says.
     ``test_autograd_registration``: its derivative is registered for Autograd, and not for the key

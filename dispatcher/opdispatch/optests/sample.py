@@ -46,7 +46,7 @@ class Tolerance(NamedTuple):
     atol: float | None = None
 
     def of(self, dtype: np.dtype[Any]) -> tuple[float, float]:
-        """The relative and the absolute one."""
+        """Return the relative and the absolute tolerance."""
         rtol, atol = _TOLERANCES.get(dtype.name, (0.0, 0.0))
         return (
             rtol if self.rtol is None else self.rtol,
@@ -83,7 +83,7 @@ class Sample(NamedTuple):
         return any(_requires_grad(each) for each in self.tensors)
 
     def copies(self, change: Callable[[Any], Any] = lambda each: each) -> tuple[Any, Any]:
-        """The arguments, with ``change`` of a copy of each tensor, even of one given twice."""
+        """Return the arguments, with ``change`` of a copy of each tensor, even a repeated one."""
 
         def copied(leaf: Any) -> Any:
             return change(_copied(leaf)) if _is_tensor(leaf) else leaf
@@ -91,36 +91,36 @@ class Sample(NamedTuple):
         return map_leaves(copied, (tuple(self.args), dict(self.kwargs)))  # type: ignore[no-any-return]
 
     def same_random_numbers(self) -> AbstractContextManager[None]:
-        """A block in which operators draw what they draw in every other such block."""
+        """Return a block in which operators draw what they draw in every other such block."""
         devices = {"cpu", *(device_of(array_of(each)) for each in self.tensors)}
         return with_default_generators({each: Generator(each).manual_seed(0) for each in devices})
 
 
 def off_leaf(tensor: Any) -> Any:
-    """The same for an operator that may write to it: not a leaf that requires gradients."""
+    """Return a tensor for an operator that may write to it: not a leaf that requires gradients."""
     if not _requires_grad(tensor) or find_layout(type(tensor.array)) is not None:
         return tensor
     return array_namespace().positive(tensor)
 
 
 def array_of(tensor: Any) -> Any:
-    """The array of a tensor; an array is its own."""
+    """Return the array of a tensor; an array is its own."""
     return tensor.array if isinstance(tensor, Tensor) else tensor
 
 
 def tensors_in(values: Any) -> list[Any]:
-    """The tensors and arrays in lists, tuples and dicts."""
+    """Return the tensors and arrays in lists, tuples and dicts."""
     return [leaf for leaf in leaves(values) if _is_tensor(leaf)]
 
 
 def content_of(tensor: Any) -> tuple[Any, ...]:
-    """All that a write to it would change; to compare."""
+    """Return the content of a tensor, all that a write would change, for comparison."""
     parts = [np.asarray(on_host(part)) for part in _parts_of(tensor)]
     return tuple((part.shape, part.dtype, part.tobytes()) for part in parts)
 
 
 def share_memory(one: Any, other: Any) -> bool:
-    """Whether two values have tensors whose elements lie, or may lie, in the same memory."""
+    """Return whether two values have tensors whose elements lie, or may lie, in the same memory."""
     return any(
         _may_share(first, second)
         for tensor in tensors_in(one)
@@ -141,7 +141,7 @@ def check_close(actual: Any, expected: Any, tolerance: Tolerance, what: str, whe
 
 
 def describe(tensor: Any) -> str:
-    """A tensor's dtype, shape and device."""
+    """Describe a tensor by its dtype, shape and device."""
     array = array_of(tensor)
     return f"{array.dtype}{list(array.shape)} on {device_of(array)}"
 

@@ -1,4 +1,4 @@
-"""What calls take: events of operators, their times, and the kernels that they visit.
+"""Profiles of calls: events of operators, their times, and the kernels that they visit.
 
 result_memory     the memory that results have and arguments had not
 recorder          what is taken down while calls run

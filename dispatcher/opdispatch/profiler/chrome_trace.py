@@ -40,7 +40,7 @@ class TraceTracks:
         self.metadata: list[dict[str, Any]] = []
 
     def place(self, event: FunctionEvent) -> Track:
-        """The track of the next event; events come in the order of their beginning."""
+        """Return the track of the next event; events come in the order of their beginning."""
         tracks = self._open.setdefault((event.process, event.thread), {})
         for track, ends in tracks.items():
             while ends and ends[-1] <= event.begin_ns:
@@ -83,7 +83,7 @@ class TraceTracks:
 def build_chrome_trace(
     events: Sequence[FunctionEvent], threads: Mapping[int, str], process: Process, dropped: int
 ) -> dict[str, Any]:
-    """The trace as JSON's objects. Times are microseconds of the machine's monotonic clock."""
+    """Build the trace as JSON objects. Times are microseconds of the machine's monotonic clock."""
     tracks = TraceTracks(threads, process)
     places = {event: tracks.place(event) for event in events}
     lines = []

@@ -25,7 +25,10 @@ class EventList(list[FunctionEventAvg]):
         return sum(each.self_cpu_time_total for each in self)
 
     def total_average(self) -> FunctionEventAvg:
-        """All of them as one; in all but its own time and flops, nested calls count again."""
+        """Return all averages as one.
+
+        In all but its own time and flops, nested calls count again.
+        """
         flops = [each.flops for each in self if each.flops is not None]
         sizes = [each.result_bytes for each in self if each.result_bytes is not None]
         return FunctionEventAvg(
@@ -43,7 +46,7 @@ class EventList(list[FunctionEventAvg]):
         row_limit: int = 100,
         max_name_column_width: int | None = 55,
     ) -> str:
-        """The list as a table in PyTorch's columns, the largest of ``sort_by`` first.
+        """Return the list as a table in PyTorch's columns, the largest of ``sort_by`` first.
 
         Raises ArgumentError if ``sort_by`` is no number of a row.
         """
@@ -53,7 +56,8 @@ class EventList(list[FunctionEventAvg]):
 def average_by_name(
     events: Iterable[FunctionEvent], *, by_shape: bool, stack_lines: int = 0, dropped: int = 0
 ) -> EventList:
-    """The events of one name in one process together, or also by shape and the lines that called.
+    """Average the events of one name in one process, or also of one shape and the same calling
+    lines.
 
     In the order of their beginning.
     """

@@ -13,7 +13,7 @@ _SOURCE_WIDTH = 75
 
 
 def format_time(microseconds: float) -> str:
-    """``12.345us``, ``1.234ms`` or ``1.234s``."""
+    """Format a time: ``12.345us``, ``1.234ms`` or ``1.234s``."""
     if microseconds >= 1_000_000:
         return f"{microseconds / 1_000_000:.3f}s"
     if microseconds >= 1000:
@@ -22,7 +22,10 @@ def format_time(microseconds: float) -> str:
 
 
 def format_bytes(count: int) -> str:
-    """``12 B``, ``1.50 KB``, ``2.00 MB`` or ``1.00 GB``: a kilobyte has 1,024 bytes."""
+    """Format a size: ``12 B``, ``1.50 KB``, ``2.00 MB`` or ``1.00 GB``.
+
+    A kilobyte has 1,024 bytes.
+    """
     if count < 1024:
         return f"{count} B"
     size = float(count)
@@ -40,7 +43,7 @@ def format_table(
     row_limit: int,
     name_width: int | None,
 ) -> str:
-    """The table; see ``EventList.table``."""
+    """Return the table; see ``EventList.table``."""
     rows = list(averages)
     if sort_by is not None:
         if sort_by not in SORTABLE:

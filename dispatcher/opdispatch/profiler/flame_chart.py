@@ -16,7 +16,7 @@ _LETTER = 6.2  # the width of one, in pixels, of the font below
 
 
 def draw_flame_chart(events: Sequence[FunctionEvent], width: int) -> str:
-    """The SVG of the events, ``width`` pixels wide. Processes are below each other.
+    """Draw the events as SVG, ``width`` pixels wide. Processes are below each other.
 
     What would be narrower than a tenth of a pixel is left out.
     """
@@ -50,7 +50,7 @@ def draw_flame_chart(events: Sequence[FunctionEvent], width: int) -> str:
 
 
 def _rows(events: Sequence[FunctionEvent], process: Process) -> list[tuple[FunctionEvent, int]]:
-    """The events of a process, each in the first row below its parent where there is room."""
+    """Return the events of a process, each in the first free row below its parent."""
     free: list[int] = []  # from when on, row by row
     rows: dict[FunctionEvent, int] = {}
     for event in events:

@@ -20,7 +20,7 @@ class Interval(NamedTuple):
     end: float
 
     def elapsed_us(self) -> float:
-        """How long it is."""
+        """Return the duration in microseconds."""
         return self.end - self.start
 
 
@@ -28,10 +28,10 @@ class Interval(NamedTuple):
 class FunctionEvent:
     """One call, or whatever else took time.
 
-    ``kind`` is "operator", "user" (``record_function``), "backward" (a step of the way back), or
-    of a remote call "rpc" (the client's round trip), "daemon" (what of it is the daemon's) and
-    "queue" (what of that was waiting). ``input_shapes`` are those of all arguments, () for what
-    is no tensor; empty if they were not recorded. ``result_bytes`` are the bytes of memory that its
+    ``kind`` is "operator", "user" (``record_function``), "backward" (a step of the backward pass),
+    or of a remote call "rpc" (the client's round trip), "daemon" (what of it is the daemon's) and
+    "queue" (what of that was waiting). ``input_shapes`` are those of all arguments, () for what is
+    no tensor; empty if they were not recorded. ``result_bytes`` are the bytes of memory that its
     results have and its arguments had not; None if that was not recorded. ``stack`` has the lines
     of the program that made the call, the nearest first, if no other call is around it and they
     were recorded. ``failed`` is whether it raised.
@@ -84,7 +84,7 @@ class FunctionEvent:
 
 
 def build_events(recorder: Recorder, process: Process) -> list[FunctionEvent]:
-    """The events that were taken down, in order of their beginning; ``process`` is this one.
+    """Build the recorded events, in order of their beginning; ``process`` is this one.
 
     Raises what a formula for floating-point operations raises.
     """
@@ -121,7 +121,7 @@ def _in_order(spans: Iterable[Span]) -> list[Span]:
 
 
 def flops_of(span: Span) -> int | None:
-    """The floating-point operations of an event. Raises what its formula raises."""
+    """Return the floating-point operations of an event. Raises what its formula raises."""
     if span.flop_inputs is None or span.failed or span.result_shape is None:
         return span.flops
     formula = find_flop_formula(span.name)

@@ -19,11 +19,11 @@ class KeyGrid:
         self._visits = dict(visits)
 
     def count(self, operator: str, key: str) -> int:
-        """Of one operator, by its full name, at one key."""
+        """Return the visits of one operator, by its full name, at one key."""
         return self._visits.get((operator, key), 0)
 
     def total(self) -> int:
-        """All visits."""
+        """Return the number of all visits."""
         return sum(self._visits.values())
 
     @property

@@ -94,7 +94,7 @@ class profile:  # noqa: N801 - PyTorch's name
             self._tell()
 
     def step(self) -> None:
-        """The next step begins, at the level of the block that the profile is entered for.
+        """Begin the next step, at the level of the block that the profile is entered for.
 
         Raises ArgumentError outside of the block, and where something else is switched on.
         """
@@ -153,7 +153,7 @@ class profile:  # noqa: N801 - PyTorch's name
             self._on_trace_ready(self)
 
     def _switch_on(self) -> None:
-        """Have calls recorded from now on, if they are to be; in a step, within its event."""
+        """Begin recording calls, if they are to be recorded; in a step, within its event."""
         recorder = self._running
         if recorder is not None:
             local = LOCAL_STATE.get()
@@ -181,7 +181,7 @@ class profile:  # noqa: N801 - PyTorch's name
         self.stop()
 
     def events(self) -> list[FunctionEvent]:
-        """All events, in order of their beginning.
+        """Return all events, in order of their beginning.
 
         Like all that follows, raises ArgumentError unless the block has ended, or a cycle of the
         schedule.
@@ -199,7 +199,7 @@ class profile:  # noqa: N801 - PyTorch's name
     def key_averages(
         self, group_by_input_shape: bool = False, group_by_stack_n: int = 0
     ) -> EventList:
-        """Events of one name in one process together; or also of the same shapes, and the same
+        """Average events of one name in one process, or also of the same shapes, and the same
         ``group_by_stack_n`` lines of Python.
         """
         return average_by_name(
@@ -210,7 +210,7 @@ class profile:  # noqa: N801 - PyTorch's name
         )
 
     def key_grid(self) -> KeyGrid:
-        """Which kernels were visited, by operator and dispatch key."""
+        """Return the visits of kernels, by operator and dispatch key."""
         return KeyGrid(self._ended().visits)
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:

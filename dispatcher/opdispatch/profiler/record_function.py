@@ -29,7 +29,7 @@ class record_function(ModeDecorator):  # noqa: N801 - PyTorch's name
         self._ranges: list[ObservedRange] = []
 
     def clone(self) -> record_function:
-        """A new one of the same name."""
+        """Return a new one of the same name."""
         return record_function(self._name)
 
     def __enter__(self) -> Self:

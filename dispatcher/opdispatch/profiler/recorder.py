@@ -1,4 +1,4 @@
-"""What a profiler takes down while calls run, and no more: the rest is done when they have ended.
+"""Recording of events while calls run, and no more: the rest is done when they have ended.
 
 Times are nanoseconds of ``CLOCK_MONOTONIC``, which all processes of a machine share.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from opdispatch.local_state.operator import Operator
 
 MAX_EVENTS = 1_000_000
-"""How many events one profile keeps, unless it is told otherwise."""
+"""Default limit of the events that one profile keeps."""
 STACK_DEPTH = 16
 """How many lines of Python an event has at most."""
 
@@ -58,7 +58,7 @@ _MACHINE = _machine()
 
 
 def this_process(name: str = "") -> Process:
-    """The one that asks: by default, named like the program that it runs."""
+    """Return the calling process, by default named like the program that it runs."""
     return Process(name or Path(sys.argv[0] or "python").name, os.getpid(), _MACHINE)
 
 
@@ -134,7 +134,7 @@ class Recorder:
         self._lock = threading.Lock()
 
     def begin(self, name: str, kind: str, parent: Span | None) -> Span | None:
-        """An event begins now; None if it is not kept."""
+        """Begin an event now; return None if it is not kept."""
         if not self.is_running:
             return None
         if len(self.spans) >= self.max_events:
@@ -216,7 +216,7 @@ class Place(CallObserver):
         stack: Sequence[Any],
         begun: CallObserver | None = None,
     ) -> Place | None:
-        """``begin_call`` of an operator that is known by its name and signature alone.
+        """Begin an operator's call like ``begin_call``, known by its name and signature alone.
 
         ``begun`` is the observer that the outer one has begun.
         """
@@ -266,7 +266,10 @@ class Place(CallObserver):
     def _within(
         self, span: Span | None, begun: CallObserver | None, *, counts_flops: bool = True
     ) -> Place:
-        """The place in an event that has begun; None: it is not kept, and this one's goes on."""
+        """Return the place within an event that has begun.
+
+        None if it is not kept, and the current one goes on.
+        """
         if span is None:
             counts_flops = self._counts_flops
         return Place(
@@ -280,7 +283,7 @@ class Place(CallObserver):
 
 
 def _is_outermost(span: Span) -> bool:
-    """Whether no other call is around it: a line of the program has made it, not a kernel."""
+    """Return whether no other call is around it: the program made it, not a kernel."""
     around = span.parent
     while around is not None and around.kind not in ("operator", "rpc"):
         around = around.parent
@@ -288,5 +291,5 @@ def _is_outermost(span: Span) -> bool:
 
 
 def _shape_of(value: Any) -> tuple[int | None, ...]:
-    """As PyTorch has it: () for what is no tensor, too."""
+    """Return the shape as PyTorch has it: () also for values other than tensors."""
     return () if find_key_bits(value) is None else tuple(getattr(value, "shape", ()))

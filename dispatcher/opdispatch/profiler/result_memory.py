@@ -32,7 +32,9 @@ def owners_of(values: Iterable[Any]) -> Owners:
 
 
 def result_bytes(result: Any, before: Owners) -> int:
-    """The bytes of all memory of the results whose owners are not among those of ``before``."""
+    """Return the size in bytes of the results' memory whose owners are not among those of
+    ``before``.
+    """
     total = 0
     seen = set(before)
     for value in _values(result):

@@ -35,7 +35,8 @@ def schedule(
     skip_first: int = 0,
     skip_first_wait: int = 0,
 ) -> Schedule:
-    """Cycles of ``wait`` steps without a profile, ``warmup`` and ``active`` ones, in that order.
+    """Return a schedule of cycles of ``wait`` steps without a profile, ``warmup`` and ``active``
+    ones.
 
     ``repeat`` cycles, or without end if it is 0, after the first ``skip_first`` steps; the first
     one begins after its wait if ``skip_first_wait`` is not 0. Raises ArgumentError for numbers

@@ -55,7 +55,7 @@ class AliasInfo:
     contained: AliasInfo | None = None
 
     def __str__(self) -> str:
-        """The annotation without `contained`; empty for one that only contains."""
+        """Return the annotation without `contained`; empty for one that only contains."""
         if not self.before_set:
             return ""
         if any(name.startswith("$") for name in self.before_set):
@@ -125,7 +125,7 @@ class Argument:
         return inner.size if isinstance(inner, ListType) else None
 
     def has_default_of(self, other: Argument) -> bool:
-        """Whether the two defaults are the same, of the same type."""
+        """Return whether the two defaults are the same, of the same type."""
         return _typed(self) == _typed(other)
 
     def _identity(self) -> tuple[object, ...]:
@@ -155,7 +155,7 @@ def _joined(alias_sets: frozenset[str]) -> str:
 
 
 def _annotated(type_: SchemaType, alias: AliasInfo | None) -> str:
-    """The type's text with each alias annotation behind the part of the type it belongs to."""
+    """Return the type's text with each alias annotation behind the part it belongs to."""
     if alias is None:
         return str(type_)
     if isinstance(type_, OptionalType):
@@ -170,7 +170,7 @@ def _annotated(type_: SchemaType, alias: AliasInfo | None) -> str:
 
 
 def _typed(argument: Argument) -> object:
-    """The default with its type, to compare: 1 equals True, and is another default."""
+    """Return the default with its type, to compare: 1 equals True, and is another default."""
     default = _code_of_word(argument.type, argument.default)
     if isinstance(default, tuple):
         return tuple((type(value), value) for value in default)
@@ -178,7 +178,10 @@ def _typed(argument: Argument) -> object:
 
 
 def _code_of_word(type_: SchemaType, default: object) -> object:
-    """The number that PyTorch keeps for a dtype, layout or memory format; else the default."""
+    """Return the number that PyTorch keeps for a dtype, layout or memory format.
+
+    Else the default.
+    """
     inner = type_.element if isinstance(type_, OptionalType) else type_
     if isinstance(default, np.dtype):
         code = find_code_of_dtype(default)

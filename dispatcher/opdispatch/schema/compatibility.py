@@ -54,7 +54,7 @@ class Signature(Protocol):
 
 
 def is_backward_compatible(new: Signature, old: Signature) -> bool:
-    """Whether every call written for ``old`` is one of ``new``, with results that fit."""
+    """Return whether every call written for ``old`` is valid for ``new``, with results that fit."""
     if not _have_one_structure(new, old) or len(new.arguments) < len(old.arguments):
         return False
     # Arguments may become more general, and returns more special.
@@ -70,7 +70,7 @@ def is_backward_compatible(new: Signature, old: Signature) -> bool:
 
 
 def find_forward_incompatibility(new: Signature, old: Signature) -> str | None:
-    """Why ``old`` cannot read what was written with ``new``, in one sentence; None if it can."""
+    """Return in one sentence why ``old`` cannot read calls written with ``new``; None if it can."""
     if not _have_one_structure(new, old):
         return "their names, their numbers of returns or their '...' differ"
     first_new, first_old = _first_out(new), _first_out(old)
@@ -103,14 +103,17 @@ def _first_out(schema: Signature) -> int:
 
 
 def _corresponding(new: Signature, old: Signature) -> Iterator[tuple[Argument, Argument]]:
-    """The arguments that both have: those before ``out`` by place, then those from there on."""
+    """Yield the arguments that both have.
+
+    Those before ``out`` by place, then those from there on.
+    """
     first_new, first_old = _first_out(new), _first_out(old)
     yield from zip(new.arguments[:first_new], old.arguments[:first_old], strict=False)
     yield from zip(new.arguments[first_new:], old.arguments[first_old:], strict=False)
 
 
 def _replaces(new: Argument, old: Argument) -> bool:
-    """Whether whatever was given for ``old`` may be given for ``new``."""
+    """Return whether any value given for ``old`` may be given for ``new``."""
     return (
         _have_one_place(new, old)
         and is_subtype(old.type.plain, new.type.plain)
@@ -119,7 +122,7 @@ def _replaces(new: Argument, old: Argument) -> bool:
 
 
 def _reads(new: Argument, old: Argument) -> bool:
-    """Whether whatever is given for ``new`` may be given for ``old``, defaults included."""
+    """Return whether any value given for ``new`` may be given for ``old``, defaults included."""
     return (
         _have_one_place(new, old)
         and is_subtype(new.type.plain, old.type.plain)
@@ -137,7 +140,7 @@ def _have_one_place(new: Argument, old: Argument) -> bool:
 
 
 def is_subtype(sub: SchemaType, base: SchemaType) -> bool:
-    """Whether every value of the plain type ``sub`` is one of ``base``, as PyTorch sees it.
+    """Return whether every value of the plain type ``sub`` is one of ``base``, as PyTorch sees it.
 
     Lists must be equal: one that takes more may be written to. A bool is no Scalar.
     """

@@ -72,7 +72,7 @@ _PYTHON_TYPE: dict[SchemaType, type] = {FLOAT: float, INT: int, BOOL: bool, COMP
 
 
 def number_of(text: str, type_: SchemaType) -> int | float | complex:
-    """The number that a literal, with its sign, stands for as a default of that plain type."""
+    """Return the number of a signed literal as a default of that plain type."""
     if type_ is COMPLEX or "j" in text:
         # PyTorch drops the last character, whatever it is: `complex z=15` is 1j.
         return complex(0.0, _stod(text[:-1]))
@@ -82,7 +82,7 @@ def number_of(text: str, type_: SchemaType) -> int | float | complex:
 
 
 def integer_of(text: str) -> int:
-    """The integer at the beginning of a number's text. At most 64 bits."""
+    """Return the integer at the beginning of a number's text. At most 64 bits."""
     match = _STOLL.match(text)
     if match is None:
         raise ValueError("an integer")
@@ -133,7 +133,7 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 def constant_of(name: str, real_type: SchemaType) -> int:
-    """The number that a word stands for as a default of that real type."""
+    """Return the number that a word stands for as a default of that real type."""
     if name in _NAMED_CONSTANTS:
         return _NAMED_CONSTANTS[name]
     takes_dtype = real_type is SCALAR_TYPE or real_type == OptionalType(SCALAR_TYPE)
@@ -162,7 +162,7 @@ def check_list(values: list[object], plain_element: SchemaType) -> None:
 
 
 def kernel_value(value: object, real_type: SchemaType) -> object:
-    """A default as kernels get it: dtypes and names for numbers, tuples for lists."""
+    """Return a default as kernels get it: dtypes and names for numbers, tuples for lists."""
     if isinstance(value, list):
         element = real_type.element if isinstance(real_type, ListType) else real_type
         return tuple(kernel_value(item, element) for item in value)

@@ -62,11 +62,11 @@ class FunctionSchema:
         return tuple(i for i, argument in enumerate(self.arguments) if argument.type.dispatches)
 
     def with_name(self, name: OperatorName) -> FunctionSchema:
-        """The same signature under another name."""
+        """Return the same signature under another name."""
         return replace(self, name=name)
 
     def with_namespace(self, namespace: str) -> FunctionSchema:
-        """This schema in the namespace, unless it names one already."""
+        """Return this schema in the namespace, unless it names one already."""
         if self.name.namespace:
             return self
         return self.with_name(
@@ -74,7 +74,7 @@ class FunctionSchema:
         )
 
     def find_differences(self, other: FunctionSchema) -> str | None:
-        """One sentence on how the two signatures differ, or None if they agree.
+        """Return one sentence on how the two signatures differ, or None if they agree.
 
         Compared as PyTorch compares a definition with a kernel: the number and the types of
         arguments and returns. Names, defaults, sizes of lists, ``*``, ``...`` and alias
@@ -95,13 +95,15 @@ class FunctionSchema:
         return None
 
     def is_backward_compatible_with(self, old: FunctionSchema) -> bool:
-        """Whether every call written for ``old`` still works, with results that fit."""
+        """Return whether every call written for ``old`` still works, with results that fit."""
         from opdispatch.schema.compatibility import is_backward_compatible  # few ask
 
         return is_backward_compatible(self, old)
 
     def check_forward_compatible_with(self, old: FunctionSchema) -> tuple[bool, str]:
-        """Whether ``old`` can read calls that were written down with this schema, or why not."""
+        """Return whether ``old`` can read calls that were written down with this schema, or why
+        not.
+        """
         from opdispatch.schema.compatibility import find_forward_incompatibility  # few ask
 
         why = find_forward_incompatibility(self, old)
@@ -125,7 +127,7 @@ class FunctionSchema:
 
 
 def _comparable(type_: SchemaType) -> SchemaType:
-    """The type as signatures are compared: without sizes, and with int for SymInt."""
+    """Return the type as signatures are compared: without sizes, and with int for SymInt."""
     match type_:
         case ListType(element):
             return ListType(_comparable(element))

@@ -52,7 +52,7 @@ _DIGITS = frozenset("0123456789")
 
 
 def split(text: str) -> list[str]:
-    """The tokens of a text, with `END` as the last."""
+    """Split a text into tokens, with `END` as the last."""
     if "\n" in text or "#" in text or "\\" in text or '"' in text or "'" in text:
         return [token for token, _ in split_with_offsets(text)]
     tokens: list[str] = _TOKEN.findall(text)
@@ -61,7 +61,7 @@ def split(text: str) -> list[str]:
 
 
 def split_with_offsets(text: str) -> Iterator[tuple[str, int]]:
-    """The tokens of a text, each with the place of its first character.
+    """Yield the tokens of a text, each with the place of its first character.
 
     Line ends count as blanks within brackets, at the beginning and at the end; anywhere else
     they are tokens. A quote that is not closed is the last one.
@@ -90,22 +90,22 @@ def split_with_offsets(text: str) -> Iterator[tuple[str, int]]:
 
 
 def is_identifier(token: str) -> bool:
-    """Whether the token may be a name: of an operator, an argument, a type, an alias set."""
+    """Return whether the token may be a name: of an operator, an argument, a type, an alias set."""
     return token[:1] in _LETTERS and token not in KEYWORDS
 
 
 def is_number(token: str) -> bool:
-    """Whether the token is a number."""
+    """Return whether the token is a number."""
     return token[:1] in _DIGITS or (len(token) > 1 and token[0] == "." and token[1] in _DIGITS)
 
 
 def is_string(token: str) -> bool:
-    """Whether the token is a string literal."""
+    """Return whether the token is a string literal."""
     return len(token) > 1 and token[0] in "\"'"
 
 
 def describe(token: str) -> str:
-    """The token as an error message names it."""
+    """Return the token as an error message names it."""
     if token == END:
         return "the end"
     if token == NEWLINE:
@@ -142,7 +142,7 @@ class Lexer:
         return self.tokens[self.place]
 
     def fail(self, expected: str, place: int | None = None) -> NoReturn:
-        """Say that the next token, or the one at ``place``, is not what was expected."""
+        """Raise UnexpectedTokenError for the next token, or the one at ``place``."""
         raise UnexpectedTokenError(self.place if place is None else place, expected)
 
     def accept(self, token: str) -> bool:
@@ -178,7 +178,7 @@ class Lexer:
 
 
 def schema_error(text: str, fault: UnexpectedTokenError, what: str) -> SchemaError:
-    """The error for users: the offending line, the column, a caret below it."""
+    """Return the error for users: the offending line, the column, a caret below it."""
     tokens = list(split_with_offsets(text))
     token, offset = tokens[min(fault.place, len(tokens) - 1)]
     start = text.rfind("\n", 0, offset) + 1

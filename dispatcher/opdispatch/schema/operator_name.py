@@ -46,7 +46,7 @@ class OperatorName:
 
 @lru_cache(maxsize=4096)
 def parse_operator_name(text: str) -> OperatorName:
-    """The operator name that ``ns::name`` or ``ns::name.overload`` is. Raises SchemaError."""
+    """Parse an operator name, ``ns::name`` or ``ns::name.overload``. Raises SchemaError."""
     lexer = Lexer(text)
     try:
         name = read_operator_name(lexer)

@@ -55,7 +55,7 @@ _TAKES_NONE = frozenset({TENSOR, GENERATOR, QUANTIZER})
 
 
 def parse_schema(text: str, *, allow_typevars: bool = True) -> FunctionSchema:
-    """The schema that the text stands for.
+    """Parse a schema.
 
     With ``allow_typevars=False``, as in ``Library.define``, lower-case words that are no types
     are errors instead of type variables, except in the namespaces ``aten`` and ``prim``.
@@ -149,7 +149,7 @@ class _SchemaParser:
         return Argument(name, type_, alias_info=alias)
 
     def parse_sized_type(self) -> tuple[SchemaType, AliasInfo | None]:
-        """A type; only the outermost list may have a size."""
+        """Parse a type; only the outermost list may have a size."""
         lexer = self.lexer
         type_, alias = self.types.parse_type()
         if not lexer.accept("["):
@@ -203,7 +203,7 @@ class _SchemaParser:
         return values
 
     def parse_constant(self, plain: SchemaType, real: SchemaType) -> object:
-        """One value. Of which type hardly matters: PyTorch lets ``int x="text"`` pass."""
+        """Parse one constant. Of which type hardly matters: PyTorch lets ``int x="text"`` pass."""
         lexer = self.lexer
         token = lexer.current
         if token in _CONSTANTS:
@@ -224,7 +224,7 @@ _CONSTANTS = {"True": True, "False": False, "None": None}
 
 
 def _find_misplaced(arguments: list[Argument], is_vararg: bool) -> tuple[int, str] | None:
-    """The first argument that may not be where it is, and what was expected, or None."""
+    """Return the first misplaced argument and what was expected, or None."""
     seen_default = False
     for index, argument in enumerate(arguments):
         if argument.has_default:

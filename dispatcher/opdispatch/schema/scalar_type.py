@@ -122,24 +122,24 @@ _ML_DTYPES_NAMES = {
 
 
 def find_dtype_of_code(code: int) -> np.dtype[Any] | None:
-    """The dtype with that c10::ScalarType code; None where NumPy and ml_dtypes have none."""
+    """Return the dtype with that c10::ScalarType code; None where NumPy and ml_dtypes have none."""
     if code in _NUMPY_NAMES:
         return np.dtype(_NUMPY_NAMES[code])
     return _find_ml_dtype(_ML_DTYPES_NAMES[code]) if code in _ML_DTYPES_NAMES else None
 
 
 def find_code_of_dtype(dtype: np.dtype[Any]) -> int | None:
-    """The c10::ScalarType code of a dtype; None where PyTorch has no such type."""
+    """Return the c10::ScalarType code of a dtype; None where PyTorch has no such type."""
     return _codes_of_dtypes().get(dtype)
 
 
 def find_dtype_of_name(name: str) -> np.dtype[Any] | None:
-    """The numeric dtype that NumPy or ml_dtypes has under exactly that name, or None."""
+    """Return the numeric dtype that NumPy or ml_dtypes has under exactly that name, or None."""
     return _dtypes_of_names().get(name)
 
 
 def is_numeric(dtype: np.dtype[Any]) -> bool:
-    """Whether the dtype is one of NumPy's booleans and numbers, or of ml_dtypes."""
+    """Return whether the dtype is one of NumPy's booleans and numbers, or of ml_dtypes."""
     return dtype.kind in "biufc" or find_dtype_of_name(dtype.name) == dtype
 
 

@@ -29,7 +29,10 @@ def checked_tags(schema: FunctionSchema, tags: str | Iterable[str] | None) -> tu
 
 
 def _why_not_out(schema: FunctionSchema) -> str:
-    """Why it does not write its results to keyword-only tensors, and return all of these."""
+    """Return why an out variant's schema is wrong.
+
+    Its results must be all its keyword-only written tensors.
+    """
     written = [each for each in schema.arguments if each.is_write]
     if not written:
         return "writes to no argument"
@@ -42,7 +45,10 @@ def _why_not_out(schema: FunctionSchema) -> str:
 
 
 def _why_not_inplace(schema: FunctionSchema) -> str:
-    """Why it does not write to its first argument, and to nothing else, and return that."""
+    """Return why an in-place schema is wrong.
+
+    It must write only to its first argument, and return it.
+    """
     first = schema.arguments[0] if schema.arguments else None
     if first is None or first.kwarg_only:
         return "has no positional argument"

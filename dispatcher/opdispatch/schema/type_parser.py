@@ -71,7 +71,7 @@ class SchemaTypeParser:
         self._height = 0  # of the type that was parsed last, as a tree
 
     def parse_type(self) -> tuple[SchemaType, AliasInfo | None]:
-        """A type with all its ``[]`` and ``?``, but without a list's size."""
+        """Parse a type with all its ``[]`` and ``?``, but without a list's size."""
         lexer = self.lexer
         type_, alias = self._parse_without_suffix()
         while True:
@@ -88,7 +88,7 @@ class SchemaTypeParser:
                 lexer.fail(_TOO_DEEP)
 
     def parse_alias_annotation(self) -> AliasInfo | None:
-        """``(a! -> b|c)``, ``!``, or nothing."""
+        """Parse an alias annotation: ``(a! -> b|c)``, ``!``, or nothing."""
         lexer = self.lexer
         if lexer.accept("!"):
             name = f"${self.fresh_sets}"
@@ -148,7 +148,7 @@ class SchemaTypeParser:
         return name
 
     def _parse_inner(self, word: str, count: int | None = None) -> tuple[SchemaType, ...]:
-        """``word(T, U, ...)``; only a bare bracket may be empty."""
+        """Parse ``word(T, U, ...)``; only a bare bracket may be empty."""
         lexer = self.lexer
         if word:
             lexer.place += 1
@@ -198,7 +198,7 @@ class SchemaTypeParser:
 
 
 def container_alias(element: AliasInfo | None, own: AliasInfo | None) -> AliasInfo | None:
-    """The annotation of a list from that of its element and its own."""
+    """Return the annotation of a list from that of its element and its own."""
     if element is None:
         return own
     if own is None:

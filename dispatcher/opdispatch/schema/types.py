@@ -219,7 +219,8 @@ _NUMBERS = frozenset({INT, FLOAT, COMPLEX})
 
 
 def is_generator(type_: SchemaType) -> bool:
-    """Whether it is ``Generator`` or ``Generator?``, whose values add to the keys of a call, too.
+    """Return whether it is ``Generator`` or ``Generator?``, whose values add to the keys of a call,
+    too.
 
     PyTorch's unboxed calls take them into account (``DispatchKeyExtractor.h``).
     """
@@ -227,7 +228,7 @@ def is_generator(type_: SchemaType) -> bool:
 
 
 def optional_of(element: SchemaType) -> SchemaType:
-    """``element?``, flattened as PyTorch does. Raises ValueError for ``NoneType?``."""
+    """Return ``element?``, flattened as PyTorch does. Raises ValueError for ``NoneType?``."""
     match element:
         case OptionalType():
             return element
@@ -241,7 +242,7 @@ def optional_of(element: SchemaType) -> SchemaType:
 
 
 def union_of(members: tuple[SchemaType, ...]) -> SchemaType:
-    """The union of the members: flattened, without duplicates, in PyTorch's order of kinds.
+    """Return the union of the members: flattened, without duplicates, in PyTorch's order of kinds.
 
     ``Union(T, None)`` is ``T?``. Raises ValueError where a single type would be left.
     """

@@ -51,7 +51,7 @@ class TensorExchange:
             """Raise ArgumentError for another layout."""
 
         def detach(self) -> Any:
-            """The same elements, without a history."""
+            """Return the same elements, without a history."""
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         followed = list(filter(_is_followed, inputs))
@@ -90,7 +90,7 @@ class TensorExchange:
         return np.array(self.array, dtype=dtype, copy=copy)
 
     def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
-        """Its elements in an array of NumPy's, which shares their memory where it can.
+        """Return the elements as a NumPy array, which shares their memory where it can.
 
         ``force`` is for ``detach().cpu().numpy()``. Without it, raises AutogradError for a tensor
         that requires gradients, unless they are not recorded, and DeviceError for one that is not
@@ -157,7 +157,7 @@ def refuse_recorded(tensor: TensorExchange) -> None:
 
 
 def _goes_backwards(array: Any) -> bool:
-    """Whether PyTorch, which has no negative strides, would end the process at the array."""
+    """Return whether an array has negative strides, for which PyTorch would end the process."""
     strides = getattr(array, "strides", None)
     if not isinstance(strides, tuple):
         return False
@@ -166,7 +166,7 @@ def _goes_backwards(array: Any) -> bool:
 
 
 def _is_recorded(tensor: TensorExchange) -> bool:
-    """Whether what is calculated with it has a history.
+    """Return whether results calculated with the tensor have a history.
 
     Nothing has one in a kernel below Autograd: the result of the whole operator has.
     """
@@ -176,19 +176,19 @@ def _is_recorded(tensor: TensorExchange) -> bool:
 
 
 def _is_followed(value: Any) -> bool:
-    """Whether gradients or a transform go by the operators that a tensor is given to."""
+    """Return whether gradients or a transform depend on the operators called with a tensor."""
     if not isinstance(value, TensorExchange):
         return False
     return _is_recorded(value) or isinstance(value.array, LevelArray)
 
 
 def _find_operator(ufunc: np.ufunc) -> Callable[..., Any] | None:
-    """The function of ``opdispatch.array_api`` that does the same."""
+    """Return the function of ``opdispatch.array_api`` for a ufunc."""
     return getattr(array_namespace(), _OPERATORS.get(ufunc.__name__, ufunc.__name__), None)
 
 
 def _as_number(value: Any) -> Any:
-    """NumPy's scalars are numbers, as PyTorch has it: ``np.float64(2) * x`` is ``2.0 * x``."""
+    """Return NumPy scalars as numbers, as in PyTorch: ``np.float64(2) * x`` is ``2.0 * x``."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -201,7 +201,7 @@ def _lost_history(ufunc: np.ufunc, method: str) -> AutogradError:
 
 
 def _is_unknown(value: Any) -> bool:
-    """Whether NumPy would take a tensor's array for an object, such as that of a device."""
+    """Return whether NumPy would take a tensor's array for an object, such as that of a device."""
     if not isinstance(value, TensorExchange):
         return False
     cls = type(value.array)

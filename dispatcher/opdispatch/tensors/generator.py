@@ -105,19 +105,19 @@ class Generator:
         return seed
 
     def initial_seed(self) -> int:
-        """The seed of the sequence."""
+        """Return the seed of the sequence."""
         return self._state.seed
 
     def get_offset(self) -> int:
-        """How far it has got: the number of the next block."""
+        """Return the offset: the number of the next block."""
         return self._state.offset
 
     def set_offset(self, offset: int) -> None:
-        """Go to another place of the sequence. Raises ArgumentError for what is no place."""
+        """Set the offset. Raises ArgumentError for what is no place."""
         self.state = (self._state.seed, offset)
 
     def get_state(self) -> np.ndarray[Any, Any]:
-        """The state as 16 bytes, uint8: the seed and the offset, little-endian."""
+        """Return the state as 16 bytes, uint8: the seed and the offset, little-endian."""
         return np.frombuffer(np.array(self._state, "<u8").tobytes(), np.uint8).copy()
 
     def set_state(self, new_state: Any) -> None:
@@ -132,7 +132,7 @@ class Generator:
         self.state = (seed, offset)
 
     def clone_state(self) -> Generator:
-        """Another generator in the same state."""
+        """Return another generator in the same state."""
         clone = Generator(self.device, key_set=self._key_set)
         clone._state = self._state
         return clone
@@ -166,7 +166,7 @@ class Generator:
 
 
 def words_from(state: GeneratorState, count: int) -> np.ndarray[Any, Any]:
-    """So many random words (uint64) of a sequence, from the block on that the state names."""
+    """Return ``count`` random words (uint64) of a sequence, from the block that the state names."""
     found = _of_thread.__dict__
     if not found:  # to make one for each call takes ten times as long as to set its state
         found["bits"] = np.random.Philox(key=0)
@@ -196,7 +196,7 @@ _seed: int | None = None  # what manual_seed said last: for the devices that are
 
 
 def default_generator(device: str = "cpu") -> Generator:
-    """The one that operators on a device use if they are given none, in this process.
+    """Return the generator that operators on a device use by default, in this process.
 
     It begins with an unpredictable seed, unless ``manual_seed`` was called. Raises
     DeviceError for what is no device.
@@ -216,14 +216,14 @@ def default_generator(device: str = "cpu") -> Generator:
 
 
 def default_generator_states() -> dict[str, GeneratorState]:
-    """Those of the default generators that this process has used, by device."""
+    """Return the states of the default generators that this process has used, by device."""
     with _mutex:
         return {name: generator.state for name, generator in _defaults.items()}
 
 
 @contextmanager
 def with_default_generators(generators: Mapping[str, Generator]) -> Iterator[None]:
-    """A block in which this task has others, by device with its number."""
+    """Use other default generators in this task's block, by device with its number."""
     names = [(canonical_device(device), each) for device, each in generators.items()]
     token = _instead.set(dict(names))
     try:

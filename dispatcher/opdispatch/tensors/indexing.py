@@ -102,7 +102,7 @@ def _number_or_array(entry: Any) -> Any:
 
 
 def _without_ellipsis(entries: list[Any], shape: tuple[int, ...]) -> list[Any]:
-    """The entries with whole axes for ``...``. See Note [Arrays around an ellipsis]."""
+    """Return the entries with whole axes for ``...``. See Note [Arrays around an ellipsis]."""
     place = next(place for place, entry in enumerate(entries) if entry is ...)
     before, after = entries[:place], entries[place + 1 :]
     if any(entry is ... for entry in after):
@@ -114,7 +114,7 @@ def _without_ellipsis(entries: list[Any], shape: tuple[int, ...]) -> list[Any]:
 
 
 def _separates(before: list[Any], after: list[Any]) -> bool:
-    """Whether the joint dimensions are elsewhere for the ellipsis between, though it is none."""
+    """Return whether an ellipsis separates the joint dimensions, even if it stands for none."""
     entries = [*before, *after]
     if not any(_is_array(entry) for entry in entries):
         return False
@@ -124,8 +124,10 @@ def _separates(before: list[Any], after: list[Any]) -> bool:
 
 
 def _joint_first(entries: list[Any], shape: tuple[int, ...]) -> list[Any]:
-    """The same index in arrays alone: of each axis, the places, in a dimension of their own behind
-    the joint ones. The entries are for all axes. Raises IndexError.
+    """Return the same index as arrays alone.
+
+    The places of each axis, each in a dimension of its own behind the joint ones. The entries are
+    for all axes. Raises IndexError.
     """
     array_api = array_namespace()
     expanded: list[Any] = []
@@ -174,7 +176,7 @@ def _is_array(entry: Any) -> bool:
 
 
 def _dimensions_of(entry: Any) -> int:
-    """How many dimensions of the tensor an entry stands for."""
+    """Return the number of dimensions of the tensor that an entry stands for."""
     if entry is None:
         return 0
     is_mask = hasattr(entry, "dtype") and np.dtype(entry.dtype) == np.bool

@@ -25,7 +25,7 @@ from opdispatch.tensors.tensor import Tensor, new_tensor
 def sparse_coo_tensor(
     indices: Any, values: Any, size: Sequence[int] | None = None, *, requires_grad: bool = False
 ) -> Tensor:
-    """A tensor with ``values`` ([n]) at ``indices`` ([dimensions, n]), and 0 elsewhere.
+    """Return a tensor with ``values`` ([n]) at ``indices`` ([dimensions, n]), and 0 elsewhere.
 
     Values of one place count together. Without a ``size`` it is the least that has all places.
     Raises ArgumentError for indices, values and sizes that do not fit together, and DeviceError
@@ -53,7 +53,7 @@ def sparse_csr_tensor(
     *,
     requires_grad: bool = False,
 ) -> Tensor:
-    """A matrix by rows: row i has ``values`` ([n]) from ``crow_indices[i]`` to ``[i + 1]``.
+    """Return a matrix by rows: row i has ``values`` ([n]) from ``crow_indices[i]`` to ``[i + 1]``.
 
     ``col_indices`` ([n]) are their columns. Without a ``size`` it is the least that has all
     columns. Raises as ``sparse_coo_tensor``. ``torch.sparse_csr_tensor``.
@@ -72,7 +72,7 @@ def sparse_csr_tensor(
 
 
 def quantize_per_tensor(input: Any, scale: float, zero_point: int, dtype: DTypeLike) -> Tensor:
-    """``input / scale + zero_point`` as integers: the nearest ones, half to even, or the limits.
+    """Quantize ``input / scale + zero_point`` to the nearest integers, half to even, or the limits.
 
     ``dtype`` is ``"quint8"``, ``"qint8"`` or ``"qint32"``, or NumPy's dtype of that size. Elements
     are those of PyTorch 2.13 on the CPU; ``input`` is converted to float32. Raises ArgumentError
@@ -83,7 +83,7 @@ def quantize_per_tensor(input: Any, scale: float, zero_point: int, dtype: DTypeL
 
 
 def nested_tensor(tensor_list: Sequence[Any], *, requires_grad: bool = False) -> Tensor:
-    """A tensor of arrays that differ in their first dimension only; copies of them.
+    """Return a tensor of copies of arrays that differ in their first dimension only.
 
     Raises ArgumentError for an empty list, and for arrays that differ in more, and DeviceError for
     arrays on two devices.
@@ -98,7 +98,8 @@ def nested_tensor(tensor_list: Sequence[Any], *, requires_grad: bool = False) ->
 
 
 def nested_tensor_from_jagged(values: Any, offsets: Any, *, requires_grad: bool = False) -> Tensor:
-    """A nested tensor over ``values``, whose component i is ``values[offsets[i]:offsets[i + 1]]``.
+    """Return a nested tensor over ``values``, whose component i is ``values[offsets[i]:offsets[i +
+    1]]``.
 
     Raises ArgumentError for offsets that are not in order, and DeviceError for tensors on two
     devices.
@@ -116,7 +117,7 @@ def _made(name: str, parts: tuple[Any, ...], size: Any, requires_grad: bool) -> 
 
 
 def _dense(value: Any) -> Any:
-    """An array of some backend; numbers and lists are NumPy's."""
+    """Return an array of some backend; numbers and lists become NumPy's."""
     if not isinstance(value, Tensor):
         if arrays.find_key_bits(value) is None and not arrays.is_foreign(value):
             try:
@@ -129,7 +130,7 @@ def _dense(value: Any) -> Any:
 
 
 def _indices(value: Any) -> Any:
-    """The same; an empty list has integers, too."""
+    """Return indices as an array; an empty list has integers, too."""
     array = _dense(value)
     if array.dtype != np.float64 or 0 not in array.shape:
         return array

@@ -1,4 +1,4 @@
-"""What tensors of other layouts than the dense one can do: the methods of PyTorch's tensors.
+"""Methods of tensors of other layouts than the dense one, as PyTorch's tensors have them.
 
 https://docs.pytorch.org/docs/2.13/sparse.html, quantization.html and nested.html
 """
@@ -81,7 +81,7 @@ class TensorLayouts:
     # -- sparse ---------------------------------------------------------------------------------
 
     def to_sparse(self) -> Self:
-        """The tensor as sparse_coo: itself, if it is, or a copy without what is 0.
+        """Return the tensor as sparse_coo: itself, if it is, or a copy without what is 0.
 
         Raises ArgumentError for other than dense and sparse tensors, DeviceError where there are no
         sparse arrays, for instance without SciPy, and DeviceMemoryError.
@@ -94,7 +94,7 @@ class TensorLayouts:
         return self._of(SPARSE_COO.from_dense(self.array))
 
     def to_sparse_csr(self) -> Self:
-        """The matrix as sparse_csr: itself, if it is. Raises as ``to_sparse``."""
+        """Return the matrix as sparse_csr: itself, if it is. Raises as ``to_sparse``."""
         if self.is_sparse_csr:
             return self
         if self.is_sparse:
@@ -111,7 +111,7 @@ class TensorLayouts:
         return self._of(SPARSE_CSR.from_dense(self.array))
 
     def to_dense(self) -> Self:
-        """The tensor with all of its zeros: itself, if it is dense or quantized.
+        """Return the tensor with all of its zeros: itself, if it is dense or quantized.
 
         Raises ArgumentError for nested tensors, and for a shape that no memory has, and
         DeviceMemoryError.
@@ -124,13 +124,13 @@ class TensorLayouts:
         return self._of(layout.to_dense(self.array))
 
     def coalesce(self) -> Self:
-        """The sparse_coo tensor with its places in order, values of one place added up."""
+        """Return the sparse_coo tensor with its places in order, values of one place added up."""
         self._require("coalesce", SPARSE_COO)
         coalesced = SPARSE_COO.coalesced(self.array)
         return self._of(coalesced, is_view=coalesced is self.array)
 
     def indices(self) -> Self:
-        """The places of a sparse_coo tensor's values, int64 of shape [dimensions, n].
+        """Return the places of a sparse_coo tensor's values, int64 of shape [dimensions, n].
 
         As they are stored: in any order, and some more than once unless it is coalesced.
         """
@@ -146,21 +146,21 @@ class TensorLayouts:
         return self.values()
 
     def crow_indices(self) -> Self:
-        """Where each row of a sparse_csr tensor begins in ``values``, and the end."""
+        """Return where each row of a sparse_csr tensor begins in ``values``, and the end."""
         return self._part("crow_indices", SPARSE_CSR)
 
     def col_indices(self) -> Self:
-        """The column of each value of a sparse_csr tensor."""
+        """Return the column of each value of a sparse_csr tensor."""
         return self._part("col_indices", SPARSE_CSR)
 
     def values(self) -> Self:
-        """The values of a sparse tensor, or of all components of a nested one, in a row."""
+        """Return the values of a sparse tensor, or of all components of a nested one, in a row."""
         return self._part("values", SPARSE_COO, SPARSE_CSR, NESTED)
 
     # -- quantized ------------------------------------------------------------------------------
 
     def dequantize(self) -> Self:
-        """The real numbers, in float32: ``(int_repr - zero_point) * scale``.
+        """Return the real numbers, in float32: ``(int_repr - zero_point) * scale``.
 
         A dense tensor is converted to float32. Raises ArgumentError for sparse and nested ones.
         """
@@ -170,23 +170,23 @@ class TensorLayouts:
         return self if self.array.dtype == np.float32 else self._of(self.array.astype(np.float32))
 
     def int_repr(self) -> Self:
-        """The integers of a quantized tensor."""
+        """Return the integers of a quantized tensor."""
         return self._part("int_repr", QUANTIZED)
 
     def q_scale(self) -> float:
-        """How much a step of a quantized tensor's integers stands for."""
+        """Return the real number that a step of a quantized tensor's integers stands for."""
         self._require("q_scale", QUANTIZED)
         return float(self.array.scale)
 
     def q_zero_point(self) -> int:
-        """The integer of a quantized tensor that stands for 0."""
+        """Return the integer of a quantized tensor that stands for 0."""
         self._require("q_zero_point", QUANTIZED)
         return int(self.array.zero_point)
 
     # -- nested ---------------------------------------------------------------------------------
 
     def offsets(self) -> Self:
-        """Where each component of a nested tensor begins in ``values``, and the end."""
+        """Return where each component of a nested tensor begins in ``values``, and the end."""
         return self._part("offsets", NESTED)
 
     def unbind(self, dim: int = 0) -> tuple[Self, ...]:
@@ -213,7 +213,7 @@ class TensorLayouts:
         return tuple(self._of(each) for each in SPARSE_COO.unbind(whole.array, axis))
 
     def to_padded_tensor(self, padding: float) -> Self:
-        """A dense tensor of a nested one's components, each as long as the longest.
+        """Return a dense tensor of a nested one's components, each as long as the longest.
 
         Raises ArgumentError for a padding that is no number of its dtype, and DeviceMemoryError.
         """
@@ -223,8 +223,10 @@ class TensorLayouts:
     # -- for Tensor -----------------------------------------------------------------------------
 
     def _of(self, array: Any, *, is_view: bool = False) -> Self:
-        """Return a tensor made of this one: an inference tensor in that mode, and a part
-        of one if it is one itself."""
+        """Return a tensor made of this one.
+
+        An inference tensor in that mode, and a part of one if it is one itself.
+        """
         note_reading(self, "a tensor's method of its layout")
         made: Self = self._over(array, None)
         if is_inference(self) if is_view else is_inference_mode_enabled():
@@ -266,7 +268,7 @@ class TensorLayouts:
         return self._of(part, is_view=layout is not QUANTIZED)
 
     def _describe_array(self) -> str:
-        """The array as text; of another layout, its parts by name."""
+        """Describe the array as text; of another layout, its parts by name."""
         layout = self._other_layout
         if layout is None:
             return repr(self.array)

@@ -25,7 +25,7 @@ class TensorMathBits:
     array: Any
 
     def conj(self) -> Any:
-        """A view of a complex tensor's conjugate; a real tensor itself.
+        """Return a view of a complex tensor's conjugate; a real tensor itself.
 
         A view of the same elements, with the key Conjugate: operators get what it stands for.
         ``array_api.conj`` computes at once.
@@ -33,35 +33,39 @@ class TensorMathBits:
         return array_operators()._conj.default(self) if self.array.dtype.kind == "c" else self
 
     def is_conj(self) -> bool:
-        """Whether it stands for the conjugates of its elements."""
+        """Return whether the tensor stands for the conjugates of its elements."""
         return type(self.array) is MathBitsArray and self.array.is_conj
 
     def is_neg(self) -> bool:
-        """Whether it stands for the negatives of its elements, as the imaginary part of a view of
-        a conjugate does."""
+        """Return whether the tensor stands for the negatives of its elements, as the imaginary part
+        of a view of a conjugate does.
+        """
         return type(self.array) is MathBitsArray and self.array.is_neg
 
     def resolve_conj(self) -> Any:
-        """A tensor with the elements that this one stands for: itself, unless ``is_conj``."""
+        """Return a tensor with the elements that this one stands for.
+
+        Itself, unless ``is_conj``.
+        """
         return array_operators().positive.default(self) if self.is_conj() else self
 
     def resolve_neg(self) -> Any:
-        """The same, unless ``is_neg``."""
+        """Return a tensor with the elements that this one stands for: itself, unless ``is_neg``."""
         return array_operators().positive.default(self) if self.is_neg() else self
 
     def _neg_view(self) -> Any:
-        """A view of the negatives of its elements."""
+        """Return a view of the negatives of its elements."""
         return array_operators()._neg_view.default(self)
 
     def _is_zerotensor(self) -> bool:
-        """Whether it is zeros without elements."""
+        """Return whether the tensor is zeros without elements."""
         return isinstance(self.array, ZeroArray)
 
     @classmethod
     def _efficientzerotensor(
         cls, shape: Sequence[int], *, dtype: Any = np.float64, device: str = "cpu"
     ) -> Self:
-        """Zeros without elements, with the key ZeroTensor; they cannot be written to.
+        """Return zeros without elements, with the key ZeroTensor; they cannot be written to.
 
         Raises DeviceError, and TypeError for what is no dtype.
         """

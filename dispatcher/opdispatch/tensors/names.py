@@ -47,11 +47,11 @@ class TensorNames:
         return (None,) * self.ndim
 
     def has_names(self) -> bool:
-        """Whether any dimension has a name."""
+        """Return whether any dimension has a name."""
         return any(name is not None for name in self.names)
 
     def rename(self, *names: Any, **renamed: str | None) -> Any:
-        """A tensor over the same elements with other names, or without: ``rename(None)``.
+        """Return a tensor over the same elements with other names, or none: ``rename(None)``.
 
         ``rename("N", "C")`` names every dimension, with ``...`` for those that keep theirs;
         ``rename(N="batch")`` those of these names. It is part of the same graph. Raises
@@ -93,7 +93,7 @@ class TensorNames:
 
 
 def names_of_new(names: Sequence[str | None], ndim: int) -> Names | None:
-    """The names that a tensor begins with; None for none. Raises ArgumentError if they do not fit.
+    """Return the names of a new tensor; None for none. Raises ArgumentError if they do not fit.
 
     As those that ``rename`` takes; ``...`` stands for nothing here, since nothing has a name yet.
     """

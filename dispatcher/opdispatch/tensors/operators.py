@@ -1,4 +1,4 @@
-"""What the array API standard's arrays can do by themselves: operators, indexing, conversions.
+"""Operators, indexing and conversions of tensors, as the array API standard has them.
 
 Each operator calls a function of ``opdispatch.array_api``, which calls an operator of the library
 ``array``: it is imported when the first one is used.
@@ -54,7 +54,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def keep_private() -> None:
-    """Have operators of tensors go through a dispatcher of their own, before one is used.
+    """Use a private dispatcher for the operators of tensors, before one is used.
 
     See Note [Operators of its own].
     """
@@ -63,7 +63,7 @@ def keep_private() -> None:
 
 
 def is_private() -> bool:
-    """Whether ``keep_private`` was called."""
+    """Return whether ``keep_private`` was called."""
     return _is_private
 
 
@@ -72,12 +72,12 @@ def _finder_of(function: str) -> Callable[[], Callable[..., Any]]:
 
 
 def is_operand(value: object) -> bool:
-    """Whether tensors have operators with it: with numbers, arrays, and other tensors."""
+    """Return whether tensors have operators with it: with numbers, arrays, and other tensors."""
     return isinstance(value, _SCALARS) or find_key_bits(value) is not None
 
 
 def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
-    """An operator, its reflection, and the one that writes to the first operand."""
+    """Return an operator, its reflection, and the one that writes to the first operand."""
     find = _finder_of(function)
 
     def forward(self: Any, other: Any, /) -> Any:
@@ -123,7 +123,10 @@ def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
 
 
 def _as_it_is(written: Any, edge: Edge | None, other: Any, function: str) -> Any:
-    """A tensor that is about to be written to; a copy, if the way back needs what it was."""
+    """Return a tensor that is about to be written to.
+
+    A copy, if the backward pass needs its old value.
+    """
     needs_it = _may_have_gradient(other) or (function == "pow" and _may_have_gradient(written))
     if not needs_it or function in _LINEAR or not is_grad_enabled():
         return written
@@ -137,13 +140,16 @@ def _as_it_is(written: Any, edge: Edge | None, other: Any, function: str) -> Any
 
 
 def _is_recorded(written: Any, other: Any) -> bool:
-    """Whether one of them requires gradients, and they are recorded."""
+    """Return whether one of them requires gradients, and gradients are recorded."""
     flags = getattr(written, "requires_grad", False), getattr(other, "requires_grad", False)
     return True in flags and is_grad_enabled()
 
 
 def _has_one_history(written: Any) -> bool:
-    """Whether it is a tensor of plain elements: no level, trace or class has another history."""
+    """Return whether it is a tensor of plain elements.
+
+    No level, trace or class has another history.
+    """
     if type(written) is not Variable.plain_class or is_traced(written):
         return False
     array = written.array
@@ -154,13 +160,15 @@ def _has_one_history(written: Any) -> bool:
 
 
 def _may_have_gradient(value: Any) -> bool:
-    """Whether it has one, or a tensor that stands for it in a traced graph may have one."""
+    """Return whether it has a gradient, or a tensor that stands for it in a traced graph may have
+    one.
+    """
     flag = getattr(value, "requires_grad", False)
     return flag or bool(getattr(value, "key_bits", 0) & _OF_LEVELS) or is_traced(value)
 
 
 def _on_host(array: Any) -> Any:
-    """An array as one that Python's conversions know; of a device, a copy of its elements.
+    """Return an array as one that Python's conversions accept; of a device, a copy of its elements.
 
     Raises DeviceError, and ArgumentError for other layouts unless there is one element.
     """
@@ -182,7 +190,7 @@ def _on_host(array: Any) -> Any:
 
 
 def _one_on_host(array: Any) -> Any:
-    """``_on_host`` without dimensions if there is one element; more are for NumPy to refuse.
+    """Return ``_on_host`` without dimensions if there is one element; NumPy refuses more.
 
     PyTorch takes one element of any shape; NumPy does before 2.4, and warns.
     """
@@ -251,7 +259,10 @@ class TensorOperators:
     __invert__ = _unary("invert", "bitwise_invert")
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        """``opdispatch.array_api``. Raises ArgumentError for a revision that it is not of."""
+        """Return ``opdispatch.array_api``.
+
+        Raises ArgumentError for a revision that it is not of.
+        """
         if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12", "2025.12"):
             raise ArgumentError(
                 f"there is no namespace for revision {api_version!r} of the array API standard; "
@@ -300,18 +311,23 @@ class TensorOperators:
         return (self[place] for place in range(len(self)))
 
     def __format__(self, spec: str) -> str:
-        """Its number's, if something is asked for and it has no dimensions."""
+        """Format the number of a 0-d tensor if a format is given; else the tensor."""
         if spec and not self.shape:
             return format(self.item(), spec)
         return super().__format__(spec)
 
     def item(self) -> Any:
-        """The number in a tensor of one element. Raises ValueError if it has another number."""
+        """Return the number in a tensor of one element.
+
+        Raises ValueError if it has another number.
+        """
         note_reading(self, "item() of a tensor")
         return _on_host(self.array).item()
 
     def tolist(self) -> Any:
-        """Its elements as Python numbers, in a list for each dimension; one number without any.
+        """Return its elements as Python numbers, in a list for each dimension.
+
+        One number without any.
 
         Raises ArgumentError for a sparse or nested tensor.
         """

@@ -61,7 +61,7 @@ _LAYOUT_KEYS = frozenset(layout.functionality for layout in arrays.LAYOUTS.value
 def key_set_of_backend(
     backend: BackendComponent, functionality: DispatchKey = DispatchKey.Dense
 ) -> DispatchKeySet:
-    """The keys that PyTorch gives a plain tensor of ``backend``.
+    """Return the keys that PyTorch gives a plain tensor of ``backend``.
 
     Dense or the key of another layout, ADInplaceOrView, Autograd and, where the backend has one,
     its Autocast key. Those of HIP and VE share AutogradOther. A nested tensor has
@@ -80,7 +80,7 @@ def key_set_of_backend(
 
 @functools.cache
 def _bits_of_tensor(bits: int) -> int:
-    """The dispatch key word of a tensor over an array that has this one."""
+    """Return the dispatch key word of a tensor over an array that has this one."""
     keys = DispatchKeySet(bits)
     if keys.highest_backend_key is None:
         return bits
@@ -92,7 +92,7 @@ def _bits_of_tensor(bits: int) -> int:
 
 
 def _is_watched() -> bool:
-    """Whether the calls of this task are observed: by a mode, or a profile."""
+    """Return whether the calls of this task are observed: by a mode, or a profile."""
     state = LOCAL_STATE.get()
     return state.observer is not None or bool(state.included & _ASKS_MODES)
 
@@ -124,7 +124,7 @@ class Tensor(
     """
 
     def __init_subclass__(cls, *, is_below: bool = False, **options: Any) -> None:
-        """Give tensors of a class of yours the key Python: see ``functionalities/python.py``.
+        """Set the key Python on the tensors of a user's class: see ``functionalities/python.py``.
 
         ``is_below`` is for classes whose tensors kernels get as they are.
         """
@@ -205,7 +205,9 @@ class Tensor(
         return len(self.shape)
 
     def to(self, device: str) -> Tensor:
-        """The tensor on ``device``: itself, if it is there; else a copy with that device's keys.
+        """Return the tensor on ``device``: itself, if it is there.
+
+        Else a copy with that device's keys.
 
         The copy is recorded: gradients go back to where the tensor was. Modes and profiles see it
         as a call of ``array::astype`` with ``device``, if that has a kernel for the tensor. Without
@@ -232,11 +234,11 @@ class Tensor(
         return result
 
     def cpu(self) -> Tensor:
-        """``to("cpu")``."""
+        """Return ``to("cpu")``."""
         return self.to("cpu")
 
     def _can_be_converted(self) -> bool:
-        """Whether it has elements and plain keys, and ``array::astype`` a kernel for it."""
+        """Return whether it has elements and plain keys, and ``array::astype`` a kernel for it."""
         array = self.array
         backend = self.key_set.highest_backend_key
         if backend is None or arrays.find_backend(type(array)) is None:
@@ -247,14 +249,14 @@ class Tensor(
         return bool(array_operators().astype.default.has_kernel_for_dispatch_key(key))
 
     def detach(self) -> Tensor:
-        """A tensor over the same elements that records nothing; it shares their version."""
+        """Return a tensor over the same elements that records nothing; it shares their version."""
         if is_traced(self):  # by an operator, which is recorded
             traced: Tensor = array_operators().detach.default(self)
             return traced
         return self.detach_here()
 
     def detach_here(self) -> Tensor:
-        """``detach``, unobserved: what the operator of that name does."""
+        """Detach the tensor, unobserved: the operator ``detach`` calls this."""
         array = self.array
         if isinstance(array, LevelArray):
             array = array.detached()
@@ -268,7 +270,10 @@ class Tensor(
     def _over(
         cls, array: Any, key_bits: int | None, attributes: dict[str, Any] | None = None
     ) -> Self:
-        """A tensor of this class, whatever its ``__init__`` takes; ``attributes`` are its own."""
+        """Return a tensor of this class, whatever its ``__init__`` takes.
+
+        ``attributes`` are its own.
+        """
         tensor: Self = object.__new__(cls)
         keys = None if key_bits is None else DispatchKeySet(key_bits)
         Tensor.__init__(tensor, array, keys=keys)
@@ -346,13 +351,16 @@ class Tensor(
         return call_below_python()(func, args, kwargs or {})
 
     def __copy__(self) -> Tensor:
-        """A leaf over the same elements, which shares their version."""
+        """Return a leaf over the same elements, which shares their version."""
         copied = self.detach()
         copied.requires_grad_flag = self.requires_grad_flag
         return copied
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        """A leaf with elements of its own, and a ``grad`` of its own. Raises AutogradError."""
+        """Return a leaf with elements of its own, and a ``grad`` of its own.
+
+        Raises AutogradError.
+        """
         if not self.is_leaf:
             raise AutogradError(
                 f"a tensor that was made by {self.grad_fn} cannot be copied with what has made it",
@@ -369,7 +377,7 @@ class Tensor(
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """For ``pickle``: a leaf, without ``grad``, as PyTorch's."""
+        """Reduce the tensor for ``pickle``: a leaf, without ``grad``, as PyTorch's."""
         note_reading(self, "a tensor that is pickled")
         names = self.names if self.key_bits & NAMED_BIT else None
         keys = None if self.is_inference() else self.key_bits
@@ -382,7 +390,7 @@ class Tensor(
         return (_rebuilt, state, (None, attributes))  # of slots
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
-        """``to``, by the array API standard's name. Raises ArgumentError for a stream."""
+        """Call ``to`` by the array API standard's name. Raises ArgumentError for a stream."""
         if stream is not None:
             raise ArgumentError("to_device takes no stream; it uses the current one of the device")
         return self.to(device)
@@ -394,7 +402,7 @@ class Tensor(
         return f"Tensor({self._describe_array()}{device}{names}{grad})"
 
     def _repr_html_(self) -> str:
-        """For notebooks: what it is, and then its elements."""
+        """Describe the tensor for notebooks: its facts, and then its elements."""
         import html  # here, since few programs need it, and it brings a large table
 
         facts = {
@@ -439,7 +447,10 @@ _KEY_BITS_OF_CLASSES = property(
 
 
 def new_tensor(array: Any, *, requires_grad: bool = False) -> Tensor:
-    """A tensor over an array that no kernel has made; in inference mode, one of that."""
+    """Return a tensor over an array that no kernel has made.
+
+    In inference mode, an inference tensor.
+    """
     tensor = Tensor(array, requires_grad=requires_grad)
     if is_inference_mode_enabled():
         make_inference(tensor)
@@ -447,7 +458,7 @@ def new_tensor(array: Any, *, requires_grad: bool = False) -> Tensor:
 
 
 def of_plain_class(tensor: Tensor) -> Tensor:
-    """A tensor of a user's class as a ``Tensor``: the same elements, version and keys."""
+    """Return a tensor of a user's class as a ``Tensor``: the same elements, version and keys."""
     if type(tensor) is Tensor:
         return tensor
     plain = Tensor(tensor.array, keys=DispatchKeySet(tensor.key_bits & ~_PYTHON))

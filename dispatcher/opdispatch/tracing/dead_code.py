@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def live_nodes(graph: GraphData) -> list[int]:
-    """The numbers of the calls that something depends on, in order.
+    """Return the numbers of the calls that something depends on, in order.
 
     Values that may share memory, as schemas say or the trace has seen, are one storage. A call that
     writes to a storage matters if the storage is an input's or a constant's, or any value of it is
@@ -64,7 +64,7 @@ class _Storages:
         """Those that exist without the graph."""
 
     def of(self, value: Value) -> tuple[Source, int]:
-        """The storage of a value."""
+        """Return the storage of a value."""
         return self._root((value.source, value.number))
 
     def _join(self, number: int, node: Node) -> None:

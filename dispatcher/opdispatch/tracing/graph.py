@@ -40,7 +40,7 @@ class CallOperator(Protocol):
     """Calls the operator of that name, or records that it is to be called."""
 
     def __call__(self, operator: str, /, *args: Any, **kwargs: Any) -> Any:
-        """The result, whose items can be had by their places."""
+        """Return the result, whose items can be had by their places."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,10 @@ class Graph(GraphData):
         return compile_replay(self)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The inputs among arguments of the graph. Raises ArgumentError if they do not fit it."""
+        """Return the inputs among arguments of the graph.
+
+        Raises ArgumentError if they do not fit it.
+        """
         try:
             given = self.signature.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -108,11 +111,11 @@ class Graph(GraphData):
         return inspect.Signature(parameters[::-1])
 
     def on(self, dispatcher: Dispatcher) -> Graph:
-        """The same graph, which calls the operators of that dispatcher."""
+        """Return the same graph, calling the operators of that dispatcher."""
         return replace(self, handles={}, dispatcher=dispatcher)
 
     def eliminate_dead_code(self) -> Graph:
-        """The graph without calls whose results are not used, and their constants.
+        """Return the graph without calls whose results are not used, and their constants.
 
         Calls that write to an input, to a constant, or to what is used, stay, as do those that
         return nothing, draw random numbers, or are of operators that the trace did not know.
@@ -124,7 +127,7 @@ class Graph(GraphData):
         return less.without_unused_constants()
 
     def without_unused_constants(self) -> Graph:
-        """The graph without constants that no node and no output has."""
+        """Return the graph without constants that no node and no output uses."""
         used = {v.number for v in self._all_uses() if v.source is Source.CONSTANT}
         if len(used) == len(self.constants):
             return self
@@ -139,15 +142,15 @@ class Graph(GraphData):
         return format_code(self)
 
     def to_dot(self) -> str:
-        """The graph in the language of Graphviz."""
+        """Return the graph in the language of Graphviz."""
         return format_dot(self)
 
     def to_svg(self) -> str:
-        """A drawing, as the text of an SVG file."""
+        """Draw the graph as the text of an SVG file."""
         return draw_svg(self)
 
     def _repr_svg_(self) -> str:
-        """For notebooks."""
+        """Draw the graph as SVG for notebooks."""
         return self.to_svg()
 
     def __str__(self) -> str:
@@ -208,7 +211,7 @@ class Graph(GraphData):
         return handle if signature.dispatching else functools.partial(_made, handle)
 
     def _renumbered(self, source: Source, places: Mapping[int, int], **changes: Any) -> Graph:
-        """With these changes, and values of that source by their new places."""
+        """Return the source with these changes, and values of that source by their new places."""
 
         def moved(leaf: Any) -> Any:
             if isinstance(leaf, Value) and leaf.source is source:

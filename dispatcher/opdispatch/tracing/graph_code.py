@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def format_code(graph: GraphData) -> str:
-    """The source of a function of the graph's inputs, of ``ops`` and the constants' tensors.
+    """Format the graph as source of a function of its inputs, of ``ops`` and the constants'
+    tensors.
 
     Raises GraphError for an argument that Python has no text for, such as a generator.
     """

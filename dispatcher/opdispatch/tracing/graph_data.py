@@ -37,7 +37,10 @@ class GraphData:
         return MappingProxyType({node.operator: node.schema for node in self.nodes})
 
     def facts_of(self, value: Value) -> Any:
-        """TensorFacts of a value; of a list, or several returns, a list or tuple of them."""
+        """Return the TensorFacts of a value.
+
+        Of a list, or several returns, a list or tuple of them.
+        """
         if value.source is Source.INPUT:
             return self.inputs[value.number].facts
         if value.source is Source.CONSTANT:
@@ -48,7 +51,7 @@ class GraphData:
         return facts
 
     def name_of(self, value: Value) -> str:
-        """``x``, ``constant``, ``exp_1``, or ``linalg_qr[0]``."""
+        """Name a value: ``x``, ``constant``, ``exp_1``, or ``linalg_qr[0]``."""
         owners: Mapping[Source, Sequence[Input | Constant | Node]] = {
             Source.INPUT: self.inputs,
             Source.CONSTANT: self.constants,

@@ -19,7 +19,7 @@ _STYLES = {
 
 
 def format_dot(graph: GraphData) -> str:
-    """The text of a ``.dot`` file: ``dot -Tsvg graph.dot``."""
+    """Format the graph as a ``.dot`` file: ``dot -Tsvg graph.dot``."""
     picture = picture_of(graph)
     lines = [f"digraph {_quoted(graph.name)} {{", '  node [fontname="monospace"];']
     for number, box in enumerate(picture.boxes):

@@ -95,7 +95,7 @@ def load_graph(file: File) -> Graph:
 
 
 def _array_of(graph: Graph, constant: Constant) -> np.ndarray[Any, Any]:
-    """The elements of a constant, in host memory and in this machine's order of bytes."""
+    """Return the elements of a constant, in host memory and in this machine's order of bytes."""
     tensor = constant.tensor
     array = tensor.array if isinstance(tensor, Tensor) else tensor
     try:
@@ -120,7 +120,7 @@ def _array_of(graph: Graph, constant: Constant) -> np.ndarray[Any, Any]:
 def _constant(
     archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], number: int, told: dict[str, Any]
 ) -> Constant:
-    """A constant, whose bytes are as many as is said about it."""
+    """Read a constant, whose size in bytes must fit its description."""
     at = f"the graph's $.constants[{number}]"
     match told:
         case {
@@ -153,7 +153,9 @@ def _constant(
 
 
 def _members_of(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """The members by their names. Raises GraphError if they are larger than the file together.
+    """Return the members by their names.
+
+    Raises GraphError if they are larger than the file together.
 
     That is, if one is compressed, or if they lie upon each other.
     """

@@ -41,7 +41,7 @@ ReadConstant = Callable[[int, dict[str, Any]], Constant]
 
 
 def graph_to_json(graph: Graph, constants: list[dict[str, Any]]) -> dict[str, Any]:
-    """The document; ``constants`` is what is said about these. Raises GraphError."""
+    """Return the document; ``constants`` are their descriptions. Raises GraphError."""
     schemas = {node.operator: node.schema for node in graph.nodes}
     return {
         "format": FORMAT,
@@ -110,7 +110,7 @@ def _tree_to_json(tree: Any, where: str) -> Any:
 
 
 def graph_from_json(document: Any, constant: ReadConstant) -> Graph:
-    """The graph of a document. Raises GraphError for what can be no graph."""
+    """Return the graph of a document. Raises GraphError for what can be no graph."""
     return _Reader(document).graph(constant)
 
 
@@ -130,7 +130,7 @@ class _Reader:
             raise _refusal("$.version", f"is {_shown(version)}; this version reads {VERSION}")
 
     def graph(self, constant: ReadConstant) -> Graph:
-        """All of it, in an order in which values are known before they are used."""
+        """Parse the whole graph, in an order in which values are known before they are used."""
         for n, each in enumerate(self._list(self._get("inputs"), "$.inputs")):
             at = f"$.inputs[{n}]"
             facts = self._tree(self._get("tensor", each, at), at, key="tensor")
@@ -217,14 +217,14 @@ class _Reader:
     # -- trees ------------------------------------------------------------------------------------
 
     def _given(self, message: Any, at: str) -> Any:
-        """A tree of values, where a tensor may not be described."""
+        """Parse a tree of values, where a tensor may not be described."""
         tree = self._tree(message, at)
         if any(isinstance(each, TensorFacts) for each in leaves(tree)):
             raise _refusal(at, "says what a tensor was; expected a value")
         return tree
 
     def _tree(self, message: Any, at: str, level: int = 0, *, key: str = "") -> Any:
-        """A tree; with ``key``, of what an object with that key has."""
+        """Parse a tree; with ``key``, the value of an object with that key."""
         if level > _MOST_LEVELS:
             raise _refusal(at[:60] + "...", f"nests more than {_MOST_LEVELS} levels")
         if key:
@@ -313,7 +313,7 @@ class _Reader:
         return message[key]
 
     def _name(self, message: Any, at: str) -> str:
-        """The name of a value, which no other one has."""
+        """Parse the name of a value, which no other one has."""
         name = self._identifier(message, at)
         if name in self._names:
             raise _refusal(f"{at}.name", f"is {_shown(name)}, which something else is called")

@@ -96,7 +96,7 @@ def _bend(arrow: Arrow) -> float:
 
 
 def _arrow(arrow: Arrow, boxes: tuple[Box, ...], tops: list[float], right: float) -> str:
-    """A line straight down to the next box, or an arc past those between."""
+    """Draw a line straight down to the next box, or an arc past those between."""
     start, end = (tops[n] + _height(boxes[n]) / 2 for n in (arrow.start, arrow.end))
     if bend := _bend(arrow):
         control = right + bend * 4 / 3  # a cubic curve gets three quarters of the way there

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def format_graph(graph: GraphData) -> str:
-    """All of it. ``!`` is behind what a call writes to."""
+    """Format the whole graph. ``!`` is behind what a call writes to."""
     inputs = ", ".join(f"%{each.name} : {each.facts}" for each in graph.inputs)
     return "\n".join([f"{graph.name}({inputs}):", *(f"  {line}" for line in _lines(graph))])
 
@@ -44,7 +44,7 @@ def _arguments(graph: GraphData, node: Node) -> Iterator[str]:
 
 
 def format_value(graph: GraphData, tree: Any, written: set[Value] = frozenset()) -> str:  # type: ignore[assignment]
-    """An argument, or what a graph returns."""
+    """Format an argument, or the graph's output."""
     if isinstance(tree, Value):
         return f"%{graph.name_of(tree)}{'!' * (tree in written)}"
     if isinstance(tree, list | tuple):

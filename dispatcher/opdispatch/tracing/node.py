@@ -1,4 +1,4 @@
-"""What a graph consists of: frozen values, which refer to one another by number."""
+"""The parts of a graph: frozen values, which refer to one another by number."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TensorFacts:
 
     @classmethod
     def of(cls, tensor: Any) -> TensorFacts:
-        """Those of a tensor of any class."""
+        """Return the facts of a tensor of any class."""
         return cls(
             str(getattr(tensor, "dtype", "?")),
             tuple(getattr(tensor, "shape", ())),
@@ -53,7 +53,7 @@ class TensorFacts:
         )
 
     def __str__(self) -> str:
-        """``float32[2, 3]``, and what is unusual: ``float32[2, 3] cuda:0 sparse_coo``."""
+        """Return ``float32[2, 3]``, and what is unusual: ``float32[2, 3] cuda:0 sparse_coo``."""
         extents = ", ".join("?" if each is None else str(each) for each in self.shape)
         unusual = [f" {self.device}"] if self.device != "cpu" else []
         unusual += [f" {self.layout}"] if self.layout != "strided" else []
@@ -142,7 +142,7 @@ class Node:
         return any(str(each.type).startswith("Generator") for each in self.schema.arguments)
 
     def _given(self) -> Iterator[tuple[Any, Any]]:
-        """Arguments of the schema with what they were given, without those that were left out."""
+        """Yield arguments of the schema with their given values; omitted ones are left out."""
         if self.schema is None:
             return
         for place, argument in enumerate(self.schema.arguments):
@@ -153,7 +153,7 @@ class Node:
 
 
 def values_in(tree: Any) -> Iterator[Value]:
-    """The values in lists, tuples and dicts, in order."""
+    """Iterate over the values in lists, tuples and dicts, in order."""
     return (each for each in leaves(tree) if isinstance(each, Value))
 
 

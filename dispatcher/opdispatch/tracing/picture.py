@@ -1,4 +1,4 @@
-"""What a drawing of a graph shows: boxes, and arrows between them."""
+"""Drawings of graphs: boxes, and arrows between them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ class Picture:
 
 
 def picture_of(graph: GraphData) -> Picture:
-    """The picture of a graph. A box for what it returns is the last, if it returns a value."""
+    """Return the picture of a graph.
+
+    A box for what it returns is the last, if it returns a value.
+    """
     boxes = [Box(Kind.INPUT, (each.name, str(each.facts))) for each in graph.inputs]
     boxes += [Box(Kind.CONSTANT, (each.name, str(each.facts))) for each in graph.constants]
     firsts = {Source.INPUT: 0, Source.CONSTANT: len(graph.inputs), Source.NODE: len(boxes)}
@@ -75,7 +78,7 @@ def picture_of(graph: GraphData) -> Picture:
 
 
 def _lines(graph: GraphData, node: Node) -> tuple[str, ...]:
-    """The operator, what it was given beside tensors, and what it returned."""
+    """Return the operator, its arguments other than tensors, and its results, as lines."""
     given = [_short(graph, each) for each in node.args]
     given += [f"{name}={_short(graph, each)}" for name, each in node.kwargs.items()]
     others = ", ".join(text for text in given if text)

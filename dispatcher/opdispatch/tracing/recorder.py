@@ -1,10 +1,10 @@
-"""What one trace has seen so far: which tensor is which value, and the calls.
+"""The state of one trace: which tensor is which value, and the calls.
 
 Note [Which tensor is which value]
     A tensor is the value that it was when it was seen: by its identity, or, if it is another one
     over the very same array, by that of its array. So a result that is wrapped anew, detached, or
-    kept for the way back, is still the result. Tensors are known for as long as something holds
-    them; where no weak reference can be had, the trace holds them itself.
+    saved for the backward pass, is still the result. Tensors are known for as long as something
+    holds them; where no weak reference can be had, the trace holds them itself.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class GraphRecorder:
         self._names = UniqueNames()
 
     def add_input(self, name: str, tensor: Any) -> Value:
-        """An input of the graph. Raises ArgumentError if it is one already."""
+        """Add an input to the graph. Raises ArgumentError if it is one already."""
         value = Value(Source.INPUT, len(self.inputs))
         known = self._find(tensor)
         if known is not None:
@@ -77,7 +77,7 @@ class GraphRecorder:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Callable[[Any], None]:
-        """The beginning of a call; what it gives is told the end."""
+        """Begin a call; the returned function takes the result at its end."""
         with self._lock:
             given = tuple(map_leaves(self._as_argument, each) for each in args)
             named = {name: map_leaves(self._as_argument, each) for name, each in kwargs.items()}
@@ -94,13 +94,13 @@ class GraphRecorder:
         return finish
 
     def knows(self, value: object) -> bool:
-        """Whether it is an input or the result of a call."""
+        """Return whether it is an input or the result of a call."""
         with self._lock:
             found = self._find(value)
         return found is not None and found.source is not Source.CONSTANT
 
     def value_of_output(self, output: Any) -> Any:
-        """A value for a tensor that the graph is to return; anything else as it is."""
+        """Return a value for a tensor that the graph is to return; anything else as it is."""
         if find_key_bits(output) is None:
             return output
         with self._lock:
@@ -176,7 +176,7 @@ class GraphRecorder:
         return None
 
     def _warn_of_shared_memory(self, tensor: Any) -> None:
-        """An unknown tensor may be a view of one that was made by other means."""
+        """Warn of an unknown tensor that may be a view of one that was made by other means."""
         array = _identities(tensor)[-1]
         if not isinstance(array, np.ndarray):
             return
@@ -195,7 +195,7 @@ class GraphRecorder:
 
 
 def _arrays_in(tree: Any) -> list[Any]:
-    """The arrays of NumPy's among the tensors, since of these memory can be compared."""
+    """Return the NumPy arrays among the tensors, whose memory can be compared."""
     found = (each.array if isinstance(each, Tensor) else each for each in leaves(tree))
     return [each for each in found if isinstance(each, np.ndarray)]
 
@@ -203,7 +203,7 @@ def _arrays_in(tree: Any) -> list[Any]:
 def _not_annotated(
     handle: Operator | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Any]:
-    """The arguments of which the schema does not say that results may be views."""
+    """Return the arguments whose views the results may be, although the schema does not say so."""
     if handle is None:
         return []  # nothing is said, and everything is expected
     arguments = handle.call_signature.schema.arguments
@@ -217,7 +217,7 @@ def _has_number(returned: Any) -> bool:
 
 
 def _identities(tensor: Any) -> tuple[Any, ...]:
-    """A tensor, and the array that it is over."""
+    """Return a tensor and the array that it is over."""
     return (tensor, tensor.array) if isinstance(tensor, Tensor) else (tensor,)
 
 
@@ -229,7 +229,7 @@ def _reference_to(value: Any) -> _Alive:
 
 
 def _with_places(result: Any, items: tuple[int, ...] = ()) -> list[tuple[tuple[int, ...], Any]]:
-    """The tensors in what an operator returned, and the items that lead to them."""
+    """Return the tensors in an operator's result, and the items that lead to them."""
     if isinstance(result, list | tuple):
         return [
             found

@@ -32,7 +32,7 @@ _LETTERS = {Source.INPUT: "i", Source.CONSTANT: "c", Source.NODE: "n"}
 
 
 def compile_replay(graph: GraphData) -> Replay:
-    """The graph as a function, which lets go of each result after its last use."""
+    """Compile the graph to a function that releases each result after its last use."""
     source = _ReplaySource(graph)
     text = "\n".join(["def replay(functions, inputs):", *(f"    {x}" for x in source.lines()), ""])
     scope: dict[str, Any] = {
@@ -52,7 +52,7 @@ class _ReplaySource:
         self._places = {name: place for place, name in enumerate(graph.operators)}
 
     def lines(self) -> Iterator[str]:
-        """The body."""
+        """Yield the lines of the body."""
         graph = self._graph
         yield from self._unpacked("f", len(graph.operators), "functions")
         yield from self._unpacked("i", len(graph.inputs), "inputs")
@@ -97,7 +97,7 @@ class _ReplaySource:
 
 
 def _last_uses(graph: GraphData) -> list[list[int]]:
-    """For each node, the nodes whose results are not needed after it has run."""
+    """Return for each node the nodes whose results are not needed after it has run."""
     last = {number: number for number in range(len(graph.nodes))}
     for number, node in enumerate(graph.nodes):
         last |= {v.number: number for v in node.uses if v.source is Source.NODE}

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The same lists, tuples and dicts, with ``function`` of whatever else is in them.
+    """Return the same lists, tuples and dicts, with ``function`` applied to the leaves.
 
     A named tuple stays one.
     """
@@ -42,7 +42,7 @@ def constant_key(value: Any) -> Any:
 
 
 def named_leaves(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
-    """The leaves, each with a name that says where it is: ``weights_0``, ``state_bias``."""
+    """Yield the leaves, each with a name that says where it is: ``weights_0``, ``state_bias``."""
     if isinstance(tree, list | tuple):
         for place, each in enumerate(tree):
             yield from named_leaves(f"{name}_{place}", each)

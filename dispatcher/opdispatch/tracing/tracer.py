@@ -79,7 +79,7 @@ class Tracer:
         self._graph: Graph | None = None
 
     def _with_inputs(self, name: str, tree: Any) -> Any:
-        """The tree with an input for each tensor in it."""
+        """Return the tree with an input for each tensor in it."""
         names = iter([each for each, _ in named_leaves(name, tree)])
 
         def input_of(leaf: Any) -> Any:
@@ -89,7 +89,9 @@ class Tracer:
         return map_leaves(input_of, tree)
 
     def output(self, *values: Any) -> None:
-        """Have the graph return values: tensors, or lists, tuples and dicts with tensors in them.
+        """Add values that the graph returns.
+
+        Tensors, or lists, tuples and dicts with tensors in them.
 
         The graph returns None, the one, or a tuple. What an operator writes to it later, is in it.
         Raises ArgumentError after the block.
@@ -195,7 +197,10 @@ class _PreDispatchTracer(TorchDispatchMode):
 def _parameters_of(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[tuple[str, Any, Any]]:
-    """Names, kinds and values of a function's arguments; what has its default is left out."""
+    """Return names, kinds and values of a function's arguments.
+
+    Those with their defaults are left out.
+    """
     try:
         signature = inspect.signature(function)
         given = signature.bind(*args, **kwargs).arguments
@@ -209,7 +214,7 @@ def _parameters_of(
 
 
 def _autocast_of_task() -> tuple[DispatchKeySet, Mapping[str, Any]]:
-    """Which devices' keys are on, or rather off, and the dtypes."""
+    """Return the keys that autocast turns on, or rather off, and the dtypes."""
     return local_dispatch_key_set()[1] & AUTOCAST_KEYS, AUTOCAST_STATE.get().dtypes
 
 

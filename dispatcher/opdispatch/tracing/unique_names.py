@@ -17,7 +17,7 @@ class UniqueNames:
         self._next: dict[str, int] = {}
 
     def new(self, wanted: str) -> str:
-        """``wanted``, or something like it."""
+        """Return ``wanted``, or a similar name that is free."""
         base = re.sub(r"\W", "_", wanted, flags=re.ASCII) or "value"
         if not base.isidentifier() or keyword.iskeyword(base):
             base = f"_{base}"

@@ -41,7 +41,7 @@ class FunctionalStorage:
         self._layout = (tuple(array.shape), array.dtype, getattr(array, "strides", None))
 
     def add_update(self, views: tuple[ViewMeta, ...], value: Any) -> None:
-        """Note that the view that ``views`` make of the base has become ``value``."""
+        """Record that the view that ``views`` make of the base has become ``value``."""
         self._updates.append((views, value))
         self.generation += 1
 
@@ -53,7 +53,7 @@ class FunctionalStorage:
             del self._updates[0]
 
     def strided(self, views: Sequence[ViewMeta]) -> Strided | None:
-        """A stand-in with the strides that such a view has where there are views."""
+        """Return a placeholder with the strides of such a view, where there are views."""
         array = stand_in(*self._layout)
         for view in views:
             if view.strided is None:

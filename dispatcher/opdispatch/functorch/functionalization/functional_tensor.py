@@ -49,7 +49,7 @@ class FunctionalTensor(Tensor, is_below=True):
         self, value: Any, storage: FunctionalStorage, views: tuple[ViewMeta, ...] = ()
     ) -> None:
         self.value = value
-        """What it holds, which may be out of date, but in shape, dtype and device."""
+        """Its value, which may be out of date, but for shape, dtype and device."""
         self.storage = storage
         self.views = views
         """How it is made of its base, one step after the other; none: it is the base."""
@@ -59,7 +59,7 @@ class FunctionalTensor(Tensor, is_below=True):
 
     @classmethod
     def of(cls, value: Any, level: StorageLevel) -> FunctionalTensor:
-        """One with elements of its own."""
+        """Return a functional tensor with elements of its own."""
         return cls(value, FunctionalStorage(value, level))
 
     @property
@@ -73,7 +73,7 @@ class FunctionalTensor(Tensor, is_below=True):
         return self.storage.generation > 0
 
     def sync(self) -> Any:
-        """Its value, made anew if the elements were written to since."""
+        """Return its value, regenerated if the elements were written to since."""
         storage = self.storage
         if self._generation != storage.generation:
             with storage.level.below():
@@ -88,7 +88,7 @@ class FunctionalTensor(Tensor, is_below=True):
         self.sync()  # at once, as in PyTorch: so that a loop of writes keeps no values
 
     def view(self, value: Any, view: ViewMeta) -> FunctionalTensor:
-        """A view of this one, made by one more step, which makes ``value`` of ``self.value``.
+        """Return a view of this one, made by one more step that makes ``value`` of ``self.value``.
 
         It is as much out of date as this one.
         """
@@ -97,7 +97,10 @@ class FunctionalTensor(Tensor, is_below=True):
         return made
 
     def strided(self) -> Strided | None:
-        """A stand-in with the strides that it has where there are views; None: not known."""
+        """Return a placeholder with its strides, where there are views.
+
+        None if they are not known.
+        """
         return self.storage.strided(self.views)
 
     # -- as a tensor ----------------------------------------------------------------------------
@@ -148,7 +151,7 @@ class FunctionalTensor(Tensor, is_below=True):
         return tuple(self._seen.shape)
 
     def detach_here(self) -> Tensor:
-        """A view that records nothing."""
+        """Return a view that records nothing."""
         with self.level.below():
             detached = self._tensor("detached").detach()
         return self.view(

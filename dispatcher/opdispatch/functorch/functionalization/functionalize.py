@@ -17,7 +17,7 @@ from opdispatch.local_state.higher_floors import array_operators
 
 
 def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Callable[..., Any]:
-    """A function that does what ``func`` does, and whose calls of operators write to nothing.
+    """Return a function that does what ``func`` does without writing to tensors.
 
     Operators that write are replaced by those that return what would have been written, and views
     are made anew when what they are views of has changed. With ``remove="mutations_and_views"``,

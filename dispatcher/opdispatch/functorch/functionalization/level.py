@@ -56,7 +56,7 @@ class Level(DynamicLayer):
         self._adopted: dict[int, tuple[Any, FunctionalTensor]] = {}
 
     def end(self) -> None:
-        """The function has returned."""
+        """End the level: the function has returned."""
         super().end()
         self.is_over = True
 
@@ -71,7 +71,10 @@ class Level(DynamicLayer):
 
     @contextmanager
     def below(self) -> Iterator[None]:
-        """A block for calls of values: below the level, where it is entered; else as it is."""
+        """Enter a block for calls of values: below the level, where it is entered.
+
+        Else as it is.
+        """
         frame, saved = TOP.get(), None
         while frame is not None:
             saved = frame.saved or saved
@@ -87,7 +90,7 @@ class Level(DynamicLayer):
     # -- what goes in -----------------------------------------------------------------------------
 
     def adopt(self, value: Any) -> FunctionalTensor:
-        """The functional tensor that stands for a tensor or a plain array, the same each time."""
+        """Return the functional tensor for a tensor or plain array, the same each time."""
         value = self._alive(value)
         if isinstance(value, FunctionalTensor) and value.level is self:
             return value
@@ -98,7 +101,9 @@ class Level(DynamicLayer):
         return tensor
 
     def make(self, value: Any) -> Any:
-        """A functional tensor of what a call has made, be it a plain array; else as it is.
+        """Return a functional tensor of a call's result, even of a plain array.
+
+        Other values as they are.
 
         Of a list, one of each in it.
         """
@@ -109,14 +114,15 @@ class Level(DynamicLayer):
         return FunctionalTensor.of(value if isinstance(value, Tensor) else Tensor(value), self)
 
     def functional_of(self, values: Any) -> Any:
-        """``values`` with the tensors in lists, tuples and dicts adopted."""
+        """Return ``values`` with the tensors in lists, tuples and dicts adopted."""
         return _mapped(values, lambda each: self.adopt(each) if isinstance(each, Tensor) else each)
 
     # -- what comes out ---------------------------------------------------------------------------
 
     def value_of(self, value: Any) -> Any:
-        """Return the current value of a functional tensor, or of each in a list; anything else as
-        it is.
+        """Return the current value of a functional tensor, or of each in a list.
+
+        Anything else as it is.
         """
         if isinstance(value, list):
             return [self.value_of(each) for each in value]
@@ -129,7 +135,9 @@ class Level(DynamicLayer):
         return value.sync()
 
     def values_of(self, values: Any) -> Any:
-        """``values`` with what functional tensors in lists, tuples and dicts hold."""
+        """Return ``values`` with the functional tensors in lists, tuples and dicts replaced by
+        their values.
+        """
         return _mapped(
             values,
             lambda each: self.value_of(each) if isinstance(each, FunctionalTensor) else each,
@@ -154,20 +162,23 @@ class Level(DynamicLayer):
         return [(raw, tensor.sync()) for raw, tensor in written]
 
     def _alive(self, value: Any) -> Any:
-        """A value for a functional tensor of a level that is over."""
+        """Return the value of a functional tensor whose level has ended."""
         while isinstance(value, FunctionalTensor) and value.level.is_over:
             value = value.sync()
         return value
 
 
 def current_level() -> Level | None:
-    """The functionalized function that the task is in; None: it is in none, or in a transform."""
+    """Return the functionalized function that the task is in.
+
+    None if it is in none, or in a transform.
+    """
     frame = TOP.get()
     return frame.layer if frame is not None and isinstance(frame.layer, Level) else None
 
 
 def _has_elements(value: Any) -> bool:
-    """Whether it is a tensor or a plain array, and none of a class that handles operators."""
+    """Return whether it is a tensor or plain array, and none of a class that handles operators."""
     if isinstance(value, Tensor):
         return True
     return find_key_bits(value) is not None and not handles_operators(type(value))

@@ -40,7 +40,7 @@ def view_of(base: Any, views: Sequence[ViewMeta]) -> Any:
 
 
 def scatter(base: Any, views: Sequence[ViewMeta], mutated: Any) -> Any:
-    """The base, with ``mutated`` in the place of the view that the steps make of it."""
+    """Return the base with ``mutated`` in place of the view that the steps make of it."""
     bases = [base] if views else []
     for view in views[:-1]:
         bases.append(view.forward(bases[-1]))
@@ -50,7 +50,7 @@ def scatter(base: Any, views: Sequence[ViewMeta], mutated: Any) -> Any:
 
 
 def stand_in(shape: Sequence[int], dtype: Any, strides: Sequence[int] | None) -> Strided:
-    """An array of that shape and those strides, which must not be read: one element is there.
+    """Return an array of that shape and those strides that must not be read: it has one element.
 
     Without strides, those of a C-contiguous one.
     """

@@ -1,4 +1,4 @@
-"""What autocast does with the operators of the library ``array``: a policy each, by device type.
+"""Autocast of the operators of the library ``array``: a policy each, by device type.
 
 The lists are PyTorch's, of the operators of the same meaning; where PyTorch makes an operator of
 others, as ``tensordot`` on the CPU, the policy is the one that results. Operators that are not

@@ -1,4 +1,4 @@
-"""What becomes of the base of a view of the library ``array`` when the view is written to.
+"""Inverses of the views of the library ``array``: replay a write to a view onto its base.
 
 ``_inverses`` has a function for each operator that gives views: see ``Inverse`` in
 ``functionalities/functionalize.py``. PyTorch's are in ``ATen/FunctionalInverses.cpp``.
@@ -29,7 +29,7 @@ Entries = Sequence[int | None]
 
 
 def _view(name: str, reapply_views: bool) -> Any:
-    """The operator that gives such views, or the one that copies."""
+    """Return the operator that makes such views, or the one that copies."""
     return getattr(array_operators(), name if reapply_views else f"{name}_copy").default
 
 
@@ -38,7 +38,7 @@ def _reshaped(base: Any, mutated: Any, reapply_views: bool, *_: Any, **__: Any) 
 
 
 def _same_again(name: str) -> Inverse:
-    """Of a view of which the same view is what it is a view of."""
+    """Return the inverse of a view that is its own inverse by the same arguments."""
 
     def inverse(base: Any, mutated: Any, reapply_views: bool, *args: Any, **kwargs: Any) -> Any:
         return _view(name, reapply_views)(mutated, *args, **kwargs)
@@ -106,7 +106,7 @@ def _unreachable(base: Any, mutated: Any, reapply_views: bool, *_: Any, **__: An
 
 
 def _toggled(name: str) -> Inverse:
-    """Of a view that is undone by doing it again."""
+    """Return the inverse of a view that is undone by applying it again."""
     return lambda base, mutated, reapply_views: getattr(array_operators(), name).default(mutated)
 
 
@@ -129,7 +129,7 @@ _INVERSES: dict[str, Inverse] = {
 
 
 def _reshapes_in_place(x: Any, shape: Sequence[int], *, copy: bool | None = None) -> bool:
-    """Whether NumPy would give a view: that depends on the strides."""
+    """Return whether NumPy would return a view: that depends on the strides."""
     if copy is not None:
         return not copy
     strided = x.strided()
@@ -173,7 +173,7 @@ def register_functionalization(library: Library) -> None:
 
 
 def _with_tuples(function: Any) -> Any:
-    """As NumPy wants it: extents and axes in tuples."""
+    """Return the function with extents and axes as tuples, as NumPy takes them."""
 
     def call(x: Any, *args: Any, **kwargs: Any) -> Any:
         return function(

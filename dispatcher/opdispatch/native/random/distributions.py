@@ -32,7 +32,7 @@ class Distribution:
 
 @functools.cache
 def _digits_of(dtype: Any) -> int:
-    """How many binary digits its numbers have, or their parts; 0: it has no such numbers."""
+    """Return the number of binary digits of its numbers or of their parts; 0 for other types."""
     if dtype.kind == "c":
         return _DIGITS.get(f"float{4 * dtype.itemsize}", 0)
     return _DIGITS.get(dtype.name, 0)
@@ -69,7 +69,9 @@ def check_bounds(name: str, low: int, high: int, dtype: Any) -> None:
 
 
 def uniform(low: float, high: float) -> Distribution:
-    """Real numbers from ``low`` to ``high``; of complex ones, both parts.
+    """Return the distribution of real numbers from ``low`` to ``high``.
+
+    Of complex ones, both parts.
 
     Multiples of the interval divided by 2**53, of float32 by 2**24, and so on. Raises ArgumentError
     unless the interval is finite and not negative.
@@ -88,7 +90,7 @@ def uniform(low: float, high: float) -> Distribution:
 
 
 def normal(mean: float, std: float) -> Distribution:
-    """Of that mean and standard deviation, by the method of Box and Muller.
+    """Return the normal distribution of that mean and standard deviation, by the Box-Muller method.
 
     A complex number has half the variance in each part. Raises ArgumentError for a negative one.
     """
@@ -115,7 +117,8 @@ def normal(mean: float, std: float) -> Distribution:
 
 
 def integers(low: int, high: int) -> Distribution:
-    """Integers from ``low`` to below ``high``, as PyTorch has them: the rest of a division.
+    """Return the distribution of integers from ``low`` to below ``high``, by remainder as in
+    PyTorch.
 
     Of a range of n numbers, some are more likely by n / 2**64.
     """
@@ -129,7 +132,10 @@ def integers(low: int, high: int) -> Distribution:
 
 
 def permutation() -> Distribution:
-    """The integers from 0 up, in a random order: that of their words."""
+    """Return the distribution of permutations of the integers from 0 up.
+
+    The order of their words.
+    """
 
     def values(xp: Any, words: Any, size: int, dtype: Any) -> Any:
         return xp.argsort(words, kind="stable")
@@ -138,7 +144,8 @@ def permutation() -> Distribution:
 
 
 def bernoulli(p: Any) -> Distribution:
-    """1 with probability ``p``, a number or an array of them, and else 0.
+    """Return the distribution of 1 with probability ``p``, a number or an array of them, and else
+    0.
 
     Raises ArgumentError, of a number at once, unless they are from 0 to 1.
     """
@@ -169,5 +176,5 @@ def _one_for_each_part(size: int, dtype: Any) -> int:
 
 
 def _complex(xp: Any, parts: Any, dtype: Any) -> Any:
-    """Numbers that are next to each other as the parts of complex ones, if that is the type."""
+    """Return adjacent numbers as the parts of complex ones, if that is the type."""
     return parts.view("complex128") if dtype.kind == "c" else parts

@@ -61,7 +61,7 @@ _FLOAT, _INTEGER = np.dtype("float64"), np.dtype("int64")
 
 
 def make_kernels(place: Place) -> Mapping[str, Kernel]:
-    """The kernels of a place, by operator."""
+    """Make the kernels of a place, by operator."""
 
     def rand(size: Any, *, dtype: Any, device: Any, generator: Any) -> Any:
         return new("rand", uniform(0.0, 1.0), size, dtype, device, generator)

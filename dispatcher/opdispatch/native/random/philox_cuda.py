@@ -37,7 +37,7 @@ _BODY = f"""
 
 
 def philox_words(cupy: Any, state: GeneratorState, count: int) -> Any:
-    """``words_from``, on the current device."""
+    """Compute ``words_from`` on the current device."""
     words = cupy.empty(count, "uint64")
     if count:
         _kernel(cupy)(cupy.uint64(state.seed), cupy.uint64(state.offset), words)

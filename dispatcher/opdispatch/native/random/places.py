@@ -58,7 +58,7 @@ class Place(ABC):
         target[...] = self.make(draw)
 
     def masked(self, array: Any, mask: Any, scale: float) -> Any:
-        """The elements that a mask keeps, multiplied, and zeros."""
+        """Return the elements that a mask keeps, multiplied, and zeros."""
         return array * mask.astype(array.dtype) * array.dtype.type(scale)
 
 
@@ -108,7 +108,7 @@ class Nowhere(Place):
         self.make(draw)
 
     def masked(self, array: Any, mask: Any, scale: float) -> Any:
-        """As it is."""
+        """Return the array as it is."""
         return MetaArray(array.shape, array.dtype)
 
 
@@ -126,7 +126,7 @@ def _checked(name: str, generator: Any) -> Generator:
 
 
 def _generator_for(name: str, generator: Any, device: str) -> Generator:
-    """The one that is given, or the device's own. Raises DeviceError for another device's."""
+    """Return the given generator, or the device's own. Raises DeviceError for another device's."""
     if generator is None:
         return default_generator(device)
     found = _checked(name, generator)

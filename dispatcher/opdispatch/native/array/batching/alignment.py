@@ -15,19 +15,22 @@ from opdispatch.native.array.operators.meta_shapes import check_axes, check_axis
 
 
 def with_ndim(x: Any, dim: int | None, ndim: int) -> Any:
-    """``x`` with samples of that many dimensions at least: new ones, of extent 1, are in front."""
+    """Return ``x`` with samples of at least that many dimensions.
+
+    New ones, of extent 1, are in front.
+    """
     if dim is None or (missing := ndim + 1 - x.ndim) <= 0:
         return x
     return xp.reshape(x, (x.shape[0], *[1] * missing, *x.shape[1:]))
 
 
 def batched(x: Any, dim: int | None, batch_size: int) -> Any:
-    """``x`` with a batch; of one that has none, all samples are the same."""
+    """Return ``x`` with a batch; without one, it is broadcast to all samples."""
     return x if dim is not None else xp.broadcast_to(x, (batch_size, *x.shape))
 
 
 def aligned(call: BatchedCall, places: Sequence[int]) -> list[Any]:
-    """All arguments, so that those at ``places`` broadcast as their samples do."""
+    """Return all arguments, with those at ``places`` aligned to broadcast as their samples do."""
     tensors = [place for place in places if call.args[place] is not None]
     ndim = max(call.ndim(place) for place in tensors)
     args = list(call.args)
@@ -37,19 +40,22 @@ def aligned(call: BatchedCall, places: Sequence[int]) -> list[Any]:
 
 
 def axis_below(call: BatchedCall, axis: int, ndim: int) -> int:
-    """Where an axis of samples of ``ndim`` dimensions is. Raises ArgumentError if nowhere."""
+    """Return the axis below that an axis of samples of ``ndim`` dimensions is.
+
+    Raises ArgumentError if nowhere.
+    """
     return check_axis(call.name, axis, ndim) + 1
 
 
 def axes_below(
     call: BatchedCall, axes: Sequence[int] | None, ndim: int, *, repeatable: bool = False
 ) -> list[int]:
-    """Where several are; None means all."""
+    """Return the axes below that several axes of samples are; None means all."""
     return [axis + 1 for axis in check_axes(call.name, axes, ndim, repeatable=repeatable)]
 
 
 def with_dimension(call: BatchedCall, axis: int) -> tuple[Any, int]:
-    """The first argument, and an axis below.
+    """Return the first argument, and the axis below.
 
     Where NumPy takes a number for a vector of one, so does this.
     """
@@ -60,7 +66,7 @@ def with_dimension(call: BatchedCall, axis: int) -> tuple[Any, int]:
 
 
 def flattened(x: Any) -> Any:
-    """Batched samples as vectors."""
+    """Return batched samples as vectors."""
     return xp.reshape(x, (x.shape[0], math.prod(x.shape[1:])))
 
 

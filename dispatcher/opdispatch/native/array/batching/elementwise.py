@@ -13,12 +13,12 @@ from opdispatch.tensors.tensor import Tensor
 
 
 def unary(call: BatchedCall) -> tuple[Any, Any]:
-    """Of one tensor: whatever its shape."""
+    """Batch a function of one tensor, whatever its shape."""
     return call.run(), 0
 
 
 def broadcasting(call: BatchedCall) -> tuple[Any, Any]:
-    """Of several, which are broadcast."""
+    """Batch a function of several tensors, which are broadcast."""
     ndims, places = [], []
     for place, (value, dim) in enumerate(zip(call.args, call.dims, strict=True)):
         if type(value) is Tensor or is_tensor(value):

@@ -19,7 +19,9 @@ _OF_VIEWS = ELEMENTWISE | MANIPULATION | PRODUCTS | INDEXING
 
 
 def _setitem(call: BatchedCall) -> tuple[Any, Any]:
-    """By the rule of ``setitem_``, for a copy, which has the batches of all arguments."""
+    """Batch ``setitem`` by the rule of ``setitem_``, for a copy that has the batches of all
+    arguments.
+    """
     x, overload = call.args[0], call.op.name.overload_name
     copied = xp.astype(batched(x, call.dims[0], call.batch_size), x.dtype)
     whole = with_room_for(copied, *call.args[4], *call.args[5:])
@@ -29,7 +31,7 @@ def _setitem(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _alike(call: BatchedCall) -> tuple[Any, Any]:
-    """Of two tensors of one shape."""
+    """Batch a function of two tensors of one shape."""
     pairs = zip(call.args, call.dims, strict=True)
     return call.run([batched(x, dim, call.batch_size) for x, dim in pairs]), 0
 

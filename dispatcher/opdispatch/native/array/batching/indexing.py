@@ -28,7 +28,7 @@ class _Index:
         self._expand_masks(call)
 
     def _expand_masks(self, call: BatchedCall) -> None:
-        """Masks take as many entries as they have dimensions."""
+        """Expand masks to as many entries as they have dimensions."""
         place = 0
         while place < len(self.arrays):
             array = self.arrays[place]
@@ -53,7 +53,7 @@ class _Index:
         return 0 in self.dims
 
     def is_advanced(self, place: int) -> bool:
-        """Whether an entry is an array, or a number beside arrays."""
+        """Return whether an entry is an array, or a number next to arrays."""
         if not self.arrays:
             return False
         is_number = self.start[place] is not None and self.step[place] is None
@@ -79,12 +79,17 @@ class _Index:
         return advanced[0]  # what is before are slices and new axes, of a dimension each
 
     def under_batch(self) -> list[Any]:
-        """The lists for a batched tensor: all samples, then the entries; unless they differ."""
+        """Return the index lists for a batched tensor.
+
+        All samples, then the entries, which must be shared.
+        """
         arrays = [None, *self.arrays] if self.arrays else []
         return [[None, *self.start], [None, *self.stop], [1, *self.step], arrays]
 
     def of_each(self, batch_size: int, device: str, has_batch: bool) -> list[Any]:
-        """The lists for places that differ, with the number of the sample as first entry."""
+        """Return the index lists for places that differ, with the number of the sample as first
+        entry.
+        """
         ndim = len(self.joint)
         pairs = zip(self.arrays, self.dims, strict=True)
         arrays = [None if x is None else with_ndim(x, dim, ndim) for x, dim in pairs]
@@ -121,7 +126,7 @@ def _getitem_arrays(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _is_in_place(index: _Index) -> bool:
-    """Whether the advanced entries are next to each other."""
+    """Return whether the advanced entries are next to each other."""
     advanced = [n for n in range(len(index.start)) if index.is_advanced(n)]
     return advanced[-1] - advanced[0] + 1 == len(advanced)
 
@@ -178,7 +183,7 @@ def _set_tensor(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _only_mask(call: BatchedCall) -> Any:
-    """A batched mask that is the whole index; None for any other one."""
+    """Return a batched mask that is the whole index; None for any other index."""
     arrays, dims = call.args[4], call.dims[4]
     if len(arrays) != 1 or dims[0] is None or arrays[0].dtype.kind != "b":
         return None
@@ -186,7 +191,7 @@ def _only_mask(call: BatchedCall) -> Any:
 
 
 def _mask_like(call: BatchedCall, mask: Any) -> Any:
-    """A batched mask with dimensions for what is behind its own."""
+    """Return a batched mask with dimensions for those after its own."""
     shape = tuple(mask.shape[1:])
     if shape != call.shape(0)[: len(shape)]:
         raise IndexError(

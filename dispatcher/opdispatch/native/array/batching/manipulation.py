@@ -33,7 +33,7 @@ def _broadcast_to(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _shapes(call: BatchedCall) -> list[tuple[int, ...]]:
-    """Those of the samples of a list."""
+    """Return the shapes of the samples of a list."""
     pairs = zip(call.args[0], call.dims[0], strict=True)
     return [tuple(x.shape) if dim is None else tuple(x.shape[1:]) for x, dim in pairs]
 
@@ -97,7 +97,7 @@ def _repeat(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def by_elements(call: BatchedCall, why: str) -> TransformError:
-    """The error for a result whose shape is another one for each sample."""
+    """Return the error for a result whose shape is another one for each sample."""
     return TransformError(
         f"vmap cannot batch {call.op.name}: {why} what shape the result has, and samples may "
         "differ in that",
@@ -141,13 +141,13 @@ def _tile(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def of_matrices(call: BatchedCall) -> tuple[Any, Any]:
-    """Of the matrices in the last two dimensions."""
+    """Batch a function of the matrices in the last two dimensions."""
     check_matrices(call)
     return call.run(), 0
 
 
 def meshgrid(arrays: Sequence[Any], *, indexing: str) -> list[Any]:
-    """``meshgrid`` by other operators: each vector along an axis of its own.
+    """Compute ``meshgrid`` by other operators: each vector along an axis of its own.
 
     Raises ArgumentError for another indexing than these two.
     """

@@ -45,7 +45,7 @@ def _matmul(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _along_axis(call: BatchedCall) -> tuple[Any, Any]:
-    """Of vectors along one axis of both, while others are broadcast."""
+    """Batch a product of vectors along one axis of both, while others are broadcast."""
     axis, ndims = call.value("axis"), (call.ndim(0), call.ndim(1))
     for ndim in ndims:
         check_axis(call.name, axis, ndim)
@@ -60,7 +60,7 @@ def _along_axis(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _contracted(call: BatchedCall) -> tuple[list[int], list[int]]:
-    """The axes of the samples that are summed over, counted from the front."""
+    """Return the axes of the samples that are summed over, counted from the front."""
     axes, n1, n2 = call.value("axes"), call.ndim(0), call.ndim(1)
     if isinstance(axes, int):
         if not 0 <= axes <= min(n1, n2):
@@ -119,7 +119,7 @@ def _solve(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _with_tolerance(call: BatchedCall) -> tuple[Any, Any]:
-    """Of matrices, and a number for each."""
+    """Batch a function of matrices with a number for each."""
     check_matrices(call)
     place = call.place("rtol")
     args = list(call.args)

@@ -19,7 +19,7 @@ from opdispatch.tensors.tensor import Tensor
 
 
 def _reduction(call: BatchedCall) -> tuple[Any, Any]:
-    """Of some axes, or all."""
+    """Batch a reduction over some axes, or all."""
     ndim = call.ndim(0)
     if ndim == 0:
         axes_below(call, call.value("axis"), 0)  # refuses any
@@ -28,7 +28,7 @@ def _reduction(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _place_of_extremum(call: BatchedCall) -> tuple[Any, Any]:
-    """Of one axis, or of all elements."""
+    """Batch a search along one axis, or over all elements."""
     x, axis, ndim = call.args[0], call.value("axis"), call.ndim(0)
     if axis is not None and ndim > 0:
         return call.run(axis=axis_below(call, axis, ndim)), 0
@@ -51,7 +51,7 @@ def _cumulative(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def along_axis(call: BatchedCall) -> tuple[Any, Any]:
-    """Of one axis, which is given."""
+    """Batch a function along one given axis."""
     return call.run(axis=axis_below(call, call.value("axis"), call.ndim(0))), 0
 
 
@@ -78,7 +78,7 @@ def _diff(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _searchsorted(call: BatchedCall) -> tuple[Any, Any]:
-    """In one sorted array, whatever is looked for; in several, one after the other."""
+    """Batch ``searchsorted``: one sorted array at once, several one after the other."""
     sorter = call.place("sorter")
     if call.dims[0] is None and call.dims[sorter] is None:
         return call.run(), 0
@@ -86,12 +86,14 @@ def _searchsorted(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _isin(call: BatchedCall) -> tuple[Any, Any]:
-    """In one array, whatever is looked for; in several, one after the other."""
+    """Batch ``isin``: one array of test elements at once, several one after the other."""
     return (call.run(), 0) if call.dims[1] is None else _one_by_one(call, 0, xp.bool)
 
 
 def _one_by_one(call: BatchedCall, place: int, dtype: Any) -> tuple[Any, Any]:
-    """Results of that dtype in the shape of one of the arguments; of no dimensions for a number."""
+    """Call the operator for each sample, with results of that dtype in the shape of one of the
+    arguments.
+    """
     found = []
     for n in range(call.batch_size):
         args = [

@@ -12,7 +12,7 @@ decompositions  of matrices
 norms           of vectors and matrices
 fft             Fourier transforms
 no_derivative   the operators that have none
-grad_operator   the way back as an operator
+grad_operator   the backward pass as an operator
 """
 
 from __future__ import annotations

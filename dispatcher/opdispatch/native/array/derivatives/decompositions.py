@@ -23,22 +23,22 @@ from opdispatch.native.array.derivatives.namespace import (
 
 
 def _identity(matrices: Any) -> Any:
-    """A mask of the diagonal."""
+    """Return a mask of the diagonal."""
     return xp.eye(matrices.shape[-1], dtype=xp.bool, device=matrices.device)
 
 
 def _right(x: Any) -> Any:
-    """One number for each column."""
+    """Return one number for each column."""
     return xp.expand_dims(x, axis=-2)
 
 
 def _left(x: Any) -> Any:
-    """One number for each row."""
+    """Return one number for each row."""
     return xp.expand_dims(x, axis=-1)
 
 
 def _differences(values: Any) -> Any:
-    """Those of columns and rows, with ones on the diagonal."""
+    """Return the differences of columns and rows, with ones on the diagonal."""
     differences = _right(values) - _left(values)
     return xp.where(_identity(differences), 1.0, differences)
 
@@ -125,7 +125,7 @@ def _eigvals_forward(x_t: Any, x: Any) -> Any:
 
 
 def _eig(grads: Sequence[Any], x: Any, results: Sequence[Any]) -> Any:
-    """Also of a real matrix: its eigenvalues and eigenvectors are complex."""
+    """Return the gradient of ``eig``, whose results are complex also for a real matrix."""
     of_values, of_vectors = grads
     values, vectors = results
     back = adjoint(vectors)

@@ -18,7 +18,7 @@ from opdispatch.native.array.derivatives.namespace import (
 
 
 def _sign(grad: Any, x: Any, result: Any) -> Any:
-    """That of a complex number on the unit circle moves along the circle."""
+    """Return the gradient of ``sign``: a complex number's moves along the unit circle."""
     if x.dtype.kind != "c":
         return zeros_like(grad)
     size = xp.abs(x)
@@ -85,7 +85,7 @@ UNARY = with_forward(Forward.ELEMENTWISE, _UNARY)
 
 
 def _conj(x: Any) -> Any:
-    """Of a tensor or a number."""
+    """Return the conjugate of a tensor or a number."""
     return x.conjugate() if isinstance(x, complex) else x if _is_number(x) else conj(x)
 
 
@@ -94,7 +94,7 @@ def _is_number(x: Any) -> bool:
 
 
 def _log(x: Any) -> Any:
-    """Of a tensor or a number: where it has none, what NumPy gives."""
+    """Return the logarithm of a tensor or a number; where it has none, NumPy's result."""
     if not _is_number(x):
         return xp.log(x)
     if isinstance(x, complex):
@@ -124,7 +124,9 @@ def _pow_exponent(grad: Any, x1: Any, x2: Any, result: Any) -> Any:
 
 
 def _larger(grad: Any, x1: Any, x2: Any) -> Any:
-    """Of the first of two, of which the larger one counts; half of it where they are equal.
+    """Return the gradient of the first of two, of which the larger counts.
+
+    Half where they are equal.
 
     Where one is NaN, so is the result, and both have all of it.
     """
@@ -136,7 +138,7 @@ def _smaller(grad: Any, x1: Any, x2: Any) -> Any:
 
 
 def _atan2(product: Any, x1: Any, x2: Any) -> Any:
-    """Divided by the square of the distance from the origin, where it is zero."""
+    """Divide by the square of the distance from the origin, where that is not zero."""
     square = x1 * x1 + x2 * x2
     return masked(square != 0, product / xp.where(square == 0, 1.0, square))
 
@@ -158,7 +160,7 @@ def _floor_divided(x1: Any, x2: Any) -> Any:
 
 
 def _exchanged(formula: Formula) -> Formula:
-    """The formula of the first of two for the second."""
+    """Return the formula of the first of two arguments for the second."""
     return lambda grad, x1, x2: formula(grad, x2, x1)
 
 

@@ -1,4 +1,4 @@
-"""``array::grad``: the way back as an operator, so that it can be gone where the graph is."""
+"""``array::grad``: the backward pass as an operator, so that it runs where the graph is."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def grad(
     create_graph: bool,
     allow_unused: bool,
 ) -> list[Any]:
-    """``opdispatch.autograd.grad``; without ``grad_outputs``, these are an empty list.
+    """Call ``opdispatch.autograd.grad``; without ``grad_outputs``, these are an empty list.
 
     Raises AutogradError.
     """

@@ -18,7 +18,7 @@ from opdispatch.native.array.derivatives.scatter import add_along, add_at_elemen
 
 
 def _placed(grad: Any, x_shape: Any, start: Any, stop: Any, step: Any) -> Any:
-    """Zeros, with the gradient where its elements were taken from."""
+    """Return zeros with the gradient where its elements were taken from."""
     whole = zeros_for(x_shape, grad)
     return OPERATORS.setitem_.Tensor(whole, start, stop, step, [], grad)
 
@@ -26,7 +26,9 @@ def _placed(grad: Any, x_shape: Any, start: Any, stop: Any, step: Any) -> Any:
 def _placed_by_arrays(
     grad: Any, x_shape: Any, start: Any, stop: Any, step: Any, indices: Any
 ) -> Any:
-    """The same, where an element may have been taken more than once."""
+    """Return zeros with the gradient added where its elements were taken from, maybe more than
+    once.
+    """
     if all(each is None or each.dtype.kind == "b" for each in indices):  # not so by masks
         whole = zeros_for(x_shape, grad)
         return OPERATORS.setitem_.Tensor(whole, start, stop, step, indices, grad)
@@ -35,14 +37,14 @@ def _placed_by_arrays(
 
 
 def _cleared(grad: Any, start: Any, stop: Any, step: Any, indices: Any) -> Any:
-    """The gradient of what was there before."""
+    """Return the gradient of the tensor before the write."""
     given = [each for each in indices if each is not None]
     whole = copy_for(grad, *given)
     return OPERATORS.setitem_.Scalar(whole, start, stop, step, indices, 0.0)
 
 
 def _written(grad: Any, start: Any, stop: Any, step: Any, indices: Any, value_shape: Any) -> Any:
-    """The gradient of what was written, which may have more dimensions, of extent 1."""
+    """Return the gradient of the written value, which may have more dimensions, of extent 1."""
     if indices:
         part = OPERATORS.getitem.Tensor(grad, start, stop, step, indices)
     else:

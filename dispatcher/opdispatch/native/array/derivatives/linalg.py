@@ -21,7 +21,7 @@ from opdispatch.native.array.derivatives.namespace import (
 
 
 def each_matrix(x: Any) -> Any:
-    """Of a number for each matrix, something that matrices are multiplied by."""
+    """Return a number for each matrix in a shape that broadcasts with matrices."""
     return xp.expand_dims(xp.expand_dims(x, axis=-1), axis=-1)
 
 
@@ -94,7 +94,7 @@ def _slogdet_forward(x_t: Any, x: Any, results: Sequence[Any]) -> Any:
 
 
 def _inverse_or_nan(x: Any, log: Any) -> Any:
-    """Inverses; of matrices that have none, whose determinant's logarithm is infinite, NaN."""
+    """Return inverses; NaN for singular matrices, whose determinant's logarithm is infinite."""
     if not _may_be_any(x, xp.isinf(log)):
         return xp.linalg.inv(x)
     is_singular = each_matrix(xp.isinf(log))
@@ -121,14 +121,14 @@ def _solve_forward(x1_t: Any, x2_t: Any, x1: Any, result: Any, x2_shape: Any) ->
 
 
 def _solve_right(grad: Any, x1: Any, x2_shape: Any) -> Any:
-    """Where one vector is the right side of all matrices, the gradient of each."""
+    """Return the gradient of each right side where one vector is that of all matrices."""
     if len(x2_shape) > 1:
         return xp.linalg.solve(adjoint(x1), grad)
     return xp.squeeze(xp.linalg.solve(adjoint(x1), xp.expand_dims(grad, axis=-1)), axis=-1)
 
 
 def _matrix_power(grad: Any, x: Any, n: int) -> Any:
-    """The sum of all ``x^i grad x^(n-1-i)`` (with adjoints): a block of one power."""
+    """Return the sum of all ``x^i grad x^(n-1-i)`` (with adjoints): a block of one power."""
     if n == 0:
         return zeros_like(grad)
     base = adjoint(x if n > 0 else xp.linalg.inv(x))
@@ -140,7 +140,7 @@ def _matrix_power(grad: Any, x: Any, n: int) -> Any:
 
 
 def _pinv(grad: Any, x: Any, result: Any) -> Any:
-    """Golub and Pereyra's, for matrices of constant rank."""
+    """Return the gradient of ``pinv`` by Golub and Pereyra, for matrices of constant rank."""
     # https://doi.org/10.1137/0710036
     a, p, g = x, result, adjoint(grad)
     ph = adjoint(p)
@@ -162,7 +162,7 @@ def _pinv_forward(x_t: Any, x: Any, result: Any) -> Any:
 
 
 def _diagonal(grad: Any, x_shape: Any, offset: int) -> Any:
-    """Zeros, with the gradient on the diagonal."""
+    """Return zeros with the gradient on the diagonal."""
     rows, columns = x_shape[-2:]
     before = min(max(0, -offset), rows)
     rest = list(grad.shape)

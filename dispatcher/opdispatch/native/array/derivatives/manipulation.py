@@ -13,12 +13,12 @@ Shape = Sequence[int]
 
 
 def part_of(x: Any, axis: int, start: int, stop: int) -> Any:
-    """From ``start`` to before ``stop`` of one dimension, and all of the others."""
+    """Return the slice from ``start`` to before ``stop`` of one dimension."""
     return x[(*(slice(None),) * (axis % x.ndim), slice(start, stop))]
 
 
 def cut(grad: Any, extents: Sequence[int], axis: int) -> list[Any]:
-    """Parts of those extents, one after the other."""
+    """Split the gradient into parts of those extents, one after the other."""
     parts, start = [], 0
     for extent in extents:
         parts.append(part_of(grad, axis, start, start + extent))
@@ -87,7 +87,7 @@ def _tile(grad: Any, x_shape: Shape, repetitions: Sequence[int]) -> Any:
 
 
 def _astype(grad: Any, x_device: str) -> Any:
-    """The gradient, back on the device of the argument."""
+    """Return the gradient, moved back to the device of the argument."""
     if grad.device == x_device:
         return grad
     return xp.astype(grad, grad.dtype, device=x_device)

@@ -29,27 +29,27 @@ OPERATORS: Any = _Namespace(array_operators)
 
 
 def conj(x: Any) -> Any:
-    """The complex conjugate; real tensors as they are, without a copy."""
+    """Return the complex conjugate; real tensors as they are, without a copy."""
     return xp.conj(x) if x.dtype.kind == "c" else x
 
 
 def adjoint(x: Any) -> Any:
-    """The conjugate transpose of each matrix."""
+    """Return the conjugate transpose of each matrix."""
     return conj(xp.matrix_transpose(x))
 
 
 def as_complex(x: Any) -> Any:
-    """Of the complex type of the same precision."""
+    """Return ``x`` in the complex type of the same precision."""
     return x if x.dtype.kind == "c" else xp.astype(x, xp.result_type(x.dtype, xp.complex64))
 
 
 def zeros_like(grad: Any) -> Any:
-    """The gradient of what is constant almost everywhere."""
+    """Return the gradient of a function that is constant almost everywhere."""
     return xp.zeros_like(grad)
 
 
 def masked(mask: Any, x: Any) -> Any:
-    """``x`` where the mask is set, zeros elsewhere."""
+    """Return ``x`` where the mask is set, zeros elsewhere."""
     return xp.where(mask, x, 0.0)
 
 
@@ -59,7 +59,7 @@ def with_forward(forward: Forward, table: Mapping[str, Formulas]) -> dict[str, F
 
 
 def zeros_for(shape: Any, grad: Any, *others: Any) -> Any:
-    """Zeros like ``grad`` in all but the shape, that parts of it can be written to.
+    """Return zeros like ``grad`` in all but the shape, of which parts can be written to.
 
     Where ``grad`` or the others are batched by ``vmap``, so are they.
     """
@@ -68,5 +68,5 @@ def zeros_for(shape: Any, grad: Any, *others: Any) -> Any:
 
 
 def copy_for(grad: Any, *others: Any) -> Any:
-    """A copy of ``grad`` that parts of the others, or at their places, can be written to."""
+    """Return a copy of ``grad`` that parts of the others, or at their places, can be written to."""
     return with_room_for(+grad, *others)

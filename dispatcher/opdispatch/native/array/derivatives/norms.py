@@ -74,7 +74,7 @@ def _matrix_norm(grad: Any, x: Any, keepdims: bool, ord: Any, result: Any) -> An
 
 
 def _of_one(grad: Any, values: Any, ord: Any) -> Any:
-    """That of the largest or the smallest, with those that are equal."""
+    """Return the gradient of the largest or smallest element, shared by those that are equal."""
     choose = xp.max if ord > 0 else xp.min
     return shared(grad, values == choose(values, axis=_MATRIX, keepdims=True), _MATRIX)
 

@@ -39,7 +39,7 @@ def _matmul_second(grad: Any, x1: Any, x2_shape: Any) -> Any:
 
 
 def _contracted(axes: Axes, ndim1: int, ndim2: int) -> tuple[list[int], list[int]]:
-    """Which axes of the first were multiplied with which of the second."""
+    """Return the pairs of axes of the first and the second that were multiplied."""
     if isinstance(axes, int):
         return [*range(ndim1 - axes, ndim1)], [*range(axes)]
     first, second = axes
@@ -47,7 +47,7 @@ def _contracted(axes: Axes, ndim1: int, ndim2: int) -> tuple[list[int], list[int
 
 
 def _ordered(x: Any, axes: Sequence[int]) -> Any:
-    """With each dimension where it belongs: ``axes`` says where."""
+    """Return ``x`` with each dimension where ``axes`` says that it belongs."""
     return xp.permute_dims(x, [axes.index(n) for n in range(len(axes))])
 
 

@@ -29,7 +29,7 @@ def kept(grad: Any, shape: Sequence[int], axis: Axes, keepdims: bool) -> Any:
 
 
 def _sum(grad: Any, x_shape: Any, axis: Axes, keepdims: bool) -> Any:
-    """That of each element is its sum's."""
+    """Return the gradient of ``sum``: each element's is that of its sum."""
     return xp.broadcast_to(kept(grad, x_shape, axis, keepdims), x_shape)
 
 
@@ -48,7 +48,7 @@ def _var(grad: Any, x: Any, axis: Axes, correction: Any, keepdims: bool) -> Any:
 
 
 def _deviates(x: Any, axis: Axes, keepdims: bool, result: Any) -> Any:
-    """Where numbers whose deviation is ``result`` are not all equal.
+    """Return where numbers whose deviation is ``result`` are not all equal.
 
     The mean of equal numbers is rounded and need not be that number, so that a rounding may be all
     that their deviation is.
@@ -69,7 +69,7 @@ def _std(grad: Any, x: Any, axis: Axes, correction: Any, keepdims: bool, result:
 
 
 def shared(grad: Any, mask: Any, axis: Axes) -> Any:
-    """A gradient where the mask is set, in equal parts."""
+    """Return a gradient shared in equal parts where the mask is set."""
     return masked(mask, grad / xp.sum(xp.astype(mask, grad.dtype), axis=axis, keepdims=True))
 
 
@@ -80,7 +80,7 @@ def mean_of(x_t: Any, mask: Any, axis: Axes, keepdims: bool) -> Any:
 
 
 def _extremum(grad: Any, x: Any, axis: Axes, keepdims: bool, result: Any) -> Any:
-    """That of the largest or smallest elements, which share it."""
+    """Return the gradient of the largest or smallest elements, which share it."""
     mask = x == kept(result, x.shape, axis, keepdims)
     return shared(kept(grad, x.shape, axis, keepdims), mask, axis)
 
@@ -100,7 +100,7 @@ def _cannot_divide(x: Any, product: Any) -> bool:
 
 
 def product_of_others(x: Any) -> Any:
-    """For each element, the product of all others of the last dimension."""
+    """Return for each element the product of all others of the last dimension."""
     count = x.shape[-1]
     if not count:
         return x
@@ -131,7 +131,9 @@ def _sums_from_the_end(x: Any, axis: int) -> Any:
 
 
 def _along(x: Any, axis: int | None) -> tuple[Any, int]:
-    """At least of one dimension, and the axis, which may be left out where there is one."""
+    """Return ``x`` with at least one dimension, and the axis, which may be omitted where there is
+    one.
+    """
     return (x if x.shape else xp.reshape(x, (1,))), 0 if axis is None else axis
 
 
@@ -171,7 +173,7 @@ def _cumulative_prod(
 
 
 def _of_differences(grad: Any, extent: int, axis: int, n: int) -> Any:
-    """The gradient of what ``n`` differences were taken of, of that extent."""
+    """Return the gradient of the argument of ``n`` differences, of that extent."""
     if grad.shape[axis] == 0:
         shape = list(grad.shape)
         shape[axis] = extent

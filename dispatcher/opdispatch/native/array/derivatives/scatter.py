@@ -15,7 +15,7 @@ from opdispatch.native.array.derivatives.namespace import OPERATORS, masked, xp,
 
 
 def add_at(extent: int, places: Any, grad: Any) -> Any:
-    """Zeros of that extent in the first dimension, with ``grad[n]`` added at ``places[n]``."""
+    """Return zeros of that extent in the first dimension, ``grad[n]`` added at ``places[n]``."""
     places = xp.astype(places, xp.int64)  # of 8 bits, it may not have room for the extent
     places = xp.where(places < 0, places + extent, places)
     order = xp.argsort(places)
@@ -48,18 +48,20 @@ def add_at(extent: int, places: Any, grad: Any) -> Any:
 
 
 def add_along(shape: Any, axis: int, places: Any, grad: Any) -> Any:
-    """Zeros of that shape, with the parts of ``grad`` along an axis added at ``places``."""
+    """Return zeros of that shape, with the parts of ``grad`` along an axis added at ``places``."""
     moved = xp.moveaxis(grad, axis, 0)
     return xp.moveaxis(add_at(shape[axis], places, moved), 0, axis)
 
 
 def add_at_elements(shape: Any, places: Any, grad: Any) -> Any:
-    """The same for single elements: their places are counted through the whole shape."""
+    """Return zeros of that shape with ``grad`` added at ``places``, counted through the whole
+    shape.
+    """
     size = math.prod(shape)
     flat = add_at(size, xp.reshape(places, (-1,)), xp.reshape(grad, (-1,)))
     return xp.reshape(flat, shape)
 
 
 def places_of(x_shape: Any, device: str) -> Any:
-    """The place of each element of a shape, counted through it."""
+    """Return the place of each element of a shape, counted through it."""
     return xp.reshape(xp.arange(math.prod(x_shape), device=device), x_shape)

@@ -26,8 +26,9 @@ _ON_HOST = DispatchKeySet(CPU_BITS)
 
 
 def make_selection(schema: FunctionSchema, operator: FindOperator) -> KernelFunction:
-    """The kernel of ``operator()`` for ``BackendSelect``, as PyTorch's: it goes on with the key of
-    the device.
+    """Make the kernel of ``operator()`` for ``BackendSelect``, like PyTorch's.
+
+    It redispatches to the key of the device.
 
     For a backend without a kernel of its own, what is wanted is made on the host.
     """
@@ -41,7 +42,7 @@ class _SelectionText(LayerText):
     """The text of such a kernel; what is below it is the host's."""
 
     def lines(self) -> list[str]:
-        """The call below, unless there is a device."""
+        """Return the lines that call the kernel below, unless a device is given."""
         passed = ", ".join(each for each in self.passed if each != "device=device")
         return [
             f"if device is None: {self.tail_call()}",
@@ -63,8 +64,8 @@ def _make_on_device(op: OperatorHandle, device: str, *args: Any, **options: Any)
 def make_placed(
     dispatcher: Dispatcher, function: ArrayFunction, make: Callable[[], Kernel]
 ) -> Kernel:
-    """The kernel of an operator that has an array and a device, out of one for the array's device,
-    which ``make()`` gives.
+    """Make the kernel of an operator that has an array and a device, from one for the array's
+    device, which ``make()`` returns.
 
     ``zeros_like`` on another device calls ``zeros``; ``astype`` moves what it has converted.
     """

@@ -42,7 +42,7 @@ def make_cuda_kernel(
     own: Callable[..., Any] | None = None,
     on_meta: Callable[..., Any] | None = None,
 ) -> Kernel:
-    """The kernel of an operator for arrays on a GPU: the standard's function, or ``own``.
+    """Make the kernel of an operator for arrays on a GPU: the standard's function, or ``own``.
 
     ``on_meta`` is for an operator that ``META_FUNCTIONS`` has not.
 
@@ -102,7 +102,7 @@ def make_cuda_kernel(
 
 
 def _direct(function: ArrayFunction, found: Kernel, call: Kernel) -> Kernel | None:
-    """``call``, which has ``found`` called at once for arrays that are all on the current GPU.
+    """Return ``call``, calling ``found`` directly for arrays that are all on the current GPU.
 
     To look for the device of a call takes longer than all else that is done for it. None for
     operators that write, make arrays, or take lists of them, for those that look at dtypes, and for
@@ -164,7 +164,7 @@ def _direct(function: ArrayFunction, found: Kernel, call: Kernel) -> Kernel | No
 
 
 def _checked(found: Kernel) -> Kernel:
-    """``found``, which raises LinAlgError for matrices that it cannot do, as on the host.
+    """Return ``found``, raising LinAlgError for the matrices that fail on the host.
 
     It waits for the GPU to say so. Without that, CuPy goes on with whatever cuSOLVER leaves behind.
     """

@@ -32,12 +32,15 @@ def find_cupy_function(namespace: Any, function: ArrayFunction) -> Kernel:
 
 
 def _cumulative(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """CuPy's takes no array without dimensions, which NumPy's takes for one element."""
+    """Adapt a cumulative function.
+
+    CuPy's takes no 0-d array, which NumPy's takes for one element.
+    """
     return lambda x, **options: found(_of_a_dimension(x), **options)
 
 
 def _meshgrid(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """As ``_cumulative``."""
+    """Adapt ``meshgrid`` as ``_cumulative`` does."""
     return lambda arrays, **options: found([_of_a_dimension(x) for x in arrays], **options)
 
 
@@ -46,7 +49,7 @@ def _of_a_dimension(x: Any) -> Any:
 
 
 def _broadcast_to(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """CuPy's takes negative extents as they are."""
+    """Adapt ``broadcast_to``: CuPy's takes negative extents as they are."""
 
     def broadcast_to(x: Any, shape: Any) -> Any:
         if min(as_tuple(shape), default=0) < 0:
@@ -58,7 +61,9 @@ def _broadcast_to(found: Kernel, of_numpy: Kernel) -> Kernel:
 
 
 def _norm(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """CuPy's raises where there are no elements. Nothing is moved for the host's to say it.
+    """Adapt a norm: CuPy's raises where there are no elements.
+
+    Nothing is moved for the host's to say it.
 
     Of float16 it adds up in float16, by CUB.
     """
@@ -74,7 +79,7 @@ def _norm(found: Kernel, of_numpy: Kernel) -> Kernel:
 
 
 def _permute_dims(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """CuPy's turns the axes around when it is given none of them."""
+    """Adapt ``permute_dims``: CuPy's reverses the axes when it is given none of them."""
 
     def permute_dims(x: Any, axes: Any) -> Any:
         if len(axes) != x.ndim:
@@ -86,7 +91,7 @@ def _permute_dims(found: Kernel, of_numpy: Kernel) -> Kernel:
 
 
 def _in_float32(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """CuPy's adds float16 up in float16, by CUB, unless another type is asked for."""
+    """Adapt a sum: CuPy's adds up float16 in float16, by CUB, unless another type is asked for."""
 
     def add_up(x: Any, *, dtype: Any = None, **options: Any) -> Any:
         if x.dtype != _FLOAT16 or (dtype is not None and dtype != _FLOAT16):
@@ -97,7 +102,7 @@ def _in_float32(found: Kernel, of_numpy: Kernel) -> Kernel:
 
 
 def _eigenvalues(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """CuPy's are real numbers where there are no matrices."""
+    """Adapt eigenvalues: CuPy's are real numbers where there are no matrices."""
 
     def of_matrices(x: Any) -> Any:
         results = found(x)
@@ -112,7 +117,10 @@ def _eigenvalues(found: Kernel, of_numpy: Kernel) -> Kernel:
 
 
 def _searchsorted(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """CuPy's compares as C++ does, for which -1 is more than an unsigned 1."""
+    """Adapt ``searchsorted``.
+
+    CuPy's compares as C++ does, for which -1 is more than an unsigned 1.
+    """
 
     def searchsorted(x1: Any, x2: Any, **options: Any) -> Any:
         if not hasattr(x2, "dtype"):
@@ -126,7 +134,10 @@ def _searchsorted(found: Kernel, of_numpy: Kernel) -> Kernel:
 
 
 def _solve(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """CuPy's wants as many systems as right-hand sides, and at least one of both."""
+    """Adapt ``solve``.
+
+    CuPy's wants as many systems as right-hand sides, and at least one of both.
+    """
 
     def solve(x1: Any, x2: Any) -> Any:
         if x2.ndim > 1:
@@ -142,7 +153,7 @@ def _solve(found: Kernel, of_numpy: Kernel) -> Kernel:
 
 
 def _tensordot(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """CuPy's takes no axes but an integer for a tensor without dimensions."""
+    """Adapt ``tensordot``: CuPy's takes only an integer as axes for a 0-d tensor."""
 
     def tensordot(x1: Any, x2: Any, **options: Any) -> Any:
         return found(x1, x2, **options) if x1.ndim and x2.ndim else x1 * x2

@@ -41,7 +41,7 @@ def check_numbers(name: str, dtype: np.dtype[Any]) -> None:
 
 @functools.cache
 def kind_of_numbers(dtype: np.dtype[Any]) -> str:
-    """NumPy's letter for what the numbers are, also of those of ml_dtypes."""
+    """Return NumPy's letter for the kind of the numbers, also of those of ml_dtypes."""
     if dtype.kind != "V":
         return dtype.kind
     try:
@@ -82,7 +82,9 @@ _RANKS = {bool: 0, int: 1, float: 2, complex: 3, "b": 0, "u": 1, "i": 1, "f": 2,
 
 
 def is_promoted(dtype: np.dtype[Any], others: Sequence[Any]) -> bool:
-    """Whether NumPy is to decide what an array, and arrays or scalars of a wider kind, become."""
+    """Return whether NumPy must decide the promoted type of an array with arrays or scalars of a
+    wider kind.
+    """
     if not NUMPY_PROMOTION.get():
         return False
     given = [each for each in others if each is not None]
@@ -103,7 +105,9 @@ def check_complex(name: str, given: np.dtype[Any], wanted: np.dtype[Any]) -> Non
 
 
 def check_scalar(name: str, dtype: np.dtype[Any], scalar: object) -> bool:
-    """Whether an array is of ml_dtypes, of which NumPy does not know how scalars go with it.
+    """Check a scalar.
+
+    Return whether the array is of ml_dtypes, whose promotion with scalars NumPy lacks.
 
     Raises ArgumentError unless the standard lets a Python scalar go with such an array, or NumPy
     is to decide.
@@ -126,7 +130,7 @@ def check_scalar(name: str, dtype: np.dtype[Any], scalar: object) -> bool:
 def find_out_of_range(
     name: str, numbers: Iterable[Any], dtype: np.dtype[Any]
 ) -> ScalarRangeError | None:
-    """The error of the first of ``numbers`` that no element of that type can be.
+    """Return the error of the first of ``numbers`` that no element of that type can be.
 
     It is asked for after a library has raised OverflowError: no call that goes well pays for it.
     """

@@ -16,7 +16,7 @@ _FARTHEST = 2**31 - 1
 
 
 def _new(found: Kernel) -> Kernel:
-    """Some functions return the very array where there is nothing to do."""
+    """Adapt a function that may return its argument: return a new array."""
 
     def new(x: Any, *args: Any, **options: Any) -> Any:
         result = found(x, *args, **options)
@@ -26,7 +26,7 @@ def _new(found: Kernel) -> Kernel:
 
 
 def _diagonal(found: Kernel) -> Kernel:
-    """NumPy's is a view that cannot be written to; PyTorch's, and CuPy's, can."""
+    """Adapt ``diagonal``: NumPy's view is read-only; PyTorch's and CuPy's are writable."""
     found = _beyond_matrix(found)
 
     def diagonal(x: Any, *, offset: int) -> Any:
@@ -40,7 +40,7 @@ def _diagonal(found: Kernel) -> Kernel:
 
 
 def _beyond_matrix(found: Kernel) -> Kernel:
-    """Those beyond a matrix are all empty."""
+    """Adapt ``diagonal`` beyond the matrix: such diagonals are empty."""
 
     def of_diagonal(x: Any, *, offset: int, **options: Any) -> Any:
         if not -_FARTHEST <= offset <= _FARTHEST:
@@ -52,7 +52,7 @@ def _beyond_matrix(found: Kernel) -> Kernel:
 
 
 def _along_named_axes(found: Kernel) -> Kernel:
-    """NumPy no longer wants to guess which axes ``s`` is about: the last ones.
+    """Adapt a transform with ``s`` but no axes: NumPy requires them; the last ones are meant.
 
     Along none, it returns real numbers as they are.
     """
@@ -69,8 +69,10 @@ def _along_named_axes(found: Kernel) -> Kernel:
 
 
 def _of_finite_elements(operator: str) -> Callable[[Kernel], Kernel]:
-    """LAPACK never ends with the singular values of some matrices that have an infinity, and finds
-    a rank in others; ``eig`` refuses them by itself.
+    """Adapt a decomposition to refuse infinities and NaN.
+
+    LAPACK never ends with the singular values of some matrices that have an infinity, and finds a
+    rank in others; ``eig`` refuses them by itself.
     """
 
     def adapt(found: Kernel) -> Kernel:
@@ -88,7 +90,10 @@ def _of_finite_elements(operator: str) -> Callable[[Kernel], Kernel]:
 
 
 def _matrix_rank(found: Kernel) -> Kernel:
-    """NumPy looks for the largest singular value, and a matrix without elements has none."""
+    """Adapt ``matrix_rank``.
+
+    NumPy looks for the largest singular value, and an empty matrix has none.
+    """
     found = _of_finite_elements("linalg_matrix_rank")(found)
 
     def matrix_rank(x: Any, **options: Any) -> Any:
@@ -100,7 +105,10 @@ def _matrix_rank(found: Kernel) -> Kernel:
 
 
 def _to_real(found: Kernel) -> Kernel:
-    """NumPy leaves what was in memory in the result, where there are no points to fill up."""
+    """Adapt a transform to reals.
+
+    NumPy leaves memory uninitialized where there are no points to fill up.
+    """
 
     def transform(x: Any, *, n: int | None = None, axis: int = -1, **options: Any) -> Any:
         if isinstance(x, np.ndarray) and x.shape[axis] == 0:
@@ -111,7 +119,7 @@ def _to_real(found: Kernel) -> Kernel:
 
 
 def _to_real_along_named_axes(found: Kernel) -> Kernel:
-    """The same, of the last of several axes."""
+    """Adapt a transform to reals of several axes, like ``_to_real`` of the last one."""
 
     def transform(x: Any, *, s: Any = None, axes: Any = None, **options: Any) -> Any:
         last = -1 if axes is None else axes[-1]
@@ -123,7 +131,7 @@ def _to_real_along_named_axes(found: Kernel) -> Kernel:
 
 
 def _with_a_zero(x: Any, axis: int) -> Any:
-    """Of an array that has no elements along that axis."""
+    """Return zeros of extent 1 along that axis, in place of an array without elements there."""
     shape = list(x.shape)
     shape[axis] = 1
     return np.zeros(shape, x.dtype)
@@ -142,4 +150,4 @@ EXTENSION_ADAPTERS: Final[dict[str, Callable[[Kernel], Kernel]]] = {
     "fft_irfftn": lambda found: _to_real_along_named_axes(_along_named_axes(found)),
     **dict.fromkeys(("fft_hfft", "fft_irfft"), _to_real),
 }
-"""What is put around a library's function where it differs, by operator."""
+"""Adapters around a library's function where it differs, by operator."""

@@ -1,4 +1,4 @@
-"""What is called in the place of views and of assignment where there are to be none.
+"""Functional variants of views and assignment, for functions without views and writes.
 
 ``getitem_copy`` and the like give what ``getitem`` gives, with elements of its own. ``setitem``
 returns a tensor with what ``setitem_`` would have written to its argument, as ``copy`` does for
@@ -27,7 +27,7 @@ VIEWS = (
     *("broadcast_to", "expand_dims", "flip", "getitem", "imag", "linalg_diagonal"),
     *("matrix_transpose", "moveaxis", "permute_dims", "real", "reshape", "squeeze", "unstack"),
 )
-"""The operators that give views, but for ``astype``, which copies if it is told to."""
+"""The operators that return views, but for ``astype``, which copies on request."""
 
 COPY_ = parse_schema("copy_(Tensor(a!) x, Tensor src) -> Tensor(a!)")
 _SCATTERS = ("real", "imag")
@@ -39,7 +39,7 @@ def _without_aliases(schema: FunctionSchema, name: str) -> FunctionSchema:
 
 
 def _schemas() -> dict[str, FunctionSchema]:
-    """The operators that give views or write, by what they are called."""
+    """Return the operators that return views or write, by name."""
     return {str(each.schema.name): each.schema for each in (*FUNCTIONS, *INDEXING)}
 
 
@@ -48,7 +48,7 @@ def register_functional_variants(library: Library) -> None:
     dispatcher, schemas = library.dispatcher, _schemas()
 
     def find(name: str) -> Callable[..., Any]:
-        """The operator, looked up when it is called: it is not published yet."""
+        """Return the operator, looked up when it is called: it is not published yet."""
         return lambda *args, **kwargs: dispatcher.get_schema(f"array::{name}")(*args, **kwargs)
 
     with dispatcher.transaction():

@@ -188,7 +188,7 @@ class ArrayFunction:
 
     @property
     def has_device(self) -> bool:
-        """Whether it is told where its result belongs."""
+        """Whether it takes the device of its result."""
         return any(argument.name == "device" for argument in self.schema.arguments)
 
     @property

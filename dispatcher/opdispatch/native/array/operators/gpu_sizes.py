@@ -52,7 +52,7 @@ def make_size_check(function: ArrayFunction, on_meta: Kernel | None = None) -> S
 
 
 def _most(argument: Any) -> int:
-    """By how much a result may be larger for an argument, if it is as large as it can be."""
+    """Return the most by which a result may be larger for an argument as large as it can be."""
     if hasattr(argument, "shape"):
         return count_elements(argument.shape)
     if isinstance(argument, list | tuple):

@@ -52,7 +52,7 @@ FACTORIZATIONS = (
 
 
 def in_float32(function: ArrayFunction, call: Callable[..., Any]) -> Callable[..., Any] | None:
-    """``call`` with arrays of 16-bit numbers converted, and its result converted back.
+    """Return ``call`` with arrays of 16-bit numbers converted, and its result converted back.
 
     The result has the dtype of the arrays, unless another is asked for, or they have two: then it
     is float32. None for operators that need it for no dtype. NumPy itself adds float16 in float32,
@@ -78,7 +78,7 @@ def in_float32(function: ArrayFunction, call: Callable[..., Any]) -> Callable[..
 def in_float32_for_cupy(
     function: ArrayFunction, call: Callable[..., Any]
 ) -> Callable[..., Any] | None:
-    """``call``, a function of CuPy's, with bfloat16 converted to float32, and float32 back.
+    """Return ``call``, a function of CuPy's, with bfloat16 converted to float32, and float32 back.
 
     As on the host, transforms give numbers of 32 bits. None for operators that CuPy has for
     bfloat16, products among them. ``nextafter`` is refused: what is next to a number in float32 is
@@ -109,7 +109,7 @@ def in_float32_for_cupy(
 
 
 def refusing_16_bits(function: ArrayFunction, call: Callable[..., Any]) -> Callable[..., Any]:
-    """``call``; for a factorization, with ArgumentError for what LAPACK has no numbers of."""
+    """Return ``call``; a factorization raises ArgumentError for dtypes that LAPACK lacks."""
     name = function.schema.name.name
     if name not in FACTORIZATIONS:
         return call
@@ -128,7 +128,8 @@ def refusing_16_bits(function: ArrayFunction, call: Callable[..., Any]) -> Calla
 
 
 def keeping_dtype(function: ArrayFunction, call: Callable[..., Any]) -> Callable[..., Any] | None:
-    """``call`` with a result of the array's dtype, where that is a floating one of ml_dtypes.
+    """Return ``call`` with a result of the array's dtype, where that is a floating one of
+    ml_dtypes.
 
     Booleans, and complex numbers that come of a complex scalar, stay. None for operators without a
     Python scalar beside an array.

@@ -51,14 +51,17 @@ INDEXING = tuple(
 
 
 def getitem(x: Any, start: Entries, stop: Entries, step: Entries, indices: Any = ()) -> Any:
-    """``x[...]`` of any array library. Raises ArgumentError, and its IndexError."""
+    """Return ``x[...]`` of any array library. Raises ArgumentError, and its IndexError."""
     return x[_make_index("getitem", start, stop, step, indices)]
 
 
 def setitem(
     x: Any, start: Entries, stop: Entries, step: Entries, indices: Sequence[Any], value: Any
 ) -> Any:
-    """``x[...] = value``. Raises ArgumentError, and the array library's IndexError, ValueError."""
+    """Write ``x[...] = value``.
+
+    Raises ArgumentError, and the array library's IndexError, ValueError.
+    """
     _check_no_overlap(x)
     _check_value(x, value)
     x[_make_index("setitem_", start, stop, step, indices)] = value
@@ -88,14 +91,14 @@ def _check_no_overlap(x: Any) -> None:
 def meta_getitem(
     x: MetaArray, start: Entries, stop: Entries, step: Entries, indices: Any = ()
 ) -> MetaArray:
-    """The shape of ``x[...]``. Raises ArgumentError for masks: their elements decide."""
+    """Return the shape of ``x[...]``. Raises ArgumentError for masks: their elements decide."""
     return MetaArray(_shape_of("getitem", x.shape, start, stop, step, indices), x.dtype)
 
 
 def meta_setitem(
     x: MetaArray, start: Entries, stop: Entries, step: Entries, indices: Sequence[Any], value: Any
 ) -> MetaArray:
-    """``x``, if ``value`` can be written there. Raises ArgumentError."""
+    """Return ``x`` if ``value`` can be written there. Raises ArgumentError."""
     _check_value(x, value)
     if not hasattr(value, "shape"):
         np.empty((), x.dtype)[()] = value  # raises OverflowError

@@ -45,7 +45,7 @@ from opdispatch.native.array.operators.sizes import is_of_no_array
 from opdispatch.schema.function_schema import NO_DEFAULT, Argument
 from opdispatch.tensors.tensor import Tensor
 
-# The commonest dtypes are told by their identity, which takes less than to ask for their kinds.
+# The commonest dtypes are compared by identity, which is faster than asking for their kinds.
 _USUAL = ("FLOAT32", "FLOAT64", "INT64", "BOOL")
 _USUAL_DTYPES = {name: np.dtype(name.lower()) for name in _USUAL}
 _IS_UNUSUAL = " and ".join(f"one is not {name}" for name in _USUAL_DTYPES)
@@ -57,7 +57,7 @@ def make_kernel(
     unusual: Callable[..., Any] | None = None,
     short: NumpyCall | None = None,
 ) -> Kernel:
-    """The kernel of an operator, which has ``call`` do the work on plain arrays.
+    """Make the kernel of an operator, in which ``call`` does the work on plain arrays.
 
     Arrays of doubtful dtypes, and of 16-bit numbers where a pair is checked, go to ``unusual``: see
     ``half_precision``. What ``short`` is for, it does.
@@ -138,7 +138,7 @@ def make_kernel(
 
 
 def plain(value: Any) -> Any:
-    """The array of a tensor; a list of tensors as a list of arrays."""
+    """Return the array of a tensor; a list of tensors as a list of arrays."""
     if type(value) is Tensor:
         return value.array
     if type(value) is list or type(value) is tuple:
@@ -147,7 +147,7 @@ def plain(value: Any) -> Any:
 
 
 def wrap(result: Any) -> Any:
-    """Tensors out of arrays, one or several."""
+    """Wrap arrays, one or several, as tensors."""
     if isinstance(result, tuple | list):
         wrapped = [Tensor(each) for each in result]
         return wrapped if isinstance(result, list) else tuple(wrapped)
@@ -205,7 +205,7 @@ def _unwrapped(argument: Argument) -> str:
 
 
 def _plain(argument: Argument) -> str:
-    """As the array libraries want it: extents and axes in tuples."""
+    """Return the argument's source as the array libraries take it: extents and axes as tuples."""
     name = argument.name
     if str(argument.type).startswith("int["):
         return f"tuple({name}) if type({name}) is list else {name}"
@@ -213,7 +213,7 @@ def _plain(argument: Argument) -> str:
 
 
 def _shortened(arguments: Sequence[Argument], short: NumpyCall) -> Iterator[str]:
-    """Lines that return what ``short`` gives, if it is for these arguments."""
+    """Yield lines that return the result of ``short``, if it is for these arguments."""
     arrays = [each.name for each in arguments if str(each.type) == "Tensor"]
     conditions = [*(f"type({each}) is ndarray" for each in arrays[:1]), short.condition]
     values = {each.name: _plain(each) for each in arguments}
@@ -222,7 +222,7 @@ def _shortened(arguments: Sequence[Argument], short: NumpyCall) -> Iterator[str]
 
 
 def _checks(function: ArrayFunction, name: str, otherwise: str) -> list[str]:
-    """Lines that refuse dtypes, and end with ``otherwise`` where those are doubtful."""
+    """Return lines that refuse dtypes, and end with ``otherwise`` where those are doubtful."""
     kinds = {each.name: str(each.type) for each in function.schema.arguments}
     promoted = [each for each in function.promoted if kinds[each].startswith("Tensor")]
     lines = []
@@ -249,7 +249,9 @@ def _checks(function: ArrayFunction, name: str, otherwise: str) -> list[str]:
 def _promotion_checks(
     function: ArrayFunction, name: str, promoted: Sequence[str], otherwise: str
 ) -> list[str]:
-    """Those of tensors that are promoted together, and of scalars with the first of them."""
+    """Return the lines for tensors that are promoted together, and for scalars with the first of
+    them.
+    """
     if not promoted:
         return []
     kinds = {each.name: str(each.type) for each in function.schema.arguments}
@@ -275,7 +277,7 @@ def _promotion_checks(
 def _list_checks(
     function: ArrayFunction, name: str, arrays: str, unwrap: Sequence[str]
 ) -> list[str]:
-    """Lines that refuse the dtypes of a list; tensors are unwrapped if there are any."""
+    """Return lines that refuse the dtypes of a list; tensors are unwrapped if there are any."""
     check = "check_all" if arrays in function.promoted else "check_each"
     return [
         f"one = {arrays}[0].dtype if {arrays} else None",
@@ -344,7 +346,7 @@ def with_shapes(
     wanted: int | Sequence[int] | None,
     numbers: Mapping[str, Any],
 ) -> Exception:
-    """An array library's error, with the shapes that it is about if it does not say them.
+    """Return an array library's error, with the shapes that it is about if it does not name them.
 
     They are those of the arguments, and the one that was asked for. Of sizes and axes that no array
     can have, it is an ArgumentError, with the numbers that were given, too; and ScalarRangeError of
@@ -376,5 +378,5 @@ def _is_array(value: Any) -> bool:
 
 
 def _is_in(shape: tuple[int, ...], text: str) -> bool:
-    """Whether a message has the shape, as NumPy writes shapes."""
+    """Return whether a message has the shape, as NumPy writes shapes."""
     return str(shape).replace(" ", "") in text.replace(" ", "")

@@ -24,19 +24,22 @@ from opdispatch.native.array.operators.special_cases import expm1, floor_divide
 
 
 def find_function(namespace: Any, function: ArrayFunction) -> Kernel:
-    """The function of a namespace of the standard that an operator stands for."""
+    """Return the function of a namespace of the standard that an operator stands for."""
     return with_precondition(function.operator, find_unchecked(namespace, function))
 
 
 def find_unchecked(namespace: Any, function: ArrayFunction) -> Kernel:
-    """As ``find_function``, for arguments that the operator is for."""
+    """Return the function like ``find_function``, for arguments that need no checks."""
     found: Kernel = functools.reduce(getattr, function.path, namespace)
     adapt = _ADAPTERS.get(function.operator)
     return found if adapt is None else adapt(found)
 
 
 def _broadcast_arrays(found: Kernel) -> Kernel:
-    """The results are no views by their schema: no write may go through them to the arguments."""
+    """Adapt ``broadcast_arrays``.
+
+    By its schema, no write may go through a result to an argument.
+    """
 
     def broadcast_arrays(arrays: Any) -> Any:
         results = list(arrays)
@@ -54,7 +57,11 @@ def _broadcast_arrays(found: Kernel) -> Kernel:
 
 
 def _broadcast_to(found: Kernel) -> Kernel:
-    """NumPy's is never written to. Where each element is there once, PyTorch's is a view."""
+    """Adapt ``broadcast_to``: NumPy's is read-only.
+
+    Where each element is there once, PyTorch's is a view. Where each element is there once,
+    PyTorch's is a view.
+    """
 
     def broadcast_to(x: Any, shape: Any) -> Any:
         result = found(x, shape)
@@ -66,7 +73,10 @@ def _broadcast_to(found: Kernel) -> Kernel:
 
 
 def _clip(found: Kernel) -> Kernel:
-    """That of array-api-compat wraps bounds of other types around, and writes to integer ones."""
+    """Adapt ``clip``.
+
+    That of array-api-compat wraps bounds of other types, and writes to integer ones.
+    """
 
     def clip(x: Any, *bounds: Any) -> Any:
         if is_promoted(x.dtype, bounds):
@@ -78,7 +88,10 @@ def _clip(found: Kernel) -> Kernel:
 
 
 def _clip_to_numbers(found: Kernel) -> Kernel:
-    """That of array-api-compat takes ten times as long for what two ufuncs do."""
+    """Adapt ``clip`` to numbers.
+
+    That of array-api-compat takes ten times as long for two ufuncs' work.
+    """
 
     def clip(x: Any, low: Any = None, high: Any = None) -> Any:
         is_complex = complex in (type(low), type(high))
@@ -100,7 +113,7 @@ def _in_native_order(x: Any) -> Any:
 
 
 def _as_bound(bound: Any, dtype: Any) -> Any:
-    """A bound in the type of what it bounds; for integers, the nearest number of that type.
+    """Return a bound in the type of the array; for integers, the nearest number of that type.
 
     A copy of what cannot be written to, as kernels' arguments in the service cannot.
     """
@@ -118,7 +131,7 @@ def _as_bound(bound: Any, dtype: Any) -> Any:
 
 
 def _flip(found: Kernel) -> Kernel:
-    """NumPy's makes a number of an array without dimensions, and no view."""
+    """Adapt ``flip``: NumPy's makes a number of a 0-d array, and no view."""
 
     def flip(x: Any, *, axis: Any) -> Any:
         result = found(x, axis=axis)
@@ -128,7 +141,7 @@ def _flip(found: Kernel) -> Kernel:
 
 
 def _repeat(found: Kernel) -> Kernel:
-    """NumPy's takes no numbers of type uint64."""
+    """Adapt ``repeat``: NumPy's takes no counts of type uint64."""
 
     def repeat(x: Any, repeats: Any, *, axis: int | None) -> Any:
         if isinstance(repeats, np.ndarray):
@@ -141,7 +154,7 @@ def _repeat(found: Kernel) -> Kernel:
 
 
 def _reshape(found: Kernel) -> Kernel:
-    """NumPy takes every negative extent for -1."""
+    """Adapt ``reshape``: NumPy takes every negative extent for -1."""
 
     def reshape(x: Any, shape: int | tuple[int, ...], *, copy: bool | None) -> Any:
         for extent in shape if type(shape) is tuple else as_tuple(shape):
@@ -154,7 +167,7 @@ def _reshape(found: Kernel) -> Kernel:
 
 
 def _of_possible_size(check: Callable[..., None]) -> Callable[[Kernel], Kernel]:
-    """NumPy's sizes wrap around: see ``sizes``."""
+    """Adapt a function to check sizes first: NumPy's wrap around, see ``sizes``."""
 
     def adapt(found: Kernel) -> Kernel:
         def call(*args: Any, **options: Any) -> Any:
@@ -167,7 +180,7 @@ def _of_possible_size(check: Callable[..., None]) -> Callable[[Kernel], Kernel]:
 
 
 def _diff(found: Kernel) -> Kernel:
-    """It takes no None, and goes on when there is nothing left."""
+    """Adapt ``diff``: the standard's takes no None, and goes on when there is nothing left."""
 
     def diff(x: Any, *, n: int = 1, prepend: Any = None, append: Any = None, **options: Any) -> Any:
         ends = {"prepend": prepend, "append": append}
@@ -180,7 +193,7 @@ def _diff(found: Kernel) -> Kernel:
 
 
 def _meshgrid(found: Kernel) -> Kernel:
-    """CuPy's returns a single array as it is."""
+    """Adapt ``meshgrid``: CuPy's returns a single array as it is."""
 
     def meshgrid(arrays: Sequence[Any], *, indexing: str) -> list[Any]:
         grids = list(found(*arrays, indexing=indexing))
@@ -190,7 +203,7 @@ def _meshgrid(found: Kernel) -> Kernel:
 
 
 def _where(found: Kernel) -> Kernel:
-    """NumPy's wraps an integer around that the type of the array cannot hold."""
+    """Adapt ``where``: NumPy's wraps an integer that the type of the array cannot hold."""
 
     def where(condition: Any, x1: Any, x2: Any) -> Any:
         array, number = (x1, x2) if hasattr(x1, "dtype") else (x2, x1)
@@ -202,7 +215,10 @@ def _where(found: Kernel) -> Kernel:
 
 
 def _isin(found: Kernel) -> Kernel:
-    """NumPy's goes by floats where an integer is beside uint64, and CuPy's takes no scalar."""
+    """Adapt ``isin``.
+
+    NumPy's compares integers with uint64 as floats, and CuPy's takes no scalar.
+    """
 
     def isin(x1: Any, x2: Any, *, invert: bool = False) -> Any:
         array = x1 if hasattr(x1, "dtype") else x2
@@ -213,7 +229,7 @@ def _isin(found: Kernel) -> Kernel:
 
 
 def _as_element(number: Any, array: Any) -> Any:
-    """An array of a number: of the other one's type, if that is of integers and has it."""
+    """Return an array of a number, in the other array's type if that is integral and fits."""
     namespace, dtype = array_namespace(array), None
     if type(number) is int and array.dtype.kind in "iu":
         known = namespace.iinfo(array.dtype)
@@ -222,7 +238,7 @@ def _as_element(number: Any, array: Any) -> Any:
 
 
 def _shifted(found: Kernel) -> Kernel:
-    """NumPy's fails at an array without dimensions."""
+    """Adapt a shift: NumPy's fails at a 0-d array."""
 
     def shifted(x: Any, *shift: Any, **options: Any) -> Any:
         is_alone = not x.shape and all(axes in (None, (), []) for axes in options.values())
@@ -233,7 +249,7 @@ def _shifted(found: Kernel) -> Kernel:
 
 
 def _unstack(found: Kernel) -> Kernel:
-    """NumPy's makes numbers of an array with one dimension, and no views."""
+    """Adapt ``unstack``: NumPy's makes numbers, not views, of a 1-d array."""
 
     def unstack(x: Any, *, axis: int) -> Any:
         if x.ndim == 1 and axis in (0, -1):

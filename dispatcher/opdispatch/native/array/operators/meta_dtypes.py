@@ -17,11 +17,11 @@ ONE_ELEMENT: Shape = (1,)
 ONE_BY_ONE: Shape = (1, 1)
 
 INDEX = np.dtype(np.intp)
-"""What positions and counts are given in."""
+"""The dtype of positions and counts."""
 
 
 def compute_dtypes(name: str, function: Callable[..., Any], *arguments: Any) -> tuple[DType, ...]:
-    """The dtypes of what the function returns. Raises ArgumentError where it refuses.
+    """Compute the dtypes of the function's results. Raises ArgumentError where it refuses.
 
     OverflowError, of a scalar that is too large for its array's type, is the same on all devices.
     """
@@ -42,12 +42,12 @@ def compute_dtypes(name: str, function: Callable[..., Any], *arguments: Any) -> 
 def find_dtypes(
     name: str, function: Callable[..., Any], sample: Shape, *dtypes: DType
 ) -> tuple[DType, ...]:
-    """The dtypes of what the function returns for arrays of that shape and of those dtypes."""
+    """Return the dtypes of the function's results for arrays of that shape and of those dtypes."""
     return compute_dtypes(name, function, *(np.ones(sample, dtype) for dtype in dtypes))
 
 
 def find_dtype(name: str, function: Callable[..., Any], sample: Shape, *dtypes: DType) -> DType:
-    """The dtype of the one array that the function returns."""
+    """Return the dtype of the one array that the function returns."""
     return find_dtypes(name, function, sample, *dtypes)[0]
 
 

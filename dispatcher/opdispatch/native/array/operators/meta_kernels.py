@@ -1,4 +1,4 @@
-"""What the operators return for arrays without elements: a shape and a dtype, nothing computed.
+"""Kernels for arrays without elements: they return a shape and a dtype, nothing is computed.
 
 Both are those that NumPy's functions have. No memory is taken in proportion to the shapes.
 """
@@ -26,7 +26,7 @@ from opdispatch.native.array.operators.preconditions import with_precondition
 
 
 def make_meta_kernel(function: ArrayFunction, call: Callable[..., Any]) -> Kernel:
-    """The kernel of an operator for tensors that are all without elements."""
+    """Make the kernel of an operator for tensors that are all without elements."""
     name, free = f"array::{function.operator}", function.places_of_indices
     is_write = function.schema.is_mutable  # to the first of its arguments
     call = in_float32(function, call) or refusing_16_bits(function, call)

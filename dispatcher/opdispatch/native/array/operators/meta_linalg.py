@@ -53,7 +53,7 @@ def _disagreement(name: str, x1: MetaArray, x2: MetaArray) -> Exception:
 def _of_square(
     name: str, function: Callable[..., Any], *results: Callable[[Shape, int], Shape]
 ) -> Callable[..., Any]:
-    """The kernel of a function of square matrices, by the shapes of its results."""
+    """Make the kernel of a function of square matrices from the shapes of its results."""
     full_name = f"linalg_{name}"
 
     def kernel(x: MetaArray, *, upper: bool = False) -> Any:

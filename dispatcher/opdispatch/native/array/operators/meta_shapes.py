@@ -14,12 +14,12 @@ _MOST_SHOWN = 8
 
 
 def refusal(name: str, reason: str) -> ArgumentError:
-    """The error of an operator that cannot be called so."""
+    """Return the error for an operator that cannot be called so."""
     return ArgumentError(f"array::{name} {reason}", operator=name)
 
 
 def show(*shapes: Sequence[int]) -> str:
-    """Shapes as messages have them: ``[2, 3] and [4]``; of very many, the first ones."""
+    """Format shapes for messages: ``[2, 3] and [4]``; of very many, the first ones."""
     listed = [str(list(shape)) for shape in shapes]
     if len(listed) > _MOST_SHOWN:
         listed[_MOST_SHOWN:] = [f"{len(listed) - _MOST_SHOWN} others"]
@@ -27,12 +27,12 @@ def show(*shapes: Sequence[int]) -> str:
 
 
 def as_tuple(extents: int | Sequence[int]) -> Shape:
-    """One number as a tuple of one."""
+    """Return one number as a tuple of one."""
     return (extents,) if isinstance(extents, int) else tuple(extents)
 
 
 def broadcast(name: str, *shapes: Shape) -> Shape:
-    """The shape that all of them broadcast to. Raises ArgumentError where there is none."""
+    """Return the shape that all of them broadcast to. Raises ArgumentError where there is none."""
     if len(set(shapes)) == 1:
         return shapes[0]
     ndim = max(map(len, shapes), default=0)
@@ -47,14 +47,14 @@ def broadcast(name: str, *shapes: Shape) -> Shape:
 
 
 def check_axis(name: str, axis: int, ndim: int) -> int:
-    """The axis counted from the front. Raises ArgumentError unless there is such an axis."""
+    """Return the axis counted from the front. Raises ArgumentError unless there is such an axis."""
     if not -ndim <= axis < ndim:
         raise refusal(name, f"was given axis {axis}, which is out of range for {ndim} dimensions")
     return axis % ndim
 
 
 def check_axes(name: str, axes: Axes, ndim: int, *, repeatable: bool = False) -> Shape:
-    """The axes counted from the front; None means all. Raises ArgumentError for bad ones."""
+    """Return the axes counted from the front; None means all. Raises ArgumentError for bad ones."""
     if axes is None:
         return tuple(range(ndim))
     checked = tuple(check_axis(name, axis, ndim) for axis in as_tuple(axes))
@@ -64,7 +64,9 @@ def check_axes(name: str, axes: Axes, ndim: int, *, repeatable: bool = False) ->
 
 
 def check_axes_of_any(name: str, axes: Axes, ndim: int) -> Shape:
-    """As ``check_axes``, but NumPy lets a single number without dimensions have axis 0."""
+    """Check axes like ``check_axes``, but allow axis 0 of a 0-d tensor for a single number, as
+    NumPy does.
+    """
     return () if ndim == 0 and axes in (0, -1) else check_axes(name, axes, ndim)
 
 
@@ -76,10 +78,10 @@ def reduce_shape(shape: Shape, axes: Shape, keepdims: bool) -> Shape:
 
 
 def replace_extent(shape: Shape, axis: int, extent: int) -> Shape:
-    """The shape with another extent at that axis."""
+    """Return the shape with another extent at that axis."""
     return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
 def remove_axis(shape: Shape, axis: int) -> Shape:
-    """The shape without that axis."""
+    """Return the shape without that axis."""
     return (*shape[:axis], *shape[axis + 1 :])

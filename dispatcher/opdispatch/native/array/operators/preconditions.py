@@ -1,4 +1,4 @@
-"""What some functions are not defined for, though array libraries refuse it badly or not at all.
+"""Arguments outside a function's domain that array libraries refuse badly, or not at all.
 
 NumPy makes a matrix of a vector in ``tril``, counts up to no complex number in ``arange``, has
 ``outer`` flatten, and says ``tuple index out of range`` of an axis. The standard leaves all that
@@ -26,7 +26,7 @@ Check = Callable[..., None]
 
 
 def with_precondition(operator: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """``call``, which raises ArgumentError for what that operator is not for."""
+    """Return ``call``, raising ArgumentError for arguments outside the operator's domain."""
     check = _CHECKS.get(operator)
     if check is None:
         return call
@@ -133,7 +133,7 @@ def _transforms(name: str) -> Check:
 
 
 def _points(name: str, x: Any, axes: Sequence[int]) -> list[int]:
-    """How many points are transformed along each axis, if nothing else is said."""
+    """Return the number of points that are transformed along each axis by default."""
     points = [x.shape[axis] for axis in axes]
     if points and name in _OF_HALF_A_SPECTRUM:
         points[-1] = 2 * (points[-1] - 1)
@@ -180,7 +180,9 @@ def _vecdot(x1: Any, x2: Any, *, axis: int = -1) -> None:
 
 
 def _check_joint_axis(name: str, x1: Any, x2: Any, axis: int) -> None:
-    """Counted from the front, it is not the same axis of shapes that are to be broadcast."""
+    """Raise ArgumentError for an axis from the front, which differs between shapes of different
+    length.
+    """
     if axis >= 0 and len(x1.shape) != len(x2.shape):
         shapes = show(x1.shape, x2.shape)
         raise refusal(name, f"needs an axis from -1 downwards for the shapes {shapes}, not {axis}")

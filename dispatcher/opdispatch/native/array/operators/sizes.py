@@ -56,7 +56,7 @@ def check_points(start: Any, stop: Any, num: int, **options: Any) -> None:
 
 
 def is_of_no_array(error: Exception, numbers: Iterable[Any]) -> bool:
-    """Whether a library refuses a size or an axis that no array can have.
+    """Return whether a library refuses a size or an axis that no array can have.
 
     ``numbers`` are the axes and counts that it was given, or sequences of them. For a scalar that
     is too large for its array's type, there is OverflowError, too.
@@ -69,7 +69,7 @@ def is_of_no_array(error: Exception, numbers: Iterable[Any]) -> bool:
 
 
 def _is_beyond_int(number: Any) -> bool:
-    """Whether C has no ``int`` for it, or for one of several."""
+    """Return whether a number, or one of several, does not fit C's ``int``."""
     if isinstance(number, Sequence):
         return any(map(_is_beyond_int, number))
     return isinstance(number, int) and not -(2**31) <= number < 2**31
@@ -91,6 +91,6 @@ _REFUSALS = (
     "fit into a c int",
     "with num<0",
 )
-"""What NumPy, and CuPy, say of sizes and axes: there is no class of errors for them."""
+"""Error texts of NumPy and CuPy about sizes and axes: there is no class of errors for them."""
 
 TOO_MANY = "more elements than an array can have"

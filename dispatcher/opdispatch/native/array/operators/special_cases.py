@@ -12,7 +12,10 @@ from opdispatch.native.array.operators.functions import Kernel
 
 
 def expm1(found: Kernel) -> Kernel:
-    """NumPy's has NaN for infinite complex numbers, and of some zeros a real part of -0.0."""
+    """Adapt ``expm1``.
+
+    NumPy's has NaN for infinite complex numbers, and -0.0 as real part for some zeros.
+    """
 
     def adapted(x: Any) -> Any:
         result = found(x)
@@ -29,7 +32,7 @@ def expm1(found: Kernel) -> Kernel:
 
 
 def floor_divide(found: Kernel) -> Kernel:
-    """NumPy's has Python's results for infinities, where the standard prefers floor(x1 / x2).
+    """Adapt ``floor_divide``: NumPy's follows Python for infinities, the standard floor(x1 / x2).
 
     On the host one looks whether there are any; on a GPU, that would be to wait for it.
     """
