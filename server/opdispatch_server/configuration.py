@@ -61,6 +61,12 @@ class DaemonConfiguration(NamedTuple):
     log_level: str = "info"
 
 
+CHANGED_WHILE_RUNNING = frozenset(
+    ("log_level", "remote_values", "remote_bytes", "max_library_bytes", "library_disk_bytes")
+)
+"""The settings that a daemon takes over when its configuration is read again."""
+
+
 def default_state_folder() -> Path:
     """``$XDG_STATE_HOME/opdispatch``, or the place that the standard gives it without that."""
     base = os.environ.get("XDG_STATE_HOME", "")

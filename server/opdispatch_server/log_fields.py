@@ -73,6 +73,8 @@ class Event(enum.StrEnum):
     CALLS_CUT_OFF = "calls_cut_off"
     ENVIRONMENT_FAILED = "environment_failed"
     JOURNAL_FAILED = "journal_failed"
+    CONFIGURATION_READ = "configuration_read"
+    CONFIGURATION_REFUSED = "configuration_refused"
     DAEMON_STOPPING = "daemon_stopping"
     DAEMON_LOST = "daemon_lost"
     DAEMON_MET = "daemon_met"

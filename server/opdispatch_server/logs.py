@@ -55,6 +55,15 @@ def configure_logging(level: str, log_format: str = "auto", stream: TextIO | Non
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
+def set_log_level(level: str) -> None:
+    """Log from another level on."""
+    global _own
+    if _own is not None:
+        handler, _ = _own
+        _own = (handler, logging.getLevelNamesMapping()[level.upper()])
+        logging.getLogger().setLevel(level.upper())
+
+
 def add_filter(added: logging.Filter) -> None:
     """Have a filter see each record of this process's log, which it may give fields."""
     if _own is not None:

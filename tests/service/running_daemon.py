@@ -68,6 +68,7 @@ class RunningDaemon:
         variables = {
             **os.environ,
             "XDG_RUNTIME_DIR": str(self.runtime_folder),
+            "XDG_CONFIG_HOME": str(self.runtime_folder),
             MARK: self.mark,
             **(environment or {}),
         }

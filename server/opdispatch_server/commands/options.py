@@ -1,14 +1,79 @@
 """The options of ``opdispatch serve`` and ``opdispatch worker``, each with its help."""
 
 # No annotations from the future: Typer reads these as they are.
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from opdispatch_server.logs import LEVELS
+from opdispatch_server.commands.configuration_file import use_configuration_file
+from opdispatch_server.daemon.processes.worker_plan import parse_workers
+from opdispatch_server.logs import FORMATS, LEVELS
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 
+ConfigurationFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        envvar="OPDISPATCH_CONFIG",
+        metavar="FILE",
+        dir_okay=False,
+        help="The file that the command would be given with --config.",
+        show_default=False,
+    ),
+]
+
+
+def _one_of(choices: Sequence[str]) -> Callable[[str], str]:
+    """Return a check of an option's value, which may be one of some words."""
+
+    def check(value: str) -> str:
+        if value not in choices:
+            raise typer.BadParameter(f"expected one of {', '.join(choices)}")
+        return value
+
+    return check
+
+
+def _check_workers(text: str | None) -> str | None:
+    try:
+        parse_workers(text or "0")
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return text
+
+
+def parse_ports(text: str) -> tuple[int, int] | None:
+    """Return the first and the last port of ``FIRST-LAST``, (0, 0) for any, None for none."""
+    if text in ("any", "none"):
+        return (0, 0) if text == "any" else None
+    first, dash, last = text.partition("-")
+    if dash and first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 65536:
+        return int(first), int(last)
+    raise typer.BadParameter(f"{text!r} is no range of ports; expected FIRST-LAST, any or none")
+
+
+def _check_ports(text: str) -> str:
+    parse_ports(text)
+    return text
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        envvar="OPDISPATCH_CONFIG",
+        metavar="FILE",
+        dir_okay=False,
+        is_eager=True,  # the others take their defaults from it
+        callback=use_configuration_file,
+        help="A TOML file with the options of `serve` and `worker`, each in a table of its own. "
+        "Default: $XDG_CONFIG_HOME/opdispatch/config.toml, else ~/.config/opdispatch/config.toml, "
+        "if there is one.",
+        show_default=False,
+    ),
+]
 MaxMessageBytes = Annotated[
     int,
     typer.Option(
@@ -23,6 +88,7 @@ LogLevel = Annotated[
     str,
     typer.Option(
         envvar="OPDISPATCH_LOG_LEVEL",
+        callback=_one_of(LEVELS),
         metavar="LEVEL",
         help=f"What to log, on stderr: {', '.join(LEVELS)}.",
     ),
@@ -31,6 +97,7 @@ LogFormat = Annotated[
     str,
     typer.Option(
         envvar="OPDISPATCH_LOG_FORMAT",
+        callback=_one_of(FORMATS),
         metavar="FORMAT",
         help="How to log: human, json, or auto, which is human on a terminal and json elsewhere.",
     ),
@@ -39,6 +106,7 @@ Insecure = Annotated[
     bool,
     typer.Option(
         "--insecure",
+        envvar="OPDISPATCH_INSECURE",
         help="Allow addresses that other machines can reach. Whoever reaches the daemon can run "
         "code on this machine.",
     ),
@@ -48,6 +116,7 @@ Listen = Annotated[
     typer.Option(
         "--listen",
         "--address",
+        envvar="OPDISPATCH_LISTEN",
         metavar="ADDR",
         help="Where to listen: unix:///PATH or HOST:PORT (port 0: any that is free). Repeat it "
         "for several. Default: OPDISPATCH_ADDRESS, else a socket in your runtime folder.",
@@ -57,6 +126,8 @@ Listen = Annotated[
 Workers = Annotated[
     str | None,
     typer.Option(
+        envvar="OPDISPATCH_WORKERS",
+        callback=_check_workers,
         metavar="N",
         help="How many worker interpreters to run, each with all devices that it finds; or "
         "which: cpu:2,cuda:0 are two without a GPU, and one with the first. Default: 2, or 1 "
@@ -67,6 +138,7 @@ Workers = Annotated[
 Libraries = Annotated[
     list[str] | None,
     typer.Option(
+        envvar="OPDISPATCH_LIBRARY",
         metavar="FILE_OR_MODULE",
         help="A kernel library to load at the start, as `opdispatch load` takes it. Repeat it "
         "for several.",
@@ -76,6 +148,7 @@ Libraries = Annotated[
 State = Annotated[
     Path | None,
     typer.Option(
+        envvar="OPDISPATCH_STATE",
         metavar="DIR",
         file_okay=False,
         help="Where the journal and uploaded libraries are kept. Default: "
@@ -98,6 +171,7 @@ MaxCallBytes = Annotated[
 LoadTimeout = Annotated[
     float,
     typer.Option(
+        envvar="OPDISPATCH_LOAD_TIMEOUT",
         min=0.1,
         metavar="SECONDS",
         help="How long the import of a library may take. Its interpreter is replaced then.",
@@ -106,6 +180,7 @@ LoadTimeout = Annotated[
 Heartbeat = Annotated[
     float,
     typer.Option(
+        envvar="OPDISPATCH_HEARTBEAT",
         min=0.05,
         max=3600.0,
         metavar="SECONDS",
@@ -116,6 +191,7 @@ Heartbeat = Annotated[
 LockTimeout = Annotated[
     float,
     typer.Option(
+        envvar="OPDISPATCH_LOCK_TIMEOUT",
         min=0.1,
         metavar="SECONDS",
         help="How long a kernel may keep Python's interpreter lock. Its interpreter is "
@@ -125,6 +201,7 @@ LockTimeout = Annotated[
 QuarantineAfter = Annotated[
     int | None,
     typer.Option(
+        envvar="OPDISPATCH_QUARANTINE_AFTER",
         min=0,
         metavar="N",
         help="An interpreter that dies N times in a row soon after its start, and not because "
@@ -136,6 +213,7 @@ QuarantineAfter = Annotated[
 Queue = Annotated[
     int,
     typer.Option(
+        envvar="OPDISPATCH_QUEUE",
         min=0,
         max=1_000_000,
         metavar="N",
@@ -146,6 +224,7 @@ Queue = Annotated[
 KernelTimeout = Annotated[
     float | None,
     typer.Option(
+        envvar="OPDISPATCH_KERNEL_TIMEOUT",
         min=0.1,
         metavar="SECONDS",
         help="How long a kernel may run. Its interpreter is replaced then. Default: for ever.",
@@ -155,6 +234,7 @@ KernelTimeout = Annotated[
 RemoteValues = Annotated[
     int,
     typer.Option(
+        envvar="OPDISPATCH_REMOTE_VALUES",
         min=0,
         max=10_000_000,
         metavar="N",
@@ -162,7 +242,13 @@ RemoteValues = Annotated[
     ),
 ]
 RemoteBytes = Annotated[
-    int, typer.Option(min=0, metavar="N", help="How many bytes these may have together.")
+    int,
+    typer.Option(
+        envvar="OPDISPATCH_REMOTE_BYTES",
+        min=0,
+        metavar="N",
+        help="How many bytes these may have together.",
+    ),
 ]
 MaxLibraryBytes = Annotated[
     int,
@@ -186,6 +272,8 @@ LibraryDiskBytes = Annotated[
 DirectPorts = Annotated[
     str,
     typer.Option(
+        envvar="OPDISPATCH_DIRECT_PORTS",
+        callback=_check_ports,
         metavar="FIRST-LAST",
         help="The TCP ports, any or none, on which interpreters take calls of clients: each "
         "listens at the hosts where the daemon does.",
@@ -204,11 +292,16 @@ DaemonAddress = Annotated[
 ]
 WorkerName = Annotated[
     str,
-    typer.Option(metavar="NAME", help="The interpreter's name. Default: the daemon chooses one."),
+    typer.Option(
+        envvar="OPDISPATCH_WORKER_NAME",
+        metavar="NAME",
+        help="The interpreter's name. Default: the daemon chooses one.",
+    ),
 ]
 WorkerListen = Annotated[
     str,
     typer.Option(
+        envvar="OPDISPATCH_WORKER_LISTEN",
         metavar="ADDR",
         help="Where the daemon reaches this interpreter, if it is on another machine: "
         "HOST:PORT. Default: a private unix socket.",
@@ -217,6 +310,7 @@ WorkerListen = Annotated[
 Reconnect = Annotated[
     float,
     typer.Option(
+        envvar="OPDISPATCH_RECONNECT",
         min=0.0,
         metavar="SECONDS",
         help="How long to look for a daemon that has vanished; 0: not at all.",

@@ -10,16 +10,18 @@ import gc
 import os
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from opdispatch_server.commands.configuration_file import reread
 from opdispatch_server.commands.options import (
     Cache,
+    Config,
     DaemonAddress,
     DirectPorts,
     Heartbeat,
@@ -44,6 +46,7 @@ from opdispatch_server.commands.options import (
     WorkerListen,
     WorkerName,
     Workers,
+    parse_ports,
 )
 from opdispatch_server.configuration import (
     HEARTBEAT_DEFAULT,
@@ -59,7 +62,8 @@ from opdispatch_server.configuration import (
     default_worker_count,
 )
 from opdispatch_server.daemon.processes.worker_plan import parse_workers
-from opdispatch_server.logs import FORMATS, LEVELS, configure_logging
+from opdispatch_server.logs import configure_logging
+from opdispatch_server.serving.service_manager import ServiceManager
 from opdispatch_wire.addresses import AddressError, UnsafeAddressError, default_address
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT
 from opdispatch_wire.printable import printable_line, printable_message
@@ -74,6 +78,8 @@ RECONNECT_DEFAULT = 60.0
 
 
 def serve(
+    context: typer.Context,
+    config: Config = None,
     listen: Listen = None,
     workers: Workers = None,
     library: Libraries = None,
@@ -99,42 +105,29 @@ def serve(
 
     It prints a line "opdispatch VERSION listening on ADDR" for each address when it is ready.
     SIGTERM and Ctrl-C let the calls in flight finish, then stop it and its worker
-    interpreters, within 5 seconds; a second signal stops it at once.
+    interpreters, within 5 seconds; a second signal stops it at once. SIGHUP has the
+    configuration file read again.
     """
-    _check_choice("--log-level", log_level, LEVELS)
-    _check_choice("--log-format", log_format, FORMATS)
-    wanted, ports = _parse_workers(workers), _parse_ports(direct_ports)
+    # All options as one mapping: SIGHUP makes another one, in which the file's are new.
+    configuration = _configuration(context.params)
     _quiet_grpc()
+    manager = ServiceManager()  # before the template has a copy of the environment
     with _without_collector():
         from opdispatch.errors import OpdispatchError
 
         template = _fork_template()
-        from opdispatch_server.daemon.lifecycle import StartError
+        from opdispatch_server.daemon.lifecycle import ConfigurationError, StartError
         from opdispatch_server.serving.listeners import AddressInUseError
     configure_logging(log_level, log_format)
+
+    def read_again() -> DaemonConfiguration:
+        try:
+            return _configuration(reread(context, config))
+        except typer.BadParameter as error:
+            raise ConfigurationError(error.message) from error
+
     try:
-        configuration = DaemonConfiguration(
-            listen=tuple(listen or [default_address()]),
-            workers=wanted,
-            state=state or default_state_folder(),
-            libraries=tuple(map(_read_library, library or ())),
-            max_message_bytes=max_message_bytes,
-            max_call_bytes=max_call_bytes,
-            load_timeout=load_timeout,
-            heartbeat=heartbeat,
-            lock_timeout=lock_timeout,
-            quarantine_after=quarantine,
-            queue=queue,
-            kernel_timeout=kernel_timeout,
-            remote_values=remote_values,
-            remote_bytes=remote_bytes,
-            max_library_bytes=max_library_bytes,
-            library_disk_bytes=library_disk_bytes,
-            direct_ports=ports,
-            insecure=insecure,
-            log_level=log_level,
-        )
-        asyncio.run(_serve(configuration, template))
+        asyncio.run(_serve(configuration, template, manager, read_again))
     except OpdispatchError as error:
         _fail(str(error), _status_of(error), error.facts.get("traceback", ""))
     except (StartError, AddressInUseError, OSError) as error:
@@ -142,6 +135,7 @@ def serve(
 
 
 def worker(
+    config: Config = None,
     daemon: DaemonAddress = None,
     name: WorkerName = "",
     listen: WorkerListen = "",
@@ -157,8 +151,6 @@ def worker(
     other interpreters. When the daemon vanishes, it lets go of its libraries and looks for
     the daemon again.
     """
-    _check_choice("--log-level", log_level, LEVELS)
-    _check_choice("--log-format", log_format, FORMATS)
     _quiet_grpc()
     with _without_collector():
         from opdispatch.errors import OpdispatchError
@@ -211,7 +203,12 @@ def _fork_template() -> Template | None:
     return Template.fork(main)
 
 
-async def _serve(configuration: DaemonConfiguration, template: Template | None) -> None:
+async def _serve(
+    configuration: DaemonConfiguration,
+    template: Template | None,
+    manager: ServiceManager,
+    read_again: Callable[[], DaemonConfiguration],
+) -> None:
     from opdispatch_server.daemon.lifecycle import Daemon
     from opdispatch_server.daemon.processes.worker_commands import InterpreterEntry
     from opdispatch_server.serving.run_folder import RunFolder
@@ -220,9 +217,34 @@ async def _serve(configuration: DaemonConfiguration, template: Template | None) 
     folder = RunFolder.create()
     try:
         entry = InterpreterEntry(_START, _BOOTSTRAP, template)
-        await Daemon(configuration, folder, entry).run(_announce)
+        await Daemon(configuration, folder, entry, manager).run(_announce, read_again)
     finally:
         folder.remove()
+
+
+def _configuration(values: Mapping[str, Any]) -> DaemonConfiguration:
+    """Return the configuration that the options of ``serve`` describe, by parameter name."""
+    return DaemonConfiguration(
+        listen=tuple(values["listen"] or [default_address()]),
+        workers=parse_workers(values["workers"] or str(default_worker_count())),
+        state=values["state"] or default_state_folder(),
+        libraries=tuple(map(_read_library, values["library"] or ())),
+        max_message_bytes=values["max_message_bytes"],
+        max_call_bytes=values["max_call_bytes"],
+        load_timeout=values["load_timeout"],
+        heartbeat=values["heartbeat"],
+        lock_timeout=values["lock_timeout"],
+        quarantine_after=values["quarantine"],
+        queue=values["queue"],
+        kernel_timeout=values["kernel_timeout"],
+        remote_values=values["remote_values"],
+        remote_bytes=values["remote_bytes"],
+        max_library_bytes=values["max_library_bytes"],
+        library_disk_bytes=values["library_disk_bytes"],
+        direct_ports=parse_ports(values["direct_ports"]),
+        insecure=values["insecure"],
+        log_level=values["log_level"],
+    )
 
 
 def _announce(addresses: Sequence[str]) -> None:
@@ -230,18 +252,6 @@ def _announce(addresses: Sequence[str]) -> None:
         print(
             f"opdispatch {version('opdispatch')} listening on {printable_line(address)}", flush=True
         )
-
-
-def _check_choice(option: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise typer.BadParameter(f"expected one of {', '.join(choices)}", param_hint=option)
-
-
-def _parse_workers(text: str | None) -> tuple[str, ...]:
-    try:
-        return parse_workers(str(default_worker_count()) if text is None else text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--workers") from None
 
 
 def _read_library(source: str) -> LoadSource:
@@ -252,18 +262,6 @@ def _read_library(source: str) -> LoadSource:
         return load_source(source)
     except LibraryLoadError as error:
         raise typer.BadParameter(str(error), param_hint="--library") from None
-
-
-def _parse_ports(text: str) -> tuple[int, int] | None:
-    if text in ("any", "none"):
-        return (0, 0) if text == "any" else None
-    first, dash, last = text.partition("-")
-    if dash and first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 65536:
-        return int(first), int(last)
-    raise typer.BadParameter(
-        f"{text!r} is no range of ports; expected FIRST-LAST, any or none",
-        param_hint="--direct-ports",
-    )
 
 
 @contextmanager

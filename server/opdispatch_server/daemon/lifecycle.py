@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 
-from opdispatch_server.configuration import DaemonConfiguration
+from opdispatch_server.configuration import CHANGED_WHILE_RUNNING, DaemonConfiguration
 from opdispatch_server.daemon.libraries.load_request import reading_load_request
 from opdispatch_server.daemon.parts import DaemonParts
 from opdispatch_server.daemon.processes.worker_commands import InterpreterEntry
@@ -21,6 +21,7 @@ from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.serving.listeners import bind, warn_of_other_users
 from opdispatch_server.serving.run_folder import RunFolder
+from opdispatch_server.serving.service_manager import ServiceManager
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.library_source import LoadSource
 
@@ -40,33 +41,52 @@ class StartError(RuntimeError):
     """The daemon cannot start; the message says why."""
 
 
+class ConfigurationError(ValueError):
+    """A configuration that cannot be used; the message says why."""
+
+
 class Daemon:
     """One daemon. Made and run inside an event loop."""
 
     def __init__(
-        self, configuration: DaemonConfiguration, folder: RunFolder, entry: InterpreterEntry
+        self,
+        configuration: DaemonConfiguration,
+        folder: RunFolder,
+        entry: InterpreterEntry,
+        manager: ServiceManager,
     ) -> None:
         self._parts = DaemonParts(configuration, folder, entry)
+        self._manager = manager
 
-    async def run(self, on_ready: Callable[[Sequence[str]], None]) -> None:
-        """Serve until a signal says stop; ``on_ready`` is told the addresses.
+    async def run(
+        self,
+        on_ready: Callable[[Sequence[str]], None],
+        read_again: Callable[[], DaemonConfiguration],
+    ) -> None:
+        """Serve until a signal says stop; call ``on_ready`` with the addresses.
+
+        ``read_again`` returns the configuration anew at SIGHUP, or raises ConfigurationError.
 
         Raises StartError, AddressError, AddressInUseError, JournalError, or what a library that
         is named in the configuration raises.
         """
         parts = self._parts
-        self._handle_signals()
+        self._handle_signals(read_again)
+        alive = asyncio.create_task(self._manager.keep_alive())
         leases = asyncio.create_task(
             parts.leases.run(parts.live_sessions, parts.silent.look, parts.silent.note_heard)
         )
         try:
             await self._start()
             on_ready(parts.addresses())
+            self._manager.ready(f"listening on {' '.join(parts.addresses())}")
             await parts.stop.wait()
             LOG.info("stopping", extra=fields(Event.DAEMON_STOPPING))
         finally:
+            self._manager.stopping()
             leases.cancel()
             await self._shut_down()
+            alive.cancel()
 
     async def _start(self) -> None:
         parts = self._parts
@@ -155,9 +175,34 @@ class Daemon:
             listener.close()
         parts.folder.remove()
 
-    def _handle_signals(self) -> None:
+    def _handle_signals(self, read_again: Callable[[], DaemonConfiguration]) -> None:
+        loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+            loop.add_signal_handler(number, self._on_signal)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup, _has_terminal(), read_again)
+
+    def _on_hangup(self, had_terminal: bool, read_again: Callable[[], DaemonConfiguration]) -> None:
+        if had_terminal and not _has_terminal():
+            self._on_signal()  # the signal's first meaning: the terminal has been closed
+            return
+        self._manager.reloading()
+        try:
+            self._reconfigure(read_again())
+        except ConfigurationError as error:
+            LOG.error("%s", error, extra=fields(Event.CONFIGURATION_REFUSED))
+        self._manager.ready(f"listening on {' '.join(self._parts.addresses())}")
+
+    def _reconfigure(self, wanted: DaemonConfiguration) -> None:
+        parts = self._parts
+        old, new = parts.configuration._asdict(), wanted._asdict()
+        changed = {name for name in new if new[name] != old[name]}
+        parts.reconfigure(**{name: new[name] for name in changed & CHANGED_WHILE_RUNNING})
+        LOG.info(
+            "the configuration was read again: %s; at the next start: %s",
+            ", ".join(sorted(changed & CHANGED_WHILE_RUNNING)) or "nothing changed",
+            ", ".join(sorted(changed - CHANGED_WHILE_RUNNING)) or "nothing else",
+            extra=fields(Event.CONFIGURATION_READ),
+        )
 
     def _on_signal(self) -> None:
         parts = self._parts
@@ -168,3 +213,12 @@ class Daemon:
         parts.supervisor.kill_all()
         self._clean_up()
         os._exit(1)
+
+
+def _has_terminal() -> bool:
+    """Return whether this process has a controlling terminal that has not been closed."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

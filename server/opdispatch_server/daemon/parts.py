@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import cached_property
 from importlib.metadata import version
+from typing import Any
 
 import grpc.aio
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
@@ -56,6 +57,7 @@ from opdispatch_server.daemon.state.folder import libraries_in
 from opdispatch_server.daemon.state.journal import Journal
 from opdispatch_server.daemon.values.table import RemoteValueTable, ValueLimits
 from opdispatch_server.library_code.library_store import LibraryStore
+from opdispatch_server.logs import set_log_level
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.serving.grpc_services import (
     add_execution_service,
@@ -98,6 +100,13 @@ class DaemonParts:
         """Set when the daemon is to stop."""
         self.listeners: list[Listener] = []
         """The sockets on which clients reach the daemon, once it has them."""
+
+    def reconfigure(self, **changes: Any) -> None:
+        """Take over settings by name, all of them of ``CHANGED_WHILE_RUNNING``."""
+        self.configuration = new = self.configuration._replace(**changes)
+        set_log_level(new.log_level)
+        self._values.limits = ValueLimits(new.remote_values, new.remote_bytes)
+        self.store.set_limits(new.max_library_bytes, new.library_disk_bytes)
 
     # -- what clients and interpreters reach -----------------------------------------------------
 

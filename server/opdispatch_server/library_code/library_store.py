@@ -67,8 +67,7 @@ class LibraryStore:
     ) -> None:
         """Use a folder. ``upload_bytes`` is the limit of one upload, ``disk_bytes`` that of all."""
         self._folder = folder
-        self._upload_bytes = upload_bytes
-        self._disk_bytes = disk_bytes
+        self.set_limits(upload_bytes, disk_bytes)
         self.unpacked = UnpackedLibraries(folder.parent / "unpacked")
         self._lock = threading.Lock()
         # Loads that are under way, by digest; and uploads that no load has published yet.
@@ -82,6 +81,11 @@ class LibraryStore:
         self._used: int | None = None
         # The sizes of those that are being written, by digest: not in ``_used`` until they are.
         self._coming: dict[str, int] = {}
+
+    def set_limits(self, upload_bytes: int, disk_bytes: int) -> None:
+        """Set the limits of later uploads: of one, and of all on disk together."""
+        self._upload_bytes = upload_bytes
+        self._disk_bytes = disk_bytes
 
     # -- uploads ----------------------------------------------------------------------------------
 
