@@ -12,6 +12,7 @@ The halves, each in folders with a map of their own. A process loads one of them
 What they share:
 
     blame/                      who is to blame when an interpreter dies, and what follows
+    metrics/                    what interpreters count, and the daemon reads
     serving/                    sockets, streams and statuses
     library_code/               the code of libraries: stored, taken apart, imported
 
@@ -26,6 +27,7 @@ What they share:
     logs, log_fields, log_relay,
     log_repetition                              log records, their fields, how they travel, how many
     process_watch, parent_watch                 the end of a process, noticed at once
+    shared_page                                 memory that outlives the process that writes it
     process_memory                              how much memory one has
     fork_guard                                  what a library that forks must not take along
     full_collections                            when the garbage collector goes through everything

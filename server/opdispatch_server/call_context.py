@@ -59,7 +59,8 @@ class CallContext:
     ``limit`` how many of the lane's calls an interpreter runs at a time. The daemon believes
     nobody's ``depth``, ``lane`` and ``limit``: it knows them. ``direct`` is what an
     interpreter notes of a call that has not come through the daemon. ``tensors`` are the call's
-    large ones, where those are not in its messages.
+    large ones, where those are not in its messages. ``queued`` is how long it has waited in queues
+    so far, in nanoseconds.
     """
 
     deadline: float | None = None
@@ -69,6 +70,7 @@ class CallContext:
     limit: int = 0
     direct: DirectRun | None = None
     tensors: CallTensors | None = None
+    queued: int = 0
 
     @classmethod
     def of(cls, context: grpc.aio.ServicerContext[Any, Any]) -> CallContext:
@@ -94,7 +96,13 @@ class CallContext:
         path = request.path
         run = int.from_bytes(path.run[:_RUN_BYTES])
         return cls(
-            deadline, min(path.depth, MAX_DEPTH), run, path.lane, path.limit, tensors=tensors
+            deadline,
+            min(path.depth, MAX_DEPTH),
+            run,
+            path.lane,
+            path.limit,
+            tensors=tensors,
+            queued=path.queued,
         )
 
     def write_to(self, request: execution_pb2.CallRequest) -> None:
@@ -107,23 +115,33 @@ class CallContext:
         run = self.run.to_bytes(_RUN_BYTES) if self.run else b""
         path = request.path
         path.depth, path.run, path.lane, path.limit = self.depth, run, self.lane, self.limit
+        path.queued = self.queued
 
     # Not dataclasses.replace, which takes ten times as long: every call passes here.
 
-    def in_lane(self, lane: int, limit: int) -> CallContext:
-        """The same, of a call that takes one of a library's slots."""
-        return CallContext(self.deadline, self.depth, self.run, lane, limit, tensors=self.tensors)
+    def in_lane(self, lane: int, limit: int, queued: int = 0) -> CallContext:
+        """The same, of a call that takes one of a library's slots, for which it was ``queued``."""
+        return CallContext(
+            self.deadline, self.depth, self.run, lane, limit, None, self.tensors, queued
+        )
 
     def for_run(self, run: int) -> CallContext:
         """The same, for the run of a kernel that begins."""
         return CallContext(
-            self.deadline, self.depth, run, self.lane, self.limit, tensors=self.tensors
+            self.deadline, self.depth, run, self.lane, self.limit, None, self.tensors, self.queued
         )
 
     def with_tensors(self, tensors: CallTensors) -> CallContext:
         """The same, of a call whose large tensors are beside it."""
         return CallContext(
-            self.deadline, self.depth, self.run, self.lane, self.limit, self.direct, tensors
+            self.deadline,
+            self.depth,
+            self.run,
+            self.lane,
+            self.limit,
+            self.direct,
+            tensors,
+            self.queued,
         )
 
     @property

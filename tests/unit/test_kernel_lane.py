@@ -16,6 +16,8 @@ from opdispatch import DispatchKey, DispatchKeySet, default_dispatcher
 from opdispatch_server.blame.fitness import Fitness
 from opdispatch_server.blame.flight_record import FlightRecorder
 from opdispatch_server.library_code.unpacked_libraries import UnpackedLibraries
+from opdispatch_server.metrics.call_counts import CallCounts
+from opdispatch_server.worker.execution.call_accounting import CallAccounting
 from opdispatch_server.worker.execution.daemon_lane import DaemonLane
 from opdispatch_server.worker.execution.kernel_error_log import KernelErrorLog
 from opdispatch_server.worker.execution.kernels import KernelExecution
@@ -100,6 +102,7 @@ def execution(libraries: InterpreterLibraries) -> Iterator[KernelExecution]:
             Fitness(lambda: None),
             lambda error: None,
             KernelErrorLog(lambda: "here"),
+            CallAccounting(CallCounts()),
         )
 
 

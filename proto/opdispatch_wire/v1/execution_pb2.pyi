@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CallRequest(_message.Message):
-    __slots__ = ("id", "operator", "args", "kwargs", "local_keys", "no_grad", "modes", "profile", "redispatch_keys", "trace", "kernel", "retry", "timeout", "path", "cancel", "wants_route", "route_epoch", "preferred_session", "lost", "keep", "program", "libraries", "adopt", "device_memory", "device_lease", "chunk", "chunks_reply")
+    __slots__ = ("id", "operator", "args", "kwargs", "local_keys", "no_grad", "modes", "profile", "traceparent", "redispatch_keys", "trace", "kernel", "retry", "timeout", "path", "cancel", "wants_route", "route_epoch", "preferred_session", "lost", "keep", "program", "libraries", "adopt", "device_memory", "device_lease", "chunk", "chunks_reply")
     class KwargsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class CallRequest(_message.Message):
     NO_GRAD_FIELD_NUMBER: _ClassVar[int]
     MODES_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     REDISPATCH_KEYS_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
     KERNEL_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +55,7 @@ class CallRequest(_message.Message):
     no_grad: bool
     modes: _containers.RepeatedCompositeFieldContainer[CallMode]
     profile: _profile_pb2.ProfileRequest
+    traceparent: str
     redispatch_keys: int
     trace: bool
     kernel: KernelRef
@@ -73,7 +75,7 @@ class CallRequest(_message.Message):
     device_lease: bytes
     chunk: Chunk
     chunks_reply: bool
-    def __init__(self, id: _Optional[int] = ..., operator: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _values_pb2.Value]] = ..., local_keys: _Optional[_Union[LocalKeys, _Mapping]] = ..., no_grad: _Optional[bool] = ..., modes: _Optional[_Iterable[_Union[CallMode, _Mapping]]] = ..., profile: _Optional[_Union[_profile_pb2.ProfileRequest, _Mapping]] = ..., redispatch_keys: _Optional[int] = ..., trace: _Optional[bool] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., retry: _Optional[bool] = ..., timeout: _Optional[float] = ..., path: _Optional[_Union[CallPath, _Mapping]] = ..., cancel: _Optional[bool] = ..., wants_route: _Optional[bool] = ..., route_epoch: _Optional[int] = ..., preferred_session: _Optional[int] = ..., lost: _Optional[_Union[LostCall, _Mapping]] = ..., keep: _Optional[_Union[_remote_pb2.Keep, _Mapping]] = ..., program: _Optional[bytes] = ..., libraries: _Optional[_Iterable[int]] = ..., adopt: _Optional[bool] = ..., device_memory: _Optional[bytes] = ..., device_lease: _Optional[bytes] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., chunks_reply: _Optional[bool] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., operator: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _values_pb2.Value]] = ..., local_keys: _Optional[_Union[LocalKeys, _Mapping]] = ..., no_grad: _Optional[bool] = ..., modes: _Optional[_Iterable[_Union[CallMode, _Mapping]]] = ..., profile: _Optional[_Union[_profile_pb2.ProfileRequest, _Mapping]] = ..., traceparent: _Optional[str] = ..., redispatch_keys: _Optional[int] = ..., trace: _Optional[bool] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., retry: _Optional[bool] = ..., timeout: _Optional[float] = ..., path: _Optional[_Union[CallPath, _Mapping]] = ..., cancel: _Optional[bool] = ..., wants_route: _Optional[bool] = ..., route_epoch: _Optional[int] = ..., preferred_session: _Optional[int] = ..., lost: _Optional[_Union[LostCall, _Mapping]] = ..., keep: _Optional[_Union[_remote_pb2.Keep, _Mapping]] = ..., program: _Optional[bytes] = ..., libraries: _Optional[_Iterable[int]] = ..., adopt: _Optional[bool] = ..., device_memory: _Optional[bytes] = ..., device_lease: _Optional[bytes] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., chunks_reply: _Optional[bool] = ...) -> None: ...
 
 class CallMode(_message.Message):
     __slots__ = ("name", "settings")
@@ -143,16 +145,18 @@ class RouteTarget(_message.Message):
     def __init__(self, interpreter: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[int] = ..., ports: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CallPath(_message.Message):
-    __slots__ = ("depth", "run", "lane", "limit")
+    __slots__ = ("depth", "run", "lane", "limit", "queued")
     DEPTH_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
     depth: int
     run: bytes
     lane: int
     limit: int
-    def __init__(self, depth: _Optional[int] = ..., run: _Optional[bytes] = ..., lane: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+    queued: int
+    def __init__(self, depth: _Optional[int] = ..., run: _Optional[bytes] = ..., lane: _Optional[int] = ..., limit: _Optional[int] = ..., queued: _Optional[int] = ...) -> None: ...
 
 class LocalKeys(_message.Message):
     __slots__ = ("included", "excluded")

@@ -48,7 +48,7 @@ class InterpreterMessage(_message.Message):
     def __init__(self, instruction_id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., staged: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., overdue: _Optional[_Union[OverdueCall, _Mapping]] = ..., direct_ports: _Optional[_Union[DirectPorts, _Mapping]] = ..., registry_report: _Optional[_Union[RegistryReport, _Mapping]] = ..., kernel_errors: _Optional[_Union[KernelErrors, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "name", "pid", "address", "python_version", "devices", "process_space", "heartbeats", "lane", "direct_lane", "flight_record")
+    __slots__ = ("protocol_version", "name", "pid", "address", "python_version", "devices", "process_space", "heartbeats", "lane", "direct_lane", "flight_record", "call_counts")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +60,7 @@ class Hello(_message.Message):
     LANE_FIELD_NUMBER: _ClassVar[int]
     DIRECT_LANE_FIELD_NUMBER: _ClassVar[int]
     FLIGHT_RECORD_FIELD_NUMBER: _ClassVar[int]
+    CALL_COUNTS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     name: str
     pid: int
@@ -71,25 +72,36 @@ class Hello(_message.Message):
     lane: str
     direct_lane: str
     flight_record: int
-    def __init__(self, protocol_version: _Optional[int] = ..., name: _Optional[str] = ..., pid: _Optional[int] = ..., address: _Optional[str] = ..., python_version: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., process_space: _Optional[str] = ..., heartbeats: _Optional[bool] = ..., lane: _Optional[str] = ..., direct_lane: _Optional[str] = ..., flight_record: _Optional[int] = ...) -> None: ...
+    call_counts: int
+    def __init__(self, protocol_version: _Optional[int] = ..., name: _Optional[str] = ..., pid: _Optional[int] = ..., address: _Optional[str] = ..., python_version: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., process_space: _Optional[str] = ..., heartbeats: _Optional[bool] = ..., lane: _Optional[str] = ..., direct_lane: _Optional[str] = ..., flight_record: _Optional[int] = ..., call_counts: _Optional[int] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("direct_calls_in_flight", "direct_calls_total", "transfers", "problem", "suspect")
+    __slots__ = ("direct_calls_in_flight", "direct_calls_total", "transfers", "call_counts", "problem", "suspect")
     DIRECT_CALLS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     DIRECT_CALLS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     TRANSFERS_FIELD_NUMBER: _ClassVar[int]
+    CALL_COUNTS_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     SUSPECT_FIELD_NUMBER: _ClassVar[int]
     direct_calls_in_flight: int
     direct_calls_total: int
     transfers: _containers.RepeatedCompositeFieldContainer[_registry_pb2.DeviceTransfers]
+    call_counts: _containers.RepeatedCompositeFieldContainer[CallCountRow]
     problem: str
     suspect: str
-    def __init__(self, direct_calls_in_flight: _Optional[int] = ..., direct_calls_total: _Optional[int] = ..., transfers: _Optional[_Iterable[_Union[_registry_pb2.DeviceTransfers, _Mapping]]] = ..., problem: _Optional[str] = ..., suspect: _Optional[str] = ...) -> None: ...
+    def __init__(self, direct_calls_in_flight: _Optional[int] = ..., direct_calls_total: _Optional[int] = ..., transfers: _Optional[_Iterable[_Union[_registry_pb2.DeviceTransfers, _Mapping]]] = ..., call_counts: _Optional[_Iterable[_Union[CallCountRow, _Mapping]]] = ..., problem: _Optional[str] = ..., suspect: _Optional[str] = ...) -> None: ...
+
+class CallCountRow(_message.Message):
+    __slots__ = ("row", "words")
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    row: int
+    words: bytes
+    def __init__(self, row: _Optional[int] = ..., words: _Optional[bytes] = ...) -> None: ...
 
 class OverdueCall(_message.Message):
     __slots__ = ("operator", "lane", "id")
@@ -158,18 +170,22 @@ class DaemonMessage(_message.Message):
     def __init__(self, instruction_id: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stage: _Optional[_Union[Stage, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., mirror: _Optional[_Union[Mirror, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., trim: _Optional[_Union[TrimMemory, _Mapping]] = ..., direct_calls: _Optional[_Union[DirectCalls, _Mapping]] = ..., await_direct_calls: _Optional[_Union[AwaitDirectCalls, _Mapping]] = ..., report_registry: _Optional[_Union[ReportRegistry, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., release_values: _Optional[_Union[_remote_pb2.ReleaseValues, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("name", "max_message_bytes", "heartbeat_seconds", "lane", "direct_calls")
+    __slots__ = ("name", "max_message_bytes", "heartbeat_seconds", "lane", "direct_calls", "slow_call_seconds", "wants_call_counts")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     DIRECT_CALLS_FIELD_NUMBER: _ClassVar[int]
+    SLOW_CALL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WANTS_CALL_COUNTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     max_message_bytes: int
     heartbeat_seconds: float
     lane: str
     direct_calls: DirectCallRules
-    def __init__(self, name: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., lane: _Optional[str] = ..., direct_calls: _Optional[_Union[DirectCallRules, _Mapping]] = ...) -> None: ...
+    slow_call_seconds: float
+    wants_call_counts: bool
+    def __init__(self, name: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., lane: _Optional[str] = ..., direct_calls: _Optional[_Union[DirectCallRules, _Mapping]] = ..., slow_call_seconds: _Optional[float] = ..., wants_call_counts: _Optional[bool] = ...) -> None: ...
 
 class DirectCallRules(_message.Message):
     __slots__ = ("run", "queue_calls", "queue_bytes", "kernel_timeout", "hosts", "first_port", "last_port", "max_call_bytes", "session")

@@ -9,7 +9,8 @@ Note [Flight record]
     A record has ``SLOTS`` slots, one for each thing that runs, and ``ROWS`` rows, one for each
     subject: what can run. All numbers are unsigned, of 64 bits, in the machine's order:
 
-        slot    row + 1, or 0 if it is free; when it began, in ns; native thread id; ``call_key``
+        slot    row + 1, or 0 if it is free; when it began, in ns; native thread id; ``call_key``;
+                its row in ``call_counts`` + 1, or 0 if it is counted in none
         row     when one of its runs ended last, in ns; how many have ended; then its text
 
     A slot's first number is written last at its beginning and first at its end, so that whoever
@@ -18,20 +19,20 @@ Note [Flight record]
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import itertools
 import mmap
 import os
 import threading
 import weakref
-from contextlib import suppress
 from time import monotonic_ns
 from typing import NamedTuple
 
+from opdispatch_server.shared_page import make_memory, open_memory
+
 SLOTS = 512
 ROWS = 8192
-SLOT_WORDS = 4
+SLOT_WORDS = 5
 ROW_WORDS = 32
 _TEXT_WORDS = ROW_WORDS - 2
 _TEXT_BYTES = 8 * _TEXT_WORDS
@@ -70,6 +71,8 @@ class Flight(NamedTuple):
     """Of ``threading.get_native_id``."""
     call: int = 0
     """The ``call_key`` of a kernel's call; 0 if it has none."""
+    counts_row: int = -1
+    """Its row in ``call_counts``; -1 if it is counted in none."""
 
 
 class Landing(NamedTuple):
@@ -97,7 +100,7 @@ class FlightRecorder:
     """
 
     def __init__(self) -> None:
-        self.descriptor = _make_memory()
+        self.descriptor = make_memory("opdispatch-flight", SIZE)
         memory = mmap.mmap(self.descriptor or -1, SIZE)
         self.words = memoryview(memory).cast("Q")
         self._bytes = memoryview(memory)
@@ -121,7 +124,7 @@ class FlightRecorder:
                 self._write_text(row, "\n".join(subject) if row < _MORE else "\n\n")
         return row
 
-    def begin(self, row: int, call: int = 0) -> int:
+    def begin(self, row: int, call: int = 0, counts_row: int = -1) -> int:
         """Note that one begins in this thread, for a call; its slot, for ``end``."""
         try:
             slot = self.free.pop()
@@ -131,6 +134,7 @@ class FlightRecorder:
         words[slot + 1] = monotonic_ns()
         words[slot + 2] = threading.get_native_id()
         words[slot + 3] = call
+        words[slot + 4] = counts_row + 1
         words[slot] = row + 1
         return slot
 
@@ -152,7 +156,7 @@ class FlightRecorder:
         threads = self.words[2:_FIRST_ROW:SLOT_WORDS].tolist()
         mine, latest = threading.get_native_id(), (0, 0, 0, 0)
         for index in [index for index, thread in enumerate(threads) if thread == mine]:
-            row, began, thread, call = self.words[SLOT_WORDS * index : SLOT_WORDS * (index + 1)]
+            row, began, thread, call, _ = self.words[SLOT_WORDS * index : SLOT_WORDS * (index + 1)]
             if 0 < row <= _MORE:
                 latest = max(latest, (began, row, thread, call))
         began, row, thread, call = latest
@@ -200,29 +204,18 @@ class FlightRecord:
 
     @classmethod
     def open(cls, pid: int, descriptor: int) -> FlightRecord | None:
-        """The one that a process has under that descriptor; None if there is none, or no way to it.
-
-        A process that could still shrink it would bring down its reader: it must be sealed.
-        """
-        if not descriptor or not hasattr(fcntl, "F_GET_SEALS"):
-            return None
-        with suppress(OSError, ValueError, OverflowError):
-            ours = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                if fcntl.fcntl(ours, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
-                    return cls(mmap.mmap(ours, SIZE, prot=mmap.PROT_READ))
-            finally:
-                os.close(ours)
-        return None
+        """The one that a process has under that descriptor; None if it cannot be seen."""
+        memory = open_memory(pid, descriptor, SIZE)
+        return cls(memory) if memory is not None else None
 
     def running(self) -> list[Flight]:
         """Return the flights of now, or of when the process ended, in order of their beginning."""
         words = self._words
         found = []
         for slot in range(0, SPARE_SLOT, SLOT_WORDS):
-            row, began, thread, call = words[slot : slot + SLOT_WORDS]
+            row, began, thread, call, counted = words[slot : slot + SLOT_WORDS]
             if row and (subject := self._subject(row - 1)) is not None:
-                found.append(Flight(subject, began / 1e9, thread, call))
+                found.append(Flight(subject, began / 1e9, thread, call, counted - 1))
         return sorted(found, key=lambda flight: flight.began)
 
     def ended(self) -> list[Landing]:
@@ -242,13 +235,3 @@ class FlightRecord:
         text = bytes(self._bytes[at : at + _TEXT_BYTES]).partition(b"\0")[0]
         parts = text.decode(errors="replace").split("\n")
         return Subject(*parts) if len(parts) == len(Subject._fields) and parts[0] else None
-
-
-def _make_memory() -> int:
-    """The descriptor of a memfd that keeps its size; 0 where the system has none."""
-    if not hasattr(os, "memfd_create"):
-        return 0
-    descriptor = os.memfd_create("opdispatch-flight", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(descriptor, SIZE)
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-    return descriptor

@@ -39,6 +39,7 @@ from opdispatch_server.daemon.interpreters.ends import InterpreterEnds
 from opdispatch_server.daemon.interpreters.lease_watch import LeaseWatch
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.interpreters.silence import SilentInterpreters
+from opdispatch_server.daemon.interpreters.totals import InterpreterTotals
 from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes
 from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPools
 from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
@@ -169,6 +170,7 @@ class DaemonParts:
             self.libraries.catalog.count_kernel_errors,
             self._ends.judge,
             self._events.unfit,
+            self.totals,
             DirectCallRules(
                 queue_calls=self._queue.calls,
                 queue_bytes=self._queue.bytes,
@@ -357,6 +359,11 @@ class DaemonParts:
             lambda operator: self.libraries.catalog.library_of(operator),
             lambda: self.libraries.blame_changed(),
         )
+
+    @cached_property
+    def totals(self) -> InterpreterTotals:
+        """The counts and the ends of interpreters."""
+        return InterpreterTotals()
 
     @cached_property
     def leases(self) -> LeaseWatch:

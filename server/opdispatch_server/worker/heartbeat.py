@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 from opdispatch.arrays import device_transfers
 from opdispatch_server.blame.fitness import Fitness
+from opdispatch_server.metrics.call_counts import CallCounts
 from opdispatch_server.worker.incoming.direct_calls import DirectCalls
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 from opdispatch_wire.v1 import registry_pb2
@@ -25,9 +26,13 @@ class Heartbeats:
     silent, as it should be; a kernel that lets go of the lock is not.
     """
 
-    def __init__(self, calls: DirectCalls) -> None:
+    def __init__(self, calls: DirectCalls, counts: CallCounts) -> None:
         self.fitness = Fitness(self._report_unfit)
+        self.tells_counts = False
+        """Whether heartbeats have what was counted: the daemon cannot see it."""
         self._calls = calls
+        self._counts = counts
+        self._told: dict[int, bytes] = {}
         self._unfit = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -74,4 +79,12 @@ class Heartbeats:
                 for device, each in device_transfers().items()
             ],
         )
+        if self.tells_counts:
+            beat.call_counts.extend(self._changed_counts())
         return pb.InterpreterMessage(heartbeat=beat)
+
+    def _changed_counts(self) -> Iterator[pb.CallCountRow]:
+        for row, words in self._counts.rows():
+            if self._told.get(row) != words:
+                self._told[row] = words
+                yield pb.CallCountRow(row=row, words=words)

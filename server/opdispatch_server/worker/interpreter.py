@@ -28,9 +28,11 @@ from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.message_limit import internal_message_limit
+from opdispatch_server.metrics.call_counts import process_call_counts
 from opdispatch_server.process_watch import process_space
 from opdispatch_server.serving.grpc_services import add_execution_service
 from opdispatch_server.serving.listeners import bind
+from opdispatch_server.worker.execution.call_accounting import CallAccounting
 from opdispatch_server.worker.execution.daemon_lane import DaemonLane
 from opdispatch_server.worker.execution.kernel_error_log import KernelErrorLog
 from opdispatch_server.worker.execution.kernels import KernelExecution
@@ -119,7 +121,8 @@ class Interpreter:
         self._values = ValueStore()
         self._recorder = process_recorder()
         self._direct = DirectCalls(self._libraries)
-        self._heartbeats = Heartbeats(self._direct)
+        self._counts = process_call_counts()
+        self._heartbeats = Heartbeats(self._direct, self._counts)
         self._peers = PeerValues(self._limit)
         self._exports = DeviceExports()
         self._lost_device = LostDevice(self.stop)
@@ -142,6 +145,7 @@ class Interpreter:
             self._heartbeats.fitness,
             self._lost_device.note,
             self._kernel_errors,
+            CallAccounting(self._counts),
         )
         self._direct_lanes = KernelLanes(
             self._execution, self._direct, settings.max_message_bytes, MemoryBudget()
@@ -344,6 +348,7 @@ class Interpreter:
             lane=self._settings.lane,
             direct_lane=self._settings.direct_lane,
             flight_record=self._recorder.descriptor,
+            call_counts=self._counts.descriptor,
             devices=await asyncio.to_thread(take_devices, self._settings.device),
         )
 
@@ -352,6 +357,7 @@ class Interpreter:
             await self._predecessor.make_way()
             self._predecessor = None
         self._name = welcome.name
+        self._heartbeats.tells_counts = welcome.wants_call_counts
         self.met_daemon = True
         LOG.debug(
             "welcome as %s", self._name, extra=fields(Event.DAEMON_MET, interpreter=self._name)

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from time import monotonic_ns
 
 from opdispatch.errors import InternalError, OpdispatchError, OperatorNotFoundError
 from opdispatch_server.call_context import MAX_DEPTH, CallContext
@@ -340,13 +341,14 @@ class CallRouter:
         """Have one replica run the call, when it is its turn. Raises as ``call``."""
         replica.begin_call()
         try:
-            slot = None
+            slot, came = None, monotonic_ns()
             if not is_alone:
                 slot = await self._admit(
                     request, context, library, replica.session, parent, may_move=may_move
                 )
             if parent is None:
-                context = context.in_lane(library.load_id, library.max_concurrency)
+                queued = monotonic_ns() - came
+                context = context.in_lane(library.load_id, library.max_concurrency, queued)
             on_end = keeping.take if keeping is not None else None
             return await self._runs.run(
                 replica.session, request, context, slot, on_end, may_move=may_move

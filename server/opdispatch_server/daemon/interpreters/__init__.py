@@ -6,5 +6,6 @@ lease_watch,
 starvation           how long one may be silent, and whether it could speak
 silence              which of the silent ones are busy, and which are lost
 ends                 how they are ended, and what a process's end means
+totals               what they have counted, those that have gone included
 blame                who has brought one down, and what is held against whom
 """

@@ -92,6 +92,8 @@ class InterpreterSession:
         # Is told of the calls that kernels fail, whichever way they have come.
         self.on_kernel_errors: Callable[[interpreter_pb2.KernelErrors], None] = lambda errors: None
         self.kernel_errors_total = 0
+        # Is told of each heartbeat.
+        self.on_heartbeat: Callable[[InterpreterSession], None] = lambda session: None
         # Is told, once, that it cannot run kernels properly any more, and why.
         self.on_unfit: Callable[[InterpreterSession, str], None] = lambda session, problem: None
         self.python_version = hello.python_version
@@ -435,6 +437,7 @@ class InterpreterSession:
                 self.on_kernel_errors(message.kernel_errors)
             elif message.HasField("heartbeat"):
                 self.heartbeat = message.heartbeat
+                self.on_heartbeat(self)
                 if not message.heartbeat.problem:
                     self.sound_at = time.monotonic()
                 else:

@@ -21,8 +21,10 @@ from opdispatch_server.daemon.interpreters.session import (
     SessionContext,
 )
 from opdispatch_server.daemon.interpreters.starvation import StarvationWatch
+from opdispatch_server.daemon.interpreters.totals import InterpreterTotals
 from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
 from opdispatch_server.library_code.library_store import LibraryStore
+from opdispatch_server.metrics.call_counts import SharedCounts
 from opdispatch_server.process_watch import (
     UNKNOWN_END,
     ProcessEnd,
@@ -61,7 +63,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
     calls that kernels make. ``direct_calls`` is what interpreters are told of calls that come to
     them directly; ``runs`` is told of those whose kernels run for too long,
     ``count_kernel_errors`` of those that their kernels fail, ``judge`` of every session that has
-    ended, and ``on_unfit`` of interpreters that say that they can run kernels no more.
+    ended, and ``on_unfit`` of interpreters that say that they can run kernels no more; ``totals``
+    adds up what they count.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         count_kernel_errors: Callable[[pb.KernelErrors], None],
         judge: Callable[[InterpreterSession], object],
         on_unfit: Callable[[InterpreterSession, str], None],
+        totals: InterpreterTotals,
         direct_calls: pb.DirectCallRules,
         hosts: Callable[[], Iterable[str]],
         direct_ports: tuple[int, int] | None,
@@ -95,6 +99,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         self._count_kernel_errors = count_kernel_errors
         self._judge = judge
         self._on_unfit = on_unfit
+        self._totals = totals
         self._direct_calls = direct_calls
         self._hosts = hosts
         self._direct_ports = direct_ports
@@ -118,7 +123,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         hello = message.hello
         await self._check(hello)
         name = hello.name or self._sessions.choose_name(self._reserved())
-        starvation = StarvationWatch(hello.pid) if self._is_near(hello) else None
+        is_near = self._is_near(hello)
+        starvation = StarvationWatch(hello.pid) if is_near else None
         session = InterpreterSession(
             hello,
             name,
@@ -126,13 +132,14 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             pool=self._pool_of(name),
             max_message_bytes=self._max_message_bytes,
             lease=self._leases.grant(starvation) if hello.heartbeats else None,
-            direct_lane=hello.direct_lane if self._is_near(hello) else "",
+            direct_lane=hello.direct_lane if is_near else "",
             flight_record=self._open_flight_record(hello),
         )
         session.on_kernel_errors = self._count_kernel_errors
         # They are given the session when they are called: one that had itself in what it calls
         # would wait for the garbage collector when it has ended, with its flight record.
         session.on_unfit = self._on_unfit
+        session.on_heartbeat = self._totals.note_rows
         session.on_overdue = self._runs.stop_overdue
         welcome = pb.Welcome(
             name=name,
@@ -147,7 +154,10 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         if session.direct_lane and self._direct_ports is not None:
             rules.first_port, rules.last_port = self._direct_ports
             rules.hosts.extend(self._hosts())
+        counts = SharedCounts.open(hello.pid, hello.call_counts) if is_near else None
+        welcome.wants_call_counts = counts is None
         self._sessions.admit(session)
+        self._totals.begin(session, counts, is_near=is_near)
         self._end_if_stopping(session)
         stop_watching = self._watch_process(session, hello)
         joining = asyncio.create_task(self._join(session, hello))
@@ -236,6 +246,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         self._stop_process(session)  # without a session it is of no use
         await session.explain_end()
         self._judge(session)
+        self._totals.end(session)
         stop_watching()
         await self._sessions.leave(session)
         joining.cancel()

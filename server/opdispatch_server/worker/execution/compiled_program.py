@@ -103,10 +103,17 @@ class CompiledProgram:
         """The outputs, in the order of ``run``."""
         return self._kept.outputs
 
-    def run(self, inputs: Sequence[Any], recorder: FlightRecorder, key: int = 0) -> list[Any]:
+    def run(
+        self,
+        inputs: Sequence[Any],
+        recorder: FlightRecorder,
+        key: int = 0,
+        counts_row: int = -1,
+    ) -> list[Any]:
         """Run it; the values of its outputs, which no other code here knows any more.
 
-        Notes in the record which step is running, for the call of that ``call_key``. Raises
+        Notes in the record which step is running, for the call of that ``call_key``, which is
+        counted in that row. Raises
         StepError, whose cause is what a step raised; WireError and ArgumentError.
         """
         self._outline.check_inputs(len(inputs))
@@ -116,7 +123,7 @@ class CompiledProgram:
             self._rows = [recorder.row_of(subject) for subject in subjects]
         number, rows = 0, self._rows
         row = rows[0] if rows else recorder.row_of(_TRANSFER)
-        slot = recorder.begin(row, key)
+        slot = recorder.begin(row, key, counts_row)
         words = recorder.words
         try:
             for call, gather, keywords, last_uses in self._steps:

@@ -33,6 +33,7 @@ from opdispatch_server.blame.flight_record import SPARE_SLOT, FlightRecorder, ca
 from opdispatch_server.call_context import RUNNING_CALL, CallContext, RunningCall
 from opdispatch_server.operator_names import parse_operator_name
 from opdispatch_server.value_ids import check_keep
+from opdispatch_server.worker.execution.call_accounting import CallAccounting
 from opdispatch_server.worker.execution.daemon_lane import CallTrace, RemoteTraceLine
 from opdispatch_server.worker.execution.kernel_error_log import FailedCall, KernelErrorLog
 from opdispatch_server.worker.execution.kernel_profile import KernelProfile
@@ -76,7 +77,7 @@ class KernelExecution:
     """Runs one call at a time in whichever thread asks.
 
     ``on_device_lost`` is told, in that thread, that this process can use a device no more;
-    ``errors`` logs and counts what kernels raise.
+    ``errors`` logs and counts what kernels raise, and ``accounting`` every run of a kernel.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class KernelExecution:
         fitness: Fitness,
         on_device_lost: Callable[[DeviceLostError], None],
         errors: KernelErrorLog,
+        accounting: CallAccounting,
     ) -> None:
         self._libraries = libraries
         self._interpreter = interpreter
@@ -100,6 +102,7 @@ class KernelExecution:
         self._fitness = fitness
         self._on_device_lost = on_device_lost
         self._errors = errors
+        self._accounting = accounting
 
     def turns_of(self, load_id: int) -> LibraryTurns[Any]:
         """Whose turn it is among the calls of a library. Raises RefusedError if it is gone."""
@@ -232,21 +235,27 @@ class KernelExecution:
         recorder = self._recorder
         row = choice.row
         if row is None:
+            choice.counts_row = self._accounting.row_of(choice, library)
             row = choice.row = recorder.row_of(choice.subject(library.name if library else ""))
         try:
             slot = recorder.free.pop()
         except IndexError:
             slot = SPARE_SLOT
         words = recorder.words
-        words[slot + 1] = monotonic_ns()
+        began = words[slot + 1] = monotonic_ns()
         words[slot + 2] = get_native_id()
         words[slot + 3] = call_key(context.direct.lane if context.direct else 0, request.id)
+        words[slot + 4] = choice.counts_row + 1
         words[slot] = row + 1
+        failed = True
         try:
             if library is None or not library.backends:
-                return self._run(request, choice, memory, profile)
-            with preferred_backends(library.backends):
-                return self._run(request, choice, memory, profile)
+                reply = self._run(request, choice, memory, profile)
+            else:
+                with preferred_backends(library.backends):
+                    reply = self._run(request, choice, memory, profile)
+            failed = False
+            return reply
         except Exception as error:
             # One that has not run often may have done that itself, and would do so elsewhere, too.
             may_run_elsewhere = (
@@ -258,9 +267,11 @@ class KernelExecution:
             raise
         finally:
             words = recorder.words  # another one in the child of a fork
+            # Counted once: from here on it is no call that its interpreter's end cuts off.
             words[slot] = 0
             at = end_word(row)
-            words[at] = monotonic_ns()
+            ended = words[at] = monotonic_ns()
+            self._accounting.end(choice.counts_row, ended - began, request, context, failed=failed)
             if not words[at + 1]:
                 fitness.check(request.operator)
             words[at + 1] += 1
@@ -285,6 +296,8 @@ class KernelExecution:
         # What is kept must not be in memory of the caller's.
         tensors = memory if isinstance(memory, CalleeTensors) else None
         token = RUNNING_CALL.set(RunningCall.of(context))
+        counts_row = self._accounting.row_of_program(libraries)
+        began, failed = monotonic_ns(), True
         try:
             with (
                 turns_of_all(libraries, request.operator),
@@ -295,9 +308,14 @@ class KernelExecution:
                 if request.HasField("kernel"):  # whose turn it is already
                     libraries.append(self._libraries.get(request.kernel.load_id))
                 # What kernels leave switched on ends with the call.
-                reply = copy_context().run(self._programs.run, request, context, libraries, tensors)
+                reply = copy_context().run(
+                    self._programs.run, request, context, libraries, tensors, counts_row
+                )
+            failed = False
         finally:
             RUNNING_CALL.reset(token)
+            run_ns = monotonic_ns() - began
+            self._accounting.end(counts_row, run_ns, request, context, failed=failed)
         if profile is not None:
             profile.end()
             profile.add_to(reply, self._interpreter(), self._limit)

@@ -102,8 +102,11 @@ class ProgramExecution:
         context: CallContext,
         libraries: Sequence[LoadedLibrary],
         tensors: CalleeTensors | None = None,
+        counts_row: int = -1,
     ) -> execution_pb2.CallReply:
         """Run a program, while ``libraries`` stay. Large ones of its ``tensors`` are beside it.
+
+        ``counts_row`` is its row in ``call_counts``.
 
         Raises WireError, RemoteValueGoneError, DeviceError for what is to be on a device, and for
         what a step raises its error, or KernelError, which names the step: ``facts["step"]``,
@@ -127,7 +130,9 @@ class ProgramExecution:
                 inputs = self._inputs(request, context, program, tensors)
                 device = request.keep.device
                 call = call_key(context.direct.lane if context.direct else 0, request.id)
-                results = run_on_device(inputs, self._results, program, inputs, device, call)
+                results = run_on_device(
+                    inputs, self._results, program, inputs, device, call, counts_row
+                )
                 del inputs  # see KeptResults
                 leaves_history = program.is_transfer and has_history(results[0])
         except StepError as error:  # an operator that does not exist
@@ -145,10 +150,10 @@ class ProgramExecution:
         return reply
 
     def _results(
-        self, program: CompiledProgram, inputs: list[Any], device: str, call: int
+        self, program: CompiledProgram, inputs: list[Any], device: str, call: int, counts_row: int
     ) -> list[Any]:
         try:
-            results = program.run(inputs, self._recorder, call)
+            results = program.run(inputs, self._recorder, call, counts_row)
         except StepError as error:
             raise self._explained(error) from error.__cause__
         return [moved_to(device, result) for result in results] if device else results

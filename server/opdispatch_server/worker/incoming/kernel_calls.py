@@ -92,7 +92,7 @@ class StreamedCall:
         self.source = source
         self.operator = request.operator
         self.context = context
-        self.has_waited = False
+        self.waits_since = 0
         self._request = request
         self._tensors = tensors
         self._loop = asyncio.get_running_loop()
@@ -152,6 +152,8 @@ class StreamedCall:
         try:
             if not self.reply.cancelled():
                 rules.begin(self.context)
+                if self.waits_since:
+                    self.context.queued += time.monotonic_ns() - self.waits_since
                 reply = GUARD.run(self._run_kernel)
         except BaseException as error:  # a call is always answered
             failure = error
@@ -169,7 +171,7 @@ class StreamedCall:
         tensors = CalleeTensors([*beside.arguments], is_limited=is_limited)
         beside.arguments = ()  # each goes when the kernel lets go of it
         reply = execution.run(self._request, self.context, tensors)
-        reply.has_waited = self.has_waited
+        reply.has_waited = self.waits_since > 0
         execution.check_size(reply, tensors)
         beside.results = tensors.results
         return reply

@@ -71,7 +71,7 @@ class LaneCall:
     ``tensors`` are its large ones, and those of its reply, where they are in no shared memory.
     """
 
-    __slots__ = ("context", "has_waited", "is_cancelled", "lane", "request", "size", "tensors")
+    __slots__ = ("context", "is_cancelled", "lane", "request", "size", "tensors", "waits_since")
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class LaneCall:
         self.context = context
         self.size = tensors.frame_bytes
         self.tensors = tensors
-        self.has_waited = False
+        self.waits_since = 0
         self.is_cancelled = False
 
     @property
@@ -340,6 +340,8 @@ class KernelLane:
                     self._reply(_failure(call.request, _never_started()))
                 return
             self._rules.begin(call.context)
+            if call.waits_since:
+                call.context.queued += time.monotonic_ns() - call.waits_since
             if self._memory is None:
                 self._reply(self._run(call, call.tensors), tensors=call.tensors)
                 return
@@ -353,7 +355,7 @@ class KernelLane:
     def _run(self, call: LaneCall, memory: CalleeTensorMemory | None) -> execution_pb2.CallReply:
         try:
             reply = GUARD.run(self._execution.run, call.request, call.context, memory)
-            reply.has_waited = call.has_waited
+            reply.has_waited = call.waits_since > 0
             return reply
         except BaseException as error:  # a call is always answered
             if not isinstance(error, OpdispatchError):

@@ -10,6 +10,7 @@ from opdispatch import Dispatcher, DispatchKeySet, KernelFunction, OperatorHandl
 from opdispatch.boxing.signature import Signature
 from opdispatch.errors import WaitTimeoutError
 from opdispatch_server.blame.flight_record import KERNEL, Subject
+from opdispatch_server.metrics.call_counts import Series
 from opdispatch_server.operator_names import parse_operator_name
 from opdispatch_wire.plain_calls import may_be_plain
 from opdispatch_wire.v1 import execution_pb2
@@ -24,10 +25,14 @@ _NEWS_TAKE = 1.0
 class ChosenKernel:
     """A kernel, and how to call it."""
 
-    __slots__ = ("call", "may_be_plain", "name", "row", "signature")
+    __slots__ = ("call", "counts_row", "key", "may_be_plain", "name", "row", "signature")
 
     def __init__(
-        self, name: OperatorName, signature: Signature, call: Callable[[list[Any]], list[Any]]
+        self,
+        name: OperatorName,
+        signature: Signature,
+        call: Callable[[list[Any]], list[Any]],
+        key: str,
     ) -> None:
         self.name = name
         self.may_be_plain = may_be_plain(signature.schema)
@@ -36,17 +41,26 @@ class ChosenKernel:
         self.call = call
         self.row: int | None = None
         """Its row in the flight record, once it has run."""
+        self.key = key
+        """The dispatch key that it is registered for."""
+        self.counts_row = 0
+        """Its row in ``call_counts``, once ``row`` is known."""
 
     def subject(self, library: str) -> Subject:
         """Its name in the flight record, as a kernel of that library."""
         return Subject(KERNEL, library, str(self.name))
+
+    def series(self, library: str, version: int) -> Series:
+        """Return what its calls are counted under, as a kernel of that library."""
+        return Series(str(self.name), self.key, library, str(version or ""))
 
     @classmethod
     def of_slot(cls, dispatcher: Dispatcher, request: execution_pb2.CallRequest) -> ChosenKernel:
         """The one that this process has for exactly the keys that a request names."""
         keys = DispatchKeySet.from_raw_repr(request.redispatch_keys)
         op = dispatcher.get_schema(parse_operator_name(request.operator))
-        return cls(op.name, op.signature, _boxed(op.lookup(keys).kernel, op, keys))
+        found = op.lookup(keys)
+        return cls(op.name, op.signature, _boxed(found.kernel, op, keys), str(found.key))
 
 
 class KernelBatch(Protocol):
@@ -54,6 +68,9 @@ class KernelBatch(Protocol):
 
     def get_kernel(self, place: int) -> KernelFunction:
         """Return the kernel. Raises WireError if there is none."""
+
+    def get_key(self, place: int) -> str:
+        """Return the dispatch key that the kernel is registered for."""
 
     def find_signature(self, name: OperatorName) -> Signature | None:
         """Return the signature of an operator that the library has defined; None for others."""
@@ -88,12 +105,13 @@ class ChosenKernels:
         signature = self._library.find_signature(name)
         if signature is None or kernel.is_boxed:
             op = _find_defined(dispatcher, name)
-            return ChosenKernel(name, signature or op.signature, _boxed(kernel, op, keys))
+            call = _boxed(kernel, op, keys)
+            return ChosenKernel(name, signature or op.signature, call, self._library.get_key(place))
         if kernel.is_layer:
             call = _layer(kernel, signature, dispatcher, name, keys)
         else:
             call = self._unboxed(place, kernel, signature, keys)
-        chosen = ChosenKernel(name, signature, call)
+        chosen = ChosenKernel(name, signature, call, self._library.get_key(place))
         if len(self._ready) < MOST_KERNELS:
             self._ready[request.operator, place, bits] = chosen
         return chosen

@@ -167,6 +167,10 @@ class LoadedLibrary:
             )
         return kernel
 
+    def get_key(self, place: int) -> str:
+        """Return the dispatch key of the registration at ``place``, which ``get_kernel`` knows."""
+        return str(self.registrations[place].key or "")
+
     def has_operator(self, operator: OperatorName) -> bool:
         """Return whether this version defines or implements the operator."""
         return any(operator_of(each) == operator for each in self.registrations)

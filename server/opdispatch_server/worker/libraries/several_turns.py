@@ -16,7 +16,7 @@ class _TurnWait:
     """One turn that a thread waits for: a Job."""
 
     size = 0
-    has_waited = False
+    waits_since = 0
 
     def __init__(self, operator: str) -> None:
         self.operator = operator

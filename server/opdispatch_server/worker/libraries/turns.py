@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Hashable
+from time import monotonic_ns
 from typing import Any, Generic, Protocol, TypeVar
 
 from opdispatch.errors import OpdispatchError
@@ -18,8 +19,8 @@ _NEWEST_SHARE = 0.2
 class Job(Protocol):
     """A call that may have to wait."""
 
-    has_waited: bool
-    """Whether it has had to."""
+    waits_since: int
+    """When it began to wait, in ns of ``time.monotonic_ns``; 0: it has not had to."""
 
     @property
     def source(self) -> Hashable:
@@ -74,7 +75,7 @@ class LibraryTurns(Generic[J]):
                 return True
             if room is not None:
                 room.enter(job.operator, job.size, self.seconds)
-            job.has_waited = True
+            job.waits_since = monotonic_ns()
             queue = self._waiting.get(job.source)
             if queue is None:
                 queue = self._waiting[job.source] = deque()

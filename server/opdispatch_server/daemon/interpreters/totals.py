@@ -1,0 +1,158 @@
+"""The counts of all interpreters there have been, and how they came to their ends."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from typing import NamedTuple
+
+from opdispatch_server.blame.flight_record import KERNEL, FlightRecord
+from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.metrics.call_counts import (
+    NOTHING,
+    OTHER,
+    CountedRows,
+    Counts,
+    Series,
+    SharedCounts,
+)
+
+MOST_SERIES = 4096
+"""How many series the daemon remembers of interpreters that have gone."""
+# Processes that have lost their connection, and may come back with it.
+_MOST_PARTED = 64
+DEATHS_KEPT = 32
+
+
+class InterpreterDeath(NamedTuple):
+    """The end of an interpreter that was no orderly one."""
+
+    interpreter: str
+    cause: str
+    reason: str
+    at: float
+    """A time of ``time.time``."""
+    running: tuple[str, ...]
+    """The operators whose kernels were running."""
+
+
+class _Source(NamedTuple):
+    """The counts of one process, and the record of its running kernels."""
+
+    pid: int
+    is_near: bool
+    counts: SharedCounts | CountedRows
+    flight_record: FlightRecord | None
+
+    @property
+    def key(self) -> object:
+        """The memory of the process, or what is known of one that cannot be seen."""
+        return self.counts.inode if isinstance(self.counts, SharedCounts) else self.counts
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is gone, or is on another machine."""
+        if not self.is_near:
+            return True
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass
+        return False
+
+
+class InterpreterTotals:
+    """Adds up what interpreters count. Any thread may read; the event loop says who comes and goes.
+
+    A process counts from its start to its end, whatever becomes of its sessions: one that has lost
+    its connection goes on counting, and comes back with what it had. ``_lock`` guards everything.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._live: dict[InterpreterSession, _Source] = {}
+        # Those whose sessions have ended, by ``_Source.key``.
+        self._parted: OrderedDict[object, _Source] = OrderedDict()
+        self._past: dict[Series, Counts] = {}
+        self._deaths: Counter[str] = Counter()
+        self._recent: deque[InterpreterDeath] = deque(maxlen=DEATHS_KEPT)
+
+    def begin(
+        self, session: InterpreterSession, counts: SharedCounts | None, *, is_near: bool
+    ) -> None:
+        """Take in an interpreter with its counts; None: its heartbeats have them."""
+        source = _Source(session.pid, is_near, counts or CountedRows(), session.flight_record)
+        with self._lock:
+            self._parted.pop(source.key, None)
+            self._settle()
+            self._live[session] = source
+
+    def note_rows(self, session: InterpreterSession) -> None:
+        """Take in what its last heartbeat says."""
+        source = self._live.get(session)
+        if source is not None and isinstance(source.counts, CountedRows):
+            for row in session.heartbeat.call_counts:
+                source.counts.put(row.row, row.words)
+
+    def end(self, session: InterpreterSession) -> None:
+        """Take in that a session has ended."""
+        with self._lock:
+            source = self._live.pop(session, None)
+            if source is None:
+                return
+            if (cause := session.cause.name.lower()) != "orderly":
+                record = source.flight_record
+                running = [f.subject for f in record.running()] if record else []
+                operators = tuple(s.operator for s in running if s.kind == KERNEL)
+                self._deaths[cause] += 1
+                self._recent.append(
+                    InterpreterDeath(session.name, cause, session.reason, time.time(), operators)
+                )
+            self._parted[source.key] = source
+            self._settle()
+
+    def read(self) -> dict[Series, Counts]:
+        """Return the counts of all calls that have ended, or been cut off, since the start."""
+        with self._lock:
+            self._settle()
+            total = dict(self._past)
+            sources = [*self._live.values(), *self._parted.values()]
+        # Without the lock, which the event loop takes. What ends meanwhile can still be read.
+        for source in sources:
+            for series, counts in source.counts.read().values():
+                _add(total, series, counts)
+        return total
+
+    def deaths(self) -> tuple[dict[str, int], list[InterpreterDeath]]:
+        """Return how many interpreters have died of each cause; and the latest, the last first."""
+        with self._lock:
+            return dict(self._deaths), list(reversed(self._recent))
+
+    def _settle(self) -> None:
+        """Add those whose processes have ended to the past."""
+        for key, source in list(self._parted.items()):
+            ended = source.has_ended
+            if ended or len(self._parted) > _MOST_PARTED:
+                del self._parted[key]
+                self._add_to_past(source, cut_off=ended)
+
+    def _add_to_past(self, source: _Source, *, cut_off: bool) -> None:
+        rows = source.counts.read()
+        for series, counts in rows.values():
+            _add(self._past, series, counts)
+        if not cut_off or source.flight_record is None:
+            return
+        for flight in source.flight_record.running():
+            if flight.subject.kind == KERNEL and flight.counts_row in rows:
+                series, _ = rows[flight.counts_row]
+                _add(self._past, series, NOTHING._replace(died=1))
+
+
+def _add(total: dict[Series, Counts], series: Series, counts: Counts) -> None:
+    if series not in total and len(total) >= MOST_SERIES:
+        series = OTHER
+    total[series] = total.get(series, NOTHING) + counts

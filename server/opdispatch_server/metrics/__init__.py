@@ -1,0 +1,4 @@
+"""What interpreters count, and the daemon reads.
+
+call_counts       the calls of each kernel, in memory that outlives the interpreter
+"""

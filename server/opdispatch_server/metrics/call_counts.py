@@ -1,0 +1,248 @@
+"""The calls that an interpreter has run, counted in memory that the daemon shares.
+
+Note [Call counts]
+    Clients call interpreters directly, so only these know of all calls. Each counts its own in a
+    memfd (``shared_page``), one row for each series: an operator, the dispatch key whose kernel
+    ran, and the library and version that the kernel is of. The daemon maps the same memory and
+    reads it when it is asked for metrics, and once more when the process has ended. So a kill loses
+    no call whose kernel had ended, and nothing is sent for each call. What was running then is
+    in the flight record, whose slots name the row.
+
+    A row has these numbers, unsigned, of 64 bits, in the machine's order; then its text:
+
+        calls whose kernel returned; calls that failed; ns that kernels ran; ns that calls waited
+        for each bucket of RUN_BOUNDS, calls whose kernel ran that long
+        for each bucket of QUEUE_BOUNDS, calls that waited that long, of those that waited at all
+
+    There are at most ROWS rows; the last is for everything that has found no row of its own. An
+    interpreter whose memory the daemon cannot see sends the rows that change with its heartbeats.
+"""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import os
+import struct
+import threading
+import weakref
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from opdispatch_server.shared_page import make_memory, open_memory
+
+RUN_BOUNDS = (5e-5, 1e-4, 2.5e-4, 1e-3, 2.5e-3, 0.01, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0)
+"""Upper bounds of the buckets of running times, in seconds; one more is without bound."""
+QUEUE_BOUNDS = RUN_BOUNDS
+
+ROWS = 4096
+ROW_WORDS = 64
+SIZE = 8 * ROWS * ROW_WORDS
+_BUCKETS = len(RUN_BOUNDS) + 1
+_RUN, _QUEUE = 4, 4 + _BUCKETS
+NUMBERS = _QUEUE + _BUCKETS
+_TEXT_BYTES = 8 * (ROW_WORDS - NUMBERS)
+_NUMBERS = struct.Struct(f"<{NUMBERS}Q")
+_BOUNDS_NS = tuple(round(bound * 1e9) for bound in RUN_BOUNDS)
+# The bytes of each part of a text, so that none crowds out another.
+_PART_BYTES = (144, 32, 64, 20)
+assert sum(_PART_BYTES) + len(_PART_BYTES) <= _TEXT_BYTES, "the text of a series has its room"
+
+
+class Series(NamedTuple):
+    """The calls that are counted together."""
+
+    operator: str
+    key: str = ""
+    """The dispatch key whose kernel ran; empty for programs."""
+    library: str = ""
+    version: str = ""
+
+
+OTHER = Series("other")
+"""The series of calls that have found no row of their own."""
+
+
+class Counts(NamedTuple):
+    """The counts of one series."""
+
+    ok: int
+    """Calls whose kernel returned."""
+    failed: int
+    run_ns: int
+    queue_ns: int
+    run_buckets: tuple[int, ...]
+    """Calls by the bucket of their kernel's time, each counted once."""
+    queue_buckets: tuple[int, ...]
+    """The same by the time that calls waited."""
+    died: int = 0
+    """Calls that were running when their interpreter ended."""
+
+    def __add__(self, other: object) -> Counts:
+        """Return the sums."""
+        if not isinstance(other, Counts):
+            return NotImplemented
+        return Counts(
+            self.ok + other.ok,
+            self.failed + other.failed,
+            self.run_ns + other.run_ns,
+            self.queue_ns + other.queue_ns,
+            tuple(map(int.__add__, self.run_buckets, other.run_buckets)),
+            tuple(map(int.__add__, self.queue_buckets, other.queue_buckets)),
+            self.died + other.died,
+        )
+
+
+NOTHING = Counts(0, 0, 0, 0, (0,) * _BUCKETS, (0,) * _BUCKETS)
+
+
+class CallCounts:
+    """An interpreter's own counts. Any thread may count: ``_lock`` guards numbers and rows."""
+
+    def __init__(self) -> None:
+        self.descriptor = make_memory("opdispatch-calls", SIZE)
+        self._take(memoryview(mmap.mmap(self.descriptor or -1, SIZE)))
+        self._rows: dict[Series, int] = {}
+        if self.descriptor:
+            weakref.finalize(self, os.close, self.descriptor).atexit = False
+        _instances.add(self)
+
+    def _take(self, memory: memoryview) -> None:
+        self._lock = threading.Lock()
+        self._bytes, self._words = memory, memory.cast("Q")
+
+    def row_of(self, series: Series) -> int:
+        """Return the row of a series; the first call for one writes its text."""
+        with self._lock:
+            row = self._rows.get(series)
+            if row is None:
+                row = min(len(self._rows), ROWS - 1)
+                if row < ROWS - 1:  # no more is remembered than has a row
+                    self._rows[series] = row
+                else:
+                    series = OTHER
+                data = _encode(series)
+                at = 8 * (row * ROW_WORDS + NUMBERS)
+                self._bytes[at : at + len(data)] = data
+        return row
+
+    def note(self, row: int, run_ns: int, queue_ns: int, *, failed: bool) -> None:
+        """Count a call that has ended."""
+        words, at = self._words, row * ROW_WORDS
+        with self._lock:
+            words[at + failed] += 1
+            words[at + 2] += run_ns
+            words[at + _RUN + bisect_left(_BOUNDS_NS, run_ns)] += 1
+            if queue_ns:
+                words[at + 3] += queue_ns
+                words[at + _QUEUE + bisect_left(_BOUNDS_NS, queue_ns)] += 1
+
+    def rows(self) -> Iterable[tuple[int, bytes]]:
+        """Return the rows in use, each with its bytes as ``CountedRows.put`` takes them."""
+        with self._lock:
+            used = min(len(self._rows) + 1, ROWS)
+            words = self._words[: used * ROW_WORDS].tolist()
+            texts = [
+                bytes(self._bytes[8 * (row * ROW_WORDS + NUMBERS) : 8 * (row + 1) * ROW_WORDS])
+                for row in range(used)
+            ]
+        return [
+            (row, _NUMBERS.pack(*words[row * ROW_WORDS : row * ROW_WORDS + NUMBERS]) + text)
+            for row, text in enumerate(texts)
+            if text[0]
+        ]
+
+    def part(self) -> None:
+        """Count in memory of its own from now on: what a fork counts is not its parent's."""
+        self._take(memoryview(bytearray(SIZE)))
+
+
+# Weak, so that one that is dropped gives its memory back; a hook of its own would keep it.
+_instances: weakref.WeakSet[CallCounts] = weakref.WeakSet()
+
+
+def _part_from_parent() -> None:
+    for instance in list(_instances):
+        instance.part()
+
+
+os.register_at_fork(after_in_child=_part_from_parent)
+
+
+@functools.cache
+def process_call_counts() -> CallCounts:
+    """Return this process's own, made when first asked for: not before the process is forked."""
+    return CallCounts()
+
+
+class SharedCounts:
+    """The counts of an interpreter of this machine, as the daemon reads them, in any thread."""
+
+    def __init__(self, memory: mmap.mmap, inode: int) -> None:
+        self.inode = inode
+        """The memory, which no other process has while this one's is mapped."""
+        self._bytes = memoryview(memory)
+        self._words = self._bytes.cast("Q")
+
+    @classmethod
+    def open(cls, pid: int, descriptor: int) -> SharedCounts | None:
+        """Return those that a process has under a descriptor; None if they cannot be seen."""
+        memory = open_memory(pid, descriptor, SIZE)
+        if memory is None:
+            return None
+        try:
+            return cls(memory, os.stat(f"/proc/{pid}/fd/{descriptor}").st_ino)
+        except OSError:  # the process has just ended
+            return None
+
+    def read(self) -> dict[int, tuple[Series, Counts]]:
+        """Return the rows in use by their numbers, each with its series and counts."""
+        found = {}
+        for row in range(ROWS):
+            at = row * ROW_WORDS
+            text = bytes(self._bytes[8 * (at + NUMBERS) : 8 * (at + ROW_WORDS)])
+            if not text[0]:
+                break  # rows are given one after the other, each with a text
+            found[row] = (_decode(text), _counts_of(self._words[at : at + NUMBERS].tolist()))
+        return found
+
+
+class CountedRows:
+    """The counts of an interpreter whose memory cannot be seen, as its heartbeats tell them."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, tuple[Series, Counts]] = {}
+
+    def put(self, row: int, data: bytes) -> None:
+        """Take in a row as it is now; what cannot be one is left out."""
+        if row < ROWS and _NUMBERS.size < len(data) <= 8 * ROW_WORDS:
+            series = _decode(data[_NUMBERS.size :])
+            self._rows[row] = (series, _counts_of(_NUMBERS.unpack_from(data)))
+
+    def read(self) -> dict[int, tuple[Series, Counts]]:
+        """Return the rows by their numbers, each with its series and counts."""
+        return dict(self._rows)
+
+
+def _counts_of(numbers: Iterable[int]) -> Counts:
+    ok, failed, run_ns, queue_ns, *buckets = numbers
+    waited = buckets[_BUCKETS:]
+    # Calls that did not wait are not counted there.
+    waited[0] += max(ok + failed - sum(waited), 0)
+    return Counts(ok, failed, run_ns, queue_ns, tuple(buckets[:_BUCKETS]), tuple(waited))
+
+
+def _encode(series: Series) -> bytes:
+    parts = zip(series, _PART_BYTES, strict=True)
+    return b"\n".join(_cut(part.replace("\n", " "), size) for part, size in parts)
+
+
+def _cut(text: str, size: int) -> bytes:
+    data = text.replace("\0", " ").encode(errors="replace")
+    return data if len(data) <= size else data[:size].decode(errors="ignore").encode()
+
+
+def _decode(text: bytes) -> Series:
+    parts = text.partition(b"\0")[0].decode(errors="replace").split("\n")
+    return Series(*parts) if len(parts) == len(Series._fields) else OTHER

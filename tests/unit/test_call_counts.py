@@ -1,0 +1,154 @@
+"""The calls that an interpreter counts, as the daemon reads them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opdispatch_server.metrics.call_counts import (
+    OTHER,
+    ROWS,
+    RUN_BOUNDS,
+    CallCounts,
+    CountedRows,
+    Counts,
+    Series,
+    SharedCounts,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memfds")
+
+F = Series("lib::f", "CPU", "lib", "1")
+SECOND = 10**9
+
+
+def shared(counts: CallCounts) -> SharedCounts:
+    found = SharedCounts.open(os.getpid(), counts.descriptor)
+    assert found is not None
+    return found
+
+
+def read(counts: CallCounts) -> dict[Series, Counts]:
+    return dict(shared(counts).read().values())
+
+
+def test_counts_of_a_series_are_read_from_shared_memory():
+    counts = CallCounts()
+    row = counts.row_of(F)
+    counts.note(row, 2 * SECOND, 0, failed=False)
+    counts.note(row, 60_000, 3 * SECOND, failed=True)
+    found = read(counts)[F]
+    assert (found.ok, found.failed) == (1, 1)
+    assert found.run_ns == 2 * SECOND + 60_000
+    assert found.queue_ns == 3 * SECOND
+    assert found.run_buckets[RUN_BOUNDS.index(2.5)] == 1
+    assert found.run_buckets[RUN_BOUNDS.index(1e-4)] == 1
+    assert found.queue_buckets[0] == 1, "the call that did not wait"
+    assert found.queue_buckets[RUN_BOUNDS.index(10.0)] == 1
+
+
+@given(st.lists(st.floats(0, 100), max_size=20))
+def test_each_call_is_in_the_first_bucket_that_holds_it(seconds: list[float]):
+    counts = CallCounts()
+    row = counts.row_of(F)
+    for each in seconds:
+        counts.note(row, round(each * 1e9), 0, failed=False)
+    cumulated = list(accumulate(read(counts)[F].run_buckets))
+    expected = [
+        sum(round(each * 1e9) <= round(bound * 1e9) for each in seconds) for bound in RUN_BOUNDS
+    ]
+    assert cumulated == [*expected, len(seconds)]
+
+
+def test_no_call_is_lost_between_threads():
+    counts = CallCounts()
+    row = counts.row_of(F)
+
+    def note(_: int) -> None:
+        for _ in range(2000):
+            counts.note(row, 1000, 1000, failed=False)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(note, range(4)))
+    found = read(counts)[F]
+    assert (found.ok, found.run_ns, sum(found.queue_buckets)) == (8000, 8_000_000, 8000)
+
+
+def test_series_beyond_the_last_row_are_counted_together():
+    counts = CallCounts()
+    rows = [counts.row_of(F._replace(operator=f"lib::f{n}")) for n in range(ROWS + 10)]
+    assert len(set(rows)) == ROWS
+    for row in rows[-11:]:
+        counts.note(row, 1, 0, failed=False)
+    found = shared(counts).read()
+    assert len(found) == ROWS
+    assert found[ROWS - 1][0] == OTHER
+    assert found[ROWS - 1][1].ok == 11
+
+
+@given(st.lists(st.text(max_size=300), min_size=4, max_size=4))
+def test_names_of_any_kind_are_cut_and_do_not_mix(names: list[str]):
+    counts = CallCounts()
+    counts.note(counts.row_of(Series(*names)), 1, 0, failed=False)
+    after = counts.row_of(F)
+    counts.note(after, 1, 0, failed=False)
+    found = shared(counts).read()
+    assert found[after][0] == F
+    for name, told in zip(names, found[0][0], strict=True):
+        plain = name.replace("\n", " ").replace("\0", " ").encode(errors="replace").decode()
+        assert plain.startswith(told)
+        assert told == plain or len(told.encode()) > len(plain.encode()) / 100
+
+
+def test_counts_outlive_the_process_that_made_them():
+    source = (
+        "import os, sys\n"
+        "from opdispatch_server.metrics.call_counts import CallCounts, Series\n"
+        "counts = CallCounts()\n"
+        "counts.note(counts.row_of(Series('a::b', 'CPU', 'a', '1')), 5, 0, failed=False)\n"
+        "print(counts.descriptor, flush=True)\n"
+        "sys.stdin.read()\n"
+        "os._exit(9)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        found = SharedCounts.open(process.pid, int(process.stdout.readline()))
+        assert found is not None
+        process.kill()
+    assert found.read()[0][1].ok == 1
+    assert SharedCounts.open(process.pid, 3) is None
+
+
+def test_a_fork_counts_for_itself():
+    counts = CallCounts()
+    row = counts.row_of(F)
+    child = os.fork()
+    if not child:
+        counts.note(row, 1, 0, failed=False)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert read(counts)[F].ok == 0
+
+
+def test_rows_of_far_interpreters_are_the_same():
+    counts, far = CallCounts(), CountedRows()
+    counts.note(counts.row_of(F), 7, 9, failed=True)
+    for row, words in counts.rows():
+        far.put(row, words)
+    assert far.read() == shared(counts).read()
+
+
+@given(st.integers(0, 2**32 - 1), st.binary(max_size=600))
+def test_what_is_no_row_is_left_out(row: int, words: bytes):
+    far = CountedRows()
+    far.put(row, words)
+    assert len(far.read()) <= 1
