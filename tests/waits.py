@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 import socket
+from typing import Protocol
 
 LONGEST_WAIT = 60.0
 """In seconds. Only a test that fails ever waits for so long: the limit is there to name it."""
+
+
+class Joinable(Protocol):
+    """A thread or a process."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end."""
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+
+
+def join(running: Joinable) -> None:
+    """Wait for the end of a thread or a process. Raises `TimeoutError` where it does not end."""
+    running.join(LONGEST_WAIT)
+    if running.is_alive():
+        raise TimeoutError(f"{running} has not ended after {LONGEST_WAIT} s")
 
 
 def accept(listener: socket.socket) -> socket.socket:

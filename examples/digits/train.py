@@ -18,7 +18,6 @@ from pathlib import Path
 
 import digits
 import numpy as np
-from sklearn.datasets import load_digits
 
 import opdispatch_client as oc
 from opdispatch import Tensor, ops
@@ -34,6 +33,8 @@ LR, MOMENTUM = 0.05, 0.9
 
 def load_data(dtype=np.float64):
     """Images (n, 1, 8, 8) from 0 to 1 with their labels: those to learn of, and the others."""
+    from sklearn.datasets import load_digits  # takes longer than all the other imports
+
     data = load_digits()
     order = np.random.default_rng(0).permutation(len(data.target))
     images = (data.images[order, np.newaxis] / 16).astype(dtype)

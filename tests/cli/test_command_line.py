@@ -417,10 +417,7 @@ def test_output_that_cannot_be_written_is_said(daemon: RunningDaemon):
     words = ["ops", "--address", daemon.address]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [SCRIPT, *words],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
+            [SCRIPT, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=LONGEST_WAIT
         )
     assert (done.returncode, done.stderr) == (1, "opdispatch: No space left on device\n")
 

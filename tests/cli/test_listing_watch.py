@@ -31,7 +31,7 @@ def watching(start: Start) -> Iterator[Start]:
     yield start_watching
     for process in started:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=LONGEST_WAIT)
 
 
 @pytest.mark.parametrize("words", [["interpreters"], ["libraries"], ["ops", "shop::*"]])
@@ -81,7 +81,7 @@ def test_a_terminal_has_its_screen_back(daemon: RunningDaemon):
         assert wait_for(lambda: read().rstrip().endswith(b"\x1b[?1049l")), shown
     finally:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=LONGEST_WAIT)
         os.close(ours)
     assert shown.startswith(b"\x1b[?1049h")
     assert b"worker-1" in shown

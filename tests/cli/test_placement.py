@@ -128,7 +128,7 @@ def test_drain_waits_until_the_last_call_has_ended(
         finally:
             (folder / "leave").touch()
             process.kill()
-            process.communicate()
+            process.communicate(timeout=LONGEST_WAIT)
             session.drain(holder, undo=True)
     wrong = run("drain", holder, "--wait", "--undo")
     assert (wrong.code, wrong.out) == (2, "")
@@ -158,7 +158,7 @@ def test_a_library_is_loaded_again_when_it_is_saved(
         assert process.wait(LONGEST_WAIT) == 130
     finally:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=LONGEST_WAIT)
 
 
 def test_watching_what_is_not_there_is_wrong_usage(run: RunCommand):

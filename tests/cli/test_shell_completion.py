@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.conftest import SCRIPT
 from tests.service.running_daemon import RunningDaemon
+from tests.waits import LONGEST_WAIT
 
 NOWHERE = "unix:///nowhere/daemon.sock"
 
@@ -43,6 +44,7 @@ def _run(*command: str, address: str) -> str:
             # Otherwise typer looks at the processes to find the shell.
             "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
         },
+        timeout=LONGEST_WAIT,
     )
     assert done.stderr == ""
     return done.stdout

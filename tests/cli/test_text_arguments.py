@@ -15,6 +15,7 @@ from opdispatch_client.cli.convert_by_schema import read_arguments
 from opdispatch_client.cli.outcome import UsageError
 from tests.cli.conftest import SCRIPT, RunCommand
 from tests.service.running_daemon import RunningDaemon
+from tests.waits import LONGEST_WAIT
 
 TEXT = "first line\nsecond line: ä, 3, @you\n"
 SHOW = parse_schema("t::show(str text, str? more=None) -> str")
@@ -103,6 +104,7 @@ def test_a_text_goes_through_a_pipe(daemon: RunningDaemon, run: RunCommand):
         [SCRIPT, "--address", daemon.address, "call", "shop::show", "-"],
         input=b"from a pipe",
         capture_output=True,
+        timeout=LONGEST_WAIT,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"'from a pipe' 1.0 None\n", b"")
     assert run("call", "shop::show", "@nowhere.txt").code == 2

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import opdispatch
 from opdispatch import array_api as xp
 from opdispatch.dispatch import inspection
+from tests.waits import join
 
 torch = pytest.importorskip("torch")
 their_profiler = pytest.importorskip("torch.profiler")
@@ -83,7 +84,7 @@ class Side:
             elif what == "thread":
                 thread = threading.Thread(target=self.run, args=(inner, x))
                 thread.start()
-                thread.join()
+                join(thread)
             else:
                 block = {"range": self.range, "mode": self.mode, "no_grad": self.no_grad}[what]
                 with block():

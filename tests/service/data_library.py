@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.waits import LONGEST_WAIT
+
 MAIN = """\
 import copyreg
 import importlib
@@ -180,6 +182,8 @@ def zip_package(package: Path) -> Path:
 def run_in_process(folder: Path, code: str) -> str:
     """Run code in another process, in which the library lies on ``sys.path``; what it prints."""
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=LONGEST_WAIT
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout

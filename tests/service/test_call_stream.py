@@ -209,7 +209,7 @@ def old_daemon(tmp_path: Path) -> Iterator[str]:
         server.add_insecure_port(f"unix:{tmp_path}/old.sock")
         server.start()
         yield f"unix://{tmp_path}/old.sock"
-        server.stop(0).wait()
+        server.stop(0).wait(LONGEST_WAIT)
 
 
 def test_a_daemon_that_knows_no_streams_is_called_without(old_daemon: str):

@@ -77,7 +77,7 @@ def test_more_calls_than_may_wait_for_a_library_are_refused(
         session.load(write_library("const", text + constant(5)))
         hold.touch()
         process.kill()
-        process.wait()
+        process.wait(LONGEST_WAIT)
         with worker(daemon, "--name", "next"):
             assert wait_for(lambda: [i.name for i in session.interpreters()] == ["next"])
             answers: SimpleQueue[object] = SimpleQueue()

@@ -17,7 +17,7 @@ import pytest
 import opdispatch_client as oc
 from opdispatch_client import aio
 from tests.service.conftest import StartDaemon
-from tests.waits import LONGEST_WAIT
+from tests.waits import LONGEST_WAIT, join
 
 NOBODY = 65534
 
@@ -65,7 +65,7 @@ def squatted() -> Iterator[str]:
             yield path
         finally:
             process.kill()
-            process.join()
+            join(process)
 
 
 @needs_root

@@ -64,7 +64,7 @@ def test_nothing_of_a_killed_client_is_left(mem_daemon: RunningDaemon, tmp_path:
             doors[1].wait_entered()
             assert shared_memory_of(pid) != (0, 0)
             client.kill()
-            client.wait()
+            client.wait(LONGEST_WAIT)
         # The kernel that is running still sees its argument.
         doors[1].open()
         assert doors[1].seen() == 1 << 20
@@ -129,7 +129,10 @@ print(len(warnings), warnings[0].getMessage())
 
 def test_a_client_without_descriptors_sends_tensors_inline(bystander: oc.Session):
     done = subprocess.run(
-        [sys.executable, "-c", FEW_DESCRIPTORS, bystander.address], capture_output=True, text=True
+        [sys.executable, "-c", FEW_DESCRIPTORS, bystander.address],
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_WAIT,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("1 "), done.stdout
@@ -142,7 +145,10 @@ def test_a_client_without_descriptors_sends_what_is_too_large_for_that_through_t
     daemon = start_daemon("--max-message-bytes", str(1 << 20), workers=1)
     load(daemon)
     done = subprocess.run(
-        [sys.executable, "-c", FEW_DESCRIPTORS, daemon.address], capture_output=True, text=True
+        [sys.executable, "-c", FEW_DESCRIPTORS, daemon.address],
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_WAIT,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("1 "), done.stdout

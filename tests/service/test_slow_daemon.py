@@ -18,7 +18,7 @@ from opdispatch_wire.v1 import interpreter_pb2 as pb
 from opdispatch_wire.v1 import interpreter_pb2_grpc
 from tests.service.test_remote_lifetimes import FAR
 from tests.unit.lane_peer import Peer
-from tests.waits import LONGEST_WAIT
+from tests.waits import LONGEST_WAIT, join
 
 
 class SlowDaemon(interpreter_pb2_grpc.InterpreterServiceServicer):  # type: ignore[misc]
@@ -42,10 +42,10 @@ class SlowDaemon(interpreter_pb2_grpc.InterpreterServiceServicer):  # type: igno
         hearing = threading.Thread(target=self._hear, args=(messages,))
         hearing.start()
         while True:
-            yield (message := self.says.get())
+            yield (message := self.says.get(timeout=LONGEST_WAIT))
             if message.HasField("goodbye"):
                 break
-        hearing.join()
+        join(hearing)
 
     def _hear(self, messages: Iterator[pb.InterpreterMessage]) -> None:
         try:
@@ -89,4 +89,4 @@ def test_an_interpreter_says_that_it_lives_while_the_daemon_is_slow_to_open_a_la
         finally:
             process.kill()
             daemon.says.put(pb.DaemonMessage(goodbye=pb.Goodbye()))  # to whomever it is
-            server.stop(None).wait()
+            server.stop(None).wait(LONGEST_WAIT)

@@ -1,9 +1,9 @@
 """Daemons that are forked from a process which has imported all that a daemon consists of.
 
-Most of what it costs to start a daemon is the import of some 800 modules. Run as a program, this
-is the process that has done that; standard input is the channel on which it is asked for forks.
-Each is what ``python -m opdispatch_client.cli`` would be, with the environment, the folder and the
-streams that are asked for, and a child of the process that asked.
+Most of what it costs to start a daemon is the import of some 800 modules. A process that has done
+that, ``daemon_template``, is asked for forks over its standard input. Each is what ``python -m
+opdispatch_client.cli`` would be, with the environment, the folder and the streams that are asked
+for, and a child of the process that asked.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
-import gc
-import importlib
 import json
 import os
 import select
@@ -25,11 +23,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from tests.waits import LONGEST_WAIT
+
 MARK = "OPDISPATCH_TEST_MARK"
 """The variable that tells the processes of one daemon from all others; see RunningDaemon."""
 MARK_LENGTH = 32
-REQUEST_BYTES = 1 << 17
+REPLY_BYTES = 64
 SET_CHILD_SUBREAPER = 36
+PROGRAM = Path(__file__).with_name("daemon_template.py")
 
 
 class ForkedDaemon:
@@ -97,7 +98,7 @@ class _Template:
         self._turn = threading.Lock()
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", __file__],
+            [sys.executable, "-P", str(PROGRAM), MARK],
             stdin=theirs,
             stdout=subprocess.DEVNULL,
             env={**os.environ, MARK: "-" * MARK_LENGTH},
@@ -115,13 +116,13 @@ class _Template:
             prctl(SET_CHILD_SUBREAPER, 1)
             try:
                 socket.send_fds(self._channel, message, descriptors)
-                return int(self._channel.recv(REQUEST_BYTES))
+                return int(self._channel.recv(REPLY_BYTES))
             finally:
                 prctl(SET_CHILD_SUBREAPER, 0)
 
     def _close(self) -> None:
         self._channel.close()
-        self._process.wait()
+        self._process.wait(LONGEST_WAIT)
 
 
 @functools.cache
@@ -131,79 +132,3 @@ def _template() -> _Template:
 
 def _of_python(environment: Any) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith("PYTHON")}
-
-
-def _import_daemon() -> None:
-    """Import all that ``opdispatch serve`` does until it is ready."""
-    from opdispatch_server.fork_guard import NO_FORK_SUPPORT
-
-    os.environ.update(NO_FORK_SUPPORT, GRPC_VERBOSITY="NONE")  # read as gRPC is imported
-    import setproctitle
-
-    for name in (
-        "opdispatch_client.cli.app",
-        "opdispatch_server.commands.running",
-        "opdispatch_server.daemon.lifecycle",
-    ):
-        importlib.import_module(name)
-
-    # Looks for the place of the title once, from where the environment is at first.
-    os.environ["SPT_NOENV"] = "1"
-    setproctitle.getproctitle()
-
-
-def _main() -> None:
-    # Where the value of MARK is in the environment that /proc shows, for each fork to overwrite.
-    first = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47])
-    shown = Path("/proc/self/environ").read_bytes()
-    mark = first + shown.index(f"{MARK}=".encode()) + len(MARK) + 1
-    channel = socket.socket(fileno=os.dup(0))
-    gc.disable()
-    _import_daemon()
-    gc.freeze()
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(channel, REQUEST_BYTES, 2)
-        if not data:
-            return
-        told, tell = os.pipe()
-        middle = os.fork()
-        if middle == 0:
-            if pid := os.fork():
-                os.write(tell, b"%d" % pid)
-                os._exit(0)
-            os.close(told)
-            os.close(tell)
-            break
-        os.close(tell)
-        # Its end is only waited for after it has told: then the fork has its new parent.
-        pid = os.read(told, 64)
-        os.close(told)
-        os.waitpid(middle, 0)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        channel.send(pid)
-    channel.close()
-    os.setsid()
-    request = json.loads(data)
-    os.environ.clear()
-    os.environ.update(request["environment"])
-    ctypes.memmove(mark, os.environ[MARK].encode(), MARK_LENGTH)
-    os.chdir(request["folder"])
-    sys.path.insert(0, request["folder"])
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for number, source in enumerate((nothing, *descriptors)):
-        os.dup2(source, number)
-        os.close(source)
-    # Made again: they remember what the descriptors were.
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - open until the end
-    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
-    sys.argv = ["opdispatch", *request["arguments"]]
-    gc.enable()
-    from opdispatch_client.cli import main
-
-    sys.exit(main())
-
-
-if __name__ == "__main__":
-    _main()

@@ -21,7 +21,7 @@ import pytest
 import opdispatch_client as oc
 from tests.service.running_daemon import RunningDaemon
 from tests.stress.bad_libraries import WAYS, bad_library, good_library
-from tests.waits import LONGEST_WAIT
+from tests.waits import LONGEST_WAIT, join
 
 pytestmark = pytest.mark.slow
 
@@ -138,7 +138,7 @@ def test_bad_libraries_leave_good_ones_served(storm_daemon: RunningDaemon):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        join(thread)
     with storm_daemon.connect() as session:
         deaths = sum(interpreter.restarts for interpreter in session.interpreters())
         for name, factor in GOOD.items():

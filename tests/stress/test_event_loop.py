@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.v1 import execution_pb2, remote_pb2, values_pb2
 from tests.service.running_daemon import RunningDaemon
+from tests.waits import join
 
 pytestmark = pytest.mark.slow
 
@@ -126,7 +127,7 @@ class Onlooker:
 
     def stop(self) -> None:
         self._ends.set()
-        self._thread.join()
+        join(self._thread)
         self._channel.close()
 
 

@@ -15,6 +15,7 @@ from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from tests.unit import cupy_stand_in as stand_in
 from tests.unit.lane_peer import LIMIT, Peer
+from tests.waits import join
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def lane(peer: Peer, tmp_path: Path) -> Iterator[BlockingLane]:
     accepting = threading.Thread(target=peer.accept)
     accepting.start()
     lane = BlockingLane.connect(str(tmp_path / "lane"), LIMIT)
-    accepting.join()
+    join(accepting)
     yield lane
     lane.close()
 

@@ -24,7 +24,7 @@ from opdispatch_wire.lanes.frames import FrameKind
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 from tests.unit.lane_peer import LIMIT, Caller, Peer
-from tests.waits import LONGEST_WAIT, accept
+from tests.waits import LONGEST_WAIT, accept, join
 
 
 def test_replies_reach_their_callers_in_whatever_order_they_come(lane: BlockingLane, peer: Peer):
@@ -123,7 +123,7 @@ def test_a_request_over_the_limit_is_never_sent(peer: Peer, tmp_path: Path):
     accepting = threading.Thread(target=peer.accept, args=(100,))
     accepting.start()
     lane = BlockingLane.connect(str(tmp_path / "lane"), LIMIT)
-    accepting.join()
+    join(accepting)
     with pytest.raises(
         MessageTooLargeError, match=r"the call has 1\d\d bytes, and the limit is 100"
     ):
@@ -205,7 +205,7 @@ def test_ctrl_c_cancels_the_call_and_the_lane_goes_on(lane: BlockingLane, peer: 
     interrupting.start()
     with pytest.raises(KeyboardInterrupt):
         lane.call(execution_pb2.CallRequest(operator="a::b"), None, "the call")
-    interrupting.join()
+    join(interrupting)
     assert peer.read()[0] is FrameKind.CANCEL
     after = Caller(lane, "a::after")
     peer.answer(peer.read_call())
@@ -297,7 +297,7 @@ def test_a_peer_of_another_version_is_refused(peer: Peer, tmp_path: Path):
     accepting.start()
     with pytest.raises(WireError, match="speaks protocol version 9"):
         BlockingLane.connect(str(tmp_path / "lane"), LIMIT)
-    accepting.join()
+    join(accepting)
 
 
 def test_the_socket_is_for_its_user_alone(tmp_path: Path):

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from opdispatch_client.cli.app import build_app
 from opdispatch_client.cli.plain_values import keep_plain_values
+from tests.waits import LONGEST_WAIT
 
 TAKEN: dict[str, Any] = {}
 
@@ -127,5 +128,7 @@ print(code, sorted({"pydantic", "rich"} & sys.modules.keys()))
 
 
 def test_serve_starts_without_pydantic():
-    done = subprocess.run([sys.executable, "-c", _SERVE], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _SERVE], capture_output=True, text=True, timeout=LONGEST_WAIT
+    )
     assert (done.stdout, done.stderr) == ("1 []\n", "opdispatch: as far as it should get\n")

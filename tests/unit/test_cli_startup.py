@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import opdispatch_client
+from tests.waits import LONGEST_WAIT
 
 _PROGRAM = """
 import sys
@@ -22,7 +23,11 @@ print(f"code {code}, imported {heavy}", file=sys.stderr)
 @pytest.mark.parametrize("words", [["--help"], ["call", "--help"], ["--version"]])
 def test_help_needs_neither_grpc_nor_numpy(words):
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, *words], capture_output=True, text=True, check=True
+        [sys.executable, "-c", _PROGRAM, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=LONGEST_WAIT,
     )
     assert done.stderr == "code 0, imported []\n"
     assert done.stdout
@@ -48,7 +53,7 @@ server.stop(None)
 def test_probe_needs_neither_the_dispatcher_nor_numpy():
     quiet = {**os.environ, "GRPC_VERBOSITY": "NONE"}  # of the end of the server
     command = [sys.executable, "-c", _PROBE]
-    done = subprocess.run(command, capture_output=True, text=True, env=quiet)
+    done = subprocess.run(command, capture_output=True, text=True, env=quiet, timeout=LONGEST_WAIT)
     assert (done.stdout, done.stderr) == ("SERVING\n0 []\n", "")
 
 
@@ -70,7 +75,11 @@ print(code, "grpc" in sys.modules, 2 in begun, gc.isenabled(), gc.get_freeze_cou
 @pytest.mark.parametrize(("words", "frozen"), [([], True), (["in-process"], False)])
 def test_a_command_does_not_go_through_what_it_imports(words: list[str], frozen: bool):
     done = subprocess.run(
-        [sys.executable, "-c", _COLLECTOR, *words], capture_output=True, text=True, check=True
+        [sys.executable, "-c", _COLLECTOR, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=LONGEST_WAIT,
     )
     assert done.stdout == f"1 True False True {frozen}\n"
 
@@ -102,7 +111,7 @@ sys.exit(main(words))
 )
 def test_a_command_without_the_packages_of_its_extra_says_what_to_install(package, extra, words):
     command = [sys.executable, "-c", _WITHOUT, package, *words]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_WAIT)
     assert (done.returncode, done.stdout, done.stderr) == (
         1,
         "",

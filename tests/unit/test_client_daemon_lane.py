@@ -20,7 +20,7 @@ from opdispatch_wire.errors import DaemonUnavailableError
 from tests.service.running_daemon import Background, wait_for
 from tests.unit.lane_peer import LIMIT, Peer
 from tests.unit.scarce_threads import ScarceThreads
-from tests.waits import LONGEST_WAIT
+from tests.waits import LONGEST_WAIT, join
 
 
 class Daemon:
@@ -52,7 +52,7 @@ class Daemon:
         accepting = threading.Thread(target=self.peer.accept)
         accepting.start()
         yield
-        accepting.join()
+        join(accepting)
 
     def has_hung_up(self, seconds: float = 0) -> bool:
         """Whether the side under test ends the lane in time."""

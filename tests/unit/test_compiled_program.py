@@ -22,6 +22,7 @@ from opdispatch_server.worker.execution.compiled_program import (
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.programs import checked_program
 from opdispatch_wire.v1 import remote_pb2
+from tests.waits import LONGEST_WAIT, join
 
 
 def _boom(x: Any) -> Any:
@@ -218,7 +219,7 @@ def test_many_threads_run_one_program():
     barrier = threading.Barrier(4)
 
     def run(start: int) -> None:
-        barrier.wait()
+        barrier.wait(LONGEST_WAIT)
         for _ in range(20):
             [result] = compiled.run([np.full(4, start)], FlightRecorder())
             results.append((start, int(result[0])))
@@ -227,7 +228,7 @@ def test_many_threads_run_one_program():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        join(thread)
     assert len(results) == 80
     assert all(found == start * 2**50 for start, found in results)
 

@@ -30,7 +30,7 @@ from opdispatch.arrays import tensor_types
 from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
 from opdispatch.local_state.torch_dispatch_mode import dispatch_modes, keys_of_modes
 from opdispatch_wire.calls import call_request
-from tests.waits import LONGEST_WAIT
+from tests.waits import LONGEST_WAIT, join
 
 K = DispatchKey
 X = np.ones((2, 3), np.float32)
@@ -194,7 +194,7 @@ def test_a_thread_begins_without_modes_and_a_task_with_those_of_its_creator(doub
     with Noting(notes):
         thread = threading.Thread(target=call_in_thread)
         thread.start()
-        thread.join()
+        join(thread)
         assert notes == []
         asyncio.run(two_tasks())
     assert sorted(notes) == ["inner t::double"] * 2 + ["t::double"] * 4
@@ -214,7 +214,7 @@ def test_one_mode_in_several_threads(double, notes):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        join(thread)
     assert notes == ["t::double"] * 2
 
 

@@ -13,6 +13,7 @@ from opdispatch import ArrayBackend
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.cli.app import build_app
 from opdispatch_wire.status import STATUS_OF_CODE
+from tests.waits import LONGEST_WAIT
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -90,7 +91,9 @@ def test_the_held_handle_of_the_docs_prints_what_they_say() -> None:
     text = (ROOT / "docs" / "fidelity.md").read_text()
     _, ours = re.findall(r"\$ cat held\.py\n(.*?)\$ python held\.py\n(.*?)```", text, re.DOTALL)
     program, printed = ours
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=LONGEST_WAIT
+    )
     assert (done.stdout, done.stderr, done.returncode) == (printed, "", 0)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.waits import LONGEST_WAIT
+
 _RACE = """
 import sys, threading
 from opdispatch_server.daemon.environments.store import find_key
@@ -27,5 +29,7 @@ print(len(keys))
 
 
 def test_threads_that_are_the_first_to_ask_get_one_name():
-    done = subprocess.run([sys.executable, "-c", _RACE], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _RACE], capture_output=True, text=True, timeout=LONGEST_WAIT
+    )
     assert (done.stdout, done.stderr) == ("1\n", "")

@@ -30,6 +30,7 @@ from opdispatch import (
     profile,
 )
 from opdispatch import array_api as xp
+from tests.waits import join
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples/call_cache"
 X = np.arange(6.0).reshape(2, 3)
@@ -399,7 +400,7 @@ def test_threads_share_a_cache(call_cache):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        join(thread)
     assert not wrong
     assert cache.hits + cache.misses == 600
     assert cache.num_bytes <= 2000

@@ -16,6 +16,7 @@ from PIL import Image
 from scipy import ndimage
 
 from opdispatch import MetaArray, Tensor, ops
+from tests.waits import LONGEST_WAIT
 
 LIBRARY = Path(__file__).resolve().parents[2] / "examples/image_filters/image_filters.py"
 RNG = np.random.default_rng(0)
@@ -199,7 +200,7 @@ def test_the_kernel_in_cuda_says_what_the_one_in_python_says(
     source, compiled = tmp_path / "tone.cpp", tmp_path / "tone.so"
     source.write_text(ON_THE_HOST % library.TONE_SOURCE)
     options = ("-O1", "-shared", "-fPIC", f"-DPIXEL={pixel}", "-o", compiled)
-    subprocess.run([compiler, *options, source], check=True)
+    subprocess.run([compiler, *options, source], check=True, timeout=LONGEST_WAIT)
     run = ctypes.CDLL(str(compiled)).run
     factors = (2.0 ** TONE["exposure"], *list(TONE.values())[1:])
     pictures = [each for each in PICTURES if (each.dtype == np.uint8) == (pixel == "byte")]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import opdispatch
+from tests.waits import LONGEST_WAIT
 
 PACKAGES = ["opdispatch", "opdispatch.library", "opdispatch_client"]
 
@@ -61,7 +62,13 @@ print(opdispatch.func.__name__, opdispatch.profiler.__name__, opdispatch.vmap.__
 
 
 def test_what_few_programs_use_is_imported_when_they_do():
-    done = subprocess.run([sys.executable, "-c", _LATE], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _LATE],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=LONGEST_WAIT,
+    )
     folders, late, names = done.stdout.splitlines()
     floors = "arrays autograd boxing dispatch errors functionalities functorch keys library"
     assert folders == f"{floors} local_state schema tensors"

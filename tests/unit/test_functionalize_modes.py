@@ -25,6 +25,7 @@ from opdispatch import array_api as xp
 from opdispatch.autograd import grad, gradcheck
 from opdispatch.functorch.functionalization import current_level
 from tests.unit.functionalized import MODES, check, flat, tensor
+from tests.waits import join
 
 K = DispatchKey
 
@@ -152,7 +153,7 @@ def test_threads_and_tasks_have_their_own():
     def function(x):
         thread = threading.Thread(target=lambda: seen.append(current_level()))
         thread.start()
-        thread.join()
+        join(thread)
         seen.append(contextvars.copy_context().run(current_level) is current_level())
         x[0] = 0
 

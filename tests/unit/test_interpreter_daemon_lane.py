@@ -53,7 +53,7 @@ def grpc_address(tmp_path: Path, grpc_daemon: GrpcDaemon) -> Iterator[str]:
     server.add_insecure_port(address)
     server.start()
     yield address
-    server.stop(None).wait()
+    server.stop(None).wait(LONGEST_WAIT)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from opdispatch_server.daemon.interpreters import totals as totals_module
 from opdispatch_server.daemon.interpreters.totals import InterpreterTotals
 from opdispatch_server.metrics.call_counts import OTHER, CallCounts, Series, SharedCounts
 from opdispatch_wire.v1 import interpreter_pb2 as pb
+from tests.waits import LONGEST_WAIT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memfds")
 
@@ -66,7 +67,7 @@ class Interpreter:
         )
 
     def end(self) -> None:
-        self.process.communicate()
+        self.process.communicate(timeout=LONGEST_WAIT)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from opdispatch_server.log_fields import fields_of, traceback_of
 from opdispatch_server.log_repetition import FIRST_PAUSE, LONGEST_PAUSE
 from opdispatch_server.worker.execution.kernel_error_log import FailedCall, KernelErrorLog
 from opdispatch_wire.errors import KernelError
+from tests.waits import join
 
 
 class Lines(logging.Handler):
@@ -174,7 +175,7 @@ def test_threads_lose_no_error():
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            join(thread)
         log.flush(all_of_them=True)
     assert len(lines.records) + lines.left_out() == 4000
     assert counted(log) == {"a::f": 4000}

@@ -37,7 +37,7 @@ from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.v1 import interpreter_pb2
 from tests.unit.lane_peer import LIMIT
-from tests.waits import LONGEST_WAIT, accept
+from tests.waits import LONGEST_WAIT, accept, join
 
 LOAD_ID = 7
 PLACE = 2  # of the kernel: after the namespace, and the definition
@@ -129,7 +129,7 @@ def caller(execution: KernelExecution, tmp_path: Path) -> Iterator[BlockingLane]
         with contextlib.closing(
             BlockingLane.connect(path, LIMIT, call_limit=MAX_MESSAGE_BYTES_HIGHEST)
         ) as caller:
-            accepting.join()
+            join(accepting)
             yield caller
     assert has_ended.wait(LONGEST_WAIT)
     watch.stop()

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from opdispatch_stress.marked_processes import find_marked, read_environment
+from tests.waits import LONGEST_WAIT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 
@@ -53,7 +54,7 @@ def test_the_dead_are_not_found(mark: str):
 
 def test_a_child_whose_parent_is_gone_is_found(mark: str):
     with started(["sh", "-c", "sleep 1000 > /dev/null & echo $!"], mark) as parent:
-        output, _ = parent.communicate()
+        output, _ = parent.communicate(timeout=LONGEST_WAIT)
         try:
             assert list(find_marked("MARK", mark)) == [int(output)]
         finally:

@@ -80,5 +80,11 @@ def test_a_process_that_is_none_is_not_watched(pid: int):
 
 def test_processes_of_one_machine_agree_where_they_are():
     code = "from opdispatch_server import process_watch as p; print(p.process_space())"
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    other = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=LONGEST_WAIT,
+    )
     assert other.stdout.strip() == process_space() != ""

@@ -28,7 +28,7 @@ from opdispatch.dispatch.inspection import UNOBSERVED_OPERATORS
 from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
 from opdispatch.profiler.function_events import FunctionEvent
 from opdispatch.profiler.recorder import Process
-from tests.waits import LONGEST_WAIT
+from tests.waits import LONGEST_WAIT, join
 
 X = np.ones((2, 3), np.float32)
 
@@ -251,7 +251,7 @@ def test_threads_have_their_own_unless_they_run_in_a_copy_of_the_context():
         together = threading.Thread(target=contextvars.copy_context().run, args=(work,))
         for thread in (apart, together):
             thread.start()
-            thread.join()
+            join(thread)
     assert tree(prof) == [(0, "outer"), (1, "prof::leaf")]
     outer, leaf = prof.events()
     assert outer.thread != leaf.thread
@@ -297,7 +297,7 @@ def test_what_has_not_ended_ends_with_the_block():
     [late] = prof.events()
     end = late.end_ns
     go_on.set()
-    thread.join()
+    join(thread)
     assert [event.name for event in prof.events()] == ["late"]
     assert late.end_ns == end >= late.begin_ns
 

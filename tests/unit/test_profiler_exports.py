@@ -17,6 +17,7 @@ from opdispatch.profiler.chrome_trace import build_chrome_trace
 from opdispatch.profiler.flame_chart import draw_flame_chart
 from opdispatch.profiler.function_events import FunctionEvent
 from opdispatch.profiler.recorder import Process
+from tests.waits import join
 
 X = np.ones((2, 3), np.float32)
 HERE = Process("client", 10, "m")
@@ -133,7 +134,7 @@ def test_tasks_that_overlap_have_tracks_of_their_own(tmp_path):
         asyncio.run(main())
         thread = threading.Thread(target=copy_context().run, args=(ops.exported.leaf, X))
         thread.start()
-        thread.join()
+        join(thread)
     prof.export_chrome_trace(tmp_path / "trace.json")
     trace = json.loads((tmp_path / "trace.json").read_text())
     check_trace(trace)

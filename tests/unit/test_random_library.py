@@ -30,6 +30,7 @@ from opdispatch import array_api as xp
 from opdispatch.autograd import gradcheck
 from opdispatch.native.random.philox_cuda import ROUNDS
 from opdispatch.tensors.generator import DEFAULT_SEED, GeneratorState, words_from
+from tests.waits import LONGEST_WAIT, join
 
 random = ops.random
 
@@ -97,7 +98,7 @@ def test_threads_that_share_a_generator_draw_different_numbers():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        join(thread)
     assert len({each.tobytes() for each in drawn}) == 150
     assert generator.get_offset() == 150
 
@@ -111,7 +112,11 @@ def test_the_words_of_a_gpu_are_those_of_the_host(tmp_path):
         "void philox(unsigned long long seed, unsigned long long block, unsigned long long *out)"
         f"{{ {ROUNDS} for (int i = 0; i < 4; ++i) out[i] = c[i]; }}\n"
     )
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "p.so", source], check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", tmp_path / "p.so", source],
+        check=True,
+        timeout=LONGEST_WAIT,
+    )
     philox = ctypes.CDLL(str(tmp_path / "p.so")).philox
     for seed, block in ((0, 0), (7, 123456789), (2**64 - 1, 2**64 - 2), (5, 2**64 - 1)):
         out = (ctypes.c_ulonglong * 4)()

@@ -10,6 +10,7 @@ import pytest
 
 from opdispatch import Library, Tensor, array_api, custom_op, ops
 from opdispatch.boxing import read_only_arguments
+from tests.waits import LONGEST_WAIT
 
 
 @pytest.fixture
@@ -130,5 +131,6 @@ def test_environment_variable_is_read_once(value, strict):
         capture_output=True,
         text=True,
         check=True,
+        timeout=LONGEST_WAIT,
     )
     assert run.stdout.strip() == str(strict)

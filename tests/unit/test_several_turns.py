@@ -70,7 +70,7 @@ def test_many_programs_with_libraries_in_any_order_all_end():
 
     def run(seed: int) -> None:
         randomness = random.Random(seed)
-        barrier.wait()
+        barrier.wait(LONGEST_WAIT)
         for _ in range(100):
             mine = randomness.sample(libraries, 3)
             with turns_of_all(mine, "a program"):

@@ -25,6 +25,7 @@ from opdispatch import (
 from opdispatch.arrays import copy_of, find_key_bits, find_layout, key_bits_of
 from tests.simulated_accelerator import Accelerator
 from tests.unit.layout_tensors import ALL, DENSE, coo, csr, nested, quantized
+from tests.waits import LONGEST_WAIT
 
 K = DispatchKey
 
@@ -309,7 +310,11 @@ def test_scipy_is_imported_when_it_is_needed_and_named_when_it_is_not_there():
         "    print(error)\n"
     )
     said = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+        [sys.executable, "-c", program],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_WAIT,
     ).stdout
     assert said.startswith("this process has no scipy.sparse for sparse arrays")
     assert "install scipy" in said

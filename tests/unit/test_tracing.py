@@ -29,6 +29,7 @@ from opdispatch import (
 )
 from opdispatch import array_api as xp
 from tests.unit.traced_graphs import X, equal, names
+from tests.waits import join
 
 
 def gradient_of(function):
@@ -356,7 +357,7 @@ def test_threads_and_tasks_have_their_own_traces():
         xp.exp(X)
         thread = threading.Thread(target=in_thread)
         thread.start()
-        thread.join()
+        join(thread)
         inherited = contextvars.copy_context()
     default = contextvars.Context().run(local_dispatch_key_set)
     assert found["thread"] == (default, ["tan"])
@@ -390,7 +391,7 @@ def test_a_copied_context_records_from_another_thread_meanwhile():
         for each in threads:
             each.start()
         for each in threads:
-            each.join()
+            join(each)
     assert names(tracer.graph) == ["exp"] * 200
     assert len({node.name for node in tracer.graph.nodes}) == 200
 

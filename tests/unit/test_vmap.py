@@ -23,6 +23,7 @@ from opdispatch import (
 )
 from opdispatch import array_api as xp
 from opdispatch.functorch.dynamic_layer import TOP
+from tests.waits import join
 
 X = np.arange(6.0).reshape(3, 2)
 ROW = np.array([1.0, 10.0])
@@ -232,7 +233,7 @@ def test_each_thread_has_its_own_levels():
 
         thread = threading.Thread(target=other)
         thread.start()
-        thread.join()
+        join(thread)
         return a * 2
 
     np.testing.assert_array_equal(vmap(within)(X), X * 2)

@@ -94,7 +94,7 @@ def test_grpc_listens_and_connects_at_any_path_we_accept(tmp_path, name):
         with grpc.insecure_channel(target, options=channel_options()) as channel:
             grpc.channel_ready_future(channel).result(timeout=LONGEST_WAIT)
     finally:
-        server.stop(None).wait()
+        server.stop(None).wait(LONGEST_WAIT)
 
 
 @pytest.mark.parametrize(

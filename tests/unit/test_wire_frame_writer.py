@@ -11,6 +11,7 @@ import pytest
 from opdispatch_wire.lanes.frame_writer import FrameWriter
 from opdispatch_wire.lanes.frames import FrameKind, FrameReader
 from tests.service.running_daemon import wait_for
+from tests.waits import join
 
 LONG = bytes(8 << 20)
 """More than the system takes at once."""
@@ -51,7 +52,7 @@ def test_last_words_arrive_though_another_thread_is_writing(
     ending = threading.Thread(target=end)
     ending.start()
     assert heard_by(theirs) == [(FrameKind.REPLY, len(LONG)), (FrameKind.REFUSAL, 3)]
-    ending.join()
+    join(ending)
 
 
 def test_a_peer_that_does_not_read_is_not_waited_for_longer_than_said(
@@ -91,7 +92,7 @@ def test_who_flushes_writes_all_where_no_thread_can_be_started(
         threading.stack_size(before)
     writer.put(FrameKind.REFUSAL, b"why")
     writer.flush()  # the right to write is free again
-    peer.join()
+    join(peer)
     assert heard == [(FrameKind.REPLY, len(LONG)), (FrameKind.REFUSAL, 3)]
     writer.wait_for_room()
 
@@ -121,7 +122,7 @@ def test_a_peer_that_reads_needs_no_other_thread(sockets: tuple[socket.socket, s
     writer.put(FrameKind.REPLY, LONG)
     writer.put(FrameKind.REFUSAL, b"why")
     writer.flush()
-    peer.join()
+    join(peer)
     assert heard == [(FrameKind.REPLY, len(LONG)), (FrameKind.REFUSAL, 3)]
     assert not stuck
 
@@ -142,7 +143,7 @@ def test_a_peer_that_reads_slowly_is_not_waited_for_either(
     writer.flush()
     is_flushed.set()
     assert writer.is_stuck, "all of it was written, which took its time"
-    peer.join()
+    join(peer)
     ours.shutdown(socket.SHUT_RDWR)
     writer.close()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from opdispatch_wire.shared_memory.memory_limit import memory_limit
+from tests.waits import LONGEST_WAIT
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 MIB = 2**20
@@ -136,7 +137,11 @@ def test_a_process_in_a_real_group_knows_its_limit():
                 "print(memory_limit(), MemoryBudget().limit, default_call_bytes())"
             )
             done = subprocess.run(
-                [sys.executable, "-c", script], capture_output=True, text=True, check=False
+                [sys.executable, "-c", script],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=LONGEST_WAIT,
             )
         finally:
             folder.rmdir()

@@ -18,6 +18,7 @@ from opdispatch_wire.shared_memory.peer_memory import PeerMemory
 from opdispatch_wire.shared_memory.shared_mapping import PAGE
 from opdispatch_wire.v1.values_pb2 import SharedMemory
 from tests.shared_memory_lane import own_mappings
+from tests.waits import join
 
 U8 = np.dtype(np.uint8)
 F32 = np.dtype(np.float32)
@@ -222,7 +223,7 @@ def test_threads_lend_keep_and_write_at_once(pair):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        join(thread)
     assert faults == []
 
 

@@ -16,6 +16,7 @@ from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
 from opdispatch_wire.shared_memory.shared_mapping import PAGE
 from opdispatch_wire.shared_memory.tensor_arena import TensorArena, block_size
 from tests.shared_memory_lane import own_mappings
+from tests.waits import LONGEST_WAIT, join
 
 MIB = 1 << 20
 F32 = np.dtype(np.float32)
@@ -145,7 +146,9 @@ LIMITS = {
 @pytest.mark.parametrize("message", LIMITS)
 def test_a_process_at_its_real_limits_gets_no_block_and_lives_on(message):
     text = EXHAUSTED.format(limit=LIMITS[message])
-    process = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    process = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=LONGEST_WAIT
+    )
     assert process.returncode == 0, process.stderr
     assert process.stdout.startswith("1 there is no shared memory")
     assert message in process.stdout
@@ -314,7 +317,7 @@ def test_threads_get_blocks_of_their_own(arena):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        join(thread)
     assert faults == []
 
 
@@ -333,4 +336,4 @@ assert arena.allocate(1) is not None
 
 
 def test_a_forked_child_takes_no_blocks_of_its_parent():
-    subprocess.run([sys.executable, "-W", "error", "-c", FORKED], check=True)
+    subprocess.run([sys.executable, "-W", "error", "-c", FORKED], check=True, timeout=LONGEST_WAIT)
