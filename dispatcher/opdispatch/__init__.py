@@ -117,7 +117,7 @@ from opdispatch.dispatch.registration import Registration, RegistrationHandle
 from opdispatch.dispatch.registration_listener import RegistrationListener
 from opdispatch.dispatch.operator_handle import OperatorHandle
 from opdispatch.functorch.functionalization import functionalize
-from opdispatch.functionalities.batching import BatchingFallbackWarning
+from opdispatch.functionalities.batched_fallback import BatchingFallbackWarning
 from opdispatch.dispatch.transaction import Transaction
 from opdispatch.dispatch.dispatcher import Dispatcher
 from opdispatch.library.library import (
@@ -185,7 +185,7 @@ def _vmap() -> object:
 
 
 def _call_below_python() -> object:
-    from opdispatch.functionalities.python import call_below_python
+    from opdispatch.functionalities.python_fallback import call_below_python
 
     return call_below_python
 

@@ -33,7 +33,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import device_errors, find_backend
-from opdispatch.autograd.elsewhere import note_call
+from opdispatch.autograd.remote_history import note_call
 from opdispatch.boxing.named_results import make_results, result_names
 from opdispatch.errors import ArgumentError, ReturnError
 from opdispatch.keys.dispatch_key_set import DispatchKeySet

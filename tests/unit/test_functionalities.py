@@ -16,7 +16,7 @@ from opdispatch import (
     functionalities,
     local_dispatch_key_set,
 )
-from opdispatch.functionalities import BUILTIN_FALLBACKS, autograd, passive
+from opdispatch.functionalities import BUILTIN_FALLBACKS, autograd, fallthrough
 from opdispatch.keys.dispatch_key import BackendComponent
 from opdispatch.keys.dispatch_key_set import RUNTIME_KEYS
 from opdispatch.tensors.tensor import key_set_of_backend
@@ -36,20 +36,20 @@ def test_a_functionality_is_handled_in_one_way():
     modules = [m for m in vars(functionalities).values() if hasattr(m, "FALLBACKS")]
     assert sum(len(module.FALLBACKS) for module in modules) == len(BUILTIN_FALLBACKS)
     assert set(BUILTIN_FALLBACKS) <= set(RUNTIME_KEYS)
-    assert all(kernel.is_fallthrough for kernel in passive.FALLBACKS.values())
+    assert all(kernel.is_fallthrough for kernel in fallthrough.FALLBACKS.values())
     assert not any(kernel.is_fallthrough for kernel in autograd.FALLBACKS.values())
 
 
-@pytest.mark.parametrize("key", passive.KEYS, ids=str)
-def test_a_passive_functionality_lets_a_call_pass(define, key):
+@pytest.mark.parametrize("key", fallthrough.KEYS, ids=str)
+def test_a_fallthrough_functionality_lets_a_call_pass(define, key):
     op = define("t::f(Tensor x) -> str", CPU=lambda x: "CPU")
     everything = DispatchKeySet.of(key)
     with ForceDispatchKeyGuard(everything, DispatchKeySet()):
         assert op(X) == "CPU"
 
 
-@pytest.mark.parametrize("key", passive.KEYS, ids=str)
-def test_an_operator_may_have_a_kernel_for_a_passive_functionality(define, key):
+@pytest.mark.parametrize("key", fallthrough.KEYS, ids=str)
+def test_an_operator_may_have_a_kernel_for_a_fallthrough_functionality(define, key):
     op = define("t::f(Tensor x) -> str", CPU=lambda x: "CPU", **{key.name: lambda x: "its own"})
     with ForceDispatchKeyGuard(DispatchKeySet.of(key), DispatchKeySet()):
         assert op(X) == "its own"

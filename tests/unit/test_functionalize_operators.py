@@ -15,7 +15,7 @@ from opdispatch import (
 )
 from opdispatch import array_api as xp
 from opdispatch.autograd import grad
-from opdispatch.functionalities.functionalize import make_view_kernel
+from opdispatch.functionalities.functionalize_fallback import make_view_kernel
 from tests.unit.functionalized import called_in, tensor
 
 NAMES = (f"functional{number}" for number in itertools.count())

@@ -1,23 +1,23 @@
 """Reverse-mode derivatives: the graph that calls record, and the backward pass through it.
 
-watch         what a task wants done with nodes: saved tensors packed, callers noted down
-node          a step of the backward pass, and the facts it needs of its inputs
-view_of       what a view knows of its base
-variable      what a tensor knows of the graph: ``requires_grad``, ``grad``, ``grad_fn``, version
-variable_methods  what a tensor can do with that
-view_nodes    the history of views that are written to
-hooks         functions that see gradients on the way
-move          a tensor's way to another device
-elsewhere     tensors whose history another process has
-saved_tensor  tensors that are saved for the backward pass, and are checked when they are used
-context       what users' functions keep
-function      steps of the graph that are written by hand
-function_node what they leave behind
-inference_tensor  tensors that are never part of a graph
-anomaly_mode  finding the call whose backward pass failed
-engine        ``backward`` and ``grad``: the backward pass
-gradcheck     whether derivatives are right
-graph         hooks for saved tensors, and edges
+watch                what a task wants done with nodes: saved tensors packed, callers noted down
+node                 a step of the backward pass, and the facts it needs of its inputs
+differentiable_view  what a view knows of its base
+variable             what a tensor knows of the graph: ``grad``, ``grad_fn``, version and others
+variable_methods     what a tensor can do with that
+view_nodes           the history of views that are written to
+hooks                functions that see gradients on the way
+to_copy              a tensor's way to another device
+remote_history       tensors whose history another process has
+saved_tensor         tensors that are saved for the backward pass, and are checked when they are used
+context              what users' functions keep
+function             steps of the graph that are written by hand
+function_node        what they leave behind
+inference_tensor     tensors that are never part of a graph
+anomaly_mode         finding the call whose backward pass failed
+engine               ``backward`` and ``grad``: the backward pass
+gradcheck            whether derivatives are right
+graph                hooks for saved tensors, and edges
 
 Mirrors ``torch/csrc/autograd``. The kernels that leave the graph behind are made in
 ``functionalities/autograd.py``, of the formulas that a library gives.

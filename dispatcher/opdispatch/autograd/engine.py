@@ -16,10 +16,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from opdispatch.autograd.anomaly_mode import AnomalyDetector, is_anomaly_enabled
-from opdispatch.autograd.elsewhere import check_complete
 from opdispatch.autograd.hooks import call_posthooks, call_prehooks, call_tensor_hooks
-from opdispatch.autograd.move import gradient_on
 from opdispatch.autograd.node import Edge, Facts, Node
+from opdispatch.autograd.remote_history import check_complete
+from opdispatch.autograd.to_copy import gradient_on
 from opdispatch.autograd.variable import AccumulateGrad, Variable, edge_of, wanted_edge_of
 from opdispatch.autograd.watch import WATCHED
 from opdispatch.errors import AutogradError

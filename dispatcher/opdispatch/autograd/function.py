@@ -12,6 +12,7 @@ from typing import Any
 
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.autograd.context import Context
+from opdispatch.autograd.differentiable_view import MADE_IN_FUNCTION, MADE_UNDER_NO_GRAD
 from opdispatch.autograd.function_node import DelayedError, FunctionNode
 from opdispatch.autograd.inference_tensor import is_inference
 from opdispatch.autograd.node import Node
@@ -26,7 +27,6 @@ from opdispatch.autograd.view_nodes import (
     rebase_history,
     view_of_itself,
 )
-from opdispatch.autograd.view_of import MADE_IN_FUNCTION, MADE_UNDER_NO_GRAD
 from opdispatch.errors import ArgumentError, AutogradError, TransformError
 from opdispatch.local_state.grad_mode import is_grad_enabled, no_grad
 

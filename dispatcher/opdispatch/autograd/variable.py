@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from opdispatch import arrays
 from opdispatch.arrays.level_array import LevelArray
+from opdispatch.autograd.differentiable_view import MADE_IN_FUNCTION, MADE_UNDER_NO_GRAD, ViewOf
 from opdispatch.autograd.node import (
     ACCUMULATED,
     Edge,
@@ -29,7 +30,6 @@ from opdispatch.autograd.node import (
     Node,
     RegisteredHook,
 )
-from opdispatch.autograd.view_of import MADE_IN_FUNCTION, MADE_UNDER_NO_GRAD, ViewOf
 from opdispatch.errors import AutogradError
 from opdispatch.local_state.grad_mode import is_grad_enabled
 from opdispatch.local_state.tracing_state import is_traced

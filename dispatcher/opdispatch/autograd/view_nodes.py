@@ -12,6 +12,7 @@ import numpy as np
 from opdispatch.arrays.lazy_array import LazyArray
 from opdispatch.arrays.level_array import LevelArray, is_batched
 from opdispatch.arrays.math_bits import stored
+from opdispatch.autograd.differentiable_view import ViewOf
 from opdispatch.autograd.node import Edge, Facts, Gradients, Node
 from opdispatch.autograd.variable import (
     Variable,
@@ -25,7 +26,6 @@ from opdispatch.autograd.variable import (
     tell_views,
     version_of,
 )
-from opdispatch.autograd.view_of import ViewOf
 from opdispatch.errors import AutogradError
 from opdispatch.local_state.grad_mode import enable_grad, is_grad_enabled
 from opdispatch.local_state.higher_floors import array_namespace

@@ -19,7 +19,7 @@ left_right             readers that never wait
 name_table             operators by their names
 transaction            several registrations at once
 registry               all operators
-waiting                waiting for an operator that is not there yet
+wait_for_registration  waiting for an operator that is not there yet
 similar_names          names that may have been meant
 builtin_fallbacks      those that every dispatcher starts with
 dispatcher             the face of all of it

@@ -24,7 +24,7 @@ from opdispatch.dispatch.registration_listener import RegistrationListener, tell
 from opdispatch.dispatch.registry import Registry
 from opdispatch.dispatch.similar_names import similar_operators
 from opdispatch.dispatch.transaction import Transaction
-from opdispatch.dispatch.waiting import wait_until
+from opdispatch.dispatch.wait_for_registration import wait_until
 from opdispatch.errors import (
     ArgumentError,
     DataDependentOutputError,

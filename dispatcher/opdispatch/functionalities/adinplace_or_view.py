@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from opdispatch.autograd.differentiable_view import MADE_UNDER_NO_GRAD, ViewOf
 from opdispatch.autograd.inference_tensor import (
     ADINPLACE_OR_VIEW_BIT,
     is_inference,
@@ -21,7 +22,6 @@ from opdispatch.autograd.variable import (
     note_view,
 )
 from opdispatch.autograd.view_nodes import shares_elements
-from opdispatch.autograd.view_of import MADE_UNDER_NO_GRAD, ViewOf
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.functionalities.layer_text import FindOperator, LayerText
 from opdispatch.keys.dispatch_key_set import AFTER_ADINPLACEORVIEW_KEYSET

@@ -28,7 +28,7 @@ from opdispatch.arrays import (
     on_device,
 )
 from opdispatch.errors import ArgumentError
-from opdispatch.functorch.written import original_of_write
+from opdispatch.functorch.aliased_return import original_of_write
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.local_state.caller_frames import warn_caller
 from opdispatch.schema.function_schema import FunctionSchema

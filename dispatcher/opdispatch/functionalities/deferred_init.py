@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import FakeArray, find_key_bits
-from opdispatch.functionalities.recording import RecordedCall
+from opdispatch.functionalities.recorded_call import RecordedCall
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.local_state.local_dispatch_key_set import (

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.errors import NoKernelError
-from opdispatch.functorch.call_plan import NOT_TAKEN, CallPlan
 from opdispatch.functorch.dynamic_layer import (
     TOP,
     Frame,
@@ -20,6 +19,7 @@ from opdispatch.functorch.dynamic_layer import (
     send_down,
 )
 from opdispatch.functorch.jvp_layer import DualLayer
+from opdispatch.functorch.operator_rules import NOT_TAKEN, OperatorRules
 from opdispatch.functorch.tensor_wrapper import all_alive
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
@@ -36,7 +36,7 @@ def to_top_level(op: OperatorHandle, keys: DispatchKeySet) -> Callable[..., Any]
 
     It raises NoKernelError if there is none.
     """
-    plan = CallPlan(op)
+    rules = OperatorRules(op)
 
     def hand_over(*args: Any) -> Any:
         frame = TOP.get() or _frame(op, _K.FuncTorchDynamicLayerFrontMode)
@@ -47,12 +47,12 @@ def to_top_level(op: OperatorHandle, keys: DispatchKeySet) -> Callable[..., Any]
         else:
             below, processing = layer.serve_in(frame, now)
         if below is not None:
-            result = layer.take(plan, frame, below, args)
+            result = layer.take(rules, frame, below, args)
             if result is not NOT_TAKEN:
                 return result
-        return process_at_top(processing, plan, all_alive(args))
+        return process_at_top(processing, rules, all_alive(args))
 
-    return _with_keywords(hand_over, plan)
+    return _with_keywords(hand_over, rules)
 
 
 def to_next_level(op: OperatorHandle, keys: DispatchKeySet) -> Callable[..., Any]:
@@ -60,18 +60,18 @@ def to_next_level(op: OperatorHandle, keys: DispatchKeySet) -> Callable[..., Any
 
     It raises NoKernelError if there is none.
     """
-    plan = CallPlan(op)
+    rules = OperatorRules(op)
 
     def hand_down(*args: Any) -> Any:
         frame = TOP.get() or _frame(op, _K.FuncTorchDynamicLayerBackMode)
-        return send_down(frame, plan, args)
+        return send_down(frame, rules, args)
 
-    return _with_keywords(hand_down, plan)
+    return _with_keywords(hand_down, rules)
 
 
-def _with_keywords(function: Callable[..., Any], plan: CallPlan) -> Callable[..., Any]:
+def _with_keywords(function: Callable[..., Any], rules: OperatorRules) -> Callable[..., Any]:
     """Return a function of all arguments in order as one that takes keyword-only ones by name."""
-    names = plan.signature.keyword_only_names
+    names = rules.signature.keyword_only_names
     if not names:
         return function
     return lambda *args, **named: function(*args, *[named[name] for name in names])
@@ -86,9 +86,9 @@ def without_wrappers(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any])
     frame = TOP.get()
     if frame is not None and isinstance(frame.layer, DualLayer):
         # As at its arrival, but that the call has come to no rule.
-        plan, processing = CallPlan(op), Frame(frame.layer, frame.below, LOCAL_STATE.get())
-        result = process_at_top(processing, plan, all_alive(stack))
-        stack[:] = plan.signature.box_returns(result)
+        rules, processing = OperatorRules(op), Frame(frame.layer, frame.below, LOCAL_STATE.get())
+        result = process_at_top(processing, rules, all_alive(stack))
+        stack[:] = rules.signature.box_returns(result)
         return
     unwrapped = all_alive(stack)
     if all(map(_is_same, unwrapped, stack)):

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.errors import TransformError
+from opdispatch.functorch.aliased_return import original_of_write
 from opdispatch.functorch.batched_tensor import is_tensor, make_batched
 from opdispatch.functorch.dynamic_layer import DynamicLayer
-from opdispatch.functorch.written import original_of_write
 from opdispatch.local_state.higher_floors import array_namespace
 
 if TYPE_CHECKING:

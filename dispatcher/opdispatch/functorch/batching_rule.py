@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from opdispatch.errors import TransformError
+from opdispatch.functorch.aliased_return import original_of_write
 from opdispatch.functorch.batch_loop import check_writes
 from opdispatch.functorch.batched_tensor import (
     BatchedArray,
@@ -25,9 +26,8 @@ from opdispatch.functorch.batched_tensor import (
     moved_to_front,
     tensor_over,
 )
-from opdispatch.functorch.call_plan import CallPlan
 from opdispatch.functorch.dynamic_layer import DynamicLayer
-from opdispatch.functorch.written import original_of_write
+from opdispatch.functorch.operator_rules import OperatorRules
 from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -44,10 +44,12 @@ class VmapInfo(NamedTuple):
 class BatchedCall:
     """A call of an operator, some of whose tensors are batched."""
 
-    __slots__ = ("args", "dims", "info", "plan")
+    __slots__ = ("args", "dims", "info", "rules")
 
-    def __init__(self, plan: CallPlan, info: VmapInfo, args: list[Any], dims: list[Any]) -> None:
-        self.plan = plan
+    def __init__(
+        self, rules: OperatorRules, info: VmapInfo, args: list[Any], dims: list[Any]
+    ) -> None:
+        self.rules = rules
         self.info = info
         self.args = args
         """All arguments, in the order of the schema; the tensors are those below."""
@@ -57,7 +59,7 @@ class BatchedCall:
     @property
     def op(self) -> OperatorHandle:
         """The operator."""
-        return self.plan.op
+        return self.rules.op
 
     @property
     def name(self) -> str:
@@ -83,11 +85,11 @@ class BatchedCall:
 
     def place(self, argument: str) -> int:
         """Return the place of an argument."""
-        return self.plan.places[argument]
+        return self.rules.places[argument]
 
     def value(self, argument: str) -> Any:
         """Return the value of an argument."""
-        return self.args[self.plan.places[argument]]
+        return self.args[self.rules.places[argument]]
 
     def run(self, args: Sequence[Any] | None = None, **changes: Any) -> Any:
         """Call the operator with these arguments, all of them, but for changes by name."""
@@ -95,9 +97,9 @@ class BatchedCall:
         if changes:
             args = list(args)
             for name, value in changes.items():
-                args[self.plan.places[name]] = value
-        plan = self.plan
-        return plan.call(args) if plan.has_keywords else plan.op(*args)
+                args[self.rules.places[name]] = value
+        rules = self.rules
+        return rules.call(args) if rules.has_keywords else rules.op(*args)
 
 
 Rule: TypeAlias = Callable[[BatchedCall], tuple[Any, Any]]
@@ -112,26 +114,26 @@ def run_rule(rule: Rule, call: BatchedCall, layer: DynamicLayer, given: Sequence
     TransformError for a rule that returns something else, and for writes of batched tensors to
     those that are not.
     """
-    plan, info, values = call.plan, call.info, call.args
-    if plan.signature.written:
-        check_writes(plan.op, call.dims)
+    rules, info, values = call.rules, call.info, call.args
+    if rules.signature.written:
+        check_writes(rules.op, call.dims)
     result, out_dims = rule(call)
-    if plan.makes_one and type(result) is Tensor and type(out_dims) is int and not out_dims:
+    if rules.makes_one and type(result) is Tensor and type(out_dims) is int and not out_dims:
         # By far most calls: what follows comes to the same.
         shape = result.array.shape
         if shape and shape[0] == info.batch_size:
             return tensor_over(BatchedArray(layer, result))
-    op, returns = plan.op, plan.schema.returns
-    results = plan.signature.box_returns(result)
+    op, returns = rules.op, rules.schema.returns
+    results = rules.signature.box_returns(result)
     if len(results) == 1:
         out_dims = [out_dims]
     elif not isinstance(out_dims, list | tuple):
         out_dims = [out_dims] * len(results)
     if len(out_dims) != len(results):
         raise _wrong(op, f"{len(out_dims)} dimensions for {len(results)} results")
-    return plan.signature.unbox_returns(
+    return rules.signature.unbox_returns(
         [
-            original_of_write(plan.schema, place, each, values, given)
+            original_of_write(rules.schema, place, each, values, given)
             if returned.alias_info is not None and returned.alias_info.is_write
             else _moved(op, layer, info, each, dim)
             for place, (each, dim, returned) in enumerate(

@@ -22,7 +22,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from opdispatch.functorch.call_plan import NOT_TAKEN, CallPlan
+from opdispatch.functorch.operator_rules import NOT_TAKEN, OperatorRules
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET, BACKEND_MASK, DispatchKeySet
 from opdispatch.local_state.grad_mode import is_grad_enabled
@@ -94,7 +94,9 @@ class DynamicLayer(ABC):
         self.is_alive = False
         self._entered = self._lowered = self.served = None
 
-    def call_with(self, included: int, excluded: int, plan: CallPlan, args: Sequence[Any]) -> Any:
+    def call_with(
+        self, included: int, excluded: int, rules: OperatorRules, args: Sequence[Any]
+    ) -> Any:
         """Return what an operator returns with this level's keys switched on, and others off."""
         state = LOCAL_STATE.get()
         known = self._entered
@@ -104,7 +106,7 @@ class DynamicLayer(ABC):
             self._entered = known = (state, replace(state, included=on, excluded=off))
         token = LOCAL_STATE.set(known[1])
         try:
-            return plan.call(args) if plan.has_keywords else plan.op(*args)
+            return rules.call(args) if rules.has_keywords else rules.op(*args)
         finally:
             LOCAL_STATE.reset(token)
 
@@ -147,7 +149,9 @@ class DynamicLayer(ABC):
         self.served = (now, frame, below, processing)
         return below, processing
 
-    def take(self, plan: CallPlan, frame: Frame, below: LocalState, args: Sequence[Any]) -> Any:
+    def take(
+        self, rules: OperatorRules, frame: Frame, below: LocalState, args: Sequence[Any]
+    ) -> Any:
         """Return what a call returns, made at once at the level below, where ``below`` is on.
 
         NOT_TAKEN, if it is to be processed step by step. ``frame`` is that of the level.
@@ -155,14 +159,14 @@ class DynamicLayer(ABC):
         return NOT_TAKEN
 
     @abstractmethod
-    def process(self, plan: CallPlan, args: Sequence[Any]) -> Any:
+    def process(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
         """Return what a call returns that has arrived: that of the operator with this level's keys.
 
         No argument is of a level that is over.
         """
 
     @abstractmethod
-    def send_to_next(self, plan: CallPlan, args: Sequence[Any]) -> Any:
+    def send_to_next(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
         """Return what a call returns that this level has dealt with.
 
         That of the operator at the level below, which is current.
@@ -229,11 +233,11 @@ def pushed(layer: DynamicLayer) -> Iterator[None]:
         LOCAL_STATE.reset(local)
 
 
-def process_at_top(frame: Frame, plan: CallPlan, args: Sequence[Any]) -> Any:
+def process_at_top(frame: Frame, rules: OperatorRules, args: Sequence[Any]) -> Any:
     """Return what the topmost level makes of a call; ``frame`` has what is switched on."""
     token = TOP.set(frame)
     try:
-        return frame.layer.process(plan, args)
+        return frame.layer.process(rules, args)
     finally:
         TOP.reset(token)
 
@@ -267,12 +271,12 @@ class Lowered:
         LOCAL_STATE.reset(self._local)
 
 
-def send_down(frame: Frame, plan: CallPlan, args: Sequence[Any]) -> Any:
+def send_down(frame: Frame, rules: OperatorRules, args: Sequence[Any]) -> Any:
     """Return what a call returns at the level below."""
     local = LOCAL_STATE.set(frame.layer.state_below(frame, LOCAL_STATE.get()))
     top = TOP.set(frame.below)
     try:
-        return frame.layer.send_to_next(plan, args)
+        return frame.layer.send_to_next(rules, args)
     finally:
         TOP.reset(top)
         LOCAL_STATE.reset(local)

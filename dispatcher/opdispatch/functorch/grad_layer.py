@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from opdispatch.errors import TransformError
+from opdispatch.functorch.aliased_return import original_of_write
 from opdispatch.functorch.batched_tensor import is_tensor, tensor_over
-from opdispatch.functorch.call_plan import CallPlan
 from opdispatch.functorch.dynamic_layer import (
     AUTOGRAD_BITS,
     DynamicLayer,
     bits_off_but_for,
     is_recorded_outside,
 )
+from opdispatch.functorch.operator_rules import OperatorRules
 from opdispatch.functorch.tensor_wrapper import WrappedArray, is_of, make_wrapper
-from opdispatch.functorch.written import original_of_write
 from opdispatch.local_state.grad_mode import no_grad
 from opdispatch.tensors.tensor import Tensor
 
@@ -39,9 +39,9 @@ class GradLayer(DynamicLayer):
         super().__init__(level)
         self._recorded_before = is_recorded_outside()
 
-    def process(self, plan: CallPlan, args: Sequence[Any]) -> Any:
+    def process(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
         """Make wrappers of what comes from outside; it is constant here."""
-        return self.call_with(0, _OFF, plan, [*map(self._own, args)])
+        return self.call_with(0, _OFF, rules, [*map(self._own, args)])
 
     def _own(self, value: Any) -> Any:
         if type(value) is list:
@@ -50,43 +50,43 @@ class GradLayer(DynamicLayer):
             return value
         return make_wrapper(self, value, is_immutable=True)
 
-    def send_to_next(self, plan: CallPlan, args: Sequence[Any]) -> Any:
+    def send_to_next(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
         """Call it with what is below the wrappers, and wrap what it returns.
 
         Raises TransformError if it writes to what the function has from outside.
         """
-        if plan.signature.written:
-            self._check_writes(plan, args)
+        if rules.signature.written:
+            self._check_writes(rules, args)
         below = [*map(self._below, args)]
         if self._recorded_before:
-            result = plan.call(below)
+            result = rules.call(below)
         else:
             with no_grad():
-                result = plan.call(below)
-        if type(result) is Tensor and plan.makes_one and not plan.gives_views:
+                result = rules.call(below)
+        if type(result) is Tensor and rules.makes_one and not rules.gives_views:
             return tensor_over(WrappedArray(self, result, False))
-        schema = plan.schema
+        schema = rules.schema
         is_view = any(
             argument.alias_info is not None and any(map(_is_immutable, _each(value)))
             for argument, value in zip(schema.arguments, args, strict=True)
         )
-        results = plan.signature.box_returns(result)
+        results = rules.signature.box_returns(result)
         for place, returned in enumerate(schema.returns):
             if returned.alias_info is not None and returned.alias_info.is_write:
                 results[place] = original_of_write(schema, place, results[place], below, args)
             elif returned.type.dispatches:
                 immutable = is_view and returned.alias_info is not None
                 results[place] = self._wrapped(results[place], immutable)
-        return plan.signature.unbox_returns(results)
+        return rules.signature.unbox_returns(results)
 
-    def _check_writes(self, plan: CallPlan, args: Sequence[Any]) -> None:
-        for argument, value in zip(plan.schema.arguments, args, strict=True):
+    def _check_writes(self, rules: OperatorRules, args: Sequence[Any]) -> None:
+        for argument, value in zip(rules.schema.arguments, args, strict=True):
             if argument.is_write and any(map(_is_immutable, _each(value))):
                 raise TransformError(
-                    f"{plan.op.name} writes to its argument {argument.name!r}, which the function "
+                    f"{rules.op.name} writes to its argument {argument.name!r}, which the function "
                     f"that {self.name} transforms has from outside",
                     hint="give it to the function as an argument, or write to a copy",
-                    operator=str(plan.op.name),
+                    operator=str(rules.op.name),
                 )
 
     def _below(self, value: Any) -> Any:

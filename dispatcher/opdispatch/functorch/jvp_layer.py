@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
 from opdispatch.autograd.view_nodes import shares_elements, with_room_for
 from opdispatch.errors import TransformError
+from opdispatch.functorch.aliased_return import original_of_write
 from opdispatch.functorch.batched_tensor import as_tensor, is_tensor, tensor_over
-from opdispatch.functorch.call_plan import NOT_TAKEN, CallPlan
 from opdispatch.functorch.double_backward import DoubleBackward
 from opdispatch.functorch.dual_tensor import DualArray, dual_of, make_dual
 from opdispatch.functorch.dynamic_layer import (
@@ -30,8 +30,8 @@ from opdispatch.functorch.dynamic_layer import (
     is_recorded_outside,
 )
 from opdispatch.functorch.forward_rule import ForwardRule, Push
+from opdispatch.functorch.operator_rules import NOT_TAKEN, OperatorRules
 from opdispatch.functorch.tensor_wrapper import WrappedArray, unwrap_dead
-from opdispatch.functorch.written import original_of_write
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET, DispatchKeySet
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, no_grad
@@ -59,7 +59,9 @@ class DualLayer(DynamicLayer):
     ) -> Sequence[Any]:
         """Return the tangents of ``results``: ``step(*known, tangents)``."""
 
-    def take(self, plan: CallPlan, frame: Frame, below: LocalState, args: Sequence[Any]) -> Any:
+    def take(
+        self, rules: OperatorRules, frame: Frame, below: LocalState, args: Sequence[Any]
+    ) -> Any:
         """Follow the operator's rule, unless a graph at this level comes first.
 
         Backward passes record some calls of their own, to go back through them at once.
@@ -70,28 +72,28 @@ class DualLayer(DynamicLayer):
                     return NOT_TAKEN
             elif type(value) is list and any(map(_is_recorded, value)):
                 return NOT_TAKEN
-        rule = plan.forward_rule
+        rule = rules.forward_rule
         if rule is None:
-            plan.op.redispatch_boxed(_RULE, stack := [*args])
-            return plan.signature.unbox_returns(stack)
+            rules.op.redispatch_boxed(_RULE, stack := [*args])
+            return rules.signature.unbox_returns(stack)
         local, top = LOCAL_STATE.set(below), TOP.set(frame.below)
         try:
-            return self.carry(plan.op, args, rule)
+            return self.carry(rules.op, args, rule)
         finally:
             TOP.reset(top)
             LOCAL_STATE.reset(local)
 
-    def process(self, plan: CallPlan, args: Sequence[Any]) -> Any:
+    def process(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
         """Call an operator that may be made of others, which are taken one by one.
 
         One that is not arrives at ``send_to_next``.
         """
-        return self.call_with(0, _OFF, plan, args)
+        return self.call_with(0, _OFF, rules, args)
 
-    def send_to_next(self, plan: CallPlan, args: Sequence[Any]) -> Any:
+    def send_to_next(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
         """Carry tangents through a call that has not been taken apart."""
-        rule = plan.forward_rule or DoubleBackward(plan.schema)
-        return self.carry(plan.op, args, rule)
+        rule = rules.forward_rule or DoubleBackward(rules.schema)
+        return self.carry(rules.op, args, rule)
 
     def carry(self, op: OperatorHandle, given: Sequence[Any], rule: ForwardRule) -> Any:
         """Return what a call returns, with tangents.

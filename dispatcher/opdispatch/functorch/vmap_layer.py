@@ -14,7 +14,6 @@ from opdispatch.errors import TransformError
 from opdispatch.functorch.batch_loop import call_for_each
 from opdispatch.functorch.batched_tensor import BatchedArray
 from opdispatch.functorch.batching_rule import BatchedCall, VmapInfo, run_rule
-from opdispatch.functorch.call_plan import NOT_TAKEN, CallPlan
 from opdispatch.functorch.dynamic_layer import (
     TOP,
     DynamicLayer,
@@ -22,6 +21,7 @@ from opdispatch.functorch.dynamic_layer import (
     Lowered,
     bits_off_but_for,
 )
+from opdispatch.functorch.operator_rules import NOT_TAKEN, OperatorRules
 from opdispatch.functorch.tensor_wrapper import WrappedArray, unwrap_dead
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import DispatchKeySet, bits_of_key
@@ -69,13 +69,15 @@ class VmapLayer(DynamicLayer):
             dims.append(dim)
         return values, dims, found
 
-    def take(self, plan: CallPlan, frame: Frame, below: LocalState, args: Sequence[Any]) -> Any:
+    def take(
+        self, rules: OperatorRules, frame: Frame, below: LocalState, args: Sequence[Any]
+    ) -> Any:
         """Call the batching rule, or the level below if no tensor is of this batch.
 
         Random operators, those that are another one within ``vmap``, and those without a rule are
         left to ``process``.
         """
-        if plan.asks_vmap_mode:
+        if rules.asks_vmap_mode:
             return NOT_TAKEN
         values: list[Any] = []
         dims: list[Any] = []
@@ -88,34 +90,34 @@ class VmapLayer(DynamicLayer):
             ):
                 values, dims, found = self.unwrapped(args)
                 break
-        rule = plan.batching_rule if found else None
+        rule = rules.batching_rule if found else None
         if found and rule is None:
             return NOT_TAKEN
         local, top = LOCAL_STATE.set(below), TOP.set(frame.below)
         try:
             if rule is not None:
-                return run_rule(rule, BatchedCall(plan, self.info, values, dims), self, args)
+                return run_rule(rule, BatchedCall(rules, self.info, values, dims), self, args)
             below_it = values or args
-            return plan.call(below_it) if plan.has_keywords else plan.op(*below_it)
+            return rules.call(below_it) if rules.has_keywords else rules.op(*below_it)
         finally:
             TOP.reset(top)
             LOCAL_STATE.reset(local)
 
-    def process(self, plan: CallPlan, args: Sequence[Any]) -> Any:
+    def process(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
         """Call it with FuncTorchBatched switched on: for tensors of a batch, that is next."""
-        op = plan.op
+        op = rules.op
         if NONDETERMINISTIC in op.tags and not (
             op.has_kernel_for_dispatch_key(DispatchKey.FuncTorchVmapMode)
             or op.has_kernel_for_dispatch_key(DispatchKey.FuncTorchBatched)
         ):
             stack = [*args]
             self._process_random(op, stack)
-            return plan.signature.unbox_returns(stack)
-        return self.call_with(_ON, _OFF, plan, args)
+            return rules.signature.unbox_returns(stack)
+        return self.call_with(_ON, _OFF, rules, args)
 
-    def send_to_next(self, plan: CallPlan, args: Sequence[Any]) -> Any:
+    def send_to_next(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
         """Call it: no tensor of this batch is among the arguments any more."""
-        return plan.call(args)
+        return rules.call(args)
 
     def _process_random(self, op: OperatorHandle, stack: list[Any]) -> None:
         """Run a random operator without a rule of its own as ``randomness`` says."""

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, overload
 
 from opdispatch.dispatch.registration import RegistrationHandle
 from opdispatch.errors import KernelTypeError, RegistrationError, TransformError
-from opdispatch.functionalities.batching import make_batching_kernel
+from opdispatch.functionalities.batched_fallback import make_batching_kernel
 from opdispatch.functorch.batching_rule import BatchedCall
 from opdispatch.library.library import Library
 from opdispatch.library.registration_target import OperatorLike, target_of
@@ -68,7 +68,7 @@ def _register(
         )
 
     def rule(call: BatchedCall) -> tuple[Any, Any]:
-        args, kwargs = call.plan.signature.split(call.args)
+        args, kwargs = call.rules.signature.split(call.args)
         in_dims = tuple(call.dims[: len(args)])
         result = func(call.info, in_dims, *args, **kwargs)
         if not isinstance(result, tuple | list) or len(result) != 2:

@@ -21,7 +21,7 @@ from opdispatch.arrays import FakeArray
 from opdispatch.errors import ArgumentError
 from opdispatch.functionalities.deferred_init import IS_RECORDING, record_call
 from opdispatch.functionalities.fake import ALLOWS_REAL, DRAWS
-from opdispatch.functionalities.recording import replay
+from opdispatch.functionalities.recorded_call import replay
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.local_state.local_dispatch_key_set import IncludeDispatchKeyGuard

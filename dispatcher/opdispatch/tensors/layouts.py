@@ -17,7 +17,7 @@ from opdispatch.arrays.layouts import NESTED, QUANTIZED, SPARSE_COO, SPARSE_CSR
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.arrays.sparse import SparseLayout
 from opdispatch.autograd.inference_tensor import is_inference, make_inference
-from opdispatch.autograd.move import record_without_derivative
+from opdispatch.autograd.to_copy import record_without_derivative
 from opdispatch.errors import ArgumentError, TransformError
 from opdispatch.local_state.grad_mode import is_inference_mode_enabled
 from opdispatch.local_state.higher_floors import array_namespace

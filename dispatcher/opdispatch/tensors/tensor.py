@@ -19,7 +19,7 @@ from opdispatch.arrays.level_array import LevelArray
 from opdispatch.arrays.math_bits import MATH_BITS
 from opdispatch.arrays.zero_array import ZERO_TENSOR
 from opdispatch.autograd.inference_tensor import make_inference
-from opdispatch.autograd.move import record_move
+from opdispatch.autograd.to_copy import record_move
 from opdispatch.autograd.variable import (
     AutogradMeta,
     Variable,
@@ -124,7 +124,7 @@ class Tensor(
     """
 
     def __init_subclass__(cls, *, is_below: bool = False, **options: Any) -> None:
-        """Set the key Python on the tensors of a user's class: see ``functionalities/python.py``.
+        """Set the key Python on the tensors of a user's class (``functionalities/python_fallback.py``).
 
         ``is_below`` is for classes whose tensors kernels get as they are.
         """

@@ -27,8 +27,8 @@ from opdispatch.local_state.torch_dispatch_mode import TorchDispatchMode
 from opdispatch.local_state.tracing_state import tracing, warn_of_trace, without
 from opdispatch.tensors.tensor import Tensor
 from opdispatch.tracing.graph import Graph
+from opdispatch.tracing.graph_recorder import GraphRecorder
 from opdispatch.tracing.node import Parameter
-from opdispatch.tracing.recorder import GraphRecorder
 from opdispatch.tracing.structure import map_leaves, named_leaves
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ import numpy as np
 
 from opdispatch.arrays import find_key_bits
 from opdispatch.errors import ArgumentError
-from opdispatch.functorch.call_plan import CallPlan
 from opdispatch.functorch.dynamic_layer import (
     TOP,
     DynamicLayer,
@@ -27,6 +26,7 @@ from opdispatch.functorch.dynamic_layer import (
     next_level,
 )
 from opdispatch.functorch.functionalization.functional_tensor import ABOVE, FunctionalTensor
+from opdispatch.functorch.operator_rules import OperatorRules
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import bits_of_key
 from opdispatch.tensors.tensor import Tensor, handles_operators
@@ -60,14 +60,14 @@ class Level(DynamicLayer):
         super().end()
         self.is_over = True
 
-    def process(self, plan: CallPlan, args: Sequence[Any]) -> Any:
+    def process(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
         """Call it with Functionalize switched on."""
-        return self.call_with(_ON, _OFF, plan, args)
+        return self.call_with(_ON, _OFF, rules, args)
 
-    def send_to_next(self, plan: CallPlan, args: Sequence[Any]) -> Any:
+    def send_to_next(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
         """Call an operator that Functionalize has let pass with values."""
-        results = plan.signature.box_returns(plan.call(list(map(self.value_of, args))))
-        return plan.signature.unbox_returns(list(map(self.make, results)))
+        results = rules.signature.box_returns(rules.call(list(map(self.value_of, args))))
+        return rules.signature.unbox_returns(list(map(self.make, results)))
 
     @contextmanager
     def below(self) -> Iterator[None]:

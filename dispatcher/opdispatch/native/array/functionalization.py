@@ -1,7 +1,7 @@
 """Inverses of the views of the library ``array``: replay a write to a view onto its base.
 
 ``_inverses`` has a function for each operator that gives views: see ``Inverse`` in
-``functionalities/functionalize.py``. PyTorch's are in ``ATen/FunctionalInverses.cpp``.
+``functionalities/functionalize_fallback.py``. PyTorch's are in ``ATen/FunctionalInverses.cpp``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import array_api_compat.numpy
 import numpy as np
 
-from opdispatch.functionalities.functionalize import (
+from opdispatch.functionalities.functionalize_fallback import (
     Inverse,
     make_identity_kernel,
     make_view_kernel,

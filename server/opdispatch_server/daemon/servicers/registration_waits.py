@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from opdispatch import DispatchKey, OperatorName, parse_dispatch_key
 from opdispatch.dispatch.dispatcher import normalize_key
-from opdispatch.dispatch.waiting import wait_timeout_error
+from opdispatch.dispatch.wait_for_registration import wait_timeout_error
 from opdispatch.errors import WaitTimeoutError
 from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
 from opdispatch_server.daemon.servicers.registry_view import RegistryView

@@ -10,8 +10,8 @@ from typing import Any
 from opdispatch import Dispatcher
 from opdispatch.arrays import on_host
 from opdispatch.arrays.kernel_block import run_on_device
-from opdispatch.autograd.elsewhere import arrive, has_history
 from opdispatch.autograd.node import Origin
+from opdispatch.autograd.remote_history import arrive, has_history
 from opdispatch.boxing.named_results import names_of_results
 from opdispatch.errors import (
     AmbiguousKernelError,

@@ -13,7 +13,7 @@ import numpy as np
 
 from opdispatch.arrays import ArrayBackend, copy_of, find_backend, find_layout
 from opdispatch.arrays.layout import read_only_view
-from opdispatch.autograd.elsewhere import name_leaf
+from opdispatch.autograd.remote_history import name_leaf
 from opdispatch.autograd.variable import edge_of, meta_of
 from opdispatch.tensors.tensor import Tensor
 from opdispatch_server.serving.reading_turn import hand_over_turn

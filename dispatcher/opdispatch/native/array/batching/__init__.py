@@ -14,7 +14,7 @@ Operators that make tensors of none need no rule: all samples have the same.
 
 from __future__ import annotations
 
-from opdispatch.functionalities.batching import make_batching_kernel
+from opdispatch.functionalities.batched_fallback import make_batching_kernel
 from opdispatch.functorch.batching_rule import Rule
 from opdispatch.library.library import Library
 from opdispatch.native.array.batching.elementwise import ELEMENTWISE

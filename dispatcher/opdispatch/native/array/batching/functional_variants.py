@@ -6,7 +6,7 @@ from typing import Any
 
 from opdispatch.autograd.view_nodes import with_room_for
 from opdispatch.functorch.batching_rule import BatchedCall, Rule
-from opdispatch.functorch.call_plan import CallPlan
+from opdispatch.functorch.operator_rules import OperatorRules
 from opdispatch.native.array.batching.alignment import batched
 from opdispatch.native.array.batching.elementwise import ELEMENTWISE
 from opdispatch.native.array.batching.indexing import INDEXING
@@ -27,7 +27,9 @@ def _setitem(call: BatchedCall) -> tuple[Any, Any]:
     whole = with_room_for(copied, *call.args[4], *call.args[5:])
     write = getattr(OPERATORS.setitem_, overload)
     args, dims = [whole, *call.args[1:]], [0, *call.dims[1:]]
-    return INDEXING[f"setitem_.{overload}"](BatchedCall(CallPlan(write), call.info, args, dims))
+    return INDEXING[f"setitem_.{overload}"](
+        BatchedCall(OperatorRules(write), call.info, args, dims)
+    )
 
 
 def _alike(call: BatchedCall) -> tuple[Any, Any]:

@@ -9,8 +9,12 @@ from typing import Any
 from opdispatch.arrays.math_bits import toggled
 from opdispatch.boxing.boxing import BoxedFunction
 from opdispatch.boxing.kernel_function import KernelFunction
-from opdispatch.functionalities.math_bits import KEYS, make_view_kernel
-from opdispatch.functionalities.zero_tensor import zeros_added, zeros_divided, zeros_of_zeros
+from opdispatch.functionalities.math_bits_fallback import KEYS, make_view_kernel
+from opdispatch.functionalities.zero_tensor_fallback import (
+    zeros_added,
+    zeros_divided,
+    zeros_of_zeros,
+)
 from opdispatch.library.library import Library, fallthrough_kernel
 from opdispatch.native.array.operators.functional_variants import VIEWS
 from opdispatch.tensors.tensor import Tensor

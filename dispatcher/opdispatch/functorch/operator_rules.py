@@ -1,6 +1,6 @@
-"""Plans of levels: the rules of an operator and the facts of its schema, found once.
+"""The rules of an operator and the facts of its schema that levels use, found once.
 
-A plan is kept with the kernel for FuncTorchDynamicLayerFrontMode, until something is registered for
+They are kept with the kernel for FuncTorchDynamicLayerFrontMode, until something is registered for
 the operator (``KernelFunction.from_operator``): so calls look for nothing, at however many levels.
 """
 
@@ -19,7 +19,7 @@ NOT_TAKEN: Any = object()
 """Returned by a level that leaves a call to be processed step by step."""
 
 
-class CallPlan:
+class OperatorRules:
     """One operator, between two changes of its registrations."""
 
     __slots__ = (

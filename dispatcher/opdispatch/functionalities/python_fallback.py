@@ -34,7 +34,7 @@ from opdispatch.arrays import find_key_bits
 from opdispatch.boxing.boxing import split_without_defaults
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.errors import ArgumentError
-from opdispatch.functionalities.below import redispatch_below
+from opdispatch.functionalities.redispatch_below import redispatch_below
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.local_state.local_dispatch_key_set import (

@@ -8,8 +8,8 @@ import pytest
 from opdispatch import AutogradError, Tensor, no_grad
 from opdispatch import array_api as xp
 from opdispatch.autograd import grad
-from opdispatch.autograd.elsewhere import arrive, has_history, name_leaf, note_call
 from opdispatch.autograd.node import Origin
+from opdispatch.autograd.remote_history import arrive, has_history, name_leaf, note_call
 
 
 def leaf(*numbers: float) -> Tensor:

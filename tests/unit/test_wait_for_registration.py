@@ -12,7 +12,7 @@ from opdispatch import (
     WaitTimeoutError,
     parse_schema,
 )
-from opdispatch.dispatch.waiting import wait_until
+from opdispatch.dispatch.wait_for_registration import wait_until
 from tests.waits import LONGEST_WAIT
 
 K = DispatchKey

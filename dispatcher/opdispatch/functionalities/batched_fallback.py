@@ -21,8 +21,8 @@ from opdispatch.errors import NoKernelError, TransformError
 from opdispatch.functorch.batch_loop import call_for_each, check_writes
 from opdispatch.functorch.batched_tensor import BatchedArray
 from opdispatch.functorch.batching_rule import BatchedCall, Rule, run_rule
-from opdispatch.functorch.call_plan import CallPlan
 from opdispatch.functorch.dynamic_layer import TOP, Frame, Lowered, call_without
+from opdispatch.functorch.operator_rules import OperatorRules
 from opdispatch.functorch.vmap_layer import VmapLayer
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import DispatchKeySet, bits_of_key
@@ -61,10 +61,10 @@ class BatchingKernel:
         if not found:
             call_without(_BATCHED, op, stack)
             return
-        call = BatchedCall(CallPlan(op), layer.info, values, dims)
+        call = BatchedCall(OperatorRules(op), layer.info, values, dims)
         with Lowered(frame):
             result = run_rule(self.batching_rule, call, layer, stack)
-        stack[:] = call.plan.signature.box_returns(result)
+        stack[:] = call.rules.signature.box_returns(result)
 
 
 def make_batching_kernel(rule: Rule) -> KernelFunction:
