@@ -6,7 +6,7 @@
     endpoint                            where a session goes, and how long it waits
     grpc_forks                          which processes it can be opened in
     library_upload                      files of a library, in chunks
-    message_clock                       how long the daemon may say nothing in a stream
+    read_timeout                        how long the daemon may say nothing in a stream
 
     What is called:
 

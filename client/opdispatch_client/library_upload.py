@@ -13,11 +13,11 @@ from typing import Any
 
 import grpc
 
-from opdispatch_client.message_clock import read_within
+from opdispatch_client.read_timeout import read_within
 from opdispatch_client.rpcs import Load
+from opdispatch_wire.client_identity import CLIENT_KEY, describe_self
 from opdispatch_wire.errors import DaemonUnavailableError, WireError
 from opdispatch_wire.library_content import LibraryContent, upload_chunk_bytes
-from opdispatch_wire.peer import CLIENT_KEY, describe_self
 from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import registry_pb2 as pb
 

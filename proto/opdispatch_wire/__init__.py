@@ -8,7 +8,7 @@
     socket_owner  whose process listens at a unix socket
     channel     options of channels and servers, message limits, protocol version
     asyncio_grpc  servers and channels for asyncio, in which a busy loop hears of all that comes
-    peer        how a client says who it is
+    client_identity  how a client says who it is
     dtypes      element types by their names
     tensors     arrays <-> v1.Tensor
     layouts     tensors of other layouts than the dense one

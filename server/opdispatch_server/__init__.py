@@ -23,7 +23,7 @@ What they share:
     value_ids                                   the ids of tensors that interpreters keep
     registration_codec                          how registrations travel
     lifted_kernels                              kernels that are registered below others
-    devices                                     what kernels can use
+    device_discovery                            what kernels can use
     logs, log_fields, log_relay,
     log_repetition                              log records, their fields, how they travel, how many
     process_watch, parent_watch                 the end of a process, noticed at once

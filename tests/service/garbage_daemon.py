@@ -51,7 +51,7 @@ def _write(path: Path, lines: Sequence[str]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Serve until it is stopped."""
-    from opdispatch_server.daemon.interpreters import connected as interpreter_sessions
+    from opdispatch_server.daemon.interpreters import sessions as interpreter_sessions
     from opdispatch_server.daemon.lifecycle import Daemon
 
     # Of interpreters that have ended, all but the last one are to be let go.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
-from opdispatch_wire.peer import describe_self
+from opdispatch_wire.client_identity import describe_self
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for

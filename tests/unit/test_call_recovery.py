@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from opdispatch_server.daemon.calls.interpreter_gate import QueueLimits
+from opdispatch_server.daemon.calls.interpreter_queue import QueueLimits
 from opdispatch_server.daemon.calls.recovery import CallRecovery
 from opdispatch_wire.errors import QueueFullError, RefusedError
 

@@ -11,7 +11,7 @@ import pytest
 from opdispatch.arrays import cupy_errors
 from opdispatch.arrays.cupy_errors import explain_absence, explain_error, import_cupy
 from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError
-from opdispatch_server.devices import find_devices
+from opdispatch_server.device_discovery import find_devices
 from tests.unit.cupy_stand_in import CUDARuntimeError, OutOfMemoryError
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from opdispatch.arrays import backend_of_device, cupy_errors
 from opdispatch.errors import DeviceError
-from opdispatch_server.devices import find_devices, take_devices
+from opdispatch_server.device_discovery import find_devices, take_devices
 from opdispatch_wire.library_source import load_source
 from tests.unit.cupy_stand_in import CUDARuntimeError, contexts
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from opdispatch_server.blame import circuit, suspicion
+from opdispatch_server.blame import circuit_breaker, suspicion
 from opdispatch_server.blame.flight_record import KERNEL, Subject
 from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.daemon.interpreters.blame import Blame
@@ -58,7 +58,7 @@ async def test_library_ends_being_apart_though_no_call_comes(
 async def test_call_that_one_circuit_refuses_is_no_probe_of_another(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(circuit, "FIRST_PAUSE", 1e-9)
+    monkeypatch.setattr(circuit_breaker, "FIRST_PAUSE", 1e-9)
     for operator in ("lib::a", "lib::a", "lib::b", "lib::b"):
         watched.crash(operator)
     admitted = watched.blame.admitted
@@ -74,7 +74,7 @@ async def test_call_that_one_circuit_refuses_is_no_probe_of_another(
 async def test_operator_of_two_libraries_is_one_probe(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(circuit, "FIRST_PAUSE", 1e-9)
+    monkeypatch.setattr(circuit_breaker, "FIRST_PAUSE", 1e-9)
     watched.crash("lib::a")
     watched.crash("lib::a")
     with watched.blame.admitted([A, ("other", "lib::a")]):

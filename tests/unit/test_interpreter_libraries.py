@@ -12,7 +12,7 @@ from opdispatch import default_dispatcher
 from opdispatch_server.blame.flight_record import IMPORT, UNLOAD, Subject
 from opdispatch_server.daemon.libraries.kernel_route import KernelRoute
 from opdispatch_server.library_code.unpacked_libraries import UnpackedLibraries
-from opdispatch_server.worker.libraries.held import InterpreterLibraries
+from opdispatch_server.worker.libraries.instructions import InterpreterLibraries
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 CODE = """\

@@ -15,8 +15,8 @@ import pytest_asyncio
 from opdispatch_server.blame.suspicion import NOBODY
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
-from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT, server_options
 from opdispatch_wire.errors import InterpreterDiedError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from opdispatch_server.daemon.interpreters.connected import (
+from opdispatch_server.daemon.interpreters.sessions import (
     ENDED_REMEMBERED,
     InterpreterSessions,
 )

@@ -25,7 +25,7 @@ from opdispatch_server.worker.execution.programs import ProgramExecution
 from opdispatch_server.worker.incoming.call_rules import DaemonCalls
 from opdispatch_server.worker.incoming.kernel_lane import KernelLane
 from opdispatch_server.worker.incoming.turn_watch import TurnWatch
-from opdispatch_server.worker.libraries.held import InterpreterLibraries
+from opdispatch_server.worker.libraries.instructions import InterpreterLibraries
 from opdispatch_server.worker.values.device_exports import DeviceExports
 from opdispatch_server.worker.values.peers import PeerValues
 from opdispatch_server.worker.values.store import ValueStore

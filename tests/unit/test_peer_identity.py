@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from opdispatch_server.daemon.servicers.peer_identity import LONGEST, describe_peer, who_asks
-from opdispatch_wire.peer import CLIENT_KEY, describe_self
+from opdispatch_wire.client_identity import CLIENT_KEY, describe_self
 
 
 class Context:

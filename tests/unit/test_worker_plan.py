@@ -6,7 +6,7 @@ import pytest
 
 from opdispatch.errors import DeviceError
 from opdispatch_server.daemon.processes.worker_plan import parse_workers
-from opdispatch_server.devices import find_devices
+from opdispatch_server.device_discovery import find_devices
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.grpc_forks import GRPC_FORKS
 from opdispatch_client.library_upload import OnUpload
 from opdispatch_client.listings import Interpreter, ServerInfo
-from opdispatch_client.message_clock import read_within
 from opdispatch_client.operator_catalog import OperatorCatalog
+from opdispatch_client.read_timeout import read_within
 from opdispatch_client.rpcs import Load, Rpc
 from opdispatch_wire.status import error_from_rpc
 

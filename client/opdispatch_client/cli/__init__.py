@@ -10,7 +10,7 @@
     interpreters.py      interpreters, revive
     health.py            health
     upload_progress.py   how far an upload is
-    placement.py         scale, rollback, drain
+    replicas.py          scale, rollback, drain
     reload_on_save.py    load --watch
     listing_watch.py     --watch of lists
     operators.py         ops, describe, table

@@ -28,7 +28,7 @@ from opdispatch_client.cli import (
     interpreters,
     libraries,
     operators,
-    placement,
+    replicas,
 )
 from opdispatch_client.cli.command import Address, Debug, Json, Timeout, add_command, settings_of
 from opdispatch_client.cli.outcome import CommandError
@@ -90,7 +90,7 @@ def build_app() -> TyperGroup:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["--help", "-h"]},
     )
-    for commands in (libraries, placement, interpreters, health, operators, call):
+    for commands in (libraries, replicas, interpreters, health, operators, call):
         commands.register(app)
     group = typer.main.get_command(app)
     if not isinstance(group, TyperGroup):

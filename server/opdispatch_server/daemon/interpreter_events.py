@@ -8,11 +8,11 @@ import logging
 
 from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.daemon.board.health import HealthBoard
-from opdispatch_server.daemon.calls.admission import Admission
+from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.calls.kernel_runs import KernelRuns, busy_error
 from opdispatch_server.daemon.interpreters.blame import Blame
-from opdispatch_server.daemon.interpreters.ends import InterpreterEnds
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.interpreters.termination import InterpreterEnds
 from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPools
 from opdispatch_server.daemon.libraries.registry import LibraryRegistry
 from opdispatch_server.daemon.processes.supervisor import Supervisor
@@ -37,7 +37,7 @@ class InterpreterEvents:
         blame: Blame,
         ends: InterpreterEnds,
         libraries: LibraryRegistry,
-        admission: Admission,
+        queues: InterpreterQueues,
         runs: KernelRuns,
     ) -> None:
         self._supervisor = supervisor
@@ -46,7 +46,7 @@ class InterpreterEvents:
         self._blame = blame
         self._ends = ends
         self._libraries = libraries
-        self._admission = admission
+        self._queues = queues
         self._runs = runs
         self._replacing: set[asyncio.Task[None]] = set()
 
@@ -72,8 +72,8 @@ class InterpreterEvents:
     def busy(self, session: InterpreterSession) -> None:
         """Send other calls away from one whose lock a kernel keeps."""
         self._runs.move_from(session)
-        if (gate := self._admission.find(session)) is not None:
-            gate.send_away(
+        if (queue := self._queues.find(session)) is not None:
+            queue.send_away(
                 session.busy_operators,
                 lambda operator: busy_error(session, operator, started="no"),
             )

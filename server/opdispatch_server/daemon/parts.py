@@ -22,10 +22,10 @@ from opdispatch_server.daemon.board.health import (
     REGISTRY,
     HealthBoard,
 )
-from opdispatch_server.daemon.calls.admission import Admission
 from opdispatch_server.daemon.calls.alone_runs import AloneRuns
 from opdispatch_server.daemon.calls.byte_budget import ByteBudget
-from opdispatch_server.daemon.calls.interpreter_gate import QueueLimits
+from opdispatch_server.daemon.calls.interpreter_queue import QueueLimits
+from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
 from opdispatch_server.daemon.calls.program_router import ProgramRouter
 from opdispatch_server.daemon.calls.recovery import CallRecovery
@@ -34,26 +34,26 @@ from opdispatch_server.daemon.environments.interpreter_packages import Bootstrap
 from opdispatch_server.daemon.environments.store import EnvironmentStore
 from opdispatch_server.daemon.interpreter_events import InterpreterEvents
 from opdispatch_server.daemon.interpreters.blame import Blame
-from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
-from opdispatch_server.daemon.interpreters.ends import InterpreterEnds
-from opdispatch_server.daemon.interpreters.lease_watch import LeaseWatch
+from opdispatch_server.daemon.interpreters.heartbeat_lease import LeaseWatch
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.interpreters.silence import SilentInterpreters
+from opdispatch_server.daemon.interpreters.termination import InterpreterEnds
 from opdispatch_server.daemon.interpreters.totals import InterpreterTotals
 from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes
 from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPools
 from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
+from opdispatch_server.daemon.libraries.publication import LibraryPublication
 from opdispatch_server.daemon.libraries.registry import LibraryRegistry
-from opdispatch_server.daemon.libraries.transaction import LibraryTransaction
 from opdispatch_server.daemon.processes.supervisor import Supervisor, WorkerCommand
 from opdispatch_server.daemon.processes.worker_commands import InterpreterEntry, WorkerCommands
-from opdispatch_server.daemon.servicers.execution import ExecutionServicer
-from opdispatch_server.daemon.servicers.interpreters import InterpreterServicer
+from opdispatch_server.daemon.servicers.execution_service import ExecutionServicer
+from opdispatch_server.daemon.servicers.hold_values import ValueLeases
+from opdispatch_server.daemon.servicers.interpreter_service import InterpreterServicer
 from opdispatch_server.daemon.servicers.local_lanes import CallLanes
-from opdispatch_server.daemon.servicers.registration_waits import RegistrationWaits
-from opdispatch_server.daemon.servicers.registry import DaemonFacts, RegistryServicer
+from opdispatch_server.daemon.servicers.registration_waiters import RegistrationWaiters
+from opdispatch_server.daemon.servicers.registry_service import DaemonFacts, RegistryServicer
 from opdispatch_server.daemon.servicers.registry_view import RegistryView
-from opdispatch_server.daemon.servicers.value_leases import ValueLeases
 from opdispatch_server.daemon.state.folder import libraries_in
 from opdispatch_server.daemon.state.journal import Journal
 from opdispatch_server.daemon.values.table import RemoteValueTable, ValueLimits
@@ -191,9 +191,9 @@ class DaemonParts:
         return ValueLeases(self._values)
 
     @cached_property
-    def waits(self) -> RegistrationWaits:
+    def waits(self) -> RegistrationWaiters:
         """The calls of clients that wait for a registration."""
-        return RegistrationWaits(self._operators, self._view, self.libraries.publication)
+        return RegistrationWaiters(self._operators, self._view, self.libraries.publication)
 
     @cached_property
     def _view(self) -> RegistryView:
@@ -202,7 +202,7 @@ class DaemonParts:
             self.libraries,
             self.sessions,
             self.supervisor,
-            self._admission,
+            self._queues,
             self._values,
             self.blame,
         )
@@ -221,7 +221,7 @@ class DaemonParts:
             self._operators,
             self.libraries,
             self.routes,
-            self._admission,
+            self._queues,
             self._runs,
             self._recovery,
             self._values,
@@ -236,7 +236,7 @@ class DaemonParts:
             self._operators,
             self.libraries,
             self.sessions,
-            self._admission,
+            self._queues,
             self._runs,
             self._recovery,
             self._values,
@@ -245,8 +245,8 @@ class DaemonParts:
         )
 
     @cached_property
-    def _admission(self) -> Admission:
-        return Admission(self._queue)
+    def _queues(self) -> InterpreterQueues:
+        return InterpreterQueues(self._queue)
 
     @cached_property
     def _runs(self) -> KernelRuns:
@@ -260,7 +260,7 @@ class DaemonParts:
 
     @cached_property
     def _alone(self) -> AloneRuns:
-        return AloneRuns(self._admission, self.routes.announce, self.blame.is_cell)
+        return AloneRuns(self._queues, self.routes.announce, self.blame.is_cell)
 
     @cached_property
     def _values(self) -> RemoteValueTable:
@@ -274,7 +274,7 @@ class DaemonParts:
     def libraries(self) -> LibraryRegistry:
         """The libraries, with every operation on them."""
         return LibraryRegistry(
-            self._transaction,
+            self._publication,
             self.sessions,
             self.pools,
             self.health,
@@ -285,8 +285,8 @@ class DaemonParts:
         )
 
     @cached_property
-    def _transaction(self) -> LibraryTransaction:
-        return LibraryTransaction(
+    def _publication(self) -> LibraryPublication:
+        return LibraryPublication(
             self._operators,
             self.sessions,
             self.store,
@@ -342,7 +342,7 @@ class DaemonParts:
             self.blame,
             self._ends,
             self.libraries,
-            self._admission,
+            self._queues,
             self._runs,
         )
 

@@ -23,7 +23,7 @@ from opdispatch.errors import OpdispatchError
 from opdispatch.tensors.operators import keep_private
 from opdispatch_server.blame.flight_record import process_recorder
 from opdispatch_server.call_context import RUNNING_CALL, RunningCall
-from opdispatch_server.devices import take_devices
+from opdispatch_server.device_discovery import take_devices
 from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
@@ -45,7 +45,7 @@ from opdispatch_server.worker.incoming.kernel_lanes import KernelLanes
 from opdispatch_server.worker.incoming.kernel_streams import KernelStreams
 from opdispatch_server.worker.incoming.kernel_threads import KernelThreads
 from opdispatch_server.worker.libraries.fetch import LibraryFetch, default_cache_folder
-from opdispatch_server.worker.libraries.held import InterpreterLibraries
+from opdispatch_server.worker.libraries.instructions import InterpreterLibraries
 from opdispatch_server.worker.lost_device import LostDevice
 from opdispatch_server.worker.values.device_exports import DeviceExports
 from opdispatch_server.worker.values.peers import PeerValues

@@ -23,7 +23,7 @@ import grpc
 from opdispatch.errors import DeviceError, OpdispatchError
 from opdispatch_server.blame.flight_record import process_recorder
 from opdispatch_server.blame.lock_holder import DUMP_SIGNAL
-from opdispatch_server.devices import NO_DEVICE_STATUS
+from opdispatch_server.device_discovery import NO_DEVICE_STATUS
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.logs import RELAY, add_filter, configure_logging

@@ -1,6 +1,6 @@
 """Calls that run alone in their interpreter: those of operators that may bring it down.
 
-While one runs, no other call of a client does there: the gate is held, direct calls are refused
+While one runs, no other call of a client does there: the queue is held, direct calls are refused
 and so come through the daemon, and what was running has ended. None of that is waited for longer
 than ``PATIENCE``, and the others wait no longer than that: a kernel that takes its time is not
 alone any more.
@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
 
-from opdispatch_server.daemon.calls.admission import Admission
+from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_wire.v1 import interpreter_pb2
 
@@ -30,11 +30,11 @@ class AloneRuns:
 
     def __init__(
         self,
-        admission: Admission,
+        queues: InterpreterQueues,
         announce_routes: Callable[[InterpreterSession], None],
         is_cell: Callable[[InterpreterSession], bool],
     ) -> None:
-        self._admission = admission
+        self._queues = queues
         self._announce_routes = announce_routes
         self._is_cell = is_cell
         # Held by the call that is alone.
@@ -52,15 +52,15 @@ class AloneRuns:
         if not has_turn:  # the one before it takes its time
             yield
             return
-        gate = self._admission.gate_of(session)
-        gate.hold()
+        queue = self._queues.queue_of(session)
+        queue.hold()
         ending = None
 
         def let_others_in() -> None:
             nonlocal has_turn
             if has_turn:
                 has_turn = False
-                gate.let_go()
+                queue.let_go()
                 turn.release()
                 if not self._is_cell(session) and session.alive:
                     self._announce_routes(session)
@@ -70,7 +70,7 @@ class AloneRuns:
                 async with asyncio.timeout(PATIENCE):
                     if not self._is_cell(session):
                         await _refuse_direct_calls(session)
-                    await gate.wait_idle()
+                    await queue.wait_idle()
             ending = loop.call_later(PATIENCE, let_others_in)
             yield
         finally:

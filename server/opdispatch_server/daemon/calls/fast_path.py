@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 
 from opdispatch_server.call_context import CallContext
-from opdispatch_server.daemon.calls.admission import Admission
-from opdispatch_server.daemon.calls.interpreter_gate import Slot
+from opdispatch_server.daemon.calls.interpreter_queue import Slot
+from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.calls.kernel_choice import CallChooser
 from opdispatch_server.daemon.calls.kernel_runs import KernelRun, KernelRuns, is_refused_as_unfit
-from opdispatch_server.daemon.calls.repeats import may_run_twice
 from opdispatch_server.daemon.calls.replica_choice import choose_replica
+from opdispatch_server.daemon.calls.retry import may_run_twice
 from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.libraries.device_holders import DeviceHolders
 from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes
@@ -123,7 +123,7 @@ class QuickCalls:
         chooser: CallChooser,
         devices: DeviceHolders,
         routes: DirectRoutes,
-        admission: Admission,
+        queues: InterpreterQueues,
         runs: KernelRuns,
         blame: Blame,
     ) -> None:
@@ -131,7 +131,7 @@ class QuickCalls:
         self._chooser = chooser
         self._devices = devices
         self._routes = routes
-        self._admission = admission
+        self._queues = queues
         self._runs = runs
         self._blame = blame
 
@@ -168,8 +168,8 @@ class QuickCalls:
             direct = self._routes.find(
                 name, request, choice.op, library, place, choice.keys, targets
             )
-        gate = self._admission.gate_of(replica.session)
-        slot = gate.try_enter(library.load_id, library.max_concurrency, operator)
+        queue = self._queues.queue_of(replica.session)
+        slot = queue.try_enter(library.load_id, library.max_concurrency, operator)
         if slot is None:
             return None
         # From here on the slot is the call's: nothing may fail before it has it.

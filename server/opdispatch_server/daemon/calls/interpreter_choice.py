@@ -8,8 +8,8 @@ from typing import Any
 from opdispatch.arrays import split_device
 from opdispatch.errors import DeviceError
 from opdispatch_server.daemon.calls.program_plans import ProgramPlan
-from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.libraries.registry import LibraryRegistry
 from opdispatch_server.daemon.values.remote_part import RemotePart
 from opdispatch_wire.errors import InterpreterNotFoundError

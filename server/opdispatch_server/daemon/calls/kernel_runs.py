@@ -20,10 +20,10 @@ from google.rpc import code_pb2
 from opdispatch_server.blame.flight_record import KERNEL, Subject, call_key
 from opdispatch_server.blame.suspicion import Cause, Verdict
 from opdispatch_server.call_context import CallContext
-from opdispatch_server.daemon.calls.daemon_events import note_sent
+from opdispatch_server.daemon.calls.profile_events import note_sent
 from opdispatch_server.daemon.event_loop.shielded import shielded
-from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.nested_time import NestedTime
 from opdispatch_wire.errors import (
     DeadlineExceededError,

@@ -9,10 +9,10 @@ from typing import Any
 
 from opdispatch.errors import DeviceError, OpdispatchError
 from opdispatch_server.call_context import CallContext
-from opdispatch_server.daemon.calls.admission import Admission
 from opdispatch_server.daemon.calls.alone_runs import AloneRuns
 from opdispatch_server.daemon.calls.interpreter_choice import InterpreterChoice
-from opdispatch_server.daemon.calls.interpreter_gate import Slot, SlotKind
+from opdispatch_server.daemon.calls.interpreter_queue import Slot, SlotKind
+from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.calls.kernel_runs import (
     KernelRuns,
     RunningKernel,
@@ -22,10 +22,10 @@ from opdispatch_server.daemon.calls.kernel_runs import (
 from opdispatch_server.daemon.calls.program_plans import ProgramPlan, ProgramPlans
 from opdispatch_server.daemon.calls.queue_deadline import queue_deadline
 from opdispatch_server.daemon.calls.recovery import CallRecovery, LibraryAwayError, end_of_patience
-from opdispatch_server.daemon.calls.repeats import Repeats, may_run_twice
+from opdispatch_server.daemon.calls.retry import Retries, may_run_twice
 from opdispatch_server.daemon.interpreters.blame import Blame
-from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
 from opdispatch_server.daemon.libraries.registry import LibraryRegistry
 from opdispatch_server.daemon.libraries.version import LibraryVersion
@@ -71,7 +71,7 @@ class ProgramRouter:
         operators: OperatorRegistry,
         libraries: LibraryRegistry,
         sessions: InterpreterSessions,
-        admission: Admission,
+        queues: InterpreterQueues,
         runs: KernelRuns,
         recovery: CallRecovery,
         table: RemoteValueTable,
@@ -83,7 +83,7 @@ class ProgramRouter:
         self._plans = ProgramPlans(operators, libraries.catalog.newest)
         self._placement = libraries.placement
         self._choice = InterpreterChoice(sessions, libraries)
-        self._admission = admission
+        self._queues = queues
         self._runs = runs
         self._table = table
         self._blame = blame
@@ -105,7 +105,7 @@ class ProgramRouter:
         request.ClearField("device_memory")  # only interpreters say it, and to each other
         if parent is not None:
             raise WireError("$.program comes from clients, and not from kernels")
-        repeats, patience = Repeats(), 0.0
+        retries, patience = Retries(), 0.0
         while True:
             remote = RemotePart(self._table, request)
             inputs = await self._look_at_inputs(request, remote)
@@ -138,10 +138,10 @@ class ProgramRouter:
                 continue
             request.operator = plan.description
             try:
-                return await self._run_watched(request, context, plan, session, remote, repeats)
+                return await self._run_watched(request, context, plan, session, remote, retries)
             except InterpreterDiedError as error:
                 is_harmless = may_run_twice(request, writes=plan.writes)
-                again = repeats.may_run_again(error, is_harmless=is_harmless)
+                again = retries.may_run_again(error, is_harmless=is_harmless)
                 if not again or request.keep.on:
                     raise
 
@@ -152,12 +152,12 @@ class ProgramRouter:
         plan: ProgramPlan,
         session: InterpreterSession,
         remote: RemotePart,
-        repeats: Repeats,
+        retries: Retries,
     ) -> execution_pb2.CallReply:
         """``_run``, alone if one of its operators may bring the interpreter down."""
         blame = self._blame
         watched = [] if blame.is_quiet else plan.find_watched(blame.is_watched)
-        apart = repeats.was_suspect or any(blame.is_apart(library) for library, _ in watched)
+        apart = retries.was_suspect or any(blame.is_apart(library) for library, _ in watched)
         with blame.admitted(watched):
             async with self._alone.at(session) if apart else nullcontext():
                 reply = await self._run(request, context, plan, session, remote, is_alone=apart)
@@ -227,7 +227,7 @@ class ProgramRouter:
         context: CallContext,
     ) -> Slot | SharedSlots | None:
         """Wait for a slot of each library. See Note [Calls of several libraries]."""
-        gate = self._admission.gate_of(session)
+        queue = self._queues.queue_of(session)
         what = request.operator
         slots: list[Slot] = []
         try:
@@ -237,7 +237,7 @@ class ProgramRouter:
                     if len(libraries) == 1:
                         kind = SlotKind.ONLY
                     slots.append(
-                        await gate.enter(
+                        await queue.enter(
                             version.load_id,
                             version.max_concurrency,
                             what,

@@ -8,7 +8,7 @@ from typing import Any
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext, with_last_words
-from opdispatch_server.daemon.calls.interpreter_gate import QueueLimits
+from opdispatch_server.daemon.calls.interpreter_queue import QueueLimits
 from opdispatch_server.daemon.libraries.settling import LibrarySettling
 from opdispatch_server.daemon.libraries.version import LibraryVersion
 from opdispatch_wire.errors import QueueFullError, RefusedError

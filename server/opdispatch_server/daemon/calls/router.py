@@ -11,12 +11,11 @@ from time import monotonic_ns
 
 from opdispatch.errors import InternalError, OpdispatchError, OperatorNotFoundError
 from opdispatch_server.call_context import MAX_DEPTH, CallContext
-from opdispatch_server.daemon.calls.admission import Admission
 from opdispatch_server.daemon.calls.alone_runs import AloneRuns
 from opdispatch_server.daemon.calls.chosen_line import line_of_choice, put_first
-from opdispatch_server.daemon.calls.daemon_events import add_daemon_events, note_received
 from opdispatch_server.daemon.calls.fast_path import QuickCall, QuickCalls
-from opdispatch_server.daemon.calls.interpreter_gate import Slot
+from opdispatch_server.daemon.calls.interpreter_queue import Slot
+from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.calls.kernel_choice import CallChooser, Choice
 from opdispatch_server.daemon.calls.kernel_runs import (
     KernelRun,
@@ -25,11 +24,12 @@ from opdispatch_server.daemon.calls.kernel_runs import (
     is_refused_as_unfit,
     unfit_error,
 )
+from opdispatch_server.daemon.calls.profile_events import add_daemon_events, note_received
 from opdispatch_server.daemon.calls.program_router import ProgramRouter
 from opdispatch_server.daemon.calls.queue_deadline import queue_deadline
 from opdispatch_server.daemon.calls.recovery import CallRecovery, LibraryAwayError, end_of_patience
-from opdispatch_server.daemon.calls.repeats import Repeats, may_run_twice
 from opdispatch_server.daemon.calls.replica_choice import choose_replica
+from opdispatch_server.daemon.calls.retry import Retries, may_run_twice
 from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes
@@ -64,7 +64,7 @@ class _Progress:
     lost: execution_pb2.LostCall | None = None
     # Its run that ended with the interpreter.
     broken: KernelRun | None = None
-    repeats: Repeats = field(default_factory=Repeats)
+    retries: Retries = field(default_factory=Retries)
     # When it gives up waiting, a time of the loop; None if it has not had to wait.
     patience: float | None = None
 
@@ -77,7 +77,7 @@ class CallRouter:
         operators: OperatorRegistry,
         libraries: LibraryRegistry,
         routes: DirectRoutes,
-        admission: Admission,
+        queues: InterpreterQueues,
         runs: KernelRuns,
         recovery: CallRecovery,
         values: RemoteValueTable,
@@ -90,7 +90,7 @@ class CallRouter:
         self._catalog = libraries.catalog
         self._devices = libraries.devices
         self._routes = routes
-        self._admission = admission
+        self._queues = queues
         self._runs = runs
         self._recovery = recovery
         self._values = values
@@ -98,7 +98,7 @@ class CallRouter:
         self._blame = blame
         self._alone = alone
         self._quick_calls = QuickCalls(
-            operators, self._chooser, self._devices, routes, admission, runs, blame
+            operators, self._chooser, self._devices, routes, queues, runs, blame
         )
         self._draining = False
         self._in_flight = 0
@@ -220,7 +220,7 @@ class CallRouter:
                     refusal,
                 )
             except InterpreterDiedError as error:
-                again = progress.repeats.may_run_again(error, is_harmless=is_harmless)
+                again = progress.retries.may_run_again(error, is_harmless=is_harmless)
                 if not again or not progress.may_wait:
                     if "culprit" in error.facts and choice.writes:
                         error.hint = (
@@ -286,7 +286,7 @@ class CallRouter:
             raise LibraryAwayError(library, str(op.name))
         name, operator = request.operator, str(op.name)
         is_watched = not self._blame.is_quiet and self._blame.is_watched(library.name, operator)
-        is_alone = progress.repeats.was_suspect or (
+        is_alone = progress.retries.was_suspect or (
             is_watched and self._blame.is_apart(library.name)
         )
         choice.name_kernel(request, library.load_id, place)
@@ -379,12 +379,12 @@ class CallRouter:
                     started="no",
                 )
             return None
-        gate = self._admission.gate_of(session)
-        slot = gate.try_enter(library.load_id, library.max_concurrency, operator)
+        queue = self._queues.queue_of(session)
+        slot = queue.try_enter(library.load_id, library.max_concurrency, operator)
         if slot is not None:
             return slot
         async with queue_deadline(operator, context, session, operator=operator):
-            return await gate.enter(
+            return await queue.enter(
                 library.load_id,
                 library.max_concurrency,
                 operator,

@@ -1,11 +1,11 @@
 """Interpreters as the daemon knows them, for as long as they are connected.
 
-connected, session   all of them, and one
+sessions, session    all of them, and one
 lane                 the connection on which it gets calls
-lease_watch,
+heartbeat_lease,
 starvation           how long one may be silent, and whether it could speak
 silence              which of the silent ones are busy, and which are lost
-ends                 how they are ended, and what a process's end means
+termination          how they are ended, and what a process's end means
 totals               what they have counted, those that have gone included
 blame                who has brought one down, and what is held against whom
 """

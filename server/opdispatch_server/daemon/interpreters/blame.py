@@ -1,6 +1,6 @@
 """The daemon's view of deaths, for calls, placement and people.
 
-Drives the policy of ``suspicion`` and ``circuit`` (see Note [Blame]): it gathers what is known of
+Drives the policy of ``suspicion`` and ``circuit_breaker`` (see Note [Blame]): it gathers what is known of
 an end, has it judged once, says so in the log, and has others look again where that changes what
 they may do.
 """
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from opdispatch_server.blame.circuit import Circuit
+from opdispatch_server.blame.circuit_breaker import CircuitBreaker
 from opdispatch_server.blame.flight_record import KERNEL, Flight, Subject
 from opdispatch_server.blame.separation import Separation
 from opdispatch_server.blame.suspicion import NOBODY, Cause, Death, Suspicion, Verdict
@@ -50,7 +50,7 @@ class Blame:
         self._library_of = library_of
         self._on_change = on_change
         self._suspicion = Suspicion()
-        self._circuits: dict[str, Circuit] = {}
+        self._circuits: dict[str, CircuitBreaker] = {}
         # The runs of interpreters that have ended.
         self._past_runs: Counter[Subject] = Counter()
         self.separation = Separation()
@@ -225,8 +225,8 @@ class Blame:
 
     # -- plumbing -------------------------------------------------------------------------------
 
-    def _circuit_of(self, operator: str) -> Circuit:
-        return self._circuits.setdefault(operator, Circuit())
+    def _circuit_of(self, operator: str) -> CircuitBreaker:
+        return self._circuits.setdefault(operator, CircuitBreaker())
 
     def _update(self, died: str = "") -> None:
         now = time.monotonic()

@@ -19,8 +19,8 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_server.blame.flight_record import KERNEL, FlightRecord, Subject
 from opdispatch_server.blame.suspicion import Cause, Verdict
 from opdispatch_server.call_context import CallContext
+from opdispatch_server.daemon.interpreters.heartbeat_lease import Lease
 from opdispatch_server.daemon.interpreters.lane import InterpreterLane
-from opdispatch_server.daemon.interpreters.lease_watch import Lease
 from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.message_limit import internal_message_limit

@@ -7,7 +7,7 @@ load_request                     what a client asks to be loaded, checked
 loading, load_race, placement    bringing one in: in which interpreter, and whose turn it is
 steady_report                    a word now and then, while something takes long
 staging                          imported there, and not published yet
-transaction, batch_comparison,
+publication, batch_comparison,
 followers                        into the registry, all of it or nothing
 operator_registry, kernel_route  the daemon's own dispatcher, with kernels that forward
 direct_routes                    how clients reach interpreters themselves
@@ -16,7 +16,7 @@ interpreter_pools                which interpreters a library may use, and those
 device_holders                   which interpreters can have which devices
 settling                         those that have lost their interpreters
 wait_reasons                     what each waits for, in words
-journaling, restoration          what is on disk, and back from there
+journaling, journal_replay       what is on disk, and back from there
 change_log                       what the log says of them
 memory_given_back                what an unload frees
 """

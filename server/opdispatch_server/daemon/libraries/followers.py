@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.blame.flight_record import Subject
 from opdispatch_server.blame.suspicion import Cause
-from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
 from opdispatch_server.daemon.interpreters.session import InterpreterSession, checked_answer
+from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.libraries.version import LibraryVersion
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_wire.errors import InterpreterDiedError

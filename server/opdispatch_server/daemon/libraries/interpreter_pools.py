@@ -13,8 +13,8 @@ from pathlib import Path
 from opdispatch_server.daemon.environments.build import Report
 from opdispatch_server.daemon.environments.import_source import LibrarySource
 from opdispatch_server.daemon.environments.store import Environment, EnvironmentStore
-from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.libraries.version import LibraryVersion
 from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
 from opdispatch_server.daemon.processes.supervisor import Supervisor

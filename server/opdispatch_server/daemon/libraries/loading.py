@@ -18,7 +18,7 @@ from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPool
 from opdispatch_server.daemon.libraries.journaling import LibraryJournal
 from opdispatch_server.daemon.libraries.load_race import LoadRace, LoadWait
 from opdispatch_server.daemon.libraries.placement import BUSY_PATIENCE, Place, Placement
-from opdispatch_server.daemon.libraries.transaction import LibraryTransaction
+from opdispatch_server.daemon.libraries.publication import LibraryPublication
 from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionState
 from opdispatch_wire.errors import DeadlineExceededError
 
@@ -58,7 +58,7 @@ class LibraryLoading:
     def __init__(
         self,
         catalog: LibraryCatalog,
-        transaction: LibraryTransaction,
+        publication: LibraryPublication,
         placement: Placement,
         pools: InterpreterPools,
         start: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
@@ -71,7 +71,7 @@ class LibraryLoading:
         leaving: Callable[[], list[asyncio.Task[Any]]],
     ) -> None:
         self._catalog = catalog
-        self._transaction = transaction
+        self._publication = publication
         self._placement = placement
         self._pools = pools
         self._start = start
@@ -176,7 +176,7 @@ class LibraryLoading:
     async def _bring_in(self, race: LoadRace, order: LoadOrder, wait: LoadWait) -> LoadOutcome:
         if order.place.interpreter:
             session = self._placement.get(order.place.interpreter)
-            if race.version.is_active and self._transaction.stays_in(race.version, session):
+            if race.version.is_active and self._publication.stays_in(race.version, session):
                 return _already(race.version, session)
         else:
             wait.set(lambda: f"{race.version} from {race.describe_imports() or 'nobody'}")
@@ -194,7 +194,7 @@ class LibraryLoading:
         except BaseException:
             race.end_import()
             raise
-        if race.version.is_active and self._transaction.stays_in(race.version, session):
+        if race.version.is_active and self._publication.stays_in(race.version, session):
             for each in (session, *others):  # another member has imported it here meanwhile
                 self._placement.release(each)
             race.end_import()
@@ -300,11 +300,11 @@ class LibraryLoading:
         wanted: _Wanted,
     ) -> str:
         version = race.version
-        batch = await self._transaction.staging.stage(
+        batch = await self._publication.staging.stage(
             version, session, race.replaced, timeout=self._load_timeout, report=order.report
         )
         # After the first one: what ends its interpreter does not end all of them.
-        staged = await self._transaction.staging.stage_others(
+        staged = await self._publication.staging.stage_others(
             version,
             session,
             others,
@@ -315,11 +315,11 @@ class LibraryLoading:
         async with race.turn:
             replaced = race.replaced
             if not wanted():
-                await self._transaction.staging.abandon(version, session, *staged)
+                await self._publication.staging.abandon(version, session, *staged)
                 raise DeadlineExceededError(f"nobody waits for {version} any more")
             if version.is_active:
                 for each, its in {session: batch, **staged}.items():
-                    await self._transaction.join(version, each, its)
+                    await self._publication.join(version, each, its)
                     log_replica_joined(version, each.name)
                 return "replica"
             version.loaded_by = order.loaded_by
@@ -327,7 +327,7 @@ class LibraryLoading:
             wanted_in = order.interpreters or version.interpreters_wanted
             version.interpreters_wanted = max(wanted_in, order.min_ready)
             too_old: list[LibraryVersion] = []
-            await self._transaction.publish(
+            await self._publication.publish(
                 version,
                 session,
                 batch,

@@ -27,7 +27,7 @@ class OperatorRegistry:
     Note [Two epochs]
         That of the dispatcher passes at the very instant of a publication, in the middle of
         the event loop's steps. ``epoch`` passes when the states of the versions have followed
-        (see LibraryTransaction). What is remembered of the dispatcher alone is of the former, and
+        (see LibraryPublication). What is remembered of the dispatcher alone is of the former, and
         what also follows from the versions is of the latter.
     """
 

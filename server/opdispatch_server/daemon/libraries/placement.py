@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from opdispatch.errors import DeviceError
 from opdispatch_server.blame.separation import Separation
 from opdispatch_server.daemon.event_loop.wake_up import WakeUp
-from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.libraries.device_holders import DeviceHolders
 from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPools
 from opdispatch_server.daemon.libraries.replica import ReplicaState

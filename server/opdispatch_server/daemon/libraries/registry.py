@@ -14,8 +14,8 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_server.daemon.board.health import HealthBoard
 from opdispatch_server.daemon.environments.build import Report
 from opdispatch_server.daemon.interpreters.blame import Blame
-from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.libraries.catalog import LibraryCatalog
 from opdispatch_server.daemon.libraries.change_log import (
     about,
@@ -29,9 +29,9 @@ from opdispatch_server.daemon.libraries.journaling import LibraryJournal
 from opdispatch_server.daemon.libraries.loading import LibraryLoading, LoadOrder, LoadOutcome
 from opdispatch_server.daemon.libraries.memory_given_back import MemoryGivenBack, MemoryMeter
 from opdispatch_server.daemon.libraries.placement import Placement
+from opdispatch_server.daemon.libraries.publication import LibraryPublication
 from opdispatch_server.daemon.libraries.scaling import LibraryReplicas
 from opdispatch_server.daemon.libraries.settling import LibrarySettling
-from opdispatch_server.daemon.libraries.transaction import LibraryTransaction
 from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionState
 from opdispatch_server.daemon.libraries.wait_reasons import LibraryWaits
 from opdispatch_server.daemon.state.journal import Journal
@@ -52,11 +52,11 @@ class LibraryRegistry:
 
     Changes of one name are done one after the other (``LibraryCatalog.line``), those of different
     names at the same time: an import may take as long as it likes, and holds up no other load. An
-    interpreter's death must not wait for imports at all, so it takes the transaction's
-    ``publication`` alone, which is held for moments.
+    interpreter's death must not wait for imports at all, so it takes the publication's
+    ``lock`` alone, which is held for moments.
 
     Locks are taken in this order: a name's line, an interpreter (``Placement.claim``), a race's
-    turn, the transaction's order, its publication.
+    turn, the publication's order, its lock.
 
     ``_drains`` is held while it changes whether an interpreter is noted as drained, from the look
     whether it is there to the last note: the journal's comes first, then the placement's. Nothing
@@ -67,7 +67,7 @@ class LibraryRegistry:
 
     def __init__(
         self,
-        transaction: LibraryTransaction,
+        publication: LibraryPublication,
         sessions: InterpreterSessions,
         pools: InterpreterPools,
         health: HealthBoard,
@@ -76,7 +76,7 @@ class LibraryRegistry:
         journal: Journal,
         blame: Blame,
     ) -> None:
-        self._transaction = transaction
+        self._publication = publication
         self._blame = blame
         self._sessions = sessions
         self._pools = pools
@@ -95,7 +95,7 @@ class LibraryRegistry:
         self._leaving: set[asyncio.Task[Any]] = set()
         self._replicas = LibraryReplicas(
             self.catalog,
-            transaction,
+            publication,
             self.placement,
             pools,
             health,
@@ -109,7 +109,7 @@ class LibraryRegistry:
         )
         self._loading = LibraryLoading(
             self.catalog,
-            transaction,
+            publication,
             self.placement,
             pools,
             self._start,
@@ -123,7 +123,7 @@ class LibraryRegistry:
         self._drains = asyncio.Lock()
         self._stopped = False
         self._waits = LibraryWaits(pools, self.placement)
-        self.settling = LibrarySettling(pools, self.catalog.newest, transaction.publication)
+        self.settling = LibrarySettling(pools, self.catalog.newest, publication.lock)
         sessions.on_joined = self._replicas.interpreter_joined
         sessions.on_left = self._interpreter_left
         pools.on_ended = self._interpreter_ended
@@ -131,7 +131,7 @@ class LibraryRegistry:
     @property
     def publication(self) -> asyncio.Lock:
         """Held while the dispatcher and the state of the libraries change together."""
-        return self._transaction.publication
+        return self._publication.lock
 
     def to_proto(self, version: LibraryVersion) -> registry_pb2.Library:
         """Return a version as clients see it, with what it waits for."""
@@ -143,7 +143,7 @@ class LibraryRegistry:
 
     async def find_disagreements(self) -> list[str]:
         """Return how the registrations of interpreters differ from the daemon's, in words."""
-        return await self._transaction.find_disagreements(self.catalog.all_versions)
+        return await self._publication.find_disagreements(self.catalog.all_versions)
 
     def blame_changed(self) -> None:
         """Other libraries than before do harm: they move."""
@@ -230,8 +230,8 @@ class LibraryRegistry:
                     - set(active.operators if active else ()),
                     f"library {name!r}, which had it, was unloaded",
                 )
-                async with self._transaction.routes.closed(), self._transaction.publication:
-                    await self._transaction.withdraw(gone, VersionState.GONE)
+                async with self._publication.routes.closed(), self._publication.lock:
+                    await self._publication.withdraw(gone, VersionState.GONE)
                 fault_point(FaultPoint.WITHDRAWN)
                 self.catalog.set_versions(name, below)
             await self.settling.announce()
@@ -377,7 +377,7 @@ class LibraryRegistry:
     async def _retire_all_when_idle(self, versions: list[LibraryVersion]) -> None:
         for version in versions:
             await version.wait_idle()
-        await asyncio.gather(*(self._transaction.retire(v, keep=False) for v in versions))
+        await asyncio.gather(*(self._publication.retire(v, keep=False) for v in versions))
         for version in versions:
             version.replicas = []
             self._pools.let_go(version)
@@ -388,7 +388,7 @@ class LibraryRegistry:
         await version.wait_idle()
         # It may have been brought up anew while it was busy, and need no retiring any more.
         if load_id == version.load_id:
-            await self._transaction.retire(version, keep=keep)
+            await self._publication.retire(version, keep=keep)
         if version.state is VersionState.GONE:
             self._pools.let_go(version)
             await asyncio.to_thread(version.let_go)

@@ -18,10 +18,10 @@ from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.libraries.catalog import LibraryCatalog
 from opdispatch_server.daemon.libraries.change_log import about, log_replica_joined, log_restored
 from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPools
+from opdispatch_server.daemon.libraries.journal_replay import restore_in_order
 from opdispatch_server.daemon.libraries.placement import BUSY_PATIENCE, Place, Placement
+from opdispatch_server.daemon.libraries.publication import LibraryPublication, Recording
 from opdispatch_server.daemon.libraries.replica import Replica, ReplicaState
-from opdispatch_server.daemon.libraries.restoration import restore_in_order
-from opdispatch_server.daemon.libraries.transaction import LibraryTransaction, Recording
 from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionState
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_wire.errors import (
@@ -51,7 +51,7 @@ class LibraryReplicas:
     def __init__(
         self,
         catalog: LibraryCatalog,
-        transaction: LibraryTransaction,
+        publication: LibraryPublication,
         placement: Placement,
         pools: InterpreterPools,
         health: HealthBoard,
@@ -65,7 +65,7 @@ class LibraryReplicas:
         give_up: Callable[[LibraryVersion, OpdispatchError], Awaitable[None]],
     ) -> None:
         self._catalog = catalog
-        self._transaction = transaction
+        self._publication = publication
         self._placement = placement
         self._pools = pools
         self._health = health
@@ -87,7 +87,7 @@ class LibraryReplicas:
 
     async def interpreter_joined(self, session: InterpreterSession) -> None:
         """Tell a new interpreter of everything, and give it what lacks one."""
-        await self._transaction.welcome(session, self._catalog.newest)
+        await self._publication.welcome(session, self._catalog.newest)
         ready = fields(Event.INTERPRETER_READY, interpreter=session.name)
         LOG.info("interpreter %s is ready (pid %d)", session.name, session.pid, extra=ready)
         await self._update_readiness()
@@ -97,7 +97,7 @@ class LibraryReplicas:
 
     async def interpreter_left(self, session: InterpreterSession) -> None:
         """A replica takes the place of one that has died; without any, the library waits."""
-        async with self._transaction.publication:
+        async with self._publication.lock:
             lost = []
             for version in self._catalog.all_versions():
                 was_primary = version.interpreter is session
@@ -111,9 +111,9 @@ class LibraryReplicas:
                     LOG.info("%s: %s is the primary now", version, primary, extra=extra)
                 for replica in version.replicas:
                     if not any(r.is_serving for r in version.replicas):
-                        self._transaction.reclaim(replica)
-            await self._transaction.withdraw(lost, VersionState.WAITING)
-            self._transaction.routes.renew()  # those that are known may still name it
+                        self._publication.reclaim(replica)
+            await self._publication.withdraw(lost, VersionState.WAITING)
+            self._publication.routes.renew()  # those that are known may still name it
         level = logging.INFO if session.dismissed else logging.WARNING
         ended = fields(Event.INTERPRETER_ENDED, interpreter=session.name)
         LOG.log(level, "%s", session.death(), extra=ended)
@@ -259,17 +259,17 @@ class LibraryReplicas:
     ) -> None:
         """Load a version that no interpreter holds, in the place of ``replaced``.
 
-        ``recording`` as in LibraryTransaction.publish. Raises as LibraryLoading.load.
+        ``recording`` as in LibraryPublication.publish. Raises as LibraryLoading.load.
         """
         await self._pools.provide_for(version)
         session = await self._placement.claim(
             Place(device=version.device, pool=version.pool), version.name
         )
         try:
-            batch = await self._transaction.staging.stage(
+            batch = await self._publication.staging.stage(
                 version, session, replaced, timeout=self._load_timeout
             )
-            await self._transaction.publish(
+            await self._publication.publish(
                 version,
                 session,
                 batch,
@@ -285,7 +285,7 @@ class LibraryReplicas:
     ) -> None:
         """Publish a kept version in the place of the one above it, in as many interpreters.
 
-        ``recording`` as in LibraryTransaction.publish. Raises as LibraryLoading.load, and then
+        ``recording`` as in LibraryPublication.publish. Raises as LibraryLoading.load, and then
         nothing has changed.
         """
         wanted, version.interpreters_wanted = version.interpreters_wanted, top.interpreters_wanted
@@ -294,7 +294,7 @@ class LibraryReplicas:
             session = await self._placement.claim_holder(version)
             if session is not None:
                 try:
-                    await self._transaction.bring_back(version, session, top, recording)
+                    await self._publication.bring_back(version, session, top, recording)
                     return
                 except LibraryNotFoundError:
                     pass  # its last call has ended meanwhile, and its code has gone with that
@@ -344,7 +344,7 @@ class LibraryReplicas:
         async with version.filling:
             for replica in version.replicas:
                 if self._missing(version) > 0 and self._placement.belongs(version, replica.session):
-                    self._transaction.reclaim(replica)
+                    self._publication.reclaim(replica)
             missing = self._missing(version)
             if missing <= 0 or not version.is_active:
                 return None
@@ -360,13 +360,13 @@ class LibraryReplicas:
         if session is None:
             return None
         try:
-            batch = await self._transaction.staging.stage(
+            batch = await self._publication.staging.stage(
                 version, session, None, timeout=self._load_timeout
             )
             if not version.is_active:  # its last interpreter has died meanwhile
-                await self._transaction.staging.abandon(version, session)
+                await self._publication.staging.abandon(version, session)
                 return None
-            await self._transaction.join(version, session, batch)
+            await self._publication.join(version, session, batch)
         except OpdispatchError as error:
             extra = about(Event.REPLICA_FAILED, version, session.name)
             LOG.warning(
@@ -397,7 +397,7 @@ class LibraryReplicas:
                 replica.is_barred = self._placement.is_apart(
                     version
                 ) and not self._placement.belongs(version, replica.session)
-        self._transaction.routes.renew()
+        self._publication.routes.renew()
         self.fitness_changed()
 
     def fitness_changed(self) -> None:
@@ -426,7 +426,7 @@ class LibraryReplicas:
         """Give a replica no more calls; its code goes when it has finished those it has."""
         if replica.state is not ReplicaState.LEAVING:
             replica.state = ReplicaState.LEAVING
-            self._transaction.routes.renew()
+            self._publication.routes.renew()
             task = self._start(self._demote_when_idle(version, replica, version.load_id))
             self._demotions[task] = replica
             task.add_done_callback(self._demotions.pop)
@@ -441,5 +441,5 @@ class LibraryReplicas:
             and replica in version.replicas
             and version.load_id == load_id
         ):
-            await self._transaction.demote(version, replica)
+            await self._publication.demote(version, replica)
             self._pools.shrink(version.pool, self._catalog.all_versions())

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from opdispatch_server.blame.lock_holder import DUMP_SIGNAL
 from opdispatch_server.daemon.processes.template import ChildProcess, Template, TemplateLostError
 from opdispatch_server.daemon.processes.worker_output import LineProtocol, WorkerOutput
-from opdispatch_server.devices import NO_DEVICE_STATUS
+from opdispatch_server.device_discovery import NO_DEVICE_STATUS
 from opdispatch_server.fork_guard import NO_FORK_SUPPORT
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.process_watch import (

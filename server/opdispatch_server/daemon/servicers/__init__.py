@@ -1,9 +1,10 @@
 """The daemon's answers to clients and interpreters: thin adapters, a request in, a reply out.
 
-execution, registry, interpreters   one for each gRPC service of the wire contract
+execution_service, registry_service,
+interpreter_service                 one for each gRPC service of the wire contract
 local_lanes                         calls of clients and of kernels, over local lanes
-value_leases                        the streams on which clients hold values
-registry_view, registration_waits   what clients see of the registry, and wait for
+hold_values                         the streams on which clients hold values
+registry_view, registration_waiters  what clients see of the registry, and wait for
 library_uploads                     files of libraries that come in chunks
 load_progress                       the steps of a load, as they come
 peer_identity                       who asks

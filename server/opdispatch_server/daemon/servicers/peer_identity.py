@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from opdispatch_wire.peer import CLIENT_KEY, describe_self
+from opdispatch_wire.client_identity import CLIENT_KEY, describe_self
 
 LONGEST = 100
 

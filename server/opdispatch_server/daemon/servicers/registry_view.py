@@ -8,10 +8,10 @@ from collections import Counter
 from opdispatch import Dispatcher, DispatchKey, OperatorHandle, OperatorName, Registration
 from opdispatch.errors import OperatorNotFoundError
 from opdispatch.keys.dispatch_key import to_functionality_key
-from opdispatch_server.daemon.calls.admission import Admission
+from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.interpreters.blame import Blame
-from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
 from opdispatch_server.daemon.libraries.registry import LibraryRegistry
 from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionState
@@ -48,7 +48,7 @@ class RegistryView:
         libraries: LibraryRegistry,
         sessions: InterpreterSessions,
         supervisor: Supervisor,
-        admission: Admission,
+        queues: InterpreterQueues,
         values: RemoteValueTable,
         blame: Blame,
     ) -> None:
@@ -58,7 +58,7 @@ class RegistryView:
         self._placement = libraries.placement
         self._sessions = sessions
         self._supervisor = supervisor
-        self._admission = admission
+        self._queues = queues
         self._values = values
         self._blame = blame
 
@@ -169,7 +169,7 @@ class RegistryView:
 
     def check_queues(self) -> list[str]:
         """Return the violated invariants of queues and values, in words. In the event loop only."""
-        return self._admission.check_invariants() + self._values.check_invariants()
+        return self._queues.check_invariants() + self._values.check_invariants()
 
     def check_invariants(self) -> pb.CheckInvariantsReply:
         """Recompute and compare; the dispatcher first, then libraries against it."""
@@ -219,7 +219,7 @@ class RegistryView:
     def interpreter(self, session: InterpreterSession) -> pb.Interpreter:
         """One interpreter."""
         held = [v for v in self._catalog.all_versions() if v.find_replica(session)]
-        gate = self._admission.find(session)
+        queue = self._queues.find(session)
         kept, kept_bytes = self._values.count_at(session)
         direct = session.heartbeat
         message = pb.Interpreter(
@@ -232,8 +232,8 @@ class RegistryView:
             calls_total=session.calls_total + direct.direct_calls_total,
             python_version=session.python_version,
             devices=session.devices,
-            calls_queued=gate.calls_queued if gate else 0,
-            bytes_queued=gate.bytes_queued if gate else 0,
+            calls_queued=queue.calls_queued if queue else 0,
+            bytes_queued=queue.bytes_queued if queue else 0,
             remote_values=kept,
             remote_bytes=kept_bytes,
             transfers=direct.transfers,

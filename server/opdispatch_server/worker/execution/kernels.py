@@ -45,7 +45,7 @@ from opdispatch_server.worker.execution.raised_errors import (
 )
 from opdispatch_server.worker.execution.result_lengths import check_lengths
 from opdispatch_server.worker.libraries.chosen_kernel import ChosenKernel
-from opdispatch_server.worker.libraries.held import InterpreterLibraries
+from opdispatch_server.worker.libraries.instructions import InterpreterLibraries
 from opdispatch_server.worker.libraries.loaded import LoadedLibrary
 from opdispatch_server.worker.libraries.several_turns import turns_of_all
 from opdispatch_server.worker.libraries.turns import LibraryTurns

@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable
 
 from opdispatch_server.call_context import KERNEL_THREADS, CallContext, deadline_of
 from opdispatch_server.direct_run import ATTENTION, DirectRun
-from opdispatch_server.worker.libraries.held import InterpreterLibraries
+from opdispatch_server.worker.libraries.instructions import InterpreterLibraries
 from opdispatch_server.worker.libraries.queue_space import QueueSpace
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.remote_values import needs_daemon

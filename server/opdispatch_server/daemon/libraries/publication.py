@@ -1,4 +1,4 @@
-"""Bringing one version of a library into the registry: all of it, or nothing.
+"""Publication of one version of a library: all of it, or nothing.
 
     daemon                         interpreter                  other interpreters
     Stage            ->            imports it, publishes nothing
@@ -24,8 +24,8 @@ from itertools import chain
 from types import MappingProxyType
 
 from opdispatch_server.blame.suspicion import Cause, Verdict
-from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
 from opdispatch_server.daemon.interpreters.session import InterpreterSession, checked_answer
+from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.libraries.batch_comparison import check_same_batch
 from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes
 from opdispatch_server.daemon.libraries.followers import (
@@ -56,10 +56,10 @@ Recording = Callable[[], AbstractAsyncContextManager[None]]
 """Has a change in the journal while it is made; undone if it fails."""
 
 
-class LibraryTransaction:
+class LibraryPublication:
     """The steps that the registry takes with interpreters, one version at a time.
 
-    ``publication`` is held whenever the daemon's dispatcher and the state of versions change,
+    ``lock`` is held whenever the daemon's dispatcher and the state of versions change,
     so that the two always agree. ``_order`` is held, outside of it, from the check of a batch to
     its publication and the posting of what follows from that: what was checked is what is
     published, and every interpreter hears of publications in their order. No code of users
@@ -75,7 +75,7 @@ class LibraryTransaction:
         kill_interpreter: StopInterpreter,
         judge: Callable[[InterpreterSession], Verdict],
     ) -> None:
-        self.publication = asyncio.Lock()
+        self.lock = asyncio.Lock()
         self.routes = routes
         self._order = asyncio.Lock()
         self._operators = operators
@@ -103,7 +103,7 @@ class LibraryTransaction:
         ``others`` have staged the same, and are replicas from the moment of publication on.
         ``still_wanted`` is asked before that; ``recording`` is entered once every check has
         passed, and left when it is published; ``on_published`` is called with it, while
-        ``publication`` is held. ``published_after`` says, for a version that comes back, which
+        ``lock`` is held. ``published_after`` says, for a version that comes back, which
         ones its kernels belong below. Raises the RegistrationError of a registration that does not
         fit, DeadlineExceededError, LibraryLoadError, JournalError, or InterpreterDiedError.
         """
@@ -361,7 +361,7 @@ class LibraryTransaction:
                 checked_answer(await self._followers.unless_busy(version, session, posted, undo))
             others = await self._commit_others(version, others, instruction)
             fault_point(FaultPoint.INTERPRETER_COMMITTED)
-            async with self.routes.closed(), self.publication:
+            async with self.routes.closed(), self.lock:
                 if not session.alive:
                     raise session.death(f"loading {version}")
                 old = replaced.handles if replaced else ()

@@ -1,4 +1,4 @@
-"""Admission to one interpreter: which calls run, which wait, and which are refused.
+"""InterpreterQueues to one interpreter: which calls run, which wait, and which are refused.
 
 Note [Calls that are sent ahead]
     Between the end of one call and the start of the next lies a round trip to the daemon. Of
@@ -60,12 +60,12 @@ class SlotKind(enum.Enum):
 class Slot:
     """The right to run one call. Its holder releases it, once, when the kernel has ended."""
 
-    __slots__ = ("_gate", "_lane", "began", "is_ahead", "kind")
+    __slots__ = ("_lane", "_queue", "began", "is_ahead", "kind")
 
     def __init__(
-        self, gate: InterpreterGate, lane: _Lane, kind: SlotKind, *, is_ahead: bool
+        self, queue: InterpreterQueue, lane: _Lane, kind: SlotKind, *, is_ahead: bool
     ) -> None:
-        self._gate = gate
+        self._queue = queue
         self._lane = lane
         self.kind = kind
         self.is_ahead = is_ahead
@@ -74,7 +74,7 @@ class Slot:
 
     def release(self) -> None:
         """Let the next one run."""
-        self._gate._release(self._lane, self)
+        self._queue._release(self._lane, self)
 
 
 class _Waiter:
@@ -121,7 +121,7 @@ class _Lane:
         return self.seconds < QUICK
 
 
-class InterpreterGate:
+class InterpreterQueue:
     """The queue of one interpreter. Belongs to the event loop; no method but ``enter`` waits.
 
     Within a library calls start in the order in which they came, but for programs that have a

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.calls.router import CallRouter
-from opdispatch_server.daemon.servicers.value_leases import ValueLeases
+from opdispatch_server.daemon.servicers.hold_values import ValueLeases
 from opdispatch_server.serving.call_stream import CallStream
 from opdispatch_server.serving.status_answers import Context, StatusError, answers
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message

@@ -1,4 +1,4 @@
-"""The restoration of libraries from the journal when the daemon starts.
+"""Replay the journal when the daemon starts: load the libraries that it names.
 
 Note [The order of restoration]
     For one slot, the kernel that was published last wins, and overloads of one name are tried in

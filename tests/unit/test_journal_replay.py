@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from opdispatch_server.daemon.environments.import_source import LibrarySource
-from opdispatch_server.daemon.libraries.restoration import find_related, restore_in_order
+from opdispatch_server.daemon.libraries.journal_replay import find_related, restore_in_order
 from opdispatch_server.daemon.libraries.version import LibraryVersion
 
 

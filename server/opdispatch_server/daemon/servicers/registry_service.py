@@ -22,7 +22,7 @@ from opdispatch_server.daemon.libraries.registry import LibraryRegistry
 from opdispatch_server.daemon.servicers.library_uploads import LibraryUploads
 from opdispatch_server.daemon.servicers.load_progress import in_steps
 from opdispatch_server.daemon.servicers.peer_identity import identity_of, who_asks
-from opdispatch_server.daemon.servicers.registration_waits import RegistrationWaits
+from opdispatch_server.daemon.servicers.registration_waiters import RegistrationWaiters
 from opdispatch_server.daemon.servicers.registry_view import RegistryView
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.library_code.library_store import LibraryStore
@@ -56,7 +56,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         operators: OperatorRegistry,
         libraries: LibraryRegistry,
         view: RegistryView,
-        waits: RegistrationWaits,
+        waits: RegistrationWaiters,
         revive: Callable[[str], bool],
         store: LibraryStore,
     ) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from opdispatch_server.daemon.interpreters.lease_watch import AttentiveClock, Lease, LeaseWatch
+from opdispatch_server.daemon.interpreters.heartbeat_lease import AttentiveClock, Lease, LeaseWatch
 from opdispatch_server.daemon.interpreters.starvation import StarvationWatch
 from tests.waits import LONGEST_WAIT
 

@@ -13,13 +13,13 @@ import grpc
 from opdispatch_server.blame.flight_record import FlightRecord
 from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.daemon.calls.kernel_runs import RUN_BYTES, KernelRuns
-from opdispatch_server.daemon.interpreters.connected import InterpreterSessions
-from opdispatch_server.daemon.interpreters.lease_watch import LeaseWatch
+from opdispatch_server.daemon.interpreters.heartbeat_lease import LeaseWatch
 from opdispatch_server.daemon.interpreters.session import (
     UNEXPLAINED,
     InterpreterSession,
     SessionContext,
 )
+from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.interpreters.starvation import StarvationWatch
 from opdispatch_server.daemon.interpreters.totals import InterpreterTotals
 from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool

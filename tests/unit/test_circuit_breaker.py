@@ -5,17 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdispatch_server.blame.circuit import LONGEST_PAUSE, PROBE_PATIENCE, Circuit
+from opdispatch_server.blame.circuit_breaker import LONGEST_PAUSE, PROBE_PATIENCE, CircuitBreaker
 
 
 def test_one_death_does_not_open_a_circuit():
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     circuit.note_death(0.0)
     assert [circuit.try_pass(0.0) for _ in range(3)] == [0.0, 0.0, 0.0]
 
 
 def test_circuit_opens_for_a_time_that_doubles():
-    circuit, now, pauses = Circuit(), 0.0, []
+    circuit, now, pauses = CircuitBreaker(), 0.0, []
     circuit.note_death(now)
     for _ in range(9):
         circuit.note_death(now)
@@ -26,7 +26,7 @@ def test_circuit_opens_for_a_time_that_doubles():
 
 
 def test_one_probe_is_let_through_and_closes_the_circuit_if_it_goes_well():
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     circuit.note_death(0.0)
     circuit.note_death(0.0)
     assert circuit.try_pass(0.5) == 0.5
@@ -37,7 +37,7 @@ def test_one_probe_is_let_through_and_closes_the_circuit_if_it_goes_well():
 
 
 def test_probe_that_comes_to_nothing_makes_room_for_another_one():
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     circuit.note_death(0.0)
     circuit.note_death(0.0)
     assert circuit.try_pass(1.0) == 0.0
@@ -51,7 +51,7 @@ def test_probe_that_comes_to_nothing_makes_room_for_another_one():
     st.lists(st.tuples(st.sampled_from(["death", "success", "nothing", "call"]), st.floats(0, 99)))
 )
 def test_no_call_is_ever_refused_for_longer_than_the_limit(story):
-    circuit, now = Circuit(), 0.0
+    circuit, now = CircuitBreaker(), 0.0
     for what, pause in story:
         now += pause
         if what == "death":

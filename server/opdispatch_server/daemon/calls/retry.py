@@ -18,7 +18,7 @@ DEATHS_OF_OTHERS = 10
 
 
 @dataclass(slots=True)
-class Repeats:
+class Retries:
     """The runs of one call so far."""
 
     deaths: int = 0

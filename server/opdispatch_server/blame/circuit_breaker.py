@@ -17,7 +17,7 @@ PROBE_PATIENCE = 30.0
 
 
 @dataclass(slots=True)
-class Circuit:
+class CircuitBreaker:
     """Of one operator. ``now`` is a time in seconds, of any clock that grows."""
 
     deaths: int = 0

@@ -44,7 +44,7 @@ class Awaited(NamedTuple):
         return f"a {self.key} kernel of {self.operator}"
 
 
-class RegistrationWaits:
+class RegistrationWaiters:
     """All clients that wait. Belongs to the event loop; only ``_published`` is called elsewhere.
 
     Guards      ``publication`` is held while waiters look, so that they see the dispatcher and
