@@ -9,7 +9,7 @@ view_nodes           the history of views that are written to
 hooks                functions that see gradients on the way
 to_copy              a tensor's way to another device
 remote_history       tensors whose history another process has
-saved_tensor         tensors that are saved for the backward pass, and are checked when they are used
+saved_tensor         tensors saved for the backward pass, which are checked when they are used
 context              what users' functions keep
 function             steps of the graph that are written by hand
 function_node        what they leave behind

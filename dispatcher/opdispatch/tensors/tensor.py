@@ -124,7 +124,7 @@ class Tensor(
     """
 
     def __init_subclass__(cls, *, is_below: bool = False, **options: Any) -> None:
-        """Set the key Python on the tensors of a user's class (``functionalities/python_fallback.py``).
+        """Set the key Python on tensors of a user's class (``functionalities/python_fallback.py``).
 
         ``is_below`` is for classes whose tensors kernels get as they are.
         """

@@ -47,12 +47,12 @@ from opdispatch_server.daemon.libraries.publication import LibraryPublication
 from opdispatch_server.daemon.libraries.registry import LibraryRegistry
 from opdispatch_server.daemon.processes.supervisor import Supervisor, WorkerCommand
 from opdispatch_server.daemon.processes.worker_commands import InterpreterEntry, WorkerCommands
-from opdispatch_server.daemon.servicers.execution_service import ExecutionServicer
+from opdispatch_server.daemon.servicers.execution import ExecutionServicer
 from opdispatch_server.daemon.servicers.hold_values import ValueLeases
-from opdispatch_server.daemon.servicers.interpreter_service import InterpreterServicer
+from opdispatch_server.daemon.servicers.interpreters import InterpreterServicer
 from opdispatch_server.daemon.servicers.local_lanes import CallLanes
 from opdispatch_server.daemon.servicers.registration_waiters import RegistrationWaiters
-from opdispatch_server.daemon.servicers.registry_service import DaemonFacts, RegistryServicer
+from opdispatch_server.daemon.servicers.registry import DaemonFacts, RegistryServicer
 from opdispatch_server.daemon.servicers.registry_view import RegistryView
 from opdispatch_server.daemon.state.folder import libraries_in
 from opdispatch_server.daemon.state.journal import Journal

@@ -1,6 +1,6 @@
 """The daemon's view of deaths, for calls, placement and people.
 
-Drives the policy of ``suspicion`` and ``circuit_breaker`` (see Note [Blame]): it gathers what is known of
+Drives the policy of ``suspicion`` and ``circuit_breaker``, see Note [Blame]: gathers the facts of
 an end, has it judged once, says so in the log, and has others look again where that changes what
 they may do.
 """

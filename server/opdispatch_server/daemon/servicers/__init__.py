@@ -1,7 +1,6 @@
 """The daemon's answers to clients and interpreters: thin adapters, a request in, a reply out.
 
-execution_service, registry_service,
-interpreter_service                 one for each gRPC service of the wire contract
+execution, registry, interpreters   one for each gRPC service of the wire contract
 local_lanes                         calls of clients and of kernels, over local lanes
 hold_values                         the streams on which clients hold values
 registry_view, registration_waiters  what clients see of the registry, and wait for
