@@ -27,9 +27,9 @@ PHRASES = {
     "an asyncio session": "a blocking session",
     "The asyncio session": "The blocking session",
     "in an ``with``": "in a ``with``",
-    "a function, which does not wait for them, run as": "a function run as",
+    ", which does not wait for its calls, to run them as": " to run its calls as",
     "\n\n        The result is a coroutine function.": "",
-    "A coroutine function that runs": "A function that runs",
+    "a coroutine function that runs": "a function that runs",
 }
 """Texts about tasks and event loops, once the keywords in them are gone, and what replaces them."""
 

@@ -20,7 +20,7 @@ OUTPUT = PROTO / "opdispatch_wire" / "v1"
 
 
 def digest_sources() -> str:
-    """The SHA-256 over every ``.proto`` file, name and text, in order of name."""
+    """Return the SHA-256 over every ``.proto`` file, name and text, in order of name."""
     digest = hashlib.sha256()
     for path in sorted(SOURCES.glob("*.proto")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")

@@ -1,4 +1,4 @@
-"""What calls may have otherwise than their session: see ``Session.with_options``."""
+"""Options of calls that differ from their session's: see ``Session.with_options``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CallOptions:
         timeout: float | None = None,
         on_progress: OnTransfer | None = None,
     ) -> CallOptions:
-        """These, with others in the place of some. Raises ArgumentError."""
+        """Return these options with some replaced. Raises ArgumentError."""
         given = CallOptions.checked(
             retry=retry,
             remote=self.remote if remote is None else remote,

@@ -1,4 +1,4 @@
-"""What a call has in common with others that the daemon sends the same way."""
+"""The shape of a call, common to calls that the daemon routes the same way."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class _UnknownKindError(Exception):
 
 
 def call_shape(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable | None:
-    """Equal for calls for which the daemon chooses the same overload and the same kernel, and that
-    the same interpreters can run.
+    """Return a key that is equal for calls for which the daemon chooses the same overload and
+    kernel, and that the same interpreters can run.
 
     That is, calls of one operator with arguments of the same kinds, and tensors of the same
     dispatch keys and on the same devices, whatever the elements, shapes and dtypes, but for arrays

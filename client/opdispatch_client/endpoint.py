@@ -58,7 +58,7 @@ class Endpoint:
     direct: bool = True
     """Whether calls go directly to interpreters, where they can."""
     process: int = field(default_factory=os.getpid)
-    """Who opens the session. See Note [Sessions in forked children]."""
+    """Process that opens the session. See Note [Sessions in forked children]."""
 
     @property
     def options(self) -> list[tuple[str, int]]:
@@ -76,17 +76,17 @@ class Endpoint:
         return isinstance(parse_address(self.address), TcpAddress)
 
     def target_at(self, port: int) -> str:
-        """Another port of its host, as gRPC takes it; where it ``has_ports``."""
+        """Return another port of its host in gRPC's form; where it ``has_ports``."""
         address = parse_address(self.address)
         assert isinstance(address, TcpAddress)
         return TcpAddress(address.host, port).target
 
     def message_limit(self, info: ServerInfo) -> int:
-        """The smaller of both sides' message limits, in bytes."""
+        """Return the smaller of both sides' message limits, in bytes."""
         return min(self.max_message_bytes, info.max_message_bytes or MAX_MESSAGE_BYTES_HIGHEST)
 
     def unanswered_error(self) -> DaemonUnavailableError:
-        """The error for a handshake that took too long."""
+        """Return the error for a handshake that took too long."""
         return DaemonUnavailableError(
             f"no daemon answers at {self.address} within {self.handshake_timeout:g} s",
             hint="start one with `opdispatch serve`",
@@ -94,7 +94,10 @@ class Endpoint:
         )
 
     def why_no_lane(self, path: str) -> str:
-        """Why calls cannot take the local lane at ``path``; empty if nothing speaks against it."""
+        """Return the reason why calls cannot take the local lane at ``path``.
+
+        Empty if there is none.
+        """
         if not path:
             return "the daemon has none"
         if not lane_socket.is_socket(path):
@@ -104,7 +107,7 @@ class Endpoint:
         return ""
 
     def no_lane_error(self, why: str) -> DaemonUnavailableError:
-        """The error for a session that insists on a local lane."""
+        """Return the error for a session that insists on a local lane."""
         return DaemonUnavailableError(
             f"there is no local lane to the daemon at {self.address}: {why}",
             hint='leave `lane` out, or say "grpc"',
@@ -112,7 +115,7 @@ class Endpoint:
         )
 
     def no_stream_error(self, why: str) -> DaemonUnavailableError:
-        """The error for a session that insists on a stream of calls."""
+        """Return the error for a session that insists on a stream of calls."""
         return DaemonUnavailableError(
             f"there is no stream of calls to the daemon at {self.address}: {why}",
             hint='leave `lane` out, or say "grpc"',
@@ -130,7 +133,7 @@ class Endpoint:
             raise self.closed_error()
 
     def closed_error(self) -> DaemonUnavailableError:
-        """The error for a request after ``close``, or in a child of the session's process."""
+        """Return the error for a request after ``close``, or in a child of its process."""
         if not self.is_of_this_process:
             return DaemonUnavailableError(
                 f"the session with {self.address} is of process {self.process}, which this one was "

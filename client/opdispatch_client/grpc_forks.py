@@ -29,7 +29,10 @@ class GrpcForks:
         os.register_at_fork(after_in_child=self._keep_channels)
 
     def note_use(self, address: str, *, asyncio: bool) -> None:
-        """For a session with ``address``. Raises DaemonUnavailableError if it cannot work here."""
+        """Record a session with ``address``.
+
+        Raises DaemonUnavailableError if it cannot work here.
+        """
         process = os.getpid()
         if why := self.explain_child():
             raise DaemonUnavailableError(
@@ -42,7 +45,7 @@ class GrpcForks:
         self._by_asyncio = self._by_asyncio or asyncio
 
     def note_channel(self, channel: object) -> None:
-        """For each channel of asyncio."""
+        """Record a channel of asyncio."""
         self._channels.add(channel)
 
     def _keep_channels(self) -> None:
@@ -50,8 +53,9 @@ class GrpcForks:
         self._channels_of_parents.extend(self._channels)
 
     def explain_child(self) -> str:
-        """Describe what the parent process did that keeps gRPC from working here; empty if it
-        works.
+        """Describe what the parent process did that keeps gRPC from working here.
+
+        Empty if it works.
         """
         if self._process in (None, os.getpid()):
             return ""

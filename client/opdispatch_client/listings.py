@@ -1,4 +1,4 @@
-"""What the daemon tells about itself: frozen values, one ``x_from_proto`` for each.
+"""State of the daemon as clients see it: frozen values, one ``x_from_proto`` for each.
 
 Times are aware datetimes in UTC. Lists keep the order in which the daemon sent them.
 """
@@ -71,15 +71,15 @@ class Library:
     isolated: bool
     """Whether it has interpreters of its own."""
     requirements: tuple[str, ...]
-    """What its interpreters' environment was made for."""
+    """Requirements of its interpreters' environment."""
     python: str
     """The Python of the existing environment that its interpreters run in."""
     kernel_errors: int
     """How many calls of this version its kernels have failed."""
     trouble: str
-    """What it has done to interpreters lately, and what follows from that; empty: nothing."""
+    """Recent harm to interpreters, and its consequences; empty if there is none."""
     waiting_for: str
-    """What it waits for, in words, if it is in fewer interpreters than it should be."""
+    """Reason why it is in fewer interpreters than it should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class LoadedLibrary(Library):
     already_loaded: bool
     """The same content was loaded under that name before, so nothing has changed."""
     role: str
-    """What the interpreter is that was named, or that has imported it for this load: "primary"
+    """Role of the interpreter that was named, or that has imported it for this load: "primary"
     if its registrations were published, "replica" if they were verified to be the published
     ones; empty if there is no such interpreter."""
 
@@ -140,7 +140,7 @@ class Interpreter:
     heartbeat_age: float | None
     """Seconds since it was last heard of; None if it sends no heartbeats."""
     last_lines: tuple[str, ...]
-    """What it has printed last; of one that the daemon started."""
+    """Last lines that it has printed; of one that the daemon started."""
     trouble: str
     """Why it is quarantined, busy or unfit; empty if it is not."""
     calls_queued: int
@@ -151,9 +151,9 @@ class Interpreter:
     """Those that it keeps for clients."""
     remote_bytes: int
     transfers: dict[str, DeviceTransfers]
-    """What it has copied to its devices and from them, by device, as of its last heartbeat."""
+    """Copies to its devices and from them, by device, as of its last heartbeat."""
     reserved_for: str
-    """What it takes libraries of: "library NAME" or "environment KEY"; empty: any."""
+    """Libraries that it takes: those of "library NAME" or "environment KEY"; empty means any."""
     kernel_errors: int
     """How many calls kernels have failed there since it is connected."""
     busy_operators: tuple[str, ...] = ()
@@ -225,24 +225,24 @@ class TraceLine:
     """The process that the kernel ran in; empty for the daemon's own choice."""
 
     def __str__(self) -> str:
-        """The line as PyTorch prints it, then the kernel and its reason."""
+        """Return the line as PyTorch prints it, then the kernel and its reason."""
         place = " ".join(filter(None, (self.reason, self.kernel, self.interpreter)))
         head = f"{' ' * self.depth} [{self.kind}] op=[{self.operator}], key=[{self.key}]"
         return f"{head} ({place})" if place else head
 
 
 def server_info_from_proto(msg: registry_pb2.GetServerInfoReply) -> ServerInfo:
-    """The value that the message carries."""
+    """Decode the message."""
     return _read(ServerInfo, msg)
 
 
 def library_from_proto(msg: registry_pb2.Library) -> Library:
-    """The value that the message carries."""
+    """Decode the message."""
     return _read(Library, msg, **_fields_of_library(msg))
 
 
 def unloaded_library_from_proto(msg: registry_pb2.UnloadLibraryReply) -> UnloadedLibrary:
-    """The value that the message carries."""
+    """Decode the message."""
     from opdispatch_wire.v1 import registry_pb2  # listings are imported without gRPC
 
     exact = msg.memory_measure == registry_pb2.MEMORY_MEASURE_ENDED_INTERPRETERS
@@ -255,7 +255,7 @@ def unloaded_library_from_proto(msg: registry_pb2.UnloadLibraryReply) -> Unloade
 
 
 def loaded_library_from_proto(msg: registry_pb2.LoadLibraryReply) -> LoadedLibrary:
-    """The value that the message carries."""
+    """Decode the message."""
     others = _fields_of_library(msg.library)
     return _read(
         LoadedLibrary, msg.library, **others, already_loaded=msg.already_loaded, role=msg.role
@@ -263,12 +263,12 @@ def loaded_library_from_proto(msg: registry_pb2.LoadLibraryReply) -> LoadedLibra
 
 
 def rolled_back_from_proto(msg: registry_pb2.RollbackLibraryReply) -> RolledBack:
-    """The value that the message carries."""
+    """Decode the message."""
     return RolledBack(library_from_proto(msg.active), library_from_proto(msg.replaced))
 
 
 def interpreter_from_proto(msg: registry_pb2.Interpreter) -> Interpreter:
-    """The value that the message carries."""
+    """Decode the message."""
     from opdispatch.arrays import DeviceTransfers  # the command line starts without it
 
     has_heartbeat = msg.HasField("heartbeat_age_seconds")
@@ -285,19 +285,19 @@ def interpreter_from_proto(msg: registry_pb2.Interpreter) -> Interpreter:
 
 
 def operator_summary_from_proto(msg: registry_pb2.OperatorSummary) -> OperatorSummary:
-    """The value that the message carries."""
+    """Decode the message."""
     return _read(OperatorSummary, msg)
 
 
 def kernel_summary_from_proto(msg: registry_pb2.KernelSummary) -> KernelSummary:
-    """The value that the message carries."""
+    """Decode the message."""
     return _read(KernelSummary, msg)
 
 
 def operator_description_from_proto(
     msg: registry_pb2.DescribeOperatorReply,
 ) -> OperatorDescription:
-    """The value that the message carries."""
+    """Decode the message."""
     return _read(
         OperatorDescription,
         msg.summary,
@@ -309,12 +309,12 @@ def operator_description_from_proto(
 
 
 def table_row_from_proto(msg: registry_pb2.TableRow) -> TableRow:
-    """The value that the message carries."""
+    """Decode the message."""
     return _read(TableRow, msg)
 
 
 def trace_line_from_proto(msg: execution_pb2.TraceLine) -> TraceLine:
-    """The value that the message carries."""
+    """Decode the message."""
     return _read(TraceLine, msg)
 
 

@@ -16,7 +16,10 @@ IN_FLIGHT_DEFAULT = 64
 
 
 def check_in_flight(in_flight: int) -> int:
-    """As many as can be counted. Raises ValueError unless it is 1 or more, and ArgumentError."""
+    """Return the given count of calls in flight.
+
+    Raises ValueError unless it is 1 or more, and ArgumentError.
+    """
     in_flight = check_int(in_flight, "in_flight")
     if in_flight < 1:
         raise ValueError(f"in_flight is {in_flight}; expected 1 or more")
@@ -24,7 +27,7 @@ def check_in_flight(in_flight: int) -> int:
 
 
 def arguments_of_calls(list_of_args: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
-    """The arguments of one call after the other.
+    """Iterate over the arguments of one call after the other.
 
     Raises ArgumentError, at once for what has no items, and in its place for one that has none.
     """

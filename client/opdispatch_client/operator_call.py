@@ -34,13 +34,16 @@ class Call(Protocol):
         """See ``call_shape``; None if the call has to go through the daemon."""
 
     def encode(self, memory: CallerTensorMemory | None = None) -> execution_pb2.CallRequest:
-        """The request, large tensors in ``memory``. Raises WireError for what cannot be sent."""
+        """Return the request, large tensors in ``memory``.
+
+        Raises WireError for what cannot be sent.
+        """
 
     def read(self, reply: execution_pb2.CallReply, memory: CallerTensorMemory | None = None) -> Any:
         """Return the call's result; ``memory`` is that of the request. Raises the reply's error."""
 
     def close(self) -> None:
-        """The call is over, read or not. Idempotent."""
+        """Close the call, read or not. Idempotent."""
 
 
 class OperatorCall:
@@ -48,8 +51,8 @@ class OperatorCall:
 
     ``retry`` is whether it may run again when its interpreter dies. With ``trace``, the result
     is a pair: the result itself, and the kernels visited. With ``keep``, tensors among the results
-    stay where they are, and ``make`` makes what stands for one. ``on_progress`` is told how far
-    its large tensors have got, where they go in chunks. ``deadline`` is when its caller waits no
+    stay where they are, and ``make`` makes what stands for one. ``on_progress`` is called as
+    its large tensors proceed, where they go in chunks. ``deadline`` is when its caller waits no
     more, by ``time.monotonic``; None: as the session says.
     """
 
@@ -107,7 +110,10 @@ class OperatorCall:
         return call_shape(self.operator, self.args, self._kwargs)
 
     def encode(self, memory: CallerTensorMemory | None = None) -> execution_pb2.CallRequest:
-        """The request, large tensors in ``memory``. Raises WireError for what cannot be sent."""
+        """Return the request, large tensors in ``memory``.
+
+        Raises WireError for what cannot be sent.
+        """
         self._span = CallSpan.begin(self.operator)
         request = call_request(
             self.operator, self.args, self._kwargs, trace=self._trace, memory=memory
@@ -132,6 +138,6 @@ class OperatorCall:
         return result, [listings.trace_line_from_proto(line) for line in reply.trace]
 
     def close(self) -> None:
-        """The call is over, read or not. Idempotent."""
+        """Close the call, read or not. Idempotent."""
         if self._span is not None:
             self._span.end(None)

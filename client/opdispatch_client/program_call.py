@@ -51,7 +51,10 @@ class ProgramCall:
         self._span: CallSpan | None = None
 
     def encode(self, memory: CallerTensorMemory | None = None) -> execution_pb2.CallRequest:
-        """The request, large inputs in ``memory``. Raises WireError, RemoteValueGoneError."""
+        """Return the request, large inputs in ``memory``.
+
+        Raises WireError, RemoteValueGoneError.
+        """
         self._span = CallSpan.begin(self.what)
         request = execution_pb2.CallRequest(program=self._data, keep=self._keep)
         for i, value in enumerate(self._inputs):
@@ -66,7 +69,7 @@ class ProgramCall:
     def read(
         self, reply: execution_pb2.CallReply, memory: CallerTensorMemory | None = None
     ) -> list[Any]:
-        """The outputs; ``memory`` is that of the request. Raises the reply's error."""
+        """Return the outputs; ``memory`` is that of the request. Raises the reply's error."""
         if self._span is not None:
             self._span.end(reply)
         returns = returns_of_reply(reply, self._inputs, {}, memory, self._make)
@@ -80,7 +83,7 @@ class ProgramCall:
         return returns
 
     def close(self) -> None:
-        """The call is over, read or not. Idempotent."""
+        """Close the call, read or not. Idempotent."""
         if self._span is not None:
             self._span.end(None)
 
@@ -102,19 +105,25 @@ def move(
     retry: bool = True,
     deadline: float | None = None,
 ) -> ProgramCall:
-    """A remote tensor on ``keep.device``: a list of one. Raises RemoteValueGoneError."""
+    """Return the call that moves a remote tensor to ``keep.device``: a list of one.
+
+    Raises RemoteValueGoneError.
+    """
     what = "the move of a remote tensor"
     return ProgramCall(_PUT, what, [tensor], make, keep=keep, retry=retry, deadline=deadline)
 
 
 def fetch(tensor: Any, deadline: float | None = None) -> ProgramCall:
-    """The elements of a remote tensor: a list of one array. Raises RemoteValueGoneError."""
+    """Return the call that fetches the elements of a remote tensor: a list of one array.
+
+    Raises RemoteValueGoneError.
+    """
     what = "the request for a remote tensor"
     return ProgramCall(_FETCH, what, [tensor], None, deadline=deadline)
 
 
 def _transfer(*, keep: bool) -> bytes:
-    """A program without steps: its input comes back, or stays."""
+    """Return a program without steps: its input comes back, or stays."""
     program = remote_pb2.Program()
     output = program.outputs.add(keep=keep, host=not keep)
     output.what.input = 0

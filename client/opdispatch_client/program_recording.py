@@ -52,7 +52,7 @@ class Placeholder:
         self._items = items
 
     def write_to(self, message: values_pb2.Reference) -> None:
-        """Say what it is."""
+        """Write its reference to a message."""
         if self._source == "step":
             message.step = self._number
         else:
@@ -86,7 +86,7 @@ class Placeholder:
         )
 
     def to_device(self, device: str, /, *, stream: Any = None) -> NoReturn:
-        """``to``, by the array API standard's name."""
+        """Call ``to`` by the array API standard's name."""
         self.to(device)
 
     def __opdispatch_fill_value__(self, message: values_pb2.Value, at: str) -> None:
@@ -162,7 +162,7 @@ class Recording:
         return RemoteOps(self.call)
 
     def new_input(self, value: Any) -> Placeholder:
-        """A placeholder for a value that is given to the program when it is sent."""
+        """Return a placeholder for a value that is given to the program when it is sent."""
         self.inputs.append(value)
         return Placeholder(self, "input", len(self.inputs) - 1)
 
@@ -193,7 +193,7 @@ class Recording:
             fill_value(message, value, at=at)
 
     def _argument(self, value: Any) -> Any:
-        """The value, with placeholders of this program for tensors."""
+        """Return the value, with placeholders of this program for tensors."""
         if isinstance(value, Placeholder):
             if value.recording is not self:
                 raise ArgumentError(f"{value!r} is of another program")
@@ -211,12 +211,12 @@ class Recording:
 
 
 def is_remote_or_tensor(value: Any) -> bool:
-    """Whether a value is an input of a program, and no constant in it."""
+    """Return whether a value is an input of a program, and no constant in it."""
     return isinstance(value, RemoteValue) or is_tensor(value)
 
 
 def find_recording(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Recording | None:
-    """Whose placeholders are among the arguments of a call, or in lists among them.
+    """Return the recording whose placeholders are among the arguments of a call, or in their lists.
 
     None for what nests too deep to be sent.
     """

@@ -46,7 +46,7 @@ class WithOptions(Protocol[Result]):
         timeout: float | None = None,
         on_progress: OnTransfer | None = None,
     ) -> Calls[Result]:
-        """``call`` and ``ops`` with these choices, where they are not None."""
+        """Return ``call`` and ``ops`` with these options, where they are not None."""
 
 
 class Calls(Generic[Result]):
@@ -154,7 +154,7 @@ class RemoteOperator(Generic[Result]):
         timeout: float | None = None,
         on_progress: OnTransfer | None = None,
     ) -> RemoteOperator[Result]:
-        """The same operator, called with other choices: see ``Session.with_options``.
+        """Return the same operator, called with other options: see ``Session.with_options``.
 
         Those that are None stay as they are. (An overload of this name is called by
         ``session.call``.)
@@ -268,6 +268,6 @@ def _no_trace(operator: str, /, *args: object, **kwargs: object) -> NoReturn:
 
 
 def _refuse_special(owner: object, name: str) -> None:
-    """Python's own protocols ask for such names; they must not become operators."""
+    """Raise AttributeError for names of Python's protocols; they must not become operators."""
     if name.startswith("__") and name.endswith("__"):
         raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")

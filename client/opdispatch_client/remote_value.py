@@ -93,7 +93,10 @@ class RemoteValue:
         return not self._finalizer.alive
 
     def _is_on(self, device: Any) -> bool:
-        """Whether it is there. Raises DeviceError for what is no text, or none at all."""
+        """Return whether the value is on that device.
+
+        Raises DeviceError for what is no text, or none at all.
+        """
         try:
             kind, number = split_device(device)
         except DeviceError:
@@ -104,7 +107,7 @@ class RemoteValue:
         return kind == here and (kind == "cpu" or number in (None, place))
 
     def close(self) -> None:
-        """Let go of the value. Idempotent; using it afterwards raises RemoteValueGoneError."""
+        """Release the value. Idempotent; using it afterwards raises RemoteValueGoneError."""
         self._finalizer()
 
     def __opdispatch_fill_value__(self, message: values_pb2.Value, at: str) -> None:
@@ -137,7 +140,7 @@ class RemoteValue:
 
 
 def note_interpreter(values: Iterable[Any], interpreter: str) -> None:
-    """Note where a call has run, of the remote tensors among its arguments: it moved them there.
+    """Record where a call has run in the remote tensors among its arguments: it moved them there.
 
     The daemon alone knows where a value is; of two calls at a time, the last to come back counts.
     """
@@ -157,5 +160,5 @@ def refuse_stream(stream: Any) -> None:
 
 
 def remote_from_proto(message: values_pb2.RemoteTensor, at: str) -> tuple[bytes, RemoteFacts, str]:
-    """The first three arguments of a RemoteValue. Raises WireError."""
+    """Return the first three arguments of a RemoteValue. Raises WireError."""
     return message.id, facts_from_proto(message, at=at), message.interpreter

@@ -31,7 +31,8 @@ _LARGEST_COUNT = 2**32 - 1
 
 
 def checked(make: Callable[P, T]) -> Callable[P, T]:
-    """``make``, with its arguments checked that are annotated with one of ``_CHECKS``, or None.
+    """Return ``make`` with checks of its arguments that are annotated with one of ``_CHECKS``, or
+    None.
 
     Raises ArgumentError for what is of another type, and WireError for what cannot be sent.
     """
@@ -60,7 +61,7 @@ def checked(make: Callable[P, T]) -> Callable[P, T]:
 
 
 def check_int(value: Any, name: str) -> int:
-    """``value`` as an int. Raises ArgumentError for what is none, as a bool."""
+    """Return ``value`` as an int. Raises ArgumentError for what is none, as a bool."""
     try:
         # protobuf takes no bool for a number, and an array of several has no index.
         number = None if isinstance(value, bool) else index(value)
@@ -72,7 +73,7 @@ def check_int(value: Any, name: str) -> int:
 
 
 def check_seconds(value: Any, name: str) -> float:
-    """``value`` as a float. Raises ArgumentError for what is no number, and WireError."""
+    """Return ``value`` as a float. Raises ArgumentError for what is no number, and WireError."""
     try:
         if isinstance(value, SupportsFloat):  # no text, of which float() would make a number
             return float(value)
@@ -102,7 +103,10 @@ def check_timeout(value: Any, name: str = "timeout") -> float | None:
 
 
 def check_flag(value: Any, name: str) -> bool:
-    """``value`` as a bool. Raises ArgumentError for what is none: "no" would count as true."""
+    """Return ``value`` as a bool.
+
+    Raises ArgumentError for what is none: "no" would count as true.
+    """
     if isinstance(value, bool | np.bool_):
         return bool(value)
     raise ArgumentError(f"{name} is {reprlib.repr(value)}; expected a bool")

@@ -1,4 +1,4 @@
-"""What a session can ask of the daemon: each request, and how its reply is read. No I/O.
+"""Requests of a session to the daemon, and how each reply is read. No I/O.
 
 The blocking and the asyncio session both send these.
 """
@@ -45,12 +45,12 @@ class Rpc(Generic[T]):
     reply_type: type[Message]
     read: Callable[[Any], T]
     metadata: tuple[tuple[str, str], ...] = ()
-    """What the daemon is told beside it: who asks, where that is kept."""
+    """Metadata sent with it: the client's identity, where the daemon keeps that."""
     waits: float | None = 0.0
     """Seconds that the daemon may wait before it answers; None: any time."""
 
     def deadline(self, timeout: float | None) -> float | None:
-        """Seconds until the reply must be there, if answering alone may take `timeout`."""
+        """Return seconds until the reply must be there, if answering alone may take `timeout`."""
         if timeout is None or self.waits is None or self.waits > LONGEST_TIMEOUT:
             return None
         # The daemon refuses a time that is negative or no number; it need not wait to do so.
@@ -58,7 +58,10 @@ class Rpc(Generic[T]):
 
 
 def get_server_info() -> Rpc[listings.ServerInfo]:
-    """The handshake. Reading the reply raises WireError if the daemon speaks another version."""
+    """Request the handshake.
+
+    Reading the reply raises WireError if the daemon speaks another version.
+    """
     return Rpc(
         f"{_REGISTRY}/GetServerInfo",
         "the handshake",
@@ -69,7 +72,7 @@ def get_server_info() -> Rpc[listings.ServerInfo]:
 
 
 def call_by_itself(call: Call, request: execution_pb2.CallRequest) -> Rpc[Any]:
-    """One operator call as a request of its own."""
+    """Request one operator call by itself."""
     return Rpc(CALL, call.what, request, execution_pb2.CallReply, call.read)
 
 
@@ -119,7 +122,7 @@ def load(
 
 
 def with_progress(rpc: Rpc[listings.LoadedLibrary]) -> Rpc[str | listings.LoadedLibrary] | None:
-    """The same load, answered by a line for each step, and the library at the end.
+    """Request the same load, answered by a line for each step, and the library at the end.
 
     None if no step can take long enough to be told.
     """
@@ -151,7 +154,10 @@ def cut_short_error(rpc: Rpc[Any]) -> WireError:
 
 
 def unload(name: str, *, version: int | None) -> Rpc[listings.Library | None]:
-    """The version that is active afterwards; None if the library is gone."""
+    """Request an unload, answered by the version that is active then.
+
+    None if the library is gone.
+    """
     rpc = unload_and_measure(name, version=version, measure=False)
     return Rpc(rpc.path, rpc.what, rpc.request, rpc.reply_type, lambda m: rpc.read(m).active)
 
@@ -173,7 +179,7 @@ def unload_and_measure(
 
 @checked
 def scale(name: str, interpreters: int) -> Rpc[listings.Library]:
-    """The library, as it is held then."""
+    """Request another number of replicas, answered by the library as it is held then."""
     if interpreters < 1:
         raise WireError(f"interpreters is {interpreters}; expected 1 or more")
     return Rpc(
@@ -188,7 +194,7 @@ def scale(name: str, interpreters: int) -> Rpc[listings.Library]:
 
 @checked
 def rollback(name: str) -> Rpc[listings.RolledBack]:
-    """The version that is active then, and the one that was."""
+    """Request a rollback, answered by the version that is active then, and the one that was."""
     return Rpc(
         f"{_REGISTRY}/RollbackLibrary",
         f"the request to roll {name} back",
@@ -201,7 +207,7 @@ def rollback(name: str) -> Rpc[listings.RolledBack]:
 
 @checked
 def drain(interpreter: str, *, undo: bool) -> Rpc[listings.Interpreter]:
-    """The interpreter, as it is then."""
+    """Request a drain, answered by the interpreter as it is then."""
     return Rpc(
         f"{_REGISTRY}/DrainInterpreter",
         f"the request to drain {interpreter}",
@@ -214,7 +220,7 @@ def drain(interpreter: str, *, undo: bool) -> Rpc[listings.Interpreter]:
 
 @checked
 def list_libraries(*, all_versions: bool) -> Rpc[list[listings.Library]]:
-    """The loaded libraries, in order of name, then version."""
+    """Request the loaded libraries, in order of name, then version."""
     return Rpc(
         f"{_REGISTRY}/ListLibraries",
         "the request for the libraries",
@@ -225,7 +231,7 @@ def list_libraries(*, all_versions: bool) -> Rpc[list[listings.Library]]:
 
 
 def list_interpreters() -> Rpc[list[listings.Interpreter]]:
-    """The interpreters that are connected to the daemon."""
+    """Request the interpreters that are connected to the daemon."""
     return Rpc(
         f"{_REGISTRY}/ListInterpreters",
         "the request for the interpreters",
@@ -237,7 +243,7 @@ def list_interpreters() -> Rpc[list[listings.Interpreter]]:
 
 @checked
 def revive(interpreter: str) -> Rpc[bool]:
-    """Whether the interpreter was quarantined, and is being started."""
+    """Request a revival, answered by whether the interpreter was quarantined."""
     return Rpc(
         f"{_REGISTRY}/ReviveInterpreter",
         f"the request to revive {interpreter}",
@@ -250,7 +256,7 @@ def revive(interpreter: str) -> Rpc[bool]:
 
 @checked
 def list_operators(pattern: str) -> Rpc[list[listings.OperatorSummary]]:
-    """The operators that match a shell pattern, or contain a plain text, in order of name."""
+    """Request the operators that match a shell pattern or contain a text, in order of name."""
     return Rpc(
         f"{_REGISTRY}/ListOperators",
         "the request for the operators",
@@ -262,7 +268,7 @@ def list_operators(pattern: str) -> Rpc[list[listings.OperatorSummary]]:
 
 @checked
 def describe(operator: str) -> Rpc[listings.OperatorDescription]:
-    """Schema, documentation and kernels of one operator."""
+    """Request schema, documentation and kernels of one operator."""
     return Rpc(
         f"{_REGISTRY}/DescribeOperator",
         f"the request to describe {operator}",
@@ -274,7 +280,7 @@ def describe(operator: str) -> Rpc[listings.OperatorDescription]:
 
 @checked
 def get_table(operator: str) -> Rpc[list[listings.TableRow]]:
-    """The computed dispatch table of one operator."""
+    """Request the computed dispatch table of one operator."""
     return Rpc(
         f"{_REGISTRY}/GetDispatchTable",
         f"the request for the table of {operator}",
@@ -286,7 +292,7 @@ def get_table(operator: str) -> Rpc[list[listings.TableRow]]:
 
 @checked
 def wait_for_def(operator: str, timeout: float | None) -> Rpc[listings.OperatorSummary]:
-    """The operator, once it is defined."""
+    """Request the operator, once it is defined."""
     return Rpc(
         f"{_REGISTRY}/WaitForDef",
         f"the request to wait for {operator}",
@@ -301,7 +307,7 @@ def wait_for_def(operator: str, timeout: float | None) -> Rpc[listings.OperatorS
 def wait_for_impl(
     operator: str, key: str | None, timeout: float | None
 ) -> Rpc[listings.KernelSummary]:
-    """The operator's kernel for a key, once it is registered."""
+    """Request the operator's kernel for a key, once it is registered."""
     return Rpc(
         f"{_REGISTRY}/WaitForImpl",
         f"the request to wait for {operator}",
@@ -324,7 +330,7 @@ def check_invariants() -> Rpc[list[str]]:
 
 
 def _who_asks() -> tuple[tuple[str, str], ...]:
-    """The metadata of what changes the registry: for listings and the log."""
+    """Return the metadata of requests that change the registry: for listings and the log."""
     return ((CLIENT_KEY, describe_self()),)
 
 

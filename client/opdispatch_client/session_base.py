@@ -1,4 +1,4 @@
-"""What a session of either kind knows, and what it does without asking the daemon."""
+"""Common state of both kinds of sessions, and methods that need no daemon."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SessionBase:
         )
 
     def empty(self, shape: Shape, dtype: DTypeLike = np.float64) -> np.ndarray[Any, Any]:
-        """An uninitialised array, as ``numpy.empty`` makes it, that calls need not copy.
+        """Return an uninitialized array like ``numpy.empty`` that calls need not copy.
 
         It lies in memory that the session shares with the interpreters which it calls directly;
         they read it, or a contiguous part of it, where it is, and write there what their operators

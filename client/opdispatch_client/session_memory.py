@@ -38,7 +38,10 @@ class SessionMemory:
     """
 
     def __init__(self, *, is_wanted: bool, on_use: Callable[[], None]) -> None:
-        """``on_use`` is told that there is something to give back, as long as ``is_in_use``."""
+        """Hold the session's memory.
+
+        ``on_use`` is called when memory may be released while ``is_in_use``.
+        """
         self._on_use = on_use
         self._arena = TensorArena(on_drop=self._drop, on_exhausted=self._warn)
         self._lock = threading.Lock()
@@ -59,7 +62,7 @@ class SessionMemory:
         return bool(self._arena.regions) or any(lane.is_in_use for lane in lanes)
 
     def empty(self, shape: Shape, dtype: DTypeLike) -> np.ndarray[Any, Any]:
-        """An uninitialised array that is there already, if it can be."""
+        """Return an uninitialized array in shared memory, if possible."""
         element = _as_dtype(dtype)
         dtype_to_name(element, at="dtype")
         whole = _as_shape(shape)
@@ -73,17 +76,17 @@ class SessionMemory:
         return self._arena.empty(whole, element)
 
     def refuse(self, lane: CallerLaneMemory | None, error: RefusedError) -> None:
-        """An interpreter could not take what a call has in memory."""
+        """Stop using shared memory: an interpreter could not take a call's."""
         if lane is not None:
             lane.send_inline()
         self._give_up(error.message)
 
     def trim(self) -> None:
-        """Give memory back to the system that has not been used for a while."""
+        """Return memory to the system that has not been used for a while."""
         self._arena.trim(idle_seconds=IDLE_SECONDS)
 
     def close(self) -> None:
-        """Give all unused memory back, and the rest as soon as it is unused."""
+        """Return all unused memory, and the rest as soon as it is unused."""
         self._arena.close()
 
     def _share(self, put: Put) -> CallerLaneMemory:

@@ -59,7 +59,10 @@ class TracedFunction:
         self._traces: OrderedDict[Any, _Trace] = OrderedDict()
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Trace, list[Any]]:
-        """The program for these arguments, and its inputs. Raises what the function raises."""
+        """Return the program for these arguments, and its inputs.
+
+        Raises what the function raises.
+        """
         count = ValueCount()
         for place, value in (*enumerate(args), *kwargs.items()):
             check_nesting(value, f"$.args[{place}]", count)
@@ -129,7 +132,7 @@ def _key_of(value: Any) -> Any:
 
 
 def _tensors_in(tree: Any) -> Iterator[Any]:
-    """The inputs, in the order in which they are met."""
+    """Iterate over the inputs, in the order in which they are met."""
     return filter(is_remote_or_tensor, leaves(tree))
 
 

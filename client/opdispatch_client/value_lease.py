@@ -1,4 +1,4 @@
-"""What keeps a session's remote tensors alive: a stream that is open for as long as they live.
+"""The lease that keeps a session's remote tensors alive: a stream open for as long as they live.
 
 Note [Letting go of a remote tensor]
     The collector may strike at any moment, in any thread, while locks are held. So a tensor that
@@ -60,7 +60,7 @@ class Lease:
 
 @contextlib.contextmanager
 def in_time(deadline: float | None, endpoint: Endpoint) -> Iterator[float]:
-    """A block that may take as many seconds as it is given: a handshake's, or those that are left.
+    """Yield the seconds that the block may take: a handshake's, or those that are left.
 
     Raises DeadlineExceededError instead of DaemonUnavailableError when the deadline has passed.
     """
@@ -77,7 +77,7 @@ def in_time(deadline: float | None, endpoint: Endpoint) -> Iterator[float]:
 
 @contextlib.contextmanager
 def released_on_error(lease: Lease, keep: remote_pb2.Keep) -> Iterator[None]:
-    """A block with a call that keeps values: an error releases them."""
+    """Release the values that a call in the block keeps, if it raises."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""What a cache of calls saves: ``python run.py``."""
+"""Measure the savings of a cache of calls: ``python run.py``."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def parse_address(address: str) -> UnixAddress | TcpAddress:
 
 
 def default_address() -> str:
-    """The address that daemon and client use when none is given.
+    """Return the address that daemon and client use by default.
 
     It is OPDISPATCH_ADDRESS if that is set, else a unix socket in the user's runtime folder,
     else one in a folder of the user's own among the temporary files. Creates nothing.

@@ -56,17 +56,17 @@ def parse_address(address: str) -> UnixAddress | TcpAddress:
 
 
 def grpc_target(address: str) -> str:
-    """The address as a gRPC channel or server takes it. Raises AddressError."""
+    """Return the address in the form of a gRPC channel or server. Raises AddressError."""
     return parse_address(address).target
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach the address. Raises AddressError."""
+    """Return whether only this machine can reach the address. Raises AddressError."""
     return parse_address(address).is_loopback
 
 
 def default_address() -> str:
-    """The address that daemon and client use when none is given.
+    """Return the address that daemon and client use by default.
 
     It is OPDISPATCH_ADDRESS if that is set, else a unix socket in the user's runtime folder,
     else one in a folder of the user's own among the temporary files. Creates nothing.
@@ -86,7 +86,10 @@ def check_private_folder(folder: Path) -> None:
 
 
 def check_socket_folder(folder: Path) -> None:
-    """``check_private_folder`` for the default folder; others are their owner's decision."""
+    """Check the default folder by ``check_private_folder``.
+
+    Other folders are their owner's decision.
+    """
     with _errors_of_ours():
         address_forms.check_socket_folder(folder)
 

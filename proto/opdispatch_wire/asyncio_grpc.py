@@ -22,20 +22,20 @@ import grpc
 
 
 def asyncio_server(options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
-    """A server of the running event loop."""
+    """Return a server of the running event loop."""
     with _writes_of_wakeups_not_blocking():
         return grpc.aio.server(options=options)
 
 
 def asyncio_channel(target: str, options: Sequence[tuple[str, int]]) -> grpc.aio.Channel:
-    """A channel of the running event loop, to what gRPC calls ``target``."""
+    """Return a channel of the running event loop to gRPC's ``target``."""
     with _writes_of_wakeups_not_blocking():
         return grpc.aio.insecure_channel(target, options=options)
 
 
 @contextmanager
 def _writes_of_wakeups_not_blocking() -> Iterator[None]:
-    """gRPC makes its sockets with the first server or channel, and keeps them to itself.
+    """Make wakeup writes non-blocking: gRPC creates its sockets with the first server or channel.
 
     They stay as they are if another library's server or channel was the first one.
     """

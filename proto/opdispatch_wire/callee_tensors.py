@@ -22,7 +22,7 @@ class CalleeTensors:
     def __init__(
         self, arguments: list[Buffer], frame_bytes: int = 0, *, is_limited: bool = True
     ) -> None:
-        """``arguments`` are in the frame of the call, by ChunkedData.number."""
+        """Hold the ``arguments`` in the frame of the call, by ChunkedData.number."""
         self.frame_bytes = frame_bytes
         """How long that frame is."""
         self.is_limited = is_limited
@@ -50,7 +50,7 @@ class CalleeTensors:
         writable: bool,
         at: str,
     ) -> Array:
-        """An argument, once: in the frame, or out of it if it is written to or lies crookedly."""
+        """Return an argument, once: in the frame, or copied if it is written to or misaligned."""
         if not message.HasField("chunked"):
             raise WireError(f"{at}.memory: no memory is shared with the peer; expected data")
         number, length = message.chunked.number, message.chunked.length
@@ -64,12 +64,12 @@ class CalleeTensors:
         return np.ndarray(shape, dtype, buffer=contents.data)
 
     def is_in_place(self, sent: values_pb2.Value, value: object) -> bool:
-        """No: the caller sees nothing of this memory."""
+        """Return False: the caller sees nothing of this memory."""
         return False
 
     def expect_writes(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
 
     def drop_results(self) -> None:
-        """The reply is an error, beside which nothing is sent."""
+        """Drop the results: the reply is an error, with which nothing else is sent."""
         self.results.clear()

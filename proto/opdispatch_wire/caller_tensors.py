@@ -64,7 +64,10 @@ class CallerTensors(CallTensors):
     def place(
         self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
     ) -> bool:
-        """``TensorMemory.place``: what is large, or follows much else, goes beside the message."""
+        """Place large tensors, and those after many others, outside of the message.
+
+        See ``TensorMemory.place``.
+        """
         size = array.nbytes
         if size <= self._inline_bytes and (size <= self._inline_left or size < self._least):
             self._inline_left -= size
@@ -82,7 +85,10 @@ class CallerTensors(CallTensors):
         writable: bool,
         at: str,
     ) -> Array:
-        """A result, over the memory that it came into. Raises WireError if it did not come."""
+        """Return a result, over the memory that it was received in.
+
+        Raises WireError if it did not come.
+        """
         if not message.HasField("chunked"):
             raise WireError(f"{at}.memory: no memory is shared with the peer")
         number, length = message.chunked.number, message.chunked.length
@@ -94,11 +100,11 @@ class CallerTensors(CallTensors):
         return array
 
     def contents_of(self, value: object) -> Array | None:
-        """None: what an operator writes to comes back in the reply."""
+        """Return None: an argument that an operator writes to comes back in the reply."""
         return None
 
     def begin_again(self) -> None:
-        """The arguments are sent another time, to another receiver."""
+        """Reset the counts: the arguments are sent another time, to another receiver."""
         self._sent = self._received = self._to_receive = 0
 
     def move_inline(self, request: execution_pb2.CallRequest) -> None:
@@ -107,12 +113,12 @@ class CallerTensors(CallTensors):
         request.ParseFromString(b"".join(pieces.parts))
 
     def note_sent(self, count: int) -> None:
-        """``CallTensors.note_sent``; tells the caller."""
+        """Count bytes sent, and report the progress to the caller."""
         self._sent += count
         self._tell()
 
     def note_received(self, count: int, total: int) -> None:
-        """``CallTensors.note_received``; tells the caller."""
+        """Count bytes received, and report the progress to the caller."""
         self._received += count
         self._to_receive = total
         self._tell()

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 _MAY_BE_REMOTE = ("remote", "list")
 
 BeginWrites = Callable[[Sequence[tuple[values_pb2.RemoteTensor, str]]], None]
-"""Is told of remote tensors that are about to be written to, and of their places in the request."""
+"""Called with remote tensors that are about to be written to, and their places in the request."""
 
 
 def call_request(
@@ -89,7 +89,8 @@ def call_request(
     redispatch_keys: DispatchKeySet | None = None,
     memory: CallerTensorMemory | None = None,
 ) -> execution_pb2.CallRequest:
-    """A call as a message, under the local dispatch keys and the grad mode of the current task.
+    """Return a call as a message, under the local dispatch keys and the grad mode of the current
+    task.
 
     With ``memory``, large tensors are put there; it is the caller's to release, also on errors.
     Raises WireError, with a place such as ``$.args[2]``, for a value that cannot be sent, and
@@ -126,7 +127,7 @@ def _fill_argument(
 def undecoded_arguments(
     request: execution_pb2.CallRequest, remote: DecodeRemote | None = None
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments, all of them checked, without their tensors' elements.
+    """Return the arguments, all of them checked, without their tensors' elements.
 
     Tensors are WireTensors; see ``undecoded_from_proto``. Raises WireError, also for one that has
     too many values, and what ``remote`` raises.
@@ -153,10 +154,10 @@ def decode_arguments(
     remote: DecodeRemote | None = None,
     begin_writes: BeginWrites | None = None,
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments as a kernel takes them. Raises WireError, and what ``remote`` raises.
+    """Return the arguments as a kernel takes them. Raises WireError, and what ``remote`` raises.
 
-    Only arrays that the schema says are written to are writable. ``begin_writes`` is told of the
-    remote ones among them, if there are any, before ``remote`` is asked for one. Whether the
+    Only arrays that the schema says are written to are writable. ``begin_writes`` is called with
+    the remote ones among them, if there are any, before ``remote`` is asked for one. Whether the
     arguments fit the schema is not looked at here; see ``OperatorHandle.bind``.
     """
     written = {argument.name for argument in schema.arguments if argument.is_write}
@@ -198,7 +199,7 @@ def _remote_targets(
     positional: Sequence[Argument],
     written: set[str],
 ) -> list[tuple[values_pb2.RemoteTensor, str]]:
-    """The remote tensors among the arguments of these names; most calls have none."""
+    """Return the remote tensors among the arguments of these names; most calls have none."""
     found: list[tuple[values_pb2.RemoteTensor, str]] = []
     for i, (message, argument) in enumerate(zip(args, positional, strict=False)):
         if argument.name in written and message.WhichOneof("kind") in _MAY_BE_REMOTE:
@@ -219,7 +220,7 @@ def reply_of_returns(
     memory: CalleeTensorMemory | None = None,
     keep: Callable[[list[Any], int], Any] | None = None,
 ) -> execution_pb2.CallReply:
-    """The reply to a call that went well. See Note [Arguments that are written to].
+    """Return the reply to a successful call. See Note [Arguments that are written to].
 
     ``arguments`` is the whole stack that the kernel was called with, and ``returns`` what it
     left, both in the order of the schema. Raises ReturnError if a value cannot be sent.
@@ -286,7 +287,7 @@ def returns_of_reply(
     memory: CallerTensorMemory | None = None,
     remote: DecodeRemote | None = None,
 ) -> list[Any]:
-    """``result_of_reply`` with one item for each return of the schema.
+    """Return the results like ``result_of_reply``, with one item for each return of the schema.
 
     Raises the error that the reply carries; ArgumentError if an argument that the operator
     wrote to cannot take its new contents, in which case no argument has changed; WireError if
@@ -321,7 +322,7 @@ def returns_of_reply(
 
 
 def trace_line_to_proto(line: TraceLine, *, interpreter: str = "") -> execution_pb2.TraceLine:
-    """One line of the dispatch trace, and the interpreter whose it is."""
+    """Return one line of the dispatch trace as a message, with its interpreter."""
     return execution_pb2.TraceLine(
         depth=line.depth,
         kind=line.kind,
@@ -334,7 +335,10 @@ def trace_line_to_proto(line: TraceLine, *, interpreter: str = "") -> execution_
 
 
 def trace_line_from_proto(message: execution_pb2.TraceLine) -> TraceLine:
-    """The line; its interpreter is left out, since a process's own trace has no place for it."""
+    """Return the line.
+
+    Its interpreter is left out, since a process's own trace has no place for it.
+    """
     return TraceLine(
         depth=message.depth,
         kind=message.kind,
@@ -351,7 +355,7 @@ _Sent = list[tuple["Argument", Any, values_pb2.ArgumentRef]]
 def _sent_arguments(
     request: execution_pb2.CallRequest, schema: FunctionSchema, arguments: Sequence[Any]
 ) -> _Sent:
-    """The arguments that the request has, which leaves out those that had their default."""
+    """Return the arguments in the request, which omits those with their defaults."""
     sent: _Sent = []
     for place, (argument, value) in enumerate(zip(schema.arguments, arguments, strict=False)):
         if argument.name in request.kwargs:
@@ -372,7 +376,7 @@ def _sent_value(
 def _find_alias(
     declared: Argument | None, value: Any, sent: _Sent
 ) -> values_pb2.ArgumentRef | None:
-    """The argument that a return is, if the schema allows for that and the kernel did it."""
+    """Return the argument that a return is, if the schema allows for that and the kernel did it."""
     sets = _alias_sets(declared)
     if sets:
         for argument, given, reference in sent:

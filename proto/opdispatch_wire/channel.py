@@ -1,4 +1,4 @@
-"""What every gRPC channel and server of ours agrees on: sizes, keepalive, protocol version."""
+"""Settings of every gRPC channel and server of ours: sizes, keepalive, protocol version."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SHORTEST_PING_INTERVAL_MS = 20_000
 def channel_options(
     max_message_bytes: int = MAX_MESSAGE_BYTES_DEFAULT, *, address: str | None = None
 ) -> list[tuple[str, int]]:
-    """The options of a client's channel to ``address``.
+    """Return the options of a client's channel to ``address``.
 
     A proxy from the environment is used only for an address beyond this machine. Raises
     AddressError, and ValueError if the size is not between 1 and 2**31 - 1.
@@ -60,7 +60,7 @@ def channel_options(
 def server_options(
     max_message_bytes: int = MAX_MESSAGE_BYTES_DEFAULT,
 ) -> list[tuple[str, int]]:
-    """The options of a server. Raises ValueError as ``channel_options`` does."""
+    """Return the options of a server. Raises ValueError as ``channel_options`` does."""
     return [
         *_size_options(max_message_bytes),
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
@@ -83,7 +83,7 @@ def check_message_size(message: Message, limit: int, what: str) -> None:
 
 
 def serialize_message(message: Message, limit: int, what: str) -> bytes:
-    """The bytes of ``message``. Raises MessageTooLargeError as ``check_message_size`` does.
+    """Serialize ``message``. Raises MessageTooLargeError as ``check_message_size`` does.
 
     For a gRPC method without a serialiser of its own: then the message is serialised once.
     """

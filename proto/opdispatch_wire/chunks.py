@@ -55,36 +55,39 @@ class CallTensors:
     def take_results(
         self, reply: execution_pb2.CallReply, results: Sequence[Buffer]
     ) -> execution_pb2.CallReply:
-        """The reply has come, and before it its large tensors; what its caller is to read."""
+        """Take the large tensors that came before the reply; return the reply to read."""
         self.results = results
         return reply
 
     def results_of(self, reply: execution_pb2.CallReply) -> Sequence[Buffer]:
-        """Return the buffers sent with the reply. An error names no tensors: those that had
-        arrived, or had been placed, before it belong to no reply.
+        """Return the buffers sent with the reply.
+
+        An error names no tensors: those that had arrived, or had been placed, before it belong to
+        no reply.
         """
         return () if reply.HasField("error") else self.results
 
     def note_sent(self, count: int) -> None:
-        """So many more bytes of the arguments have been handed to the network."""
+        """Count bytes of the arguments handed to the network."""
 
     def note_received(self, count: int, total: int) -> None:
-        """So many more bytes of the results have come, of ``total``."""
+        """Count bytes of the results received, of ``total``."""
 
 
 def chunk_bytes_for(limit: int) -> int:
-    """The bytes of a chunk, where no message may have more than ``limit``."""
+    """Return the bytes of a chunk, where no message may have more than ``limit``."""
     return max(min(CHUNK_BYTES, limit // 2), 1)
 
 
 def chunk_metadata(limit: int) -> tuple[str, str]:
-    """How the peer is told that it may send chunks."""
+    """Return the metadata that lets the peer send chunks."""
     return CHUNK_BYTES_KEY, str(chunk_bytes_for(limit))
 
 
 def told_chunk_bytes(metadata: Iterable[tuple[str, str | bytes]] | None, limit: int) -> int:
-    """How long the chunks may be that the peer takes, and that messages of ``limit`` bytes can
-    carry; 0: it takes none."""
+    """Return the length of chunks that the peer accepts and that fit in messages of ``limit``
+    bytes; 0 if it accepts none.
+    """
     for key, value in metadata or ():
         if key == CHUNK_BYTES_KEY and isinstance(value, str) and value.isdecimal():
             told = min(int(value[:12]), chunk_bytes_for(limit))
@@ -95,7 +98,7 @@ def told_chunk_bytes(metadata: Iterable[tuple[str, str | bytes]] | None, limit: 
 class LargeMessage:
     """One message with large tensors: its chunks, then itself. Belongs to who sends it.
 
-    ``on_sent`` is told of the bytes of each chunk when the one after it is asked for.
+    ``on_sent`` is called with the bytes of each chunk when the next one is requested.
     """
 
     def __init__(
@@ -116,10 +119,10 @@ class LargeMessage:
         self._pieces = self._cut(list(tensors), message, chunk_bytes, on_sent)
 
     def next_piece(self) -> bytes | None:
-        """The next bytes to be sent; None: there are no more."""
+        """Return the next bytes to send; None if there are no more."""
         if not self.is_dropped and (piece := next(self._pieces, None)) is not None:
             return piece
-        self._pieces.close()  # lets go of the tensors
+        self._pieces.close()  # releases the tensors
         return None
 
     def _cut(
@@ -153,7 +156,8 @@ class LargeMessage:
 
 
 def encode_chunk(number: int, chunk: execution_pb2.Chunk, data: bytes | memoryview) -> bytes:
-    """A CallRequest, or CallReply, of the id ``number`` with nothing but a chunk of ``data``.
+    """Encode a CallRequest, or CallReply, of the id ``number`` with nothing but a chunk of
+    ``data``.
 
     Put together by hand: protobuf would copy the data twice.
     """
@@ -178,7 +182,7 @@ class LargeMessages:
         (self._in_turn if len(self._in_turn) < LARGE_AT_ONCE else self._waiting).append(message)
 
     def next_piece(self) -> bytes | None:
-        """A piece of the one whose turn it is; None: there are none left."""
+        """Return the next piece of the message whose turn it is; None if there are none left."""
         while self._in_turn:
             message = self._in_turn.popleft()
             piece = message.next_piece()

@@ -12,7 +12,7 @@ CLIENT_KEY = "opdispatch-client"
 
 @functools.cache
 def describe_self() -> str:
-    """``USER@HOST`` of this process, in characters that metadata can carry."""
+    """Return ``USER@HOST`` of this process, in characters that metadata can carry."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

@@ -100,7 +100,7 @@ class MessagePieces:
 def attach(
     message: Payload, paths: _Paths, tensors: Sequence[Buffer], *, aligned: bool = False
 ) -> MessagePieces:
-    """The message with the ``tensors`` in their places.
+    """Return the message with the ``tensors`` in their places.
 
     With ``aligned``, nearly all begin at multiples of ALIGNMENT. Raises WireError unless the
     message refers to each of them once, by number and length.
@@ -126,7 +126,7 @@ def _attached(
 
 
 def _paddings(pieces: MessagePieces, tensors: Sequence[Buffer]) -> dict[int, int]:
-    """How long the padding of each tensor should be, by its number, in a message without any."""
+    """Return the length of the padding of each tensor, by its number, in a message without any."""
     numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
     paddings: dict[int, int] = {}
     offset = 0
@@ -147,7 +147,8 @@ def detach(
     *,
     first: int = 0,
 ) -> tuple[bytes, list[memoryview]]:
-    """The message without the data of tensors that have more bytes than ``threshold``, and those.
+    """Return the message without the data of tensors larger than ``threshold`` bytes, and those
+    data.
 
     They stay where they are, in ``message``, and are numbered from ``first`` on. Raises WireError
     if it is malformed.
@@ -164,7 +165,7 @@ def detach_in_place(
     first: int = 0,
     limit: FieldLimit | None = None,
 ) -> tuple[MessagePieces, list[memoryview]]:
-    """``detach``, but the message stays where it is, too, in pieces.
+    """Detach like ``detach``, but also keep the message where it is, in pieces.
 
     Raises the error of ``limit`` if more fields are to be looked at than that.
     """
@@ -173,7 +174,7 @@ def detach_in_place(
 
 
 def text_bytes(message: Payload, paths: _Paths, threshold: int) -> int:
-    """How many bytes the texts have that are longer than ``threshold``.
+    """Return the size in bytes of the texts that are longer than ``threshold``.
 
     Raises WireError if the message is malformed.
     """
@@ -200,7 +201,7 @@ class InlineTensors(CallTensors):
     def take_results(
         self, reply: execution_pb2.CallReply, results: Sequence[Buffer]
     ) -> execution_pb2.CallReply:
-        """The reply with all that came before it."""
+        """Return the reply with the tensors that came before it."""
         if not results:
             return reply
         pieces = attach(reply.SerializeToString(), CALL_REPLY, results)
@@ -210,7 +211,7 @@ class InlineTensors(CallTensors):
 def without_large(
     request: execution_pb2.CallRequest, chunk_bytes: int
 ) -> tuple[bytes, InlineTensors]:
-    """A request with its tensors inline: its bytes without the large ones, and those.
+    """Split a request with its tensors inline into its bytes without the large ones, and those.
 
     With 0 for ``chunk_bytes``, all stay inline.
     """
@@ -232,7 +233,7 @@ class _Rewriting(ABC):
         self._limit = limit
 
     def rewritten(self, paths: _Paths, start: int, end: int, depth: int) -> MessagePieces:
-        """The message between two places, with its tensors changed."""
+        """Return the message between two places, with its tensors changed."""
         if depth > _DEEPEST:
             raise WireError(f"$ is nested more than {_DEEPEST} levels deep")
         pieces, kept = MessagePieces(), start
@@ -260,11 +261,11 @@ class _Rewriting(ABC):
 
     @abstractmethod
     def _may_hold_tensors(self, field: Field) -> bool:
-        """Whether a field is worth a look."""
+        """Return whether a field may hold tensors."""
 
     @abstractmethod
     def _change_data(self, field: Field, pieces: MessagePieces) -> bool:
-        """Whether a field of a tensor is to be replaced by ``pieces``."""
+        """Return whether a field of a tensor is to be replaced by ``pieces``."""
 
 
 class _Attaching(_Rewriting):

@@ -42,7 +42,7 @@ ACCEPTED_DTYPES = (
 
 
 def dtype_to_name(dtype: np.dtype[Any], *, at: str) -> str:
-    """The wire's name of ``dtype``, whatever its byte order.
+    """Return the wire's name of ``dtype``, whatever its byte order.
 
     Raises WireError, which starts with the place ``at``, if the wire has none.
     """
@@ -56,7 +56,7 @@ def dtype_to_name(dtype: np.dtype[Any], *, at: str) -> str:
 
 
 def dtype_from_name(name: str, *, at: str) -> np.dtype[Any]:
-    """The dtype of that name, little-endian.
+    """Return the dtype of that name, little-endian.
 
     Raises WireError, which starts with the place ``at``, if there is none of that name.
     """

@@ -1,4 +1,4 @@
-"""What the service raises on purpose, beside the dispatcher's own errors.
+"""Errors of the service, besides the dispatcher's own.
 
 OpdispatchError                      (opdispatch.errors)
 ├── LibraryNotFoundError             no library of that name is loaded
@@ -195,5 +195,5 @@ class WireError(OpdispatchError, ValueError):
 
 
 def copy_of_error(error: ErrorT) -> ErrorT:
-    """One for another thread or task to raise: raising an error adds to its traceback."""
+    """Return a copy for another thread or task to raise: raising an error adds to its traceback."""
     return copy.copy(error).with_traceback(error.__traceback__)

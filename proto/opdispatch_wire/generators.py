@@ -32,7 +32,7 @@ def generator_to_proto(message: values_pb2.GeneratorState, generator: Generator)
 
 
 def generator_from_proto(message: values_pb2.GeneratorState, *, at: str) -> Generator:
-    """A generator of its own in that state. Raises WireError."""
+    """Return a new generator in that state. Raises WireError."""
     keys = DispatchKeySet(message.dispatch_keys) if message.dispatch_keys else None
     try:
         generator = Generator(message.device, key_set=keys)
@@ -48,7 +48,7 @@ def add_generator_uses(
     reply: execution_pb2.CallReply,
     sent: Iterable[tuple[Any, values_pb2.Value, values_pb2.ArgumentRef]],
 ) -> None:
-    """Say what is left of the generators among the arguments: each with what came for it."""
+    """Add the new states of generators among the arguments: each with the state it was sent in."""
     for value, message, reference in sent:
         if type(value) is Generator and message.WhichOneof("kind") == "generator":
             if value.state == _state_of(message.generator):
@@ -60,7 +60,7 @@ def add_generator_uses(
 def take_generator_uses(
     reply: execution_pb2.CallReply, find: Callable[[values_pb2.ArgumentRef, str], Any]
 ) -> None:
-    """Have the caller's generators go on; ``find`` gives an argument.
+    """Advance the caller's generators; ``find`` returns an argument.
 
     Raises ArgumentError for one that was used meanwhile, and WireError.
     """

@@ -37,7 +37,7 @@ from opdispatch_wire.v1 import values_pb2
 
 
 def layout_of(value: Any) -> Layout | None:
-    """The layout of an array, or of a Tensor; None if it is dense, or no tensor."""
+    """Return the layout of an array, or of a Tensor; None if it is dense, or no tensor."""
     return find_layout(type(value.array if isinstance(value, Tensor) else value))
 
 
@@ -100,7 +100,7 @@ def _checked_parts(array: Any, layout: Layout, at: str) -> tuple[tuple[Any, ...]
 
 
 def layout_from_parts(message: values_pb2.Value, name: str, parts: Sequence[Any], at: str) -> Any:
-    """An array, or a Tensor, of the layout ``name`` over decoded parts.
+    """Return an array, or a Tensor, of the layout ``name`` over decoded parts.
 
     Raises WireError, which starts with the place of what does not fit, or with ``at``.
     """
@@ -187,7 +187,7 @@ register_tensor_type(WireLayoutTensor, described_as="a tensor")
 
 
 def _own(part: Any) -> Any:
-    """A copy of one's own, safe from other writers."""
+    """Return a copy, safe from other writers."""
     if not isinstance(part, np.ndarray):
         return part  # it has been copied onto its device
     copy = part.copy()
@@ -217,7 +217,7 @@ def _facts_of(sent: Any, layout: Layout) -> Facts:
 
 
 def _check_devices(devices: Sequence[str], at: str) -> str:
-    """The one device of all parts. Raises WireError if there are two."""
+    """Return the one device of all parts. Raises WireError if there are two."""
     if len(set(devices)) > 1:
         raise WireError(
             f"{at} has parts on {' and '.join(sorted(set(devices)))}; expected one device"

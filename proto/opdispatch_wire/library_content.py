@@ -131,7 +131,7 @@ class _Sink:
         return len(data)
 
     def flush(self) -> None:
-        """All that is written is there."""
+        """Flush the writes."""
 
     def take(self) -> bytes:
         data = b"".join(self._written)

@@ -1,4 +1,4 @@
-"""What to load, as the request that uploads it.
+"""The source of a library, as the request that uploads it.
 
 A library is one ``.py`` file, a ``.zip`` archive of modules, a folder that is a package (sent
 as such an archive), or the dotted name of a module that the interpreter can import. Files are
@@ -49,7 +49,7 @@ def load_source(
     isolated: bool = False,
     inline_bytes: int = INLINE_BYTES_LIMIT,
 ) -> LoadSource:
-    """The request that loads `source`, `on` an interpreter or a kind of device.
+    """Return the request that loads `source`, `on` an interpreter or a kind of device.
 
     A string without a path separator that does not end in ``.py`` or ``.zip`` is a module
     name, unless it has a dot and is the name of a file. Raises LibraryLoadError if it is none
@@ -107,7 +107,7 @@ def _is_device(on: str) -> bool:
 
 
 def needs_environment(request: registry_pb2.LoadLibraryRequest) -> bool:
-    """Whether the daemon may have to make an environment, or start an interpreter, for it."""
+    """Return whether the daemon may have to build an environment or start an interpreter for it."""
     return (
         request.isolated
         or request.HasField("environment")
@@ -125,7 +125,7 @@ def _absolute_path(python: str | os.PathLike[str]) -> str:
 
 
 def _as_text(filename: str) -> str:
-    """A file's name as it can be sent, though its bytes may be no UTF-8."""
+    """Return a file's name in a form that can be sent, though its bytes may be no UTF-8."""
     return os.fsencode(filename).decode(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""What a task has switched on and off <-> ``v1.CallRequest``.
+"""The modes and local keys of a task <-> ``v1.CallRequest``.
 
     caller      add_modes     ->  local_keys, no_grad, modes
     chooser                       check_modes, local_keys_of
@@ -49,7 +49,7 @@ _STAY_HERE = DispatchKeySet.of(
 
 
 def add_modes(request: execution_pb2.CallRequest) -> None:
-    """Say what the current task has switched on and off, unless that is the default."""
+    """Add to the request the task's modes and local keys, unless they are the defaults."""
     if not is_grad_enabled():
         request.no_grad = True
     if local_dispatch_key_set_is_default():  # so autocast is off
@@ -69,7 +69,7 @@ def add_modes(request: execution_pb2.CallRequest) -> None:
 
 
 def modes_of_task() -> bytes:
-    """Equal wherever ``add_modes`` would say the same."""
+    """Return bytes that are equal wherever ``add_modes`` would add the same."""
     request = execution_pb2.CallRequest()
     add_modes(request)
     data: bytes = request.SerializeToString(deterministic=True)
@@ -77,7 +77,7 @@ def modes_of_task() -> bytes:
 
 
 def local_keys_of(request: execution_pb2.CallRequest) -> tuple[DispatchKeySet, DispatchKeySet]:
-    """The included and the excluded set that the call is to run under."""
+    """Return the included and the excluded set that the call is to run under."""
     if not request.HasField("local_keys"):
         return DEFAULT_INCLUDED_SET, DEFAULT_EXCLUDED_SET
     keys = request.local_keys
@@ -96,7 +96,7 @@ def check_modes(request: execution_pb2.CallRequest) -> None:
 
 
 def autocast_of(request: execution_pb2.CallRequest) -> AbstractContextManager[Any]:
-    """A block in which autocast has the dtypes of the caller. Raises WireError."""
+    """Return a block in which autocast has the dtypes of the caller. Raises WireError."""
     for i, mode in enumerate(request.modes):
         if mode.name == _AUTOCAST:
             return with_autocast_dtypes(

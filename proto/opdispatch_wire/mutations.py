@@ -82,7 +82,7 @@ def _sent_value(
 def argument_of(
     reference: values_pb2.ArgumentRef, args: Sequence[Any], kwargs: Mapping[str, Any], *, at: str
 ) -> Any:
-    """The argument of a call that is meant. Raises WireError if the call has none such."""
+    """Return the referenced argument of a call. Raises WireError if the call has none such."""
     which = reference.WhichOneof("which")
     if which == "position" and reference.position < len(args):
         return args[reference.position]
@@ -105,7 +105,7 @@ def prepare_write(
     *,
     at: str,
 ) -> tuple[Any, Any]:
-    """The caller's array and what is to be copied into it, once both are known to fit.
+    """Return the caller's array and the source to copy into it, once both are known to fit.
 
     Raises ArgumentError if the array cannot take it, and WireError if it is malformed.
     """
@@ -187,7 +187,7 @@ def _writable_array(value: Any, what: str) -> Any:
 
 
 def _overlaps_itself(array: np.ndarray[Any, Any]) -> bool:
-    """Whether elements share memory, as in a broadcast array or windows that slide over one."""
+    """Return whether elements share memory, as in a broadcast array or overlapping windows."""
     if array.flags.forc or not array.size:
         return False
     steps = sorted((abs(s), n) for s, n in zip(array.strides, array.shape, strict=True) if n > 1)
@@ -200,7 +200,7 @@ def _overlaps_itself(array: np.ndarray[Any, Any]) -> bool:
 
 
 def _view_foreign(value: Any) -> np.ndarray[Any, Any]:
-    """The memory of another library's array, writable where that can be had."""
+    """Return the memory of another library's array, writable where possible."""
     view = view_by_dlpack(value)
     if not view.flags.writeable and hasattr(type(value), "__array__"):
         # NumPy before 2.1 never writes through DLPack; the older way may share the memory too.
@@ -210,7 +210,7 @@ def _view_foreign(value: Any) -> np.ndarray[Any, Any]:
 
 
 def is_same_memory(value: Any, other: Any) -> bool:
-    """Whether two values are one object, or two views of all of one array."""
+    """Return whether two values are one object, or two views of all of one array."""
     if value is other:
         return True
     if not (isinstance(value, np.ndarray) and isinstance(other, np.ndarray)):

@@ -33,7 +33,7 @@ _ZEROS = {dtype: kind() for kind, dtype in _DTYPES.items()}
 
 
 def number_type(values: Sequence[Any]) -> type | None:
-    """Of which type the numbers of a long list are; None if it is not to be packed."""
+    """Return the type of the numbers of a long list; None if it is not to be packed."""
     if len(values) <= LONGEST_PLAIN:
         return None
     kind = type(values[0])
@@ -55,7 +55,7 @@ def fill_packed(
 ) -> bool:
     """Pack a list of numbers into an empty message; False if it is not to be packed.
 
-    ``take_bytes`` is told how many bytes it will have, before these are made.
+    ``take_bytes`` is called with the number of its bytes, before these are made.
     """
     kind = number_type(values)
     if kind is None:
@@ -74,7 +74,7 @@ def fill_packed(
 def packed_from_proto(
     message: values_pb2.Tensor, at: str, memory: TensorMemory | None = None
 ) -> list[Any]:
-    """The numbers. Raises WireError if the message is malformed."""
+    """Return the numbers. Raises WireError if the message is malformed."""
     _zero_of(WireTensor(message, at=at), at)
     numbers: list[Any] = tensor_from_proto(message, at=at, memory=memory).tolist()
     return numbers
@@ -91,7 +91,7 @@ def undecoded_packed(message: values_pb2.Tensor, at: str) -> list[Any]:
 
 
 def _zero_of(tensor: WireTensor, at: str) -> Any:
-    """The zero of their type."""
+    """Return the zero of their type."""
     zero = _ZEROS.get(tensor.dtype)
     if zero is None or tensor.ndim != 1 or tensor.device != "cpu" or not tensor.is_plain:
         raise WireError(

@@ -24,7 +24,7 @@ _HOST = ("cpu", "")
 
 
 def may_be_plain(schema: FunctionSchema) -> bool:
-    """Whether an operator returns one value, which is no argument of it, and writes to none."""
+    """Return whether an operator returns one new value, and writes to no argument."""
     aliases = any(each.alias_info for each in (*schema.arguments, *schema.returns))
     return len(schema.returns) == 1 and not schema.is_varret and not aliases
 

@@ -51,7 +51,7 @@ def escape_in_json(document: str) -> str:
 
 
 def is_printable(character: str) -> bool:
-    """Whether a terminal shows the character, rather than obeys it."""
+    """Return whether a terminal shows the character, rather than obeys it."""
     is_shown = character.isprintable() or character in _KEPT
     return is_shown or unicodedata.category(character) == "Zs"
 

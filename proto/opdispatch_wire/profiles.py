@@ -38,7 +38,10 @@ class CallSpan:
 
     @classmethod
     def begin(cls, what: str) -> CallSpan | None:
-        """It begins, the call of an operator or a program; None where no profile is on."""
+        """Begin the span of a call of an operator or a program.
+
+        Return None where no profile is on.
+        """
         observer = LOCAL_STATE.get().observer
         if not isinstance(observer, Place):
             return None
@@ -46,7 +49,7 @@ class CallSpan:
         return cls(observer.begin_range(f"rpc {name}", "rpc"))
 
     def ask(self, request: execution_pb2.CallRequest) -> None:
-        """Have the request ask for what all profiles of the task want to know."""
+        """Add to the request the wishes of all profiles of the task."""
         recorders = [place.recorder for place in _all_places(self._place)]
         asked = request.profile
         asked.record_shapes = any(recorder.record_shapes for recorder in recorders)
@@ -56,7 +59,7 @@ class CallSpan:
         asked.max_events = max(1, min(max(map(_room_of, recorders), default=1), MAX_EVENTS))
 
     def end(self, reply: execution_pb2.CallReply | None) -> None:
-        """It has ended; None: without a reply. Idempotent."""
+        """End the span; ``reply`` is None without one. Idempotent."""
         place, self._place = self._place, None
         if place is None:
             return
@@ -168,7 +171,7 @@ def _shifts(
     here: str,
     around: Span | None,
 ) -> dict[str, int]:
-    """How far the events of each other machine are moved: see Note [Clocks of machines]."""
+    """Return the shift of the events of each other machine: see Note [Clocks of machines]."""
     extents: dict[str, tuple[int, int]] = {}
     for event in events:
         machine = processes[event.process].machine if event.process < len(processes) else ""

@@ -169,7 +169,7 @@ def _check_count(data: bytes) -> None:
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The number there, and where it ends; the end of all data if there is none."""
+    """Read the number there; return it and its end: the end of all data if there is none."""
     number = 0
     for shift in range(0, _VARINT_BITS, 7):
         if position >= len(data):

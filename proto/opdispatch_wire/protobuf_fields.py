@@ -40,7 +40,7 @@ class FieldLimit:
 
 
 def varint(value: int) -> bytes:
-    """A number, seven bits a byte, the lowest first."""
+    """Encode a number, seven bits a byte, the lowest first."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -62,7 +62,9 @@ def read_fields(
     skips_short: bool = False,
     limit: FieldLimit | None = None,
 ) -> Iterator[Field]:
-    """The fields of the message between two places. Raises WireError if it is malformed.
+    """Iterate over the fields of the message between two places.
+
+    Raises WireError if it is malformed.
 
     Raises the error of ``limit`` if there are more than that, left out or not.
 

@@ -45,7 +45,7 @@ class ReceivedCall(NamedTuple):
 
 
 def read_call(payload: bytes | memoryview, *, detaches: bool = True) -> ReceivedCall:
-    """The call in a message. Raises WireError if it is malformed.
+    """Return the call in a message. Raises WireError if it is malformed.
 
     Unless it ``detaches`` them, large tensors are inline: protobuf copies these.
     """
@@ -96,7 +96,7 @@ def _check_arguments(payload: bytes | memoryview) -> None:
 
 
 def _program_bytes(payload: bytes | memoryview) -> int:
-    """How long the program is, which has a limit of its own."""
+    """Return the length of the program, which has a limit of its own."""
     number = execution_pb2.CallRequest.PROGRAM_FIELD_NUMBER
     fields = read_fields(memoryview(payload), 0, len(payload))
     return sum(field.end - field.start for field in fields if field.number == number)

@@ -1,4 +1,4 @@
-"""What is said of a tensor that stays in an interpreter: ``v1.RemoteTensor``.
+"""Descriptions of tensors that stay in an interpreter: ``v1.RemoteTensor``.
 
 interpreter   RemoteFacts.of(value)  ->  RemoteTensor in CallReply.returns
 daemon, client                           facts_from_proto
@@ -31,7 +31,7 @@ SESSION_BYTES = 16
 
 
 def value_id(prefix: bytes, place: int) -> bytes:
-    """The id of the value at that place among those that one call keeps."""
+    """Return the id of the value at that place among those that one call keeps."""
     return prefix + place.to_bytes(ID_BYTES - PREFIX_BYTES)
 
 
@@ -62,7 +62,7 @@ class RemoteFacts:
 
     @classmethod
     def of(cls, value: Any) -> RemoteFacts:
-        """Those of an array, or of a Tensor."""
+        """Return the facts of an array, or of a Tensor."""
         array = value.array if isinstance(value, Tensor) else value
         device, layout = device_of(array), find_layout(type(array))
         bits = plain_key_bits(device) if layout is None else layout.key_bits_of(array)
@@ -75,7 +75,10 @@ class RemoteFacts:
         return replace(facts, layout=layout.name, part_bytes=layout.nbytes(array))
 
     def write_to(self, message: values_pb2.RemoteTensor | values_pb2.Tensor, *, at: str) -> None:
-        """Say them. Raises WireError for a dtype that has no name on the wire."""
+        """Write the facts to a message.
+
+        Raises WireError for a dtype that has no name on the wire.
+        """
         message.dtype = dtype_to_name(self.dtype, at=at)
         message.shape.extend(-1 if extent is None else extent for extent in self.shape)
         message.device = self.device
@@ -86,7 +89,7 @@ class RemoteFacts:
         message.requires_grad = self.requires_grad
 
     def value_of(self, array: Any) -> Any:
-        """An array that has these elements as the value: a plain one, or a Tensor."""
+        """Return an array with these elements as the value: a plain one, or a Tensor."""
         if self.requires_grad or self.key_bits not in (0, plain_key_bits(self.device)):
             keys = DispatchKeySet(self.key_bits) if self.key_bits else None
             return Tensor(array, keys=keys, requires_grad=self.requires_grad)
@@ -94,7 +97,9 @@ class RemoteFacts:
 
 
 def needs_daemon(request: execution_pb2.CallRequest) -> bool:
-    """Whether a call is about remote values or programs, so that only the daemon can route it."""
+    """Return whether a call is about remote values or programs, so that only the daemon can route
+    it.
+    """
     if request.program or request.adopt or request.HasField("keep"):
         return True
     for value in request.args:  # most are tensors: every direct call passes here
@@ -113,7 +118,7 @@ def _is_remote(value: values_pb2.Value) -> bool:
 def remote_tensors_in(
     value: values_pb2.Value, at: str
 ) -> Iterator[tuple[values_pb2.RemoteTensor, str]]:
-    """The remote tensors of an argument, in lists as well, with their places."""
+    """Yield the remote tensors of an argument, in lists as well, with their places."""
     kind = value.WhichOneof("kind")
     if kind == "remote":
         yield value.remote, at

@@ -23,7 +23,7 @@ _MOST_FILES = 100
 
 
 def read_requirements(requirements: Requirements) -> list[str]:
-    """The lines of a requirements file, or those given, without comments.
+    """Return the lines of a requirements file, or those given, without comments.
 
     Included files are put in their place, continued lines are joined, and relative paths
     become absolute: they are looked for on the daemon's machine. Raises LibraryLoadError if a

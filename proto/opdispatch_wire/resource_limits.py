@@ -1,4 +1,4 @@
-"""What the system refuses to a process of ours: descriptors, memory, space, threads."""
+"""Resources that the system refuses to a process of ours: descriptors, memory, space, threads."""
 
 from __future__ import annotations
 

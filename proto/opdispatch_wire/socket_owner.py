@@ -1,4 +1,4 @@
-"""Whose process listens at a unix socket, asked before anything is sent there.
+"""The owner of the process that listens at a unix socket, checked before anything is sent there.
 
 Without the package ``opdispatch``, as ``address_forms``.
 """

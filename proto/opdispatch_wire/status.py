@@ -107,7 +107,7 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
 
 
 def find_status_code(error: BaseException) -> grpc.StatusCode:
-    """The gRPC status code that ``error`` leaves with."""
+    """Return the gRPC status code for ``error``."""
     if isinstance(error, asyncio.CancelledError):
         return _C.CANCELLED
     if type(error) is OpdispatchError:
@@ -122,9 +122,9 @@ def find_status_code(error: BaseException) -> grpc.StatusCode:
 
 
 def status_from_error(error: BaseException) -> status_pb2.Status:
-    """The status of an error, at most ``MAX_STATUS_BYTES`` long when serialised.
+    """Return the status of an error, at most ``MAX_STATUS_BYTES`` long when serialized.
 
-    Of an error that is not ours, only the type is told: the rest may be private. What the
+    Of an error that is not ours, only the type is sent: the rest may be private. What the
     system refuses for want of a resource becomes a ResourceLimitError.
     """
     error = find_resource_limit(error) or error
@@ -156,7 +156,10 @@ def status_from_error(error: BaseException) -> status_pb2.Status:
 
 
 def _milliseconds(seconds: str) -> int | None:
-    """None for what is no delay of up to a day: the error may be of a library's making."""
+    """Return a delay in milliseconds, None unless it is of up to a day.
+
+    A library may have made the error.
+    """
     try:
         delay = float(seconds)
     except ValueError:
@@ -200,7 +203,7 @@ def error_from_status(status: status_pb2.Status) -> OpdispatchError:
 
 
 def error_from_rpc(rpc_error: grpc.RpcError, *, address: str) -> OpdispatchError:
-    """The error behind a failed call to ``address``: the peer's own, or one about the peer.
+    """Return the error behind a failed call to ``address``: the peer's own, or one about the peer.
 
     Takes what ``grpc`` and ``grpc.aio`` raise.
     """
@@ -233,7 +236,7 @@ def error_from_rpc(rpc_error: grpc.RpcError, *, address: str) -> OpdispatchError
 
 
 def late_answer_error(address: str, operator: str = "") -> DeadlineExceededError:
-    """The error of a request, or of a call of ``operator``, that was not answered in time."""
+    """Return the error of a request, or a call of ``operator``, not answered in time."""
     if not operator:
         return DeadlineExceededError(
             f"{address} did not answer before the deadline passed", started="unknown"
@@ -247,7 +250,7 @@ def late_answer_error(address: str, operator: str = "") -> DeadlineExceededError
 
 
 def lost_connection_error(address: str, details: str) -> DaemonUnavailableError:
-    """The error of a call that was under way when the connection ended."""
+    """Return the error of a call that was under way when the connection ended."""
     return DaemonUnavailableError(
         f"the connection to {address} was lost before the reply; the call may or may not have run",
         address=address,
@@ -257,7 +260,7 @@ def lost_connection_error(address: str, details: str) -> DaemonUnavailableError:
 
 
 def no_thread_left_error(what: str, error: RuntimeError) -> RefusedError:
-    """The error of a call that never started: its caller's process has no thread ``what`` needs."""
+    """Return the error of a call that never started for want of a thread that ``what`` needs."""
     return RefusedError(
         f"this process has no thread {what}, which never started: {error}",
         hint="a limit of threads or memory is reached; try again in a moment, or raise it",
@@ -270,7 +273,7 @@ def end_with(
     status: status_pb2.Status,
     code: grpc.StatusCode,
 ) -> None:
-    """Have the call end with that status as soon as its method returns, whatever it returns.
+    """End the call with that status as soon as its method returns, whatever it returns.
 
     ``context.abort`` would do so by an exception that the context keeps: its traceback keeps the
     context, the request and all else of the call until the garbage collector comes.
@@ -283,7 +286,7 @@ def end_with(
 def _parts_of(
     rpc_error: grpc.RpcError,
 ) -> tuple[grpc.StatusCode, str, list[tuple[str, bytes]]]:
-    """Code, details and binary trailers, of which a bare RpcError has none."""
+    """Return code, details and binary trailers, of which a bare RpcError has none."""
     if not isinstance(rpc_error, grpc.Call | grpc.aio.AioRpcError):
         return _C.UNKNOWN, str(rpc_error), []
     trailers = rpc_error.trailing_metadata() or ()
@@ -309,7 +312,7 @@ def _unavailable(details: str, address: str) -> DaemonUnavailableError:
 
 
 def cut_lines(text: str, limit: int) -> str:
-    """``text`` in at most ``limit`` bytes: the first and, mostly, the last of its lines."""
+    """Cut ``text`` to at most ``limit`` bytes: the first and, mostly, the last of its lines."""
     if len(text.encode()) <= limit:
         return text
     lines = [_cut(line, _MAX_LINE_BYTES) for line in text.splitlines()]
@@ -330,7 +333,7 @@ def cut_lines(text: str, limit: int) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    """``text`` in at most ``limit`` bytes, without its middle."""
+    """Cut ``text`` to at most ``limit`` bytes, without its middle."""
     data = text.encode()
     if len(data) <= limit:
         return text
@@ -342,7 +345,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _cut_message(text: str) -> str:
-    """A message that gRPC's header for it, which is percent-encoded, has room for."""
+    """Cut a message to fit in gRPC's header for it, which is percent-encoded."""
     text = protobuf_text(text)
     limit = _MAX_MESSAGE_BYTES
     while len(quote(cut := _cut(text, limit), safe=_PLAIN_CHARACTERS)) > _MAX_MESSAGE_BYTES:
@@ -362,7 +365,7 @@ def _fill_metadata(info: error_details_pb2.ErrorInfo, facts: dict[str, str]) -> 
 
 
 def protobuf_text(value: object) -> str:
-    """``value`` as text that protobuf takes: without halves of surrogate pairs."""
+    """Return ``value`` as text that protobuf takes: without halves of surrogate pairs."""
     return str(value).encode(errors="backslashreplace").decode()
 
 

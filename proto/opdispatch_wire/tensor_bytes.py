@@ -26,7 +26,7 @@ def check_tensor_size(array: Array) -> None:
 
 
 def bytes_of(array: Array, dtype: np.dtype[Any], *, copies: bool) -> Buffer:
-    """The elements as they are on the wire, in place where they can be.
+    """Return the elements as they are on the wire, in place where possible.
 
     Raises MessageTooLargeError for more than a call may have, before they are copied: an array
     that repeats one element may have any size.
@@ -44,6 +44,6 @@ def bytes_of(array: Array, dtype: np.dtype[Any], *, copies: bool) -> Buffer:
 
 
 def contents_of(data: Buffer, *, copies: bool) -> Array:
-    """The bytes as an array of uint8, in place unless they lie where some dtypes may not."""
+    """Return the bytes as an array of uint8, in place unless misaligned for some dtypes."""
     contents = np.frombuffer(data, np.uint8)
     return contents.copy() if copies or contents.ctypes.data % _LEAST_ALIGNMENT else contents

@@ -80,17 +80,17 @@ class TensorMemory(Protocol):
         writable: bool,
         at: str,
     ) -> Array:
-        """An array in place over the elements. Raises WireError if they are not there."""
+        """Return an array in place over the elements. Raises WireError if they are not there."""
 
 
 class CalleeTensorMemory(TensorMemory, Protocol):
     """A ``TensorMemory`` of the side that serves the call."""
 
     def is_in_place(self, sent: values_pb2.Value, value: object) -> bool:
-        """Whether an argument's contents after the call are where the caller sees them."""
+        """Return whether an argument's contents after the call are where the caller sees them."""
 
     def expect_writes(self) -> None:
-        """The operator writes to an argument; said before any is read."""
+        """Prepare for an operator that writes to an argument; called before any is read."""
 
     def drop_results(self) -> None:
         """Free placed results of a failed call: an error names none, and its caller frees none."""
@@ -100,7 +100,7 @@ class CallerTensorMemory(TensorMemory, Protocol):
     """A ``TensorMemory`` of the side that makes the call."""
 
     def contents_of(self, value: object) -> Array | None:
-        """The contents of an argument after a call that wrote to it where it was put."""
+        """Return the contents of an argument after a call that wrote to it where it was put."""
 
 
 class WireTensor:
@@ -139,7 +139,7 @@ register_tensor_type(WireTensor, described_as="a tensor")
 
 
 def is_tensor(value: object) -> bool:
-    """Whether ``value`` is encoded as a tensor: an array, or an object that offers one."""
+    """Return whether ``value`` is encoded as a tensor: an array, or an object that offers one."""
     if isinstance(value, np.ndarray | np.generic | Tensor | WireTensor):
         return True
     cls = type(value)
@@ -160,7 +160,7 @@ def tensor_to_proto(value: Any, *, at: str = "$") -> values_pb2.Tensor:
 def fill_tensor(
     message: values_pb2.Tensor, value: Any, *, at: str, memory: TensorMemory | None = None
 ) -> None:
-    """``tensor_to_proto`` into an empty message that is in place already: one copy less."""
+    """Encode a tensor into an empty message that is in place already: one copy less."""
     if isinstance(value, WireTensor):
         message.CopyFrom(value.message)
         return
@@ -323,12 +323,12 @@ def check_wire_device(device: str, *, at: str) -> None:
 
 
 def key_bits_elsewhere(tensor: Tensor) -> int:
-    """The keys that a tensor has in another process: there, inference mode has not made it."""
+    """Return the keys of a tensor in another process: there, inference mode has not made it."""
     return Tensor(tensor.array).key_bits if tensor.is_inference() else tensor.key_bits
 
 
 def plain_key_bits(device: str) -> int:
-    """The keys that a plain array of ``device``, which is one, has."""
+    """Return the keys of a plain array of ``device``."""
     return _PLAIN_KEY_BITS[device.partition(":")[0] or "cpu"]
 
 
@@ -343,7 +343,7 @@ def _default_key_bits(message: values_pb2.Tensor) -> int:
 
 
 def refuse_masked(array: Any, *, at: str) -> None:
-    """Raise WireError for an array of NumPy's with a mask, which no other process is told of."""
+    """Raise WireError for a masked array of NumPy's: masks are not sent to other processes."""
     # NumPy imports it when it is first asked for, which needs a descriptor: there is no such array
     # before that.
     masked = sys.modules.get("numpy.ma")
@@ -355,7 +355,7 @@ def refuse_masked(array: Any, *, at: str) -> None:
 
 
 def _fetch(value: Any, *, at: str) -> tuple[Array, str]:
-    """The elements of an array in host memory, and the device where it lives."""
+    """Return the elements of an array in host memory, and the device where it lives."""
     if type(value) is np.ndarray:
         return value, "cpu"
     refuse_masked(value, at=at)
@@ -398,7 +398,7 @@ def _to_device(array: Array, device: str, *, at: str) -> Any:
 
 
 def placed_error(error: DeviceError, at: str, hint: str = "") -> OpdispatchError:
-    """The error of a device as that of a value: a malformed one, unless the device is to blame."""
+    """Return a device's error as that of a value: malformed, unless the device is to blame."""
     is_devices = isinstance(error, DeviceMemoryError | DeviceLostError)
     cls = type(error) if is_devices else WireError
     return cls(f"{at}: {error.message}", hint=error.hint or hint, **error.facts)

@@ -83,12 +83,12 @@ _PYTHON_DTYPES = (bool, int, float, complex)
 
 _DecodeTensor = Callable[[values_pb2.Tensor, str], Any]
 DecodeRemote = Callable[[values_pb2.RemoteTensor, str, bool], Any]
-"""What a remote tensor is for its decoder: at that place of the message, and whether it
+"""Decodes a remote tensor at that place of the message; the last argument is whether it
 is to be writable."""
 DecodeReference = Callable[[values_pb2.Reference, str], Any]
 """The same of a program's reference."""
 CountValues = Callable[[int], None]
-"""Is told of so many values, and raises if they are too many."""
+"""Counts so many more values, and raises if they are too many."""
 
 
 def value_to_proto(value: Any, *, at: str = "$") -> values_pb2.Value:
@@ -110,7 +110,7 @@ def fill_value(
     memory: TensorMemory | None = None,
     count: ValueCount | None = None,
 ) -> None:
-    """``value_to_proto`` into an empty message that is in place already.
+    """Encode a value into an empty message that is in place already.
 
     A message cannot be put into another one without copying all that it holds. Large tensors
     are put into ``memory`` where that is given, and ``count`` is that of the whole call.
@@ -158,9 +158,9 @@ def undecoded_from_proto(
     remote: DecodeRemote | None = None,
     count: CountValues | None = None,
 ) -> Any:
-    """``value_from_proto``, but each tensor becomes a WireTensor: checked, not decoded.
+    """Decode a value like ``value_from_proto``, but with a checked WireTensor for each tensor.
 
-    ``count`` is told how many values are in each list and dict, before these are looked at.
+    ``count`` is called with the number of values in each list and dict, before these are decoded.
 
     Of those in shared memory only the message is checked, not whether there is such memory.
 

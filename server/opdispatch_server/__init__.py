@@ -16,7 +16,7 @@ What they share:
     serving/                    sockets, streams and statuses
     library_code/               the code of libraries: stored, taken apart, imported
 
-    configuration                               what a daemon is told when it is started
+    configuration                               the settings of a daemon
     call_context, nested_time, direct_run       what a call carries, and what it takes by itself
     operator_names                              names of operators, as clients write them
     message_limit                               the longest message inside

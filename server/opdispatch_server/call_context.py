@@ -57,7 +57,7 @@ class CallContext:
     interpreter, the run that begins there; on the way back, the one that makes the call. 0: none.
     ``lane`` is the load id of the library that the call belongs to, 0 if it takes no slot, and
     ``limit`` how many of the lane's calls an interpreter runs at a time. The daemon believes
-    nobody's ``depth``, ``lane`` and ``limit``: it knows them. ``direct`` is what an
+    no client's ``depth``, ``lane`` and ``limit``: it knows them. ``direct`` is what an
     interpreter notes of a call that has not come through the daemon. ``tensors`` are the call's
     large ones, where those are not in its messages. ``queued`` is how long it has waited in queues
     so far, in nanoseconds.
@@ -106,7 +106,7 @@ class CallContext:
         )
 
     def write_to(self, request: execution_pb2.CallRequest) -> None:
-        """Say it in the message, for a local lane."""
+        """Write the context to the message, for a local lane."""
         timeout = self.timeout
         if timeout is None:
             request.ClearField("timeout")
@@ -126,13 +126,13 @@ class CallContext:
         )
 
     def for_run(self, run: int) -> CallContext:
-        """The same, for the run of a kernel that begins."""
+        """Return the context for the run of a kernel that begins."""
         return CallContext(
             self.deadline, self.depth, run, self.lane, self.limit, None, self.tensors, self.queued
         )
 
     def with_tensors(self, tensors: CallTensors) -> CallContext:
-        """The same, of a call whose large tensors are beside it."""
+        """Return the context of a call with large tensors outside of its message."""
         return CallContext(
             self.deadline,
             self.depth,
@@ -152,7 +152,7 @@ class CallContext:
         return max(self.deadline - time.monotonic(), 0.0)
 
     def size_of(self, request: execution_pb2.CallRequest) -> int:
-        """The bytes of the message that the call came in, as queues count them.
+        """Return the bytes of the message that the call came in, as queues count them.
 
         Large tensors that came beside it, or over a lane, are limited for all who send them.
         """
@@ -165,7 +165,7 @@ class CallContext:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """How this is told to the next process."""
+        """Metadata that carries this to the next process."""
         text = f"{self.depth} {self.run} {self.lane} {self.limit}"
         if self.deadline is not None:
             text = f"{text} {self.timeout:.6f}"
@@ -176,7 +176,7 @@ _FORMAT = re.compile(r"(\d{1,9}) (\d{1,39}) (\d{1,19}) (\d{1,19})(?: (\d{1,9}\.\
 
 
 def deadline_of(request: execution_pb2.CallRequest) -> float | None:
-    """Until when the caller waits who says so in the message itself; see ``CallContext``."""
+    """Return the deadline that the message itself states; see ``CallContext``."""
     if not request.HasField("timeout") or request.timeout > _FOREVER:
         return None
     # What is no number, or negative, is no time: timers could not be put in order with it.
@@ -206,7 +206,7 @@ class RunningCall:
 
     @contextmanager
     def nested(self) -> Iterator[CallContext]:
-        """The context of a call that the kernel makes, while that is under way."""
+        """Yield the context of a call that the kernel makes, while that is under way."""
         if self.nested_calls is None:
             yield CallContext(self.deadline, self.depth + 1, self.run)
             return
@@ -224,5 +224,5 @@ RUNNING_CALL: ContextVar[RunningCall] = ContextVar("opdispatch_running_call", de
 
 
 def with_last_words(seconds: float) -> float:
-    """How long a call that has so many seconds left may wait for its turn."""
+    """Return how long a call that has so many seconds left may wait for its turn."""
     return seconds - min(LAST_WORDS, LAST_WORDS_SHARE * seconds)

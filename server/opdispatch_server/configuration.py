@@ -26,9 +26,11 @@ CALL_BYTES_AT_MOST = 8 * 1024**3
 
 
 class DaemonConfiguration(NamedTuple):
-    """One daemon's settings. ``workers`` are the devices of its interpreters, see ``worker_plan``.
-    ``libraries`` are loaded at the start.
-    ``load_timeout``, ``heartbeat``, ``lock_timeout`` and ``kernel_timeout`` are in seconds.
+    """One daemon's settings.
+
+    ``workers`` are the devices of its interpreters, see ``worker_plan``. ``libraries`` are loaded
+    at the start. ``load_timeout``, ``heartbeat``, ``lock_timeout`` and ``kernel_timeout`` are in
+    seconds.
 
     ``queue`` is how many calls may wait for one interpreter; ``max_call_bytes``, what the large
     tensors of one stream, or of one call on a local lane, may have together, None: see
@@ -68,17 +70,17 @@ CHANGED_WHILE_RUNNING = frozenset(
 
 
 def default_state_folder() -> Path:
-    """``$XDG_STATE_HOME/opdispatch``, or the place that the standard gives it without that."""
+    """Return ``$XDG_STATE_HOME/opdispatch``, or the standard's default for it."""
     base = os.environ.get("XDG_STATE_HOME", "")
     home = Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state"
     return home / "opdispatch"
 
 
 def default_call_bytes() -> int:
-    """8 GiB, or a quarter of the memory that the daemon may have where that is less."""
+    """Return 8 GiB, or a quarter of the memory that the daemon may have where that is less."""
     return min(CALL_BYTES_AT_MOST, memory_limit() // 4)
 
 
 def default_worker_count() -> int:
-    """Two, or one on a machine with a single core."""
+    """Return two, or one on a machine with a single core."""
     return min(2, os.cpu_count() or 1)

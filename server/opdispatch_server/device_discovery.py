@@ -18,8 +18,9 @@ Otherwise it has one a thread, and the work of calls that run in different ones 
 
 
 def find_devices(device: str = "") -> list[str]:
-    """``cpu``, and ``cuda:0`` and so on where CuPy finds devices; of these, ``device`` alone if it
-    is given. Raises DeviceError if that is not there.
+    """Return ``cpu``, and ``cuda:0`` and so on where CuPy finds devices.
+
+    Of these, ``device`` alone if it is given. Raises DeviceError if that is not there.
     """
     if device == "cpu":
         return ["cpu"]
@@ -39,7 +40,7 @@ def find_devices(device: str = "") -> list[str]:
 
 
 def take_devices(device: str = "") -> list[str]:
-    """``find_devices``, for an interpreter, before CuPy is imported.
+    """Find devices like ``find_devices``, for an interpreter, before CuPy is imported.
 
     The device that is given is that of kernels which name none. It is used once: then it is known
     to work, and what it takes to begin, a second or so in which no other thread of Python's may

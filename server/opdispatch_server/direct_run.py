@@ -28,7 +28,7 @@ class DirectRun:
         """The daemon has been told that it takes too long."""
 
     def is_overdue(self, timeout: float) -> bool:
-        """Whether its kernel has run for longer, without the calls that it makes."""
+        """Return whether its kernel has run for longer, without the calls that it makes."""
         return (
             self.began > 0
             and not self.nested_calls.is_running

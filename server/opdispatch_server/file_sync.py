@@ -7,7 +7,10 @@ from pathlib import Path
 
 
 def sync_path(path: Path) -> None:
-    """Have a file's content, or the names in a folder, survive a loss of power. Raises OSError."""
+    """Sync a file's content, or the names in a folder, to disk, to survive a loss of power.
+
+    Raises OSError.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -40,12 +40,12 @@ class ForkGuard:
         self._there: set[object] = set()
 
     def install(self) -> None:
-        """Have children of this process let go of what is private, from now on."""
+        """Close private descriptors in children of this process, from now on."""
         self._pid = os.getpid()  # not that of a template, in which this module was imported
         os.register_at_fork(after_in_child=self._let_go)
 
     def own_descriptor(self, descriptor: int) -> None:
-        """This descriptor is private."""
+        """Make this descriptor private."""
         self._descriptors.add(descriptor)
 
     def own_listener(self, address: str) -> None:
@@ -57,7 +57,7 @@ class ForkGuard:
             self._here.add(parsed.port)
 
     def own_peer(self, address: str) -> None:
-        """Connections to this address are private."""
+        """Make connections to this address private."""
         parsed = parse_address(address)
         if isinstance(parsed, UnixAddress):
             self._there |= _names_of(parsed)
@@ -114,7 +114,7 @@ class ForkGuard:
 
 
 def _names_of(address: UnixAddress) -> set[bytes]:
-    """The paths by which the system may know a socket."""
+    """Return the paths by which the system may know a socket."""
     path = address.path
     return {os.fsencode(p) for p in (path, os.path.abspath(path), os.path.realpath(path))}
 

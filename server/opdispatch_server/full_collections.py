@@ -31,7 +31,7 @@ class FullCollections:
 
     @contextmanager
     def put_off(self) -> Iterator[None]:
-        """A ``with`` block, perhaps one of several at once, in which none begins by itself.
+        """Disable automatic full collections in the block, perhaps one of several at once.
 
         Code of users that runs in it may set thresholds of its own, which stay.
         """
@@ -48,7 +48,7 @@ class FullCollections:
 
     @contextmanager
     def spared(self) -> Iterator[None]:
-        """``put_off``, for a block whose objects last; see Note [What lasts is frozen]."""
+        """Collect once after the block, whose objects last; see Note [What lasts is frozen]."""
         gc.collect()
         with self.put_off():
             try:

@@ -12,8 +12,10 @@ from opdispatch.dispatch.registration import RegistrationHandle
 
 
 class LiftedKernels:
-    """Those of ``handles`` that are above some of ``below``: off, until ``put_back`` registers them
-    again. Both within one transaction, so that no call sees them missing.
+    """Those of ``handles`` that are above some of ``below``.
+
+    Off, until ``put_back`` registers them again. Both within one transaction, so that no call sees
+    them missing.
 
     Of definitions, those of overloads beside some of ``below``.
     """
@@ -42,7 +44,10 @@ class LiftedKernels:
             handles[place].close()
 
     def put_back(self, dispatcher: Dispatcher) -> list[RegistrationHandle]:
-        """All of the handles, with new ones of the kernels that were off."""
+        """Put the kernels back.
+
+        Return all of the handles, with new ones of the kernels that were off.
+        """
         handles = list(self._handles)
         for place in self._places:
             handles[place] = dispatcher.register(handles[place].registration)
@@ -50,7 +55,7 @@ class LiftedKernels:
 
 
 def operator_of(registration: Registration) -> OperatorName | None:
-    """The operator that it defines, or is a kernel of."""
+    """Return the operator that it defines, or is a kernel of."""
     if registration.schema is not None:
         return registration.schema.name
     return registration.name

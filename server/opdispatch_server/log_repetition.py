@@ -50,7 +50,7 @@ class Repetition:
         return now >= self.next_at
 
     def log_one(self, now: float) -> int:
-        """Note that one is logged now; return how many were left out before it."""
+        """Record that one is logged now; return how many were left out before it."""
         if now >= self.next_at + self.pause:  # there was none for a while
             self.pause = FIRST_PAUSE / 2
         left_out, self.left_out = self.left_out, 0

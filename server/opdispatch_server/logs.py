@@ -65,7 +65,7 @@ def set_log_level(level: str) -> None:
 
 
 def add_filter(added: logging.Filter) -> None:
-    """Have a filter see each record of this process's log, which it may give fields."""
+    """Add a filter of each record of this process's log; it may add fields."""
     if _own is not None:
         handler, _ = _own
         handler.addFilter(added)
@@ -90,7 +90,7 @@ def log_regardless(
 
 
 def is_no_cancellation(record: logging.LogRecord) -> bool:
-    """Whether a record is more than gRPC's remark that a call was cancelled.
+    """Return whether a record is more than gRPC's remark that a call was cancelled.
 
     A client that goes away at the wrong moment, or whose deadline passes then, makes it log a
     CancelledError, or that a reply could not be written, as an error of the servicer, whatever the
@@ -107,7 +107,7 @@ class JsonLines(logging.Formatter):
     """One JSON object a record: time, level, logger, message, and the record's fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line of JSON."""
+        """Format the record as one line of JSON."""
         entry: dict[str, object] = {
             "time": _moment(record).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -127,7 +127,7 @@ class HumanLines(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line, with its traceback, if any, on the lines below."""
+        """Format the record as one line, with its traceback, if any, on the lines below."""
         time = _moment(record).astimezone().strftime("%H:%M:%S")
         message = record.getMessage()
         if not is_ours(record):  # whose logger it is says most

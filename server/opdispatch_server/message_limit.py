@@ -9,7 +9,7 @@ FORWARDING_ROOM = 64 * 1024
 
 
 def internal_message_limit(max_message_bytes: int) -> int:
-    """The limit between daemon and interpreters, given the one for clients.
+    """Return the limit between daemon and interpreters, given the one for clients.
 
     Never a small one: the registrations of a library travel as one message.
     """

@@ -24,21 +24,21 @@ class NestedTime:
         return self._calls > 0
 
     def begin(self) -> None:
-        """The kernel makes a call."""
+        """Begin a call of the kernel."""
         with self._lock:
             if not self._calls:
                 self._since = time.monotonic()
             self._calls += 1
 
     def end(self) -> None:
-        """One of its calls has ended."""
+        """End one of its calls."""
         with self._lock:
             self._calls -= 1
             if not self._calls:
                 self._total += time.monotonic() - self._since
 
     def own_seconds(self, began: float) -> float:
-        """The kernel's own time, if it began at ``began``, a time of ``time.monotonic``."""
+        """Return the kernel's own time, if it began at ``began``, a time of ``time.monotonic``."""
         with self._lock:
             now = self._since if self._calls else time.monotonic()
             return now - began - self._total

@@ -13,7 +13,7 @@ _RSS = re.compile(r"^VmRSS:\s+(\d+) kB$", re.MULTILINE)
 
 
 def find_memory(pid: int) -> int | None:
-    """The bytes that would be free if the process ended; None if it is gone or not to be seen.
+    """Return the bytes that would be free if the process ended; None if it is gone or out of sight.
 
     Its proportional set size: pages that several processes share count in parts. Where the
     kernel does not tell that, its resident set size.

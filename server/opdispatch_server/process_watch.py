@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 def process_space() -> str:
-    """Where this process's id means something: equal texts, equal meaning; "" if unknown.
+    """Return a text that is equal where this process's id means the same; "" if unknown.
 
     Two processes that agree on it are on one machine, in the same run of it, and in one
     process namespace: a container has another one, though it may share our sockets.
@@ -45,7 +45,7 @@ _SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def has_process_descriptors() -> bool:
-    """Whether the system has them, and lets us use them: not every container does."""
+    """Return whether the system has them, and lets us use them: not every container does."""
     if sys.platform != "linux":
         return False
     try:
@@ -86,7 +86,7 @@ def watch_process(pid: int, on_end: Callable[[ProcessEnd], None]) -> Callable[[]
 
 
 def describe_exit(status: int) -> ProcessEnd:
-    """How a process of that exit status ended; negative: the signal that ended it."""
+    """Describe how a process of that exit status ended; negative ones are signals."""
     if status >= 0:
         return ProcessEnd(f"exited with status {status}", by_itself=True)
     by_itself = -status not in _SENT_BY_OTHERS

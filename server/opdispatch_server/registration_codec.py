@@ -25,7 +25,7 @@ MakeKernel = Callable[[int, str], KernelFunction]
 
 
 def rules_last(registrations: Iterable[Registration]) -> list[Registration]:
-    """In their order, but for rules of modes, which do not travel: others keep their places."""
+    """Return the registrations in their order, rules last, and without those of modes."""
     return sorted(registrations, key=lambda each: each.kind == "dispatch_rule")
 
 
@@ -34,7 +34,7 @@ def batch_to_proto(
     max_concurrency: int = 1,
     device_types: Iterable[str] = (),
 ) -> pb.RegistrationBatch:
-    """The registrations of a library, as ``rules_last`` has them, and what else it says."""
+    """Return the registrations of a library, ordered by ``rules_last``, and its other settings."""
     travelling = [each for each in registrations if each.kind != "dispatch_rule"]
     return pb.RegistrationBatch(
         registrations=[registration_to_proto(registration) for registration in travelling],
@@ -44,7 +44,8 @@ def batch_to_proto(
 
 
 def batch_from_proto(batch: pb.RegistrationBatch, make_kernel: MakeKernel) -> list[Registration]:
-    """The registrations in their order; ``make_kernel`` gives those that need one a kernel.
+    """Return the registrations in their order, with kernels by ``make_kernel`` for those that need
+    one.
 
     Raises RegistrationError, or WireError if a registration is of no known kind.
     """
@@ -55,7 +56,7 @@ def batch_from_proto(batch: pb.RegistrationBatch, make_kernel: MakeKernel) -> li
 
 
 def registration_to_proto(registration: Registration) -> pb.Registration:
-    """One registration."""
+    """Return one registration as a message."""
     message = pb.Registration(site=protobuf_text(registration.site))
     match registration.kind:
         case "library":
@@ -76,7 +77,10 @@ def registration_to_proto(registration: Registration) -> pb.Registration:
 def registration_from_proto(
     message: pb.Registration, place: int, make_kernel: MakeKernel
 ) -> Registration:
-    """One registration, the one at ``place`` in its batch. Raises as ``batch_from_proto``."""
+    """Return one registration, the one at ``place`` in its batch.
+
+    Raises as ``batch_from_proto``.
+    """
     match message.WhichOneof("kind"):
         case "namespace":
             return Registration("library", message.site, namespace=message.namespace.namespace)

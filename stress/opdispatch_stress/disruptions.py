@@ -1,4 +1,4 @@
-"""What a race breaks on purpose, and which failures that excuses."""
+"""Disruptions that a race causes on purpose, and the failures that they excuse."""
 
 from __future__ import annotations
 
@@ -41,17 +41,19 @@ class Disruptions:
         self._daemon_down = False
 
     def note_interpreter(self, name: str) -> None:
-        """From now on calls may fail that name this interpreter."""
+        """Record that calls may fail from now on by the name of this interpreter."""
         self._killed.add(name)
         self.counts["interpreters killed"] += 1
 
     def note_daemon(self) -> None:
-        """From now on requests may find no daemon."""
+        """Record that requests may find no daemon from now on."""
         self._daemon_down = True
         self.counts["daemons killed"] += 1
 
     def excuses(self, error: OpdispatchError) -> bool:
-        """Whether a request had to fail like that, at least once, since something was killed."""
+        """Return whether a request had to fail like that, at least once, since something was
+        killed.
+        """
         match error:
             case InterpreterDiedError():  # a killed daemon's interpreters end by themselves
                 return self._daemon_down or error.facts.get("interpreter", "") in self._killed
@@ -62,7 +64,7 @@ class Disruptions:
         return False
 
     def excuses_call(self, error: OpdispatchError, *, mutates: bool) -> bool:
-        """Whether a call had to fail like that.
+        """Return whether a call had to fail like that.
 
         The death of an interpreter excuses only a call that may have written to its arguments:
         any other is for the daemon to run again, or to keep until the library is back, unless it
@@ -121,7 +123,7 @@ class Killer:
         self._daemon.restart()
 
     def _kill_interpreter(self, session: Session) -> None:
-        """Of those that were killed least often, any: none dies again and again.
+        """Kill any of the interpreters killed least often, so that none dies again and again.
 
         The last one is spared: on a slow machine, others may take longer to come back than it
         takes to kill all.

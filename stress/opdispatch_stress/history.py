@@ -27,10 +27,10 @@ from opdispatch_stress.linearizability import (
 )
 
 ABSENT = None
-"""What a register holds while its library is not loaded."""
+"""Value of a register while its library is not loaded."""
 
 PRESENT = -1
-"""What a read shows that tells only that some version is active; no stamp is negative."""
+"""Value of a read that shows only that some version is active; no stamp is negative."""
 
 Stamp = int | None
 
@@ -62,7 +62,7 @@ class Read:
 
 
 def find_violations(writes: Iterable[Write], reads: Iterable[Read]) -> list[str]:
-    """The reads that no order of the writes explains, in words. Libraries begin absent."""
+    """Return the reads that no order of the writes explains, in words. Libraries begin absent."""
     writes_of: dict[str, list[Write]] = defaultdict(list)
     reads_of: dict[str, list[Read]] = defaultdict(list)
     for write in writes:
@@ -78,7 +78,9 @@ def find_violations(writes: Iterable[Write], reads: Iterable[Read]) -> list[str]
 
 
 def _find_missing_order(writes: list[Write], reads: list[Read]) -> list[str]:
-    """The events of one library, in words, unless they can have happened one after the other."""
+    """Return the events of one library, in words, unless they can have happened one after the
+    other.
+    """
     history = [*map(_as_operation, writes), *map(_as_operation, reads)]
     try:
         check_linearizable(history, ABSENT, _register_step, looks={"read"}, most=_MOST_STEPS)
@@ -98,7 +100,7 @@ def _as_operation(event: Write | Read) -> Operation:
 
 
 def _register_step(state: Hashable, kind: str, argument: Any, response: Any) -> Iterable[Hashable]:
-    """The model for ``check_linearizable``: a register."""
+    """Step the model for ``check_linearizable``: a register."""
     if kind == "read":
         shown = state is not ABSENT if response == PRESENT else state == response
         return [state] if shown else []
@@ -131,13 +133,13 @@ class _Register:
         ]
 
     def _candidates(self, value: Stamp) -> Iterable[Write]:
-        """The writes that may have left what was read."""
+        """Return the writes that may have left what was read."""
         if value == PRESENT:
             return (write for write in self._writes if write.value is not ABSENT)
         return self._writers.get(value, ())
 
     def _explains(self, write: Write, read: Read) -> bool:
-        """Whether the read may have seen this write."""
+        """Return whether the read may have seen this write."""
         if write.started > read.finished:
             return False
         # Overwritten: another write began when this one was done, and was itself done before
@@ -145,17 +147,19 @@ class _Register:
         return self._done_from[self._first_after(write)] >= read.started
 
     def _first_after(self, write: Write) -> int:
-        """The place of the first write that began when this one had taken effect, or never did."""
+        """Return the place of the first write that began when this one had taken effect, or never
+        did.
+        """
         over = self._surely_done(write)
         if write.finished is not None:  # by then, or never
             over = min(over, write.finished)
         return bisect_right(self._starts, over)
 
     def _tell_why_not(self, read: Read) -> str:
-        """Why no write explains a read, in words."""
+        """Return why no write explains a read, in words."""
         writes = list(self._candidates(read.value))
         if not writes:
-            return "nobody has loaded that"
+            return "no racer has loaded that"
         begun = [write for write in writes if write.started <= read.finished]
         if not begun:
             return f"that was not loaded before {min(write.started for write in writes):.6f}"
@@ -165,7 +169,7 @@ class _Register:
         return f"{what} by {self._surely_done(follower):.6f}"
 
     def _surely_done(self, write: Write) -> float:
-        """When the write had taken effect for certain: it ended, or a read had seen it."""
+        """Return when the write had taken effect for certain: it ended, or a read had seen it."""
         ended = write.finished if write.certain and write.finished is not None else math.inf
         # With several writers of one value, it is unknown whose value was read.
         is_only_writer = len(self._writers[write.value]) == 1

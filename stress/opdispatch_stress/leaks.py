@@ -1,4 +1,4 @@
-"""What a daemon must not have any more once a race is over."""
+"""Leaks: what a daemon must not have any more once a race is over."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Baseline:
         self._segments = daemon.shared_segments()
 
     def find_leaks(self) -> list[str]:
-        """Afterwards, with all libraries unloaded: what there is too much of, in words."""
+        """Return what there is too much of afterwards, with all libraries unloaded, in words."""
         daemon, expected = self._daemon, 1 + self._interpreters
         allowed = self._files + _SPARE_FILES
         leaks = []
@@ -75,7 +75,7 @@ def find_counts(session: Session) -> list[str]:
 
 
 def _settles(reached: Callable[[], bool]) -> bool:
-    """Whether it becomes true in time. Nothing tells us, so it is asked again and again."""
+    """Return whether it becomes true in time. Nothing tells us, so it is asked again and again."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     while not reached():
         if time.monotonic() > deadline:

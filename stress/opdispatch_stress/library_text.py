@@ -39,7 +39,7 @@ MUTATING = "shift_"
 
 
 def library_text(namespace: str, stamp: int, operators: int = 1) -> str:
-    """The source of the library's version `stamp`.
+    """Return the source of the library's version `stamp`.
 
     It defines ``NAMESPACE::shift0`` to ``shiftN``, as many as `operators`, and
     ``NAMESPACE::shift_``, which writes to its argument.
@@ -48,7 +48,7 @@ def library_text(namespace: str, stamp: int, operators: int = 1) -> str:
 
 
 def check_answer(argument: np.ndarray[Any, Any], scale: int, answer: Any) -> int:
-    """The stamp of the version that gave the answer to ``shift0(argument, scale=scale)``.
+    """Return the stamp of the version that gave the answer to ``shift0(argument, scale=scale)``.
 
     Raises ValueError if no version gives that answer.
     """

@@ -98,7 +98,7 @@ class _Search:
             self._required[place] = required or self._required[place + 1]
 
     def run(self, most: float) -> None:
-        """Depth first: most histories need hardly any backtracking."""
+        """Search depth first: most histories need hardly any backtracking."""
         stack = [(0, 0, self._start)]
         seen = set(stack)
         best = 0
@@ -115,7 +115,7 @@ class _Search:
             raise UnexplainedError(self._describe(best, len(seen)))
 
     def _is_explained(self, first: int, window: int) -> bool:
-        """Whether only operations are left that may never have taken effect."""
+        """Return whether only operations are left that may never have taken effect."""
         if not self._required[first]:
             return True
         last = first + window.bit_length()

@@ -92,11 +92,11 @@ class PrivateDaemon:
     # -- what belongs to it ---------------------------------------------------------------------
 
     def processes(self) -> dict[int, str]:
-        """Every live process that it has started, and itself: pid and command line."""
+        """Return every live process that it has started, and itself: pid and command line."""
         return find_marked(_MARK, self._mark)
 
     def sockets(self) -> list[str]:
-        """The files of its sockets, but that of its own address."""
+        """Return the files of its sockets, but that of its own address."""
         return sorted(path.name for path in self._runtime.glob("*/*.sock"))
 
     def leftovers(self) -> list[str]:
@@ -104,12 +104,12 @@ class PrivateDaemon:
         return sorted(str(path.relative_to(self._runtime)) for path in self._runtime.iterdir())
 
     def open_files(self) -> int:
-        """How many file descriptors the daemon itself has open."""
+        """Return the number of file descriptors that the daemon itself has open."""
         count: int = psutil.Process(self.pid).num_fds()
         return count
 
     def shared_segments(self) -> int:
-        """How many pieces of shared memory its processes have open."""
+        """Return the number of pieces of shared memory that its processes have open."""
         return sum(_count_segments(pid) for pid in self.processes())
 
     def _start(self) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""What the threads of a race note. Nothing is judged here."""
+"""Records of the threads of a race. Nothing is judged here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RaceLog:
         self.wrong_answers += other.wrong_answers
 
     def add_error(self, what: str, error: OpdispatchError, *, excused: bool = False) -> None:
-        """Note a request that failed; `excused` if that could not be helped."""
+        """Record a request that failed; `excused` if that could not be helped."""
         if excused:
             self.excused[f"{what}: {type(error).__name__}"] += 1
         else:

@@ -27,7 +27,7 @@ from opdispatch_wire.errors import (
 
 _LONGEST_ARGUMENT = 64
 _RETRY_PAUSE_SECONDS = 0.02
-# A waiter that is told nothing for so long, while the operator is there, has been forgotten.
+# A waiter without an answer for so long, while the operator is there, has been forgotten.
 _GRACE_SECONDS = 2.0
 
 
@@ -40,21 +40,21 @@ class Stamps:
         self._of_digest: dict[str, tuple[str, int]] = {}
 
     def new_text(self, namespace: str) -> tuple[int, str]:
-        """A new stamp, and the library that answers with it."""
+        """Return a new stamp, and the library that answers with it."""
         stamp = next(self._next)
         text = library_text(namespace, stamp, self._operators)
         self._of_digest[hashlib.sha256(text.encode()).hexdigest()] = namespace, stamp
         return stamp, text
 
     def find(self, library: Library | None) -> Stamp:
-        """The stamp of a version that the daemon names; absent if it names none."""
+        """Return the stamp of a version that the daemon names; absent if it names none."""
         if library is None:
             return ABSENT
         # A digest that is unknown here belongs to no text of ours: 0 is no library's stamp.
         return self._of_digest.get(library.sha256, ("", 0))[1]
 
     def all_of(self, namespace: str) -> list[int]:
-        """Every stamp that one library has had so far."""
+        """Return every stamp that one library has had so far."""
         return [stamp for name, stamp in list(self._of_digest.values()) if name == namespace]
 
 
@@ -173,13 +173,15 @@ class Loader:
         self.log.reads.append(Read(name, stamp, started, perf_counter()))
 
     def _choose_replicas(self) -> int | None:
-        """How many interpreters shall have a library: mostly as many as have it now."""
+        """Return how many interpreters shall have a library: mostly as many as have it now."""
         return self._random.choice((None, None, self._random.randint(1, self._interpreters)))
 
     def _failed(
         self, what: str, error: OpdispatchError, name: str, started: float, values: list[Stamp]
     ) -> None:
-        """Note a change that failed, and what may be active since, if it took effect."""
+        """Record a change that failed, and the versions that may be active since, if it took
+        effect.
+        """
         finished = perf_counter()
         excused = self._disruptions.excuses(error)
         self.log.add_error(what, error, excused=excused)

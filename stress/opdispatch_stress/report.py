@@ -1,4 +1,4 @@
-"""What a race comes to: rates, latencies, and everything that should not have happened."""
+"""The report of a race: rates, latencies, and everything that should not have happened."""
 
 from __future__ import annotations
 

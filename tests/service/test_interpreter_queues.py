@@ -367,6 +367,6 @@ def test_a_kernel_hears_that_its_caller_has_given_up_when_it_calls_another(
     assert wait_for(lambda: shared.libraries()[1].calls_in_flight == 0)
     doors.let_out(2)
     assert doors.next_inside() == (
-        "RefusedError: const::get was not started: whoever called outer::go, which it is a part "
+        "RefusedError: const::get was not started: the caller of outer::go, which it is a part "
         "of, has given up"
     )

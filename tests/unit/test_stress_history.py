@@ -52,7 +52,7 @@ PLANTED = {
         [(ABSENT, 4, 5)],
     ),
     "unused after it was used": ([(1, 0, 1, False)], [(1, 2, 3), (ABSENT, 4, 5)]),
-    "a version of nobody": ([(1, 0, 1)], [(7, 2, 3)]),
+    "an unknown version": ([(1, 0, 1)], [(7, 2, 3)]),
     "replaced long ago": ([(1, 0, 1), (2, 2, 3)], [(1, 4, 5)]),
     "gone though loaded": ([(1, 0, 1)], [(ABSENT, 2, 3)]),
     "some version, though unloaded": ([(1, 0, 1), (ABSENT, 2, 3)], [(PRESENT, 4, 5)]),
@@ -84,7 +84,7 @@ def test_a_planted_violation_is_found(story):
 @pytest.mark.parametrize(
     ("story", "words"),
     [
-        ("a version of nobody", "answered as version 7 between {2} and {3}, though nobody has"),
+        ("an unknown version", "answered as version 7 between {2} and {3}, though no racer has"),
         (
             "replaced long ago",
             "answered as version 1 between {4} and {5}, though version 2 came by {3}",

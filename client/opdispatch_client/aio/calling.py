@@ -30,7 +30,7 @@ class AsyncCallingSession(AsyncSubmission):
         timeout: float | None = None,
         on_progress: OnTransfer | None = None,
     ) -> Calls[Coroutine[Any, Any, Any]]:
-        """``call``, ``trace`` and ``ops`` with other choices than the session's.
+        """Return ``call``, ``trace`` and ``ops`` with other options than the session's.
 
         A call may take `timeout` seconds, from the moment in which it is made, instead of the
         session's; ``math.inf`` is any time. Then it raises DeadlineExceededError. Calls that its
@@ -42,7 +42,7 @@ class AsyncCallingSession(AsyncSubmission):
         writes to its arguments never runs again. With `remote`, results stay where they are, as
         with ``session.call(..., remote=True)``.
 
-        `on_progress` is told each time that a chunk of a large tensor was sent or has come, as a
+        `on_progress` is called after each chunk of a large tensor that was sent or received, with a
         TransferProgress; only over a gRPC stream do tensors go in chunks. It is called in the
         event loop, and not of calls with `remote`.
         """
@@ -118,7 +118,9 @@ class AsyncCallingSession(AsyncSubmission):
         allow_unused: bool = False,
         timeout: float | None = None,
     ) -> AsyncGradients:
-        """The gradients of remote tensors, one for each of `inputs`; they stay where the graph is.
+        """Return the gradients of remote tensors, one for each of `inputs`.
+
+        They stay where the graph is.
 
         Calls with a remote tensor that requires gradients (``session.put(Tensor(x,
         requires_grad=True))``) are recorded in its interpreter. One call runs the whole backward
@@ -157,7 +159,7 @@ class AsyncCallingSession(AsyncSubmission):
         remote: bool = False,
         timeout: float | None = None,
     ) -> Callable[..., Any]:
-        """A decorator: the calls of a function, which does not wait for them, run as one program.
+        """Decorate a function, which does not wait for its calls, to run them as one program.
 
         The function is called once with placeholders for its tensors, in which ``session.call``
         and ``session.ops`` record; from then on the program is sent. It must not look at what

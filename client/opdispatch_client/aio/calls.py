@@ -117,7 +117,7 @@ class AsyncCalls:
         return attempt.read(reply)
 
     async def _call_directly(self, attempt: CallAttempt) -> execution_pb2.CallReply | None:
-        """The reply; None if the daemon is to be asked."""
+        """Return the reply; None if the daemon is to be asked."""
         way = await self._find_way(attempt)
         if way is None:
             return None
@@ -148,7 +148,7 @@ class AsyncCalls:
             self._busy.remove(waiting)
 
     async def _find_way(self, attempt: CallAttempt) -> Way | None:
-        """How a call can go without the daemon; else it asks the daemon for that."""
+        """Return a direct way for a call; else ask the daemon for one."""
         daemon, shape = self._daemon.lane, attempt.call.shape if self._endpoint.direct else None
         if shape is None:
             return None
@@ -174,7 +174,7 @@ class AsyncCalls:
         return way
 
     def _goes_over_streams(self, daemon: AsyncCallLane | None) -> TypeGuard[AsyncStream]:
-        """Whether direct calls do, if that is the lane to the daemon."""
+        """Return whether direct calls go over streams, as ``daemon`` does."""
         return isinstance(daemon, AsyncStream) and self._endpoint.has_ports
 
     def _tend_later(self) -> None:
@@ -182,7 +182,7 @@ class AsyncCalls:
             self._tending = self._loop.loop.call_later(TEND_SECONDS, self._tend)
 
     def _tend(self) -> None:
-        """Say what of memory is not used any more, again and again while anything is."""
+        """Release unused shared memory, and again later while any is in use."""
         self._tending = None
         self._direct.tend()
         self.memory.trim()

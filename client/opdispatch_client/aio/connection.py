@@ -96,7 +96,10 @@ class AsyncConnection(ConnectionBase):
                 raise
 
     def begin_close(self) -> bool:
-        """As ``ConnectionBase.begin_close``. Raises EventLoopError in another event loop."""
+        """Begin closing like ``ConnectionBase.begin_close``.
+
+        Raises EventLoopError in another event loop.
+        """
         if not super().begin_close():
             return False
         self._loop.check()

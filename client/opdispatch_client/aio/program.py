@@ -42,7 +42,7 @@ class AsyncProgram(RecordedProgram):
 def as_program(
     function: Function, run: AsyncRunProgram, *, remote: bool
 ) -> Callable[..., Awaitable[Any]]:
-    """A coroutine function that runs as a program of an asyncio session."""
+    """Return a coroutine function that runs as a program of an asyncio session."""
     traced = TracedFunction(function, remote=remote)
 
     @functools.wraps(function)

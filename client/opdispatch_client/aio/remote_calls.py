@@ -34,7 +34,7 @@ class AsyncRemoteCalls:
         self.make = make
 
     async def close(self) -> None:
-        """Let go of every value."""
+        """Release every value."""
         await self._lease.close()
 
     async def call(
@@ -97,14 +97,14 @@ class AsyncRemoteCalls:
     # -- what remote tensors ask for ------------------------------------------------------------
 
     async def fetch(self, tensor: RemoteValue, deadline: float | None = None) -> Array:
-        """The elements."""
+        """Return the elements."""
         [array] = await self.make(fetch(tensor, deadline))
         return array  # type: ignore[no-any-return]
 
     async def move(
         self, tensor: RemoteValue, device: str, deadline: float | None = None
     ) -> AsyncRemoteTensor:
-        """The same on another device."""
+        """Return the same value on another device."""
         lease, keep, make = await self.open(device=device, deadline=deadline)
         with released_on_error(lease, keep):
             retry = self._endpoint.retry

@@ -89,7 +89,10 @@ class AsyncSubmission:
         kwargs: dict[str, Any],
         options: CallOptions,
     ) -> Coroutine[Any, Any, Any]:
-        """One call, as a coroutine; one with placeholders is recorded, and gives its own."""
+        """Return one call as a coroutine.
+
+        One with placeholders is recorded, and returns its own.
+        """
         retry = self._endpoint.retry if options.retry is None else options.retry
         deadline = None if options.timeout is None else options.deadline
         if recording := find_recording(args, kwargs):

@@ -53,7 +53,7 @@ class AsyncTensorTransfers(RemoteValue):
         self._elsewhere = elsewhere
 
     async def numpy(self, *, timeout: float | None = None) -> Array:
-        """Its elements, as an array of the caller's own. Raises RemoteValueGoneError.
+        """Return the elements, as an array of the caller's own. Raises RemoteValueGoneError.
 
         That may take `timeout` seconds, instead of the session's: see
         ``AsyncSession.with_options``.
@@ -63,7 +63,7 @@ class AsyncTensorTransfers(RemoteValue):
         return await self._elsewhere.fetch(self, deadline)
 
     async def to(self, device: str, *, timeout: float | None = None) -> Self:
-        """The tensor on ``device``: itself, if it is there; else a new remote tensor.
+        """Return the tensor on ``device``: itself, if it is there; else a new remote tensor.
 
         It is moved by the daemon: within its interpreter, if that has the device, and else to one
         that has it, where the new tensor is then; this one stays where it is. Without a number,
@@ -77,12 +77,12 @@ class AsyncTensorTransfers(RemoteValue):
         return self if self._is_on(device) else await self._move(device, deadline)
 
     async def to_device(self, device: str, /, *, stream: Any = None) -> Self:
-        """``to``, by the array API standard's name. Raises ArgumentError for a stream."""
+        """Call ``to`` by the array API standard's name. Raises ArgumentError for a stream."""
         refuse_stream(stream)
         return await self.to(device)
 
     async def cpu(self, *, timeout: float | None = None) -> Self:
-        """``to("cpu")``."""
+        """Return ``to("cpu")``."""
         return await self.to("cpu", timeout=timeout)
 
     async def _move(self, device: str, deadline: float | None) -> Any:

@@ -89,7 +89,7 @@ class AsyncValueLease:
 async def _sweep(
     released: deque[bytes], interval: list[float]
 ) -> AsyncIterator[remote_pb2.HoldValuesRequest]:
-    """Say what was released, and at every interval at least that the client is there."""
+    """Yield the released ids, and at every interval at least a sign that the client is there."""
     yield remote_pb2.HoldValuesRequest()
     loop = asyncio.get_running_loop()
     told = loop.time()

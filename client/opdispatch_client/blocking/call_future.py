@@ -1,4 +1,4 @@
-"""What ``Session.submit`` returns: a future whose cancellation cancels the call."""
+"""The future that ``Session.submit`` returns: its cancellation cancels the call."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CallFuture(Future[Any]):
         return True
 
     def add_done_callback(self, fn: Callback) -> None:
-        """Have ``fn`` called with this future when it is done or cancelled; now, if it is."""
+        """Call ``fn`` with this future when it is done or cancelled; now, if it is."""
         if self.done():
             super().add_done_callback(fn)
         else:
@@ -59,11 +59,11 @@ class CallFuture(Future[Any]):
                 self._tell_of_cancellation()
 
     def _tell_of_cancellation(self) -> None:
-        """Tell those that wait for several futures. The thread that ended this one calls it."""
+        """Notify those that wait for several futures. The thread that ended this one calls it."""
         self.set_running_or_notify_cancel()
 
     def _end(self) -> bool:
-        """Whether this is the one end that counts."""
+        """Return whether this is the one end that counts."""
         try:
             on_end = self._ends.pop()  # which one of several threads can
         except IndexError:

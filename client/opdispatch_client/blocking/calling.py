@@ -31,7 +31,7 @@ class CallingSession(Submission):
         timeout: float | None = None,
         on_progress: OnTransfer | None = None,
     ) -> Calls[Any]:
-        """``call``, ``trace`` and ``ops`` with other choices than the session's.
+        """Return ``call``, ``trace`` and ``ops`` with other options than the session's.
 
         A call may take `timeout` seconds, from the moment in which it is made, instead of the
         session's; ``math.inf`` is any time. Then it raises DeadlineExceededError. Calls that its
@@ -43,7 +43,7 @@ class CallingSession(Submission):
         writes to its arguments never runs again. With `remote`, results stay where they are, as
         with ``session.call(..., remote=True)``.
 
-        `on_progress` is told each time that a chunk of a large tensor was sent or has come, as a
+        `on_progress` is called after each chunk of a large tensor that was sent or received, with a
         TransferProgress; only over a gRPC stream do tensors go in chunks. It is called in the
         session's own threads, and not of calls with `remote`.
         """
@@ -115,7 +115,9 @@ class CallingSession(Submission):
         allow_unused: bool = False,
         timeout: float | None = None,
     ) -> Gradients:
-        """The gradients of remote tensors, one for each of `inputs`; they stay where the graph is.
+        """Return the gradients of remote tensors, one for each of `inputs`.
+
+        They stay where the graph is.
 
         Calls with a remote tensor that requires gradients (``session.put(Tensor(x,
         requires_grad=True))``) are recorded in its interpreter. One call runs the whole backward
@@ -154,7 +156,7 @@ class CallingSession(Submission):
         remote: bool = False,
         timeout: float | None = None,
     ) -> Callable[..., Any]:
-        """A decorator: the calls of a function run as one program.
+        """Decorate a function to run its calls as one program.
 
         The function is called once with placeholders for its tensors, in which ``session.call``
         and ``session.ops`` record; from then on the program is sent. It must not look at what

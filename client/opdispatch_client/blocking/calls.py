@@ -163,7 +163,7 @@ class BlockingCalls:
     def _reply_to(
         self, attempt: CallAttempt, failed: tuple[Way, Exception] | None = None
     ) -> execution_pb2.CallReply:
-        """The reply to a call; ``failed`` is the direct way that it went, and what came of that."""
+        """Return the reply to a call; ``failed`` is its direct way and the outcome there."""
         self._endpoint.check_process()
         try:
             if failed is None:
@@ -296,7 +296,7 @@ class BlockingCalls:
     # -- calls that go directly to an interpreter -----------------------------------------------
 
     def _find_way(self, attempt: CallAttempt) -> Way | None:
-        """How a call can go without the daemon; else it asks the daemon for that."""
+        """Return a direct way for a call; else ask the daemon for one."""
         ways = self._ways()
         shape = attempt.call.shape if ways is not None else None
         if ways is None or shape is None:
@@ -322,7 +322,7 @@ class BlockingCalls:
         return way
 
     def _ways(self) -> DirectLanes | BlockingDirectStreams | None:
-        """Those that are of the same kind as the lane to the daemon."""
+        """Return the direct lanes of the same kind as the lane to the daemon."""
         if not self._endpoint.direct:
             return None
         if self._daemon.name == "local":
@@ -340,7 +340,7 @@ class BlockingCalls:
             ways.prepare(shape, self._daemon.max_message_bytes)
 
     def _call_directly(self, attempt: CallAttempt) -> execution_pb2.CallReply | None:
-        """The reply; None if the daemon is to be asked."""
+        """Return the reply; None if the daemon is to be asked."""
         way = self._find_way(attempt)
         if way is None:
             return None
@@ -377,7 +377,7 @@ class BlockingCalls:
         self._plans[key] = CallPlan.of(request, call.args, call.shape, way)
 
     def _begin_directly(self, attempt: CallAttempt, future: CallFuture) -> bool:
-        """Whether the call has begun; else the daemon is to be asked."""
+        """Begin the call directly; return False if the daemon is to be asked."""
         way = self._find_way(attempt)
         if way is None:
             return False
@@ -443,7 +443,7 @@ class BlockingCalls:
             raise self._endpoint.closed_error()
 
     def _tend(self) -> bool:
-        """Say what of memory is not used any more; whether there may be more to say."""
+        """Release unused shared memory; return whether there may be more to release."""
         if not self._endpoint.is_of_this_process:
             return False
         self._direct.tend()
@@ -464,7 +464,7 @@ class BlockingCalls:
 
 
 def _nothing() -> None:
-    """No-op callback of a future that has no slot to give back."""
+    """Do nothing: the callback of a future that has no slot to return."""
 
 
 def _too_many_error() -> DeadlineExceededError:

@@ -13,7 +13,7 @@ class OneThread:
         self._thread = ThreadPoolExecutor(1, name)
 
     def submit(self, work: Callable[..., object], *arguments: object) -> None:
-        """Have the thread do it.
+        """Submit work to the thread.
 
         Raises RuntimeError, and never does it, after ``close`` or if no thread can be started.
         """
@@ -31,7 +31,7 @@ class OneThread:
 
 
 class _Item:
-    """One thing to do. Only one of the threads that claim it has it, and lets go of it."""
+    """One item of work. Only one of the threads that claim it gets it."""
 
     def __init__(self, work: Callable[..., object], arguments: tuple[object, ...]) -> None:
         self._unclaimed = [(work, arguments)]

@@ -1,4 +1,4 @@
-"""What ``Session.map`` returns: results in the order of the calls, some of them under way."""
+"""The iterator that ``Session.map`` returns: results in the order of calls, some under way."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Program(RecordedProgram):
 
 
 def as_program(function: Function, run: RunProgram, *, remote: bool) -> Callable[..., Any]:
-    """A function that runs as a program of a blocking session."""
+    """Return a function that runs as a program of a blocking session."""
     traced = TracedFunction(function, remote=remote)
 
     @functools.wraps(function)

@@ -35,7 +35,7 @@ class RemoteCalls:
         self.make = make
 
     def close(self) -> None:
-        """Let go of every value."""
+        """Release every value."""
         self._lease.close()
 
     def call(
@@ -98,12 +98,12 @@ class RemoteCalls:
     # -- what remote tensors ask for ------------------------------------------------------------
 
     def fetch(self, tensor: RemoteValue, deadline: float | None = None) -> Array:
-        """The elements."""
+        """Return the elements."""
         [array] = self.make(fetch(tensor, deadline))
         return array  # type: ignore[no-any-return]
 
     def move(self, tensor: RemoteValue, device: str, deadline: float | None = None) -> RemoteTensor:
-        """The same on another device."""
+        """Return the same value on another device."""
         lease, keep, make = self.open(device=device, deadline=deadline)
         with released_on_error(lease, keep):
             retry = self._endpoint.retry

@@ -64,7 +64,7 @@ class RemoteTensor(TensorTransfers, TensorOperators):
             return call(str(func.name), args, kwargs)
 
     def detach(self) -> Self:
-        """The same elements, of which nothing is recorded: a call of ``array::detach``."""
+        """Return the same elements, of which nothing is recorded: a call of ``array::detach``."""
         from opdispatch.array_api.operators import OPERATORS
 
         detached: Self = OPERATORS.detach.default(self)
@@ -109,7 +109,7 @@ register_tensor_type(RemoteTensor)
 
 
 def _first_of(cls: type[RemoteTensor], values: Sequence[Any]) -> RemoteTensor:
-    """The first such tensor, also in lists."""
+    """Return the first such tensor, also in lists."""
     for value in values:
         if isinstance(value, cls):
             return value

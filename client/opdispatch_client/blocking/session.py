@@ -101,16 +101,16 @@ class Session(SessionBase, CallingSession):
         ``facts["traceback"]``; nothing is left behind then. WaitTimeoutError if another client's
         import was still awaited at the end of the session's timeout.
 
-        With `requirements` (the path of a requirements file, or its lines) it gets interpreters
-        in an environment that has them; with `python`, in an existing environment. Without
-        either, the ``# /// script`` metadata in the file counts. With `isolated`, nothing else
-        is loaded into its interpreters, and they end with it. `on_progress` is told each step of
-        that; the session's timeout is then how long the daemon may say nothing.
+        With `requirements` (the path of a requirements file, or its lines) it gets interpreters in
+        an environment that has them; with `python`, in an existing environment. Without either, the
+        ``# /// script`` metadata in the file counts. With `isolated`, nothing else is loaded into
+        its interpreters, and they end with it. `on_progress` is called with each step of that; the
+        session's timeout is then how long the daemon may say nothing.
 
         A large file is uploaded in chunks, and only what the daemon does not have. If the
         connection breaks, the upload goes on by itself; one that was broken off is gone on with by
-        the next ``load``. `on_upload` is told how many bytes of how many have arrived. Raises
-        JournalError if the daemon's disk is full.
+        the next ``load``. `on_upload` is called with the bytes that have arrived, and their total.
+        Raises JournalError if the daemon's disk is full.
         """
         check_callable(on_progress, "on_progress")
         check_callable(on_upload, "on_upload")
@@ -148,7 +148,7 @@ class Session(SessionBase, CallingSession):
         return self._send(rpcs.unload_and_measure(name, version=version))
 
     def scale(self, name: str, interpreters: int) -> Library:
-        """Have that many interpreters hold the active version of a library.
+        """Set the number of interpreters that hold the active version of a library.
 
         If there are not as many, later ones are given it when they come. Calls in flight finish
         where they are. Raises LibraryNotFoundError, or why an interpreter cannot hold it.
@@ -173,35 +173,38 @@ class Session(SessionBase, CallingSession):
         return self._send(rpcs.drain(interpreter, undo=undo))
 
     def libraries(self, *, all_versions: bool = False) -> list[Library]:
-        """The loaded libraries; with `all_versions` also those kept below a newer version."""
+        """Return the loaded libraries.
+
+        With `all_versions` also those kept below a newer version.
+        """
         return self._send(rpcs.list_libraries(all_versions=all_versions))
 
     def interpreters(self) -> list[Interpreter]:
-        """The worker interpreters that are connected to the daemon, and quarantined ones."""
+        """Return the worker interpreters that are connected to the daemon, and quarantined ones."""
         return self._send(rpcs.list_interpreters())
 
     def revive(self, interpreter: str) -> bool:
-        """Have the daemon start a quarantined interpreter again; False if it is not quarantined.
+        """Start a quarantined interpreter again; return False if it is not quarantined.
 
         Raises InterpreterNotFoundError for one that the daemon does not run itself.
         """
         return self._send(rpcs.revive(interpreter))
 
     def operators(self, pattern: str = "") -> list[OperatorSummary]:
-        """The operators whose name matches a shell pattern, or contains a plain text."""
+        """Return the operators whose name matches a shell pattern, or contains a plain text."""
         found = self._send(rpcs.list_operators(pattern))
         if not pattern:
             self._catalog.note(found)
         return found
 
     def describe(self, operator: str) -> OperatorDescription:
-        """Schema, documentation and kernels of an operator. Raises OperatorNotFoundError."""
+        """Return schema, documentation and kernels of an operator. Raises OperatorNotFoundError."""
         described = self._send(rpcs.describe(operator))
         self._catalog.note_description(described)
         return described
 
     def table(self, operator: str) -> list[TableRow]:
-        """An operator's computed dispatch table. Raises OperatorNotFoundError."""
+        """Return an operator's computed dispatch table. Raises OperatorNotFoundError."""
         return self._send(rpcs.get_table(operator))
 
     def wait_for_def(self, operator: str, timeout: float | None = 2.0) -> OperatorSummary:
@@ -224,7 +227,7 @@ class Session(SessionBase, CallingSession):
         return self._send(rpcs.wait_for_impl(operator, key, timeout))
 
     def check_invariants(self) -> list[str]:
-        """Have the daemon check its registry, and that interpreters agree; what does not hold."""
+        """Check the daemon's registry, and that interpreters agree; return the violations."""
         return self._send(rpcs.check_invariants())
 
     def close(self) -> None:

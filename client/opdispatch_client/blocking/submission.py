@@ -113,7 +113,7 @@ class Submission:
         deadline: float | None,
         begin: Callable[[Callable[[], Call]], Future[Any]],
     ) -> Future[Any]:
-        """``RemoteCalls.call``, which ``begin`` begins."""
+        """Begin ``RemoteCalls.call`` by ``begin``."""
         lease, keep, make = self._remote.open(deadline=deadline)
         retry = self._endpoint.retry
 
@@ -137,7 +137,7 @@ class Submission:
         kwargs: dict[str, Any],
         options: CallOptions,
     ) -> Any:
-        """One call; one with placeholders is recorded."""
+        """Make one call; one with placeholders is recorded."""
         key = None
         if options is SESSIONS_OPTIONS and not kwargs and _nothing_is_set():
             key = plan_key(operator, args)
@@ -169,7 +169,7 @@ class Submission:
 
 
 def _nothing_is_set() -> bool:
-    """Whether this task has set no keys and modes, and has no profile and no trace."""
+    """Return whether this task has set no keys and modes, and has no profile and no trace."""
     return LOCAL_STATE.get() is DEFAULT_STATE and AUTOGRAD_STATE.get().grad_mode and not traces()
 
 

@@ -54,7 +54,7 @@ class TensorTransfers(RemoteValue):
         self._elsewhere = elsewhere
 
     def numpy(self, *, timeout: float | None = None) -> Array:
-        """Its elements, as an array of the caller's own. Raises RemoteValueGoneError.
+        """Return the elements, as an array of the caller's own. Raises RemoteValueGoneError.
 
         That may take `timeout` seconds, instead of the session's: see
         ``Session.with_options``.
@@ -64,7 +64,7 @@ class TensorTransfers(RemoteValue):
         return self._elsewhere.fetch(self, deadline)
 
     def to(self, device: str, *, timeout: float | None = None) -> Self:
-        """The tensor on ``device``: itself, if it is there; else a new remote tensor.
+        """Return the tensor on ``device``: itself, if it is there; else a new remote tensor.
 
         It is moved by the daemon: within its interpreter, if that has the device, and else to one
         that has it, where the new tensor is then; this one stays where it is. Without a number,
@@ -78,12 +78,12 @@ class TensorTransfers(RemoteValue):
         return self if self._is_on(device) else self._move(device, deadline)
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Self:
-        """``to``, by the array API standard's name. Raises ArgumentError for a stream."""
+        """Call ``to`` by the array API standard's name. Raises ArgumentError for a stream."""
         refuse_stream(stream)
         return self.to(device)
 
     def cpu(self, *, timeout: float | None = None) -> Self:
-        """``to("cpu")``."""
+        """Return ``to("cpu")``."""
         return self.to("cpu", timeout=timeout)
 
     def _move(self, device: str, deadline: float | None) -> Any:

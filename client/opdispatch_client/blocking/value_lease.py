@@ -22,7 +22,7 @@ from opdispatch_client.value_lease import (
 from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import remote_pb2
 
-# Those that are released within this time, in seconds, are told together.
+# Releases within this time, in seconds, are sent together.
 _GATHERING = 0.02
 
 
@@ -42,8 +42,10 @@ class ValueLease:
         self._stream: _Stream | None = None
 
     def get(self, timeout: float) -> Lease:
-        """The lease, opened if there is none. Raises what the daemon says, and
-        DaemonUnavailableError if it says nothing in time, or after ``close``.
+        """Return the lease, opened if there is none.
+
+        Raises what the daemon says, and DaemonUnavailableError if it says nothing in time, or after
+        ``close``.
         """
         self._endpoint.check_process()  # before a mutex, which another thread may have had
         with self._mutex:
@@ -56,7 +58,7 @@ class ValueLease:
             return self._lease
 
     def close(self) -> None:
-        """End the stream: the daemon lets go of everything. Idempotent."""
+        """End the stream: the daemon releases everything. Idempotent."""
         with self._mutex:
             self._is_closed = True
             if self._stream is not None:

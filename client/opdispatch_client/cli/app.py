@@ -60,7 +60,7 @@ class _CommandGroup(TyperGroup):
         return [*first, *own, *(point.name for point in others if point.name not in first)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command, or for one that is not imported yet what a list shows of it."""
+        """Return the command; for one that is not imported yet, a placeholder for lists."""
         command = super().get_command(ctx, cmd_name)
         if command is None and cmd_name in self.plugins:
             point = self.plugins[cmd_name]
@@ -79,7 +79,7 @@ class _CommandGroup(TyperGroup):
 
 
 def build_app() -> TyperGroup:
-    """The whole command line, ready to run."""
+    """Return the whole command line, ready to run."""
     app = typer.Typer(
         name="opdispatch",
         cls=_CommandGroup,
@@ -126,7 +126,7 @@ def _print_version() -> None:
 
 
 def _words_before(context: Any, args: list[str]) -> list[str]:
-    """The common options before a plugin's name, which it takes or refuses like its own.
+    """Return the common options before a plugin's name, which it takes or refuses like its own.
 
     Not --debug: what it is for is done by ``main``. An address after the name wins.
     """
@@ -155,7 +155,7 @@ def _as_command(point: EntryPoint, function: Callable[..., Any], **attributes: A
 
 
 def _load_plugin(point: EntryPoint) -> Any:
-    """The command behind an entry point, or one that says what it needs."""
+    """Return the command behind an entry point, or one that says what it needs."""
     gc.disable()  # a quarter of a second of imports, of which nothing can be collected
     try:
         return _as_command(point, _explains_missing_package(point, point.load()))
@@ -168,7 +168,7 @@ def _load_plugin(point: EntryPoint) -> Any:
 
 
 def _summarize(point: EntryPoint) -> str:
-    """The documentation of the function behind an entry point, without importing its module."""
+    """Return the documentation of an entry point's function, without importing its module."""
     spec = find_spec(point.module)
     if spec is None or spec.origin is None:
         return ""

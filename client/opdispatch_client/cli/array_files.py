@@ -25,11 +25,11 @@ _IMAGE_SUFFIXES = frozenset(WRITTEN_SUFFIXES[2:])
 _CHANNELS = frozenset({1, 2, 3, 4})
 _BEGINNINGS = {b"\x93NUMPY": ".npy", b"PK": ".npz"}
 _SPARSE_FORMATS = frozenset({b"bsr", b"coo", b"csc", b"csr", b"dia"})
-"""What ``scipy.sparse.save_npz`` writes as the array ``format``."""
+"""The array ``format`` as ``scipy.sparse.save_npz`` writes it."""
 
 
 def read_array(spec: str) -> Array:
-    """The one array of a file; ``FILE.npz:NAME`` chooses one of several.
+    """Read the one array of a file; ``FILE.npz:NAME`` chooses one of several.
 
     It is sparse if ``scipy.sparse.save_npz`` has written the file.
 
@@ -47,7 +47,7 @@ def read_array(spec: str) -> Array:
 
 
 def read_arrays(spec: str) -> dict[str, Array]:
-    """Every array of a file by name, in its order; of ``FILE.npz:NAME`` only that one."""
+    """Read every array of a file by name, in its order; of ``FILE.npz:NAME`` only that one."""
     if spec == "-":
         return _read_standard_input()
     text, name = spec, None
@@ -78,7 +78,7 @@ def read_arrays(spec: str) -> dict[str, Array]:
 
 
 def _read_standard_input() -> dict[str, Array]:
-    """Every array in what comes on standard input: its first bytes say what it is."""
+    """Read every array on standard input, in the format that its first bytes show."""
     content = read_standard_input()
     suffix = next((s for magic, s in _BEGINNINGS.items() if content.startswith(magic)), ".image")
     file, path = io.BytesIO(content), Path(f"standard input{suffix}")
@@ -134,7 +134,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def to_pixels(array: Array) -> Array:
-    """The array as pixels: uint8 or, for one channel, uint16.
+    """Return the array as pixels: uint8 or, for one channel, uint16.
 
     Raises CommandError if it has not the shape of a picture, or values that no pixel has.
     """
@@ -246,5 +246,5 @@ def _is_floating(array: Array) -> bool:
 
 
 def _storable(array: Array) -> Array:
-    """The array in a type that NumPy's format has: bfloat16 and float8 become float32."""
+    """Return the array in a type that NumPy's format has: bfloat16 and float8 become float32."""
     return array.astype(np.float32) if array.dtype.kind == "V" else array

@@ -146,7 +146,7 @@ def call(
 
 
 def _find_overloads(session: Session, operator: str) -> list[FunctionSchema]:
-    """The schemas that the name may mean, the one without an overload name first."""
+    """Return the schemas that the name may mean, the one without an overload name first."""
     from opdispatch.schema.parser import parse_schema
 
     found = [

@@ -1,4 +1,4 @@
-"""What every command has: --address, --timeout, --json, --debug, and a session.
+"""Options common to all commands: --address, --timeout, --json, --debug, and a session.
 
 A command is a function whose first parameter is the Settings; the options above are added to
 its own here, once for all. They may stand before the command's name, too; after it, they win.
@@ -131,13 +131,13 @@ def add_command(
 
 
 def settings_of(context: typer.Context) -> Settings:
-    """The settings of this run of the command line."""
+    """Return the settings of this run of the command line."""
     return context.ensure_object(Settings)
 
 
 @contextmanager
 def _past_click() -> Iterator[None]:
-    """A block whose errors of ours are not taken for those of the terminal."""
+    """Keep Click from taking our errors in the block for those of the terminal."""
     try:
         yield
     except (EOFError, OSError) as error:
@@ -150,7 +150,7 @@ def _past_click() -> Iterator[None]:
 
 @contextmanager
 def _quiet_broken_pipe() -> Iterator[None]:
-    """Within it, a reader that has gone ends the command without a word."""
+    """End the command silently if the reader of its output has gone."""
     try:
         yield
     except BrokenPipeError:
@@ -159,7 +159,7 @@ def _quiet_broken_pipe() -> Iterator[None]:
 
 
 def drop_unwritable_output() -> None:
-    """Let go of what is left for stdout, if it cannot be written there.
+    """Drop the rest of the output, if it cannot be written to stdout.
 
     Python flushes once more at exit; it would complain, and end with an exit code of its own.
     """

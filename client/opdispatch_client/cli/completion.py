@@ -21,22 +21,22 @@ _VARIABLE = "_OPDISPATCH_COMPLETE"
 
 
 def complete_operator(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The names of the operators."""
+    """Complete the names of operators."""
     return _ask_daemon(ctx, lambda session: [operator.name for operator in session.operators()])
 
 
 def complete_library(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The names of the loaded libraries."""
+    """Complete the names of loaded libraries."""
     return _ask_daemon(ctx, lambda session: [library.name for library in session.libraries()])
 
 
 def complete_interpreter(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The names of the interpreters."""
+    """Complete the names of interpreters."""
     return _ask_daemon(ctx, lambda session: [found.name for found in session.interpreters()])
 
 
 def complete_place(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The names of the interpreters, and their devices."""
+    """Complete the names of interpreters and their devices."""
     return _ask_daemon(
         ctx,
         lambda session: sorted(
@@ -46,7 +46,7 @@ def complete_place(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_service(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The services that ``health`` knows."""
+    """Complete the services that ``health`` knows."""
     return _ask_daemon(
         ctx,
         lambda session: [
@@ -104,7 +104,7 @@ def _is_colons(word: str) -> bool:
 
 
 def _ask_daemon(context: typer.Context, list_names: Callable[[Session], list[str]]) -> list[str]:
-    """The names, or none if the daemon does not answer: this must never disturb the prompt."""
+    """Return the names, or none without an answer: this must never disturb the prompt."""
     from opdispatch_client.blocking import connect
 
     address = None

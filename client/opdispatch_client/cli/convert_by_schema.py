@@ -90,7 +90,7 @@ def read_arguments(texts: Sequence[str], overloads: Sequence[FunctionSchema]) ->
 
 
 def read_value(text: str, schema_type: SchemaType | None, reading: _Reading = _FREELY) -> Any:
-    """The value that `text` stands for as an argument of that type; None: of any type.
+    """Return the value that `text` stands for as an argument of that type; None: of any type.
 
     Raises UsageError if it cannot be read at all.
     """
@@ -155,7 +155,7 @@ def _read_named(what: str, text: str, schema_type: SchemaType | None, reading: _
 
 
 def _fits(arguments: CallArguments, schema: FunctionSchema) -> bool:
-    """Whether the schema takes these arguments."""
+    """Return whether the schema takes these arguments."""
     in_order = [argument for argument in schema.arguments if not argument.kwarg_only]
     if len(arguments.args) > len(in_order) and not schema.is_vararg:
         return False

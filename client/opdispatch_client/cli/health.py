@@ -31,7 +31,7 @@ def health(
         ),
     ] = "",
 ) -> None:
-    """Say whether the daemon, a library or an interpreter serves calls (grpc.health.v1).
+    """Show whether the daemon, a library or an interpreter serves calls (grpc.health.v1).
 
     Prints SERVING, and the exit code is 0; or NOT_SERVING, and it is 1. It is 1, too, if there is
     no such service, or if nothing answers in time: --timeout is 5 seconds by default.

@@ -162,7 +162,9 @@ def load(
 
 @contextmanager
 def _says_how_to_upload(source: str) -> Iterator[None]:
-    """Within it, the error for a module that is nowhere names the file of that name here."""
+    """Add to the error for a module that does not exist the name of a local file or folder to
+    upload.
+    """
     from opdispatch_wire.errors import LibraryLoadError
 
     try:
@@ -285,7 +287,7 @@ def _show(found: list[Library], *, json: bool, indent: int | None) -> None:
 
 
 def _describe_interpreters(library: Library) -> str:
-    """The primary first, then the replicas; and how many there should be, if there are fewer."""
+    """Describe the primary, the replicas, and how many there should be if there are fewer."""
     names = ", ".join(library.interpreters)
     held, wanted = len(library.interpreters), library.interpreters_wanted
     return f"{names} ({held} of {wanted})".lstrip() if library.active and held < wanted else names

@@ -77,7 +77,7 @@ def _captured(show: Callable[[T], None], found: T) -> str:
 
 @contextmanager
 def _screen() -> Iterator[Callable[[str], None]]:
-    """Within it, the function that it gives draws a text; after it, the screen is as before."""
+    """Yield a function that draws a text on an alternate screen; restore the screen afterwards."""
     out = sys.stdout
 
     def draw(text: str) -> None:

@@ -50,7 +50,7 @@ PARSER_ERROR: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 
 
 def report_failure(error: Exception, *, debug: bool) -> Exit:
-    """Say on stderr what went wrong, with tracebacks if `debug`; return the exit code."""
+    """Report an error on stderr, with tracebacks if `debug`; return the exit code."""
     from opdispatch.errors import OpdispatchError
 
     remote = ""
@@ -81,7 +81,7 @@ def report_failure(error: Exception, *, debug: bool) -> Exit:
 
 
 def _describe_parser_error(error: Exception) -> str:
-    """The parser's own words, and where to look for help."""
+    """Return the parser's own words, and where to look for help."""
     text = str(getattr(error, "format_message", error.__str__)()).strip() or "missing command"
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "opdispatch")

@@ -47,12 +47,12 @@ class _PlainConsole(Console):
 
 
 def console() -> Console:
-    """The console for data."""
+    """Return the console for data."""
     return _PlainConsole(sys.stdout)
 
 
 def talk_console() -> Console:
-    """The console for progress and remarks."""
+    """Return the console for progress and remarks."""
     return _PlainConsole(sys.stderr)
 
 
@@ -63,7 +63,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_remark(text: str) -> None:
-    """Say something that is no data."""
+    """Print a remark, which is no data, on stderr."""
     print(printable_message(text), file=sys.stderr)
 
 
@@ -102,7 +102,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def _width_of_words(cells: Iterable[str]) -> int:
-    """The width that a column needs so that nothing but paths and the like are broken."""
+    """Return the width of a column in which nothing but paths and the like are broken."""
     words = (len(word) for cell in cells for word in cell.split())
     return min(max(words, default=0), _LONGEST_WORD)
 
@@ -120,7 +120,7 @@ def print_fields(fields: Iterable[tuple[str, str]], *, name_width: int | None = 
 
 @contextmanager
 def show_steps() -> Iterator[Callable[[str], None]]:
-    """Within it, the function that it gives shows what is being done.
+    """Yield a function that shows the current step.
 
     On a terminal that is one line, gone at the end; elsewhere one line for each step.
     """
@@ -139,7 +139,7 @@ def show_steps() -> Iterator[Callable[[str], None]]:
 
 
 def format_size(size: int) -> str:
-    """A number of bytes, as people read it."""
+    """Format a size in bytes for people."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
@@ -147,7 +147,7 @@ def format_size(size: int) -> str:
 
 
 def format_time(time: datetime | None) -> str:
-    """The time as the user's clock shows it; empty without one."""
+    """Format the time by the user's clock; empty without one."""
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S") if time else ""
 
 

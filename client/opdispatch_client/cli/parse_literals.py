@@ -34,7 +34,7 @@ _TENSOR = re.compile(r"(?:tensor|array):(?:([A-Za-z]\w*):)?(.*)", re.DOTALL)
 
 
 def parse_literal(text: str) -> Any:
-    """The value that the text stands for on its own.
+    """Return the value that the text stands for on its own.
 
     Raises UsageError for JSON that is not well-formed, or a tensor or dtype that is none.
     """
@@ -54,7 +54,7 @@ def parse_literal(text: str) -> Any:
 
 
 def parse_text(text: str) -> str:
-    """The text as it is, without the quotes if it is a quoted JSON string."""
+    """Return the text as it is, without the quotes if it is a quoted JSON string."""
     if len(text) > 1 and text[0] == text[-1] == '"':
         try:
             return str(json.loads(text))
@@ -64,7 +64,7 @@ def parse_text(text: str) -> str:
 
 
 def parse_dtype(name: str) -> np.dtype[Any]:
-    """The dtype of that name. Raises UsageError if there is none."""
+    """Return the dtype of that name. Raises UsageError if there is none."""
     try:
         return dtype_from_name(name, at=repr(f"dtype:{name}"))
     except WireError as error:
@@ -72,7 +72,7 @@ def parse_dtype(name: str) -> np.dtype[Any]:
 
 
 def parse_json(text: str) -> Any:
-    """The JSON value. Raises UsageError that shows where it goes wrong."""
+    """Parse JSON. Raises UsageError that shows where it goes wrong."""
     try:
         value = json.loads(text)
         check_nesting(value, "")
@@ -90,7 +90,7 @@ def parse_json(text: str) -> Any:
 
 
 def parse_tensor(text: str, *, dtype: str | None) -> np.ndarray[Any, Any]:
-    """The tensor with that JSON as its elements. Raises UsageError."""
+    """Return the tensor with that JSON as its elements. Raises UsageError."""
     number = _parse_number(text)
     elements = parse_json(text) if number is None else number
     return build_tensor(elements, dtype=parse_dtype(dtype) if dtype else None, text=text)
@@ -99,7 +99,7 @@ def parse_tensor(text: str, *, dtype: str | None) -> np.ndarray[Any, Any]:
 def build_tensor(
     elements: Any, *, dtype: np.dtype[Any] | None = None, text: str | None = None
 ) -> np.ndarray[Any, Any]:
-    """An array of a number, or of nested lists of numbers.
+    """Return an array of a number, or of nested lists of numbers.
 
     `text` is what the user wrote. Raises UsageError if the lists are ragged or hold something
     else than numbers.
@@ -135,7 +135,7 @@ def _fits(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> bool:
 
 
 def _parse_number(text: str) -> int | float | complex | None:
-    """The number, or None. Raises UsageError for an integer that is too long to be read."""
+    """Return the number, or None. Raises UsageError for an integer that is too long to be read."""
     if _INTEGER.fullmatch(text):
         try:
             return int(text)

@@ -24,7 +24,7 @@ _NOT_PLAIN: Final = object()
 
 
 def keep_plain_values(command: Any) -> None:
-    """Have a command of typer's, and those below it, take plain values as they are."""
+    """Make a Typer command, and those below it, take plain values as they are."""
     # Not its list of parameters: --help is not among them, and made when it is first asked for.
     command.get_params = functools.partial(_parameters, command.get_params)
     if isinstance(command, TyperGroup):

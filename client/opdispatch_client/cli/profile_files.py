@@ -1,4 +1,4 @@
-"""What a call takes, in a file: ``opdispatch call --profile FILE``."""
+"""Profiles of calls in a file: ``opdispatch call --profile FILE``."""
 
 from __future__ import annotations
 

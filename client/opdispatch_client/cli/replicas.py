@@ -34,7 +34,7 @@ def scale(
         int, typer.Argument(metavar="N", min=1, help="How many interpreters shall hold it.")
     ],
 ) -> None:
-    """Have more interpreters, or fewer, hold a library, while it runs.
+    """Change the number of interpreters that hold a library, while it runs.
 
     If there are fewer interpreters, those that come later are given it.
     """

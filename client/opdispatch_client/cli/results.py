@@ -1,4 +1,4 @@
-"""What an operator has returned: as text, as JSON, as arrays for a file."""
+"""Results of an operator: as text, as JSON, as arrays for a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOT_FINITE = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
 def list_returns(result: Any, schema: FunctionSchema | None) -> list[tuple[str, Any]]:
-    """The returns of a call by name, in order; those without a name are out0, out1, ..."""
+    """Return the returns of a call by name, in order; those without a name are out0, out1, ..."""
     if schema is not None and len(schema.returns) == 1:
         values = [result]
     elif isinstance(result, tuple):
@@ -32,8 +32,9 @@ def list_returns(result: Any, schema: FunctionSchema | None) -> list[tuple[str, 
 
 
 def list_arrays(returns: list[tuple[str, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-    """The tensors among the returns by name; those of a list or a dict have their number or key
-    behind its name.
+    """Return the tensors among the returns by name.
+
+    Those of a list or a dict have their number or key behind its name.
 
     One of another layout than the dense one is its parts, and what else it is made of.
     """
@@ -41,7 +42,7 @@ def list_arrays(returns: list[tuple[str, Any]]) -> dict[str, np.ndarray[Any, Any
 
 
 def describe_returns(returns: list[tuple[str, Any]], *, tensors: bool = True) -> list[str]:
-    """The returns as text: for a tensor its dtype, its shape and, shortened, its elements.
+    """Describe the returns as text: of a tensor its dtype, its shape and, shortened, its elements.
 
     Without `tensors`, only the returns that have none.
     """
@@ -55,7 +56,7 @@ def describe_returns(returns: list[tuple[str, Any]], *, tensors: bool = True) ->
 
 
 def value_to_json(value: Any) -> Any:
-    """The value as JSON has it.
+    """Return the value as JSON has it.
 
     A tensor is an object with dtype, shape and data (nested lists); one of another layout than
     the dense one has the layout, the shape and its parts. A complex number is an object; inside a
@@ -141,7 +142,7 @@ def _items_of(value: Any) -> list[tuple[Any, Any]]:
 def _parts_of(
     value: Any,
 ) -> tuple[Layout, list[int | None], dict[str, np.ndarray[Any, Any]], dict[str, Any]] | None:
-    """The layout, the shape, and by name the parts and the rest; None for what is dense."""
+    """Return the layout, the shape, and by name the parts and the facts; None for a dense array."""
     array = value.array if isinstance(value, Tensor) else value
     layout = find_layout(type(array))
     if layout is None:

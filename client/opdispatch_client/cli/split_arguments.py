@@ -30,5 +30,5 @@ def split_keywords(texts: Iterable[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def is_negative_number(text: str) -> bool:
-    """Whether the text, which looks like an option, is meant as a number."""
+    """Return whether the text, which looks like an option, is meant as a number."""
     return _NEGATIVE_NUMBER.fullmatch(text) is not None

@@ -26,7 +26,7 @@ class AsyncDirectLanes:
     async def find(
         self, shape: Hashable, limit: int, deadline: float | None
     ) -> DirectWay[AsyncLane] | RelayedWay | None:
-        """As ``DirectLanes.find``."""
+        """Find a direct way like ``DirectLanes.find``."""
         route = self._routes.find(shape)
         if route is None:
             return None
@@ -34,7 +34,7 @@ class AsyncDirectLanes:
         return choose_way(route, lanes, self._routes.relayed)
 
     def tend(self) -> None:
-        """Say what has been released in memory, on lanes where no call does so."""
+        """Send the releases of memory on lanes where no call does so."""
         for lane in self._lanes.values():
             if lane.memory is not None and not lane.is_closed:
                 lane.memory.tell_releases()
@@ -52,7 +52,7 @@ class AsyncDirectLanes:
         limit: int,
         deadline: float | None,
     ) -> AsyncLane | None:
-        """As ``DirectLanes._lane_to``."""
+        """Return the lane like ``DirectLanes._lane_to``."""
         if target.session not in route.within_reach:
             return None
         lane = self._lanes.get(target.session)
@@ -73,7 +73,10 @@ class AsyncDirectLanes:
     async def _open(
         self, target: execution_pb2.RouteTarget, limit: int, patience: float
     ) -> AsyncLane | None:
-        """None: it has gone, or is not within reach, so that the daemon can be asked."""
+        """Open a lane.
+
+        Return None if the target has gone or is out of reach: the daemon can be asked.
+        """
         try:
             lane = await AsyncLane.connect(
                 target.lane, limit, self._memory.share, patience=patience

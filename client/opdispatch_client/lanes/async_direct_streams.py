@@ -36,7 +36,7 @@ class AsyncDirectStreams(DirectStreams[AsyncStream]):
             self._opened(target, found)
 
     async def _find_open(self, target: execution_pb2.RouteTarget, limit: int) -> AsyncStream | None:
-        """A stream to the interpreter; None if it cannot be reached."""
+        """Open a stream to the interpreter; return None if it cannot be reached."""
         for port in target.ports:
             channel = asyncio_channel(self._endpoint.target_at(port), self._endpoint.options)
             GRPC_FORKS.note_channel(channel)

@@ -67,7 +67,7 @@ class AsyncDaemonLane:
         self.lane: AsyncCallLane | None = None
         """The one that there is, broken or not; None: each call is a gRPC request."""
         self.name = "grpc"
-        """What kind of lane it is."""
+        """Kind of the lane."""
         self._attempt: asyncio.Task[None] | None = None  # to open the lane again
 
     @property
@@ -83,7 +83,7 @@ class AsyncDaemonLane:
         self.name, self.lane = await self._choose(info.lane, limit)
 
     async def get(self, deadline: float | None) -> AsyncCallLane | None:
-        """``lane``, opened again if it broke.
+        """Return ``lane``, opened again if it broke.
 
         All who need it then wait for one attempt, and get the error of that if it fails; none
         waits longer than until ``deadline``, by ``time.monotonic``. Raises TimeoutError, and what

@@ -33,15 +33,17 @@ class BusyWatch:
         self._stopped = threading.Event()
 
     def add(self, call: WaitingCall) -> None:
-        """Watch a call. Its ``give_up`` is called at most once, in the thread, must not wait for
-        anything, and may be set later, with ``begun``.
+        """Watch a call.
+
+        Its ``give_up`` is called at most once, in the thread, must not wait for anything, and may
+        be set later, with ``begun``.
         """
         self._calls.add(call)
         if not self._is_there:
             self._start()
 
     def begun(self, call: WaitingCall, give_up: Callable[[], object]) -> None:
-        """Say how to end the wait for a call, which may be over already."""
+        """Set the function that ends the wait for a call, which may be over already."""
         call.give_up = give_up
         if call not in self._calls:  # in this order: ``remove`` looks the other way round
             call.give_up = None

@@ -76,17 +76,17 @@ class CallAttempt:
         self._is_encoded = True
 
     def ask_for_route(self) -> None:
-        """Have the request, when it is made, ask the daemon where such calls go."""
+        """Make the request ask the daemon for the route of such calls."""
         self._wants_route = True
 
     def relay(self, way: RelayedWay, relayed: RelayedCalls) -> None:
-        """Have the request, when it is made, ask the daemon to relay it, and for a newer route."""
+        """Make the request ask the daemon to relay it, and for a newer route."""
         self._wants_route = True
         self.route_epoch = way.route.epoch
         self.relayed = relayed.begin(way.target.session)
 
     def close(self) -> None:
-        """Note that the call is over, read or not. Idempotent; any thread may."""
+        """Close the attempt: the call is over, read or not. Idempotent; any thread may."""
         if self.relayed is not None:
             self.relayed.end()
         self.call.close()
@@ -111,12 +111,12 @@ class CallAttempt:
             self.tensors = None
 
     def prepare_for_stream(self, inline_bytes: int | None) -> None:
-        """``prepare``, for a stream to an interpreter."""
+        """Prepare like ``prepare``, for a stream to an interpreter."""
         self.prepare(inline_bytes)
         self.request.chunks_reply = inline_bytes is not None
 
     def read(self, reply: execution_pb2.CallReply) -> Any:
-        """The result, and the end of what is in memory. Raises the error of the reply."""
+        """Return the result, and release the reply's memory. Raises the error of the reply."""
         if self.tensors is not None:
             return self.call.read(reply, self.tensors)
         memory, self.memory = self.memory, None
@@ -131,7 +131,10 @@ class CallAttempt:
         return result
 
     def time_left(self) -> float | None:
-        """The seconds until the deadline, which the request says then, too; None: any time."""
+        """Return the seconds until the deadline, and put them in the request.
+
+        None if there is none.
+        """
         if self.deadline is None:
             return None
         seconds = max(self.deadline - time.monotonic(), 0.0)
@@ -139,7 +142,7 @@ class CallAttempt:
         return seconds
 
     def leave(self, way: DirectWay[InterpreterLane], routes: Routes, why: Exception) -> None:
-        """Have the request ask the daemon, which says where such calls go from now on.
+        """Leave the direct way: make the request ask the daemon for the new route of such calls.
 
         The interpreter has refused the call, its lane has ended, or the request is too long for
         that, because there was no room in shared memory: that is ``why``.

@@ -144,7 +144,7 @@ class CallPlan:
         return np.ndarray(shape, dtype, data).copy()
 
     def learn(self, result: Any) -> None:
-        """Note what the general way has made of a reply."""
+        """Record the result that the general decoding has made of a reply."""
         if type(result) is np.ndarray and result.size and result.dtype != np.bool_:
             name = dtype_to_name(result.dtype, at="$")
             self._result = (result.dtype, name, list(result.shape), result.nbytes)

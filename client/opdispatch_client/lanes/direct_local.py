@@ -70,7 +70,7 @@ class DirectLanes:
         return found if isinstance(found, DirectWay) else None
 
     def tend(self) -> None:
-        """Say and hears what is to be said about memory, on lanes where no call does so."""
+        """Send and read the releases of memory, on lanes where no call does so."""
         with self._mutex:
             lanes = list(self._lanes.values())
         for lane in lanes:
@@ -91,7 +91,10 @@ class DirectLanes:
         limit: int,
         deadline: float | None,
     ) -> BlockingLane | None:
-        """None: the daemon relays calls, for the moment or as long as the route holds."""
+        """Return the lane.
+
+        None where the daemon relays calls, for the moment or as long as the route holds.
+        """
         if target.session not in route.within_reach:
             return None
         lane = self._lanes.get(target.session)
@@ -112,7 +115,10 @@ class DirectLanes:
     def _open(
         self, target: execution_pb2.RouteTarget, limit: int, patience: float
     ) -> BlockingLane | None:
-        """None: it has gone, or is not within reach, so that the daemon can be asked."""
+        """Open a lane.
+
+        Return None if the target has gone or is out of reach: the daemon can be asked.
+        """
         try:
             lane = BlockingLane.connect(target.lane, limit, self._memory.share, patience=patience)
         except (OSError, OpdispatchError):

@@ -49,8 +49,10 @@ S = TypeVar("S", bound=InterpreterStream)
 
 
 class DirectStreams(ABC, Generic[S]):
-    """``_mutex`` protects all fields. An interpreter is in ``_streams`` once its stream is open,
-    and in ``_retry_at`` from when it is tried first until then: while it is being tried, never.
+    """``_mutex`` protects all fields.
+
+    An interpreter is in ``_streams`` once its stream is open, and in ``_retry_at`` from when it is
+    tried first until then: while it is being tried, never.
     """
 
     def __init__(self, endpoint: Endpoint, routes: Routes) -> None:
@@ -97,7 +99,10 @@ class DirectStreams(ABC, Generic[S]):
     def _stream_to(
         self, target: execution_pb2.RouteTarget, route: DirectRoute, limit: int
     ) -> S | None:
-        """None: the daemon relays calls, for the moment or as long as the route holds."""
+        """Return the stream.
+
+        None where the daemon relays calls, for the moment or as long as the route holds.
+        """
         session = target.session
         if session not in route.within_reach:
             return None
@@ -121,10 +126,11 @@ class DirectStreams(ABC, Generic[S]):
         return None
 
     def _opened(self, target: execution_pb2.RouteTarget, stream: S | None) -> None:
-        """None: it could not be reached."""
+        """Store the opened stream; None means that the interpreter could not be reached."""
         session, now = target.session, time.monotonic()
         with self._mutex:
-            # What is over is let go of: interpreters come and go, and none has the same number.
+            # Entries of ended streams are dropped: interpreters come and go, and none has the same
+            # number.
             self._retry_at = {s: at for s, at in self._retry_at.items() if at > now}
             over = [self._streams.pop(s) for s, each in [*self._streams.items()] if each.is_closed]
             del self._retry_at[session]
@@ -164,7 +170,7 @@ class BlockingDirectStreams(DirectStreams[BlockingStream]):
             self._opened(target, found)
 
     def _find_open(self, target: execution_pb2.RouteTarget, limit: int) -> BlockingStream | None:
-        """A stream to the interpreter; None if it cannot be reached."""
+        """Open a stream to the interpreter; return None if it cannot be reached."""
         for port in target.ports:
             channel = grpc.insecure_channel(
                 self._endpoint.target_at(port), options=self._endpoint.options

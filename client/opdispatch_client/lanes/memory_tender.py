@@ -19,14 +19,14 @@ class MemoryTender:
     """
 
     def __init__(self, tend: Callable[[], bool]) -> None:
-        """``tend`` returns whether it is to be called again."""
+        """Call ``tend`` in a thread; it returns whether it is to be called again."""
         self._tend = tend
         self._lock = threading.Lock()
         self._is_there = False
         self._stopped = threading.Event()
 
     def wake(self) -> None:
-        """There is something to do from now on."""
+        """Start tending: there is something to do from now on."""
         if self._is_there or self._stopped.is_set():
             return
         with self._lock:

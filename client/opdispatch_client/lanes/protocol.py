@@ -1,4 +1,4 @@
-"""What a blocking session needs of a way for calls, whichever it is."""
+"""Interface of a blocking session's lane for calls."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class DirectRoute:
         return self._waits >= _WAITS_OF_CONTENTION
 
     def note_wait(self, has_waited: bool) -> None:
-        """Note of a call that went directly whether it had to wait there for others."""
+        """Record whether a direct call had to wait for others."""
         self._waits = self._waits + 1 if has_waited else 0
 
     def next_turn(self) -> int:
@@ -75,7 +75,7 @@ class DirectRoute:
         request.route_epoch = self.epoch
 
     def without(self, session: int) -> None:
-        """Note that an interpreter has gone, or cannot be reached: the daemon relays its calls."""
+        """Remove an interpreter that cannot be reached: the daemon relays its calls."""
         self.within_reach -= {session}
 
 

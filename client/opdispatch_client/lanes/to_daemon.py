@@ -39,7 +39,7 @@ class DaemonLane:
         self._is_closed = False
         self._lane: CallLane
         self.name = "grpc"
-        """What kind of lane it is."""
+        """Kind of the lane."""
         # Protects `_lane`, `_attempt` and `_is_closed` where they change: after `close` there is
         # no new lane and no attempt, and the one that takes an attempt away says how it ended.
         self._guard = threading.Lock()
@@ -63,7 +63,7 @@ class DaemonLane:
         self.name, self._lane = self._choose(info.lane, limit)
 
     def get(self, deadline: float | None) -> CallLane:
-        """The lane, opened again if it broke.
+        """Return the lane, opened again if it broke.
 
         All who need it then wait for one attempt, and get the error of that if it fails; none
         waits longer than until ``deadline``, by ``time.monotonic``, unless no thread can be
@@ -98,7 +98,10 @@ class DaemonLane:
         raise copy_of_error(error)
 
     def _join_attempt(self, broken: CallLane) -> Future[CallLane]:
-        """The attempt that is under way, or a new one. Raises RuntimeError without a thread."""
+        """Return the attempt that is under way, or a new one.
+
+        Raises RuntimeError without a thread.
+        """
         with self._guard:
             if self._attempt is not None:
                 return self._attempt
@@ -131,7 +134,7 @@ class DaemonLane:
         del attempt, failure  # an error refers to this frame
 
     def _replace(self, broken: CallLane) -> CallLane:
-        """The lane after that one, which this opens unless another thread is quicker."""
+        """Return the lane after that one; open it unless another thread is quicker."""
         broken.close()
         info, limit = self._introduce()
         name, lane = self._choose(info.lane, limit)

@@ -20,8 +20,9 @@ _RARER = 0.25
 
 
 class WaitingCall:
-    """One call that may run elsewhere. ``give_up`` ends its wait; None: it has not begun, or is
-    over.
+    """One call that may run elsewhere.
+
+    ``give_up`` ends its wait; None: it has not begun, or is over.
     """
 
     __slots__ = ("began", "give_up", "interpreter", "look_at", "operator")

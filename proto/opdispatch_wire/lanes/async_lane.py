@@ -27,7 +27,7 @@ class AsyncLane(TensorLane):
     def __init__(self, connection: socket.socket, limit: int, call_limit: int = 0) -> None:
         self._loop = asyncio.get_running_loop()
         self.number = 0
-        """What the other side calls this connection."""
+        """Number of this connection at the other side."""
         self._replies = AwaitedReplies()
         super().__init__(limit)
         self._welcome: asyncio.Future[lane_pb2.LaneWelcome] | None = self._loop.create_future()
@@ -47,8 +47,10 @@ class AsyncLane(TensorLane):
         call_limit: int = 0,
         patience: float = lane_messages.HANDSHAKE_TIMEOUT,
     ) -> AsyncLane:
-        """Connect and shake hands; take replies of at most ``limit`` bytes, or as many as
-        ``call_limit`` with their large tensors. The other side has ``patience`` seconds for that.
+        """Connect and shake hands.
+
+        Take replies of at most ``limit`` bytes, or as many as ``call_limit`` with their large
+        tensors. The other side has ``patience`` seconds for that.
 
         With ``share``, memory is shared, if the other side does so, too.
         Raises OSError, LaneClosedError, the error of a REFUSAL, and WireError.
@@ -111,7 +113,7 @@ class AsyncLane(TensorLane):
         on_reply: OnReply,
         tensors: CallTensors | None = None,
     ) -> None:
-        """``call``, but for ``on_reply``, which is called as soon as the reply is read.
+        """Send a call; ``on_reply`` is called as soon as the reply is read.
 
         It must not wait for anything, and raise nothing.
         """
@@ -120,7 +122,7 @@ class AsyncLane(TensorLane):
         self._stream.send(FrameKind.CALL, payload)
 
     def cancel(self, number: int) -> None:
-        """Tell the other side that the reply of that id is not awaited any more.
+        """Cancel a call: its reply is not awaited any more.
 
         What has not been sent of the call is sent as it is now.
         """
@@ -142,7 +144,7 @@ class AsyncLane(TensorLane):
         tensors: CallTensors | None,
         memory: CallerMemory | None,
     ) -> FramePayload:
-        """Give the call an id and return the frame to send."""
+        """Assign the call an id and return the frame to send."""
         if self._stream.is_closed:
             raise LaneClosedError("the lane is closed", was_sent=False)
         request.id = self._replies.next_number()
@@ -180,7 +182,9 @@ class AsyncLane(TensorLane):
 
 
 async def _connect(path: str, patience: float) -> socket.socket:
-    """``lane_socket.connect``, in a thread. All may have something else to do: no longer, either.
+    """Connect by ``lane_socket.connect``, in a thread, within ``patience``.
+
+    All may have something else to do: no longer, either.
 
     Who gives up leaves nothing behind: a thread that is about to have a connection closes it.
     """

@@ -93,7 +93,7 @@ class AsyncStream(TensorStream):
         on_reply: OnReply,
         tensors: CallTensors | None = None,
     ) -> None:
-        """``call``, but for ``on_reply``, which is called as soon as the reply is read.
+        """Send a call; ``on_reply`` is called as soon as the reply is read.
 
         It must not wait for anything, and raise nothing.
         """
@@ -102,7 +102,7 @@ class AsyncStream(TensorStream):
         self._send(message)
 
     def cancel(self, number: int) -> None:
-        """Tell the other side that the reply of that id is not awaited any more."""
+        """Cancel a call: its reply is not awaited any more."""
         self._tensors.forget(number)
         if self._replies.forget(number):
             self._tensors.send_cancel(number)
@@ -119,7 +119,7 @@ class AsyncStream(TensorStream):
     def _begin(
         self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None
     ) -> bytes | LargeMessage:
-        """Give the call an id and return the message to send."""
+        """Assign the call an id and return the message to send."""
         if self._is_closed:
             raise LaneClosedError("the stream is closed", was_sent=False)
         request.id = self._replies.next_number()

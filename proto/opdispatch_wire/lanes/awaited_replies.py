@@ -27,7 +27,7 @@ class AwaitedReplies:
         return len(self._replies)
 
     def next_number(self) -> int:
-        """An id that no call has had."""
+        """Return an id that no call has had."""
         self._number += 1
         return self._number
 
@@ -38,7 +38,7 @@ class AwaitedReplies:
         return future
 
     def tell(self, number: int, on_reply: OnReply) -> None:
-        """Have ``on_reply`` called with the reply of that id as soon as it is read."""
+        """Call ``on_reply`` with the reply of that id as soon as it is read."""
         self._replies[number] = on_reply
 
     def forget(self, number: int) -> bool:
@@ -51,7 +51,7 @@ class AwaitedReplies:
         return on_reply is not None and on_reply(reply) is not False
 
     def fail_all(self, why: str, cause: Exception | None = None) -> None:
-        """No reply comes any more."""
+        """Fail all calls: no reply comes any more."""
         replies, self._replies = self._replies, {}
         for on_reply in replies.values():
             failure = LaneClosedError(why)
@@ -71,7 +71,7 @@ def _settle(future: Reply, result: execution_pb2.CallReply | LaneClosedError) ->
 
 
 def fail(future: asyncio.Future[Any], why: str, cause: Exception | None = None) -> None:
-    """Have what waits for ``future`` end with LaneClosedError, if anything does."""
+    """Fail ``future`` with LaneClosedError, unless it is done."""
     if not future.done():
         failure = LaneClosedError(why)
         failure.__cause__ = cause

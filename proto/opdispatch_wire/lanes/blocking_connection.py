@@ -23,9 +23,9 @@ _WRITING_PATIENCE = 0.01
 
 
 class BlockingConnection:
-    """One connection. ``on_stuck`` is told when the other side takes nothing for a moment.
+    """One connection. ``on_stuck`` is called when the other side takes nothing for a moment.
 
-    ``on_break`` is told why the connection has ended, each time that is noticed.
+    ``on_break`` is called with the reason why the connection has ended, each time that is noticed.
     """
 
     def __init__(
@@ -51,7 +51,9 @@ class BlockingConnection:
         """Those that come with frames; None: they are closed on arrival."""
 
     def read_frame(self, deadline: float | None, *, spins: bool = False) -> Frame:
-        """The next frame. Raises TimeoutError, LaneClosedError, and WireError, the end of it.
+        """Return the next frame.
+
+        Raises TimeoutError, LaneClosedError, and WireError, the end of it.
 
         With ``spins``, the thread may look for it for a moment before it sleeps.
         """
@@ -97,7 +99,10 @@ class BlockingConnection:
         self.writer.wait_for_room(deadline)
 
     def has_been_left(self) -> bool:
-        """Whether the other side has gone; asked by who may read, while nothing is awaited."""
+        """Return whether the other side has gone.
+
+        For the thread that may read, while nothing is awaited.
+        """
         if not self._readable.poll(0):
             return False
         try:
@@ -120,7 +125,7 @@ class BlockingConnection:
         self._on_break(why)
 
     def shut_down(self) -> None:
-        """As ``break_off``, without calling ``on_break``."""
+        """Shut the connection down like ``break_off``, without calling ``on_break``."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

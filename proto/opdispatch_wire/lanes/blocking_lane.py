@@ -82,7 +82,7 @@ class BlockingLane(TensorLane):
         self._attendant = sleeper()
         self._is_closed = False
         self.number = 0
-        """What the other side calls this connection."""
+        """Number of this connection at the other side."""
 
     @classmethod
     def connect(
@@ -94,8 +94,10 @@ class BlockingLane(TensorLane):
         call_limit: int = 0,
         patience: float = lane_messages.HANDSHAKE_TIMEOUT,
     ) -> BlockingLane:
-        """Connect and shake hands; take replies of at most ``limit`` bytes, or as many as
-        ``call_limit`` with their large tensors. The other side has ``patience`` seconds for that.
+        """Connect and shake hands.
+
+        Take replies of at most ``limit`` bytes, or as many as ``call_limit`` with their large
+        tensors. The other side has ``patience`` seconds for that.
 
         With ``share``, memory is shared if the other side does so, too. Raises OSError,
         LaneClosedError, RefusedError, the error of a REFUSAL, and WireError.
@@ -163,7 +165,9 @@ class BlockingLane(TensorLane):
     def exchange(
         self, encode: Callable[[int], FramePayload], deadline: float | None, watch: Watch | None
     ) -> execution_pb2.CallReply:
-        """``call``, of the request that ``encode`` makes for its id, until ``deadline``."""
+        """Exchange a call like ``call``, with the request that ``encode`` makes for its id, until
+        ``deadline``.
+        """
         waiter = _Waiter()
         is_sent = False
         with self._mutex:
@@ -203,10 +207,10 @@ class BlockingLane(TensorLane):
     ) -> int:
         """Begin a call, which is sent with the next ``flush``, and return its id.
 
-        ``on_done`` is told the reply, or the error: TimeoutError, LaneClosedError. It is called
-        once, in any thread, not after ``cancel``, and must not wait for anything. Raises
-        MessageTooLargeError, which says ``what`` is, LaneClosedError, and RefusedError if there
-        is no thread that could tell it; it is not called then.
+        ``on_done`` is called with the reply, or the error: TimeoutError, LaneClosedError. It is
+        called once, in any thread, not after ``cancel``, and must not wait for anything. Raises
+        MessageTooLargeError, which says ``what`` is, LaneClosedError, and RefusedError if there is
+        no thread that could tell it; it is not called then.
         """
         number = request.id = next(self._numbers)
         payload = self._tensors.begin(request, what, memory, tensors)
@@ -255,7 +259,7 @@ class BlockingLane(TensorLane):
         return True
 
     def tend(self) -> None:
-        """Say what has been released in memory, and take what the other side has said of its."""
+        """Send the releases of memory, and read those of the other side."""
         if self.memory is None or self._is_closed:
             return
         self.memory.tell_releases()
@@ -392,13 +396,13 @@ class BlockingLane(TensorLane):
             self._choose_reader()
 
     def _choose_reader(self) -> None:
-        """Give the right to read to another one who waits, if there is one."""
+        """Pass the right to read to another waiting thread, if there is one."""
         with self._mutex:
             self._reader_is_chosen = False
             self._wake_next_reader()
 
     def _wake_next_reader(self) -> None:
-        """If no thread reads, a sleeping one wakes up to do so; ``_mutex`` is held."""
+        """Wake a sleeping thread to read if none does; ``_mutex`` is held."""
         if self._reader_is_chosen:
             return
         for waiter in self._waiting.values():
@@ -445,7 +449,7 @@ class BlockingLane(TensorLane):
             self._connection.detach()  # the call may not have been written yet
 
     def _broke(self, why: str) -> None:
-        """The connection has ended, and has not been closed."""
+        """End the lane: the connection broke, and was not closed."""
         self._tensors.end()
         self._is_closed = True
         with self._mutex:

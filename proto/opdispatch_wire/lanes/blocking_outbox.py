@@ -1,4 +1,4 @@
-"""What a stream's sending thread takes its messages from."""
+"""The outbox of a stream's sending thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BlockingOutbox:
         self._queue.put(message)
 
     def end(self) -> None:
-        """Nothing more is sent; what is large, and under way, is not finished."""
+        """Stop sending; a large message under way is not finished."""
         self._queue.put(None)
 
     def __iter__(self) -> Iterator[bytes]:

@@ -52,7 +52,7 @@ class BriefSpin:
                 pass
 
     def after_waiting(self) -> None:
-        """It has come, before the thread slept or after that."""
+        """Record the length of a wait that has ended, before the thread slept or after that."""
         waited = min(time.perf_counter() - self._since, _LONG)
         self._usual += _NEWEST_SHARE * (waited - self._usual)
         if waited == _LONG:
@@ -64,7 +64,7 @@ class BriefSpin:
 
 
 def _count_cores() -> int:
-    """How many cores this process may run on."""
+    """Return the number of cores that this process may run on."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS

@@ -31,12 +31,15 @@ _RETRY_AFTER = "1.000"
 class TensorBudget:
     """How many bytes of tensors are held at a time, of one stream or of the whole daemon.
 
-    What is allocated counts until the last who uses it lets go of it, in whichever thread that
-    is: hence a queue of what was given back. All else belongs to one thread.
+    An allocation counts until its last reference is gone, in whichever thread that
+    is: hence a queue of returned bytes. All else belongs to one thread.
     """
 
     def __init__(self, limit: int, whose: str, whole: TensorBudget | None = None) -> None:
-        """``whose`` are the tensors, for errors; the bytes count in ``whole``, too."""
+        """Hold at most ``limit`` bytes, counted in ``whole``, too.
+
+        ``whose`` names the tensors in errors.
+        """
         self.limit = limit
         self._whose = whose
         self._whole = whole
@@ -51,7 +54,7 @@ class TensorBudget:
         return self._held
 
     def allocate(self, length: int) -> Bytes:
-        """Memory for a tensor. Raises QueueFullError if there is no room at the moment."""
+        """Allocate memory for a tensor. Raises QueueFullError if there is no room at the moment."""
         count = max(length, _LEAST_BYTES)
         self._check(count)
         try:
@@ -128,7 +131,7 @@ class ChunkAssembler:
         self._assemblies[number] = assembly
 
     def finish(self, number: int) -> list[Buffer]:
-        """The tensors of a message that has come itself; empty if none came.
+        """Return the tensors of a message that has come itself; empty if none came.
 
         Raises WireError if they are incomplete.
         """

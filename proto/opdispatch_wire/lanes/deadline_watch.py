@@ -24,7 +24,7 @@ class DeadlineWatch:
         self._is_watching = False
 
     def look_at(self, deadline: float) -> None:
-        """Have ``expire`` called at ``deadline``, or earlier and then again.
+        """Schedule a call of ``expire`` at ``deadline``, or earlier and then again.
 
         Raises RuntimeError if there is no thread that could do so.
         """
@@ -41,7 +41,7 @@ class DeadlineWatch:
                 self._changed.notify()
 
     def stop(self) -> None:
-        """No deadline is of interest any more."""
+        """Stop watching: no deadline is of interest any more."""
         with self._changed:
             self._next = None
             self._changed.notify()

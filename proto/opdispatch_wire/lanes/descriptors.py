@@ -54,7 +54,7 @@ class ReceivedDescriptors:
         self._unclaimed: deque[int | None] = deque()  # None: there was no room for it
 
     def receive(self, connection: socket.socket, space: memoryview, *, waits: bool = True) -> int:
-        """As ``recv_into``. Raises OSError, and WireError for unexpected descriptors."""
+        """Receive like ``recv_into``. Raises OSError, and WireError for unexpected descriptors."""
         flags = _WAITING if waits else _NOT_WAITING
         count, ancillary, said, _ = connection.recvmsg_into((space,), _ROOM, flags)
         if not ancillary and not said & _TRUNCATED:
@@ -73,7 +73,7 @@ class ReceivedDescriptors:
         return count
 
     def take(self) -> int:
-        """The next one, which is the caller's to close.
+        """Return the next descriptor, which is the caller's to close.
 
         Raises WireError if none came, and OSError if this process had no room for it.
         """

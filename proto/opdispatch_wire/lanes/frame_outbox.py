@@ -18,7 +18,7 @@ _PIECES_AT_ONCE = 512
 _NOT_WAITING = int(socket.MSG_DONTWAIT)
 
 FramePayload = bytes | MessagePieces
-"""What follows a frame's header."""
+"""Payload of a frame, after its header."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class FrameBatch:
         return rest
 
     def detached(self) -> FrameBatch:
-        """The same bytes in memory of its own."""
+        """Return the same bytes in memory of its own."""
         copies: list[bytes | bytearray | memoryview] = [
             bytes(buffer) if isinstance(buffer, memoryview) else buffer for buffer in self.buffers
         ]
@@ -91,7 +91,7 @@ class FrameOutbox:
                 frames[place] = kind, b"".join(payload.parts), descriptor
 
     def next_batch(self) -> FrameBatch:
-        """The next frames, to be written together. There must be one."""
+        """Return the next frames, to be written together. There must be one."""
         together = bytearray()
         while self._frames and len(together) < _COPIED_AT_MOST:
             # A descriptor goes with the first byte of what is written: its frame begins a batch.

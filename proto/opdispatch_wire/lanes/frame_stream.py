@@ -35,7 +35,7 @@ class FrameStream:
     """One connection. Belongs to the event loop.
 
     ``on_frame`` is called with each frame. A WireError that it raises, or one of the peer's
-    bytes, ends the stream, as the peer's end does: ``on_end`` is told the error, or None,
+    bytes, ends the stream, as the peer's end does: ``on_end`` is called with the error, or None,
     once, and not after ``close``. One that ``always_reads`` does so while its peer does not.
     ``on_drained`` is called when the peer has taken all that was to be sent.
     A callback that refuses a payload of so many bytes has called ``pause`` as well.
@@ -149,8 +149,8 @@ class FrameStream:
         self._socket.close()
         if self.descriptors is not None:
             self.descriptors.close()
-        # No callback is called any more, and who was told has this stream: neither would go
-        # before the garbage collector comes.
+        # No callback is called any more. The callbacks' owner refers to this stream: neither would
+        # go before the garbage collector comes.
         self._on_frame, self._on_end = _ignore_frame, _ignore_end
         self._on_drained = _ignore_drained
         self._reader.close()
@@ -276,12 +276,12 @@ class FrameStream:
 
 
 def _ignore_frame(kind: FrameKind, payload: bytes | memoryview) -> None:
-    """In the place of who was told of frames."""
+    """No-op callback for frames, used after close."""
 
 
 def _ignore_end(error: Exception | None) -> None:
-    """In the place of who was told of the end."""
+    """No-op callback for the end, used after close."""
 
 
 def _ignore_drained() -> None:
-    """In the place of who was told that all is sent."""
+    """No-op callback for drained buffers, used after close."""

@@ -147,7 +147,7 @@ class FrameWriter:
             self._outbox.clear()
 
     def _hand_over(self) -> None:
-        """Have a thread go on with ``_writing``, which is held."""
+        """Start a thread that goes on with ``_writing``, which is held."""
         self._is_free.clear()
         self.is_stuck = True
         thread = threading.Thread(target=self._write_rest, name="frame-writer", daemon=True)

@@ -47,12 +47,12 @@ Frame = tuple[FrameKind, bytes | memoryview]
 
 
 def frame_header(kind: FrameKind, size: int) -> bytes:
-    """The header of a payload of ``size`` bytes."""
+    """Return the header of a payload of ``size`` bytes."""
     return HEADER.pack(size, kind, PADDING)
 
 
 def _aligned_bytes(size: int) -> memoryview:
-    """Room for tensors that are used where they are received. Raises WireError."""
+    """Allocate memory for tensors that are used where they are received. Raises WireError."""
     # Not a bytearray, which would be filled with zeros while no other thread can run.
     try:
         room = np.empty(size + ALIGNMENT, np.uint8)
@@ -92,7 +92,10 @@ class FrameReader:
         return self._have if self._long is not None else 0
 
     def space(self) -> memoryview:
-        """Where the next bytes of the socket belong; never empty after ``next_frame`` gave None."""
+        """Return the space for the next bytes of the socket.
+
+        Never empty after ``next_frame`` gave None.
+        """
         if self._long is not None:
             return self._long[1][self._have :]
         if self._start == self._end:
@@ -112,7 +115,7 @@ class FrameReader:
             self._end += count
 
     def next_frame(self) -> Frame | None:
-        """The next frame, if all of it is there. Raises WireError."""
+        """Return the next frame, if all of it is there. Raises WireError."""
         if self._long is not None:
             kind, payload = self._long
             if self._have < len(payload):
@@ -139,7 +142,7 @@ class FrameReader:
         return None
 
     def close(self) -> None:
-        """Nothing more comes, and no question is asked whether it may."""
+        """Stop receiving, and stop asking whether frames may come."""
         self._may_receive = _receive_nothing
 
     def _checked(self, size: int, number: int, padding: bytes) -> FrameKind:

@@ -3,7 +3,7 @@
     caller    CallerLaneMemory    passes regions of the session's arena; holds arguments in memory
     callee    CalleeLaneMemory    has an arena of its own for results; holds those in memory
 
-Both put frames into what their lane writes next (``Put``), and are told the frames of the other
+Both put frames into what their lane writes next (``Put``), and are given the frames of the other
 side. A region's frame is put before that of the first message which names it.
 """
 
@@ -60,7 +60,7 @@ class _LaneMemory:
         """Extents of the other side's that are unused here; the collector appends."""
 
     def drop(self, region: int) -> None:
-        """A region of our own has gone back to the system."""
+        """Tell the peer that a region of our own has been returned to the system."""
         with self._lock:
             if region in self._passed:
                 self._passed.discard(region)
@@ -131,9 +131,11 @@ class CallerLaneMemory(_LaneMemory):
         on_no_room: Callable[[str], None] = lambda why: None,
         on_use: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_no_room`` is told why a region of the callee's has no room here.
+        """Hold the caller's memory.
 
-        ``on_use`` is told, again and again, that there is something to give back some day.
+        ``on_no_room`` takes the reason why the callee's region does not fit here.
+
+        ``on_use`` is called whenever there is memory that may be returned some day.
         """
         super().__init__(put)
         self._on_use = on_use
@@ -151,7 +153,7 @@ class CallerLaneMemory(_LaneMemory):
         return not self._has_ended and bool(len(self.peer) or self.released)
 
     def new_call(self) -> CallerMemory:
-        """For the tensors of one call."""
+        """Return the memory for the tensors of one call."""
         arena = None if self._sends_inline else self._arena
         return CallerMemory(arena, self.peer, on_release=self._on_release)
 
@@ -160,7 +162,7 @@ class CallerLaneMemory(_LaneMemory):
         self._sends_inline = True
 
     def begin(self, request: execution_pb2.CallRequest, memory: CallerMemory) -> None:
-        """A call with an id is about to be sent. Raises LaneClosedError."""
+        """Begin a call with an id that is about to be sent. Raises LaneClosedError."""
         regions = memory.placed.regions
         if regions:
             self._on_use()
@@ -176,13 +178,13 @@ class CallerLaneMemory(_LaneMemory):
             self.tell_releases()
 
     def never_sent(self, number: int) -> None:
-        """A call of that id that has begun was not sent after all."""
+        """Release the memory of a begun call that was not sent after all."""
         memory = self._held.pop(number, None)
         if memory is not None:
             memory.release()
 
     def replied(self, number: int) -> CallerMemory | None:
-        """The reply of that id has come: what its call still holds is its reader's to finish."""
+        """Return the memory that a replied call still holds, for its reader to finish."""
         return self._held.pop(number, None)
 
     def discard(self, reply: execution_pb2.CallReply, memory: CallerMemory | None) -> None:
@@ -210,7 +212,7 @@ class CallerLaneMemory(_LaneMemory):
                 raise LaneClosedError(why) from error
 
     def end(self) -> None:
-        """The lane has ended: see Note [Who may use a block]. Idempotent."""
+        """End the lane: see Note [Who may use a block]. Idempotent."""
         with self._ending:
             with self._lock:
                 self._has_ended = True
@@ -237,18 +239,21 @@ class CalleeLaneMemory(_LaneMemory):
     """The end that is called. Any thread may use it; ``take`` belongs to the reader."""
 
     def __init__(self, put: Put, budget: MemoryBudget) -> None:
-        """``budget`` is that of all lanes of the process, for results."""
+        """Hold the callee's memory; ``budget`` is that of all lanes of the process, for results."""
         super().__init__(put)
         self._arena = TensorArena(budget=budget, on_drop=self.drop)
         self._results = ResultBlocks()
 
     def new_call(self) -> CalleeMemory:
-        """For the tensors of one call."""
+        """Return the memory for the tensors of one call."""
         lent = self.peer.lend(on_release=self._on_release)
         return CalleeMemory(self._arena, lent)
 
     def end_call(self, reply: execution_pb2.CallReply, memory: CalleeMemory) -> None:
-        """The kernel has ended, and nothing of ours has its arguments; then the reply is made."""
+        """End a call after its kernel: our references to its arguments are gone.
+
+        Then the reply is made.
+        """
         still_used = memory.release_arguments()
         if still_used:
             extents = lane_pb2.LaneExtents(extents=still_used)
@@ -261,7 +266,7 @@ class CalleeLaneMemory(_LaneMemory):
             placed.release()
 
     def hold(self, placed: PlacedTensors) -> None:
-        """The results are the caller's from now on, whose reply is about to be put."""
+        """Hand the results over to the caller, whose reply is about to be put."""
         self._results.hold(placed)
 
     def take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
@@ -278,11 +283,11 @@ class CalleeLaneMemory(_LaneMemory):
                 return  # calls that name it are refused, and come again inline
 
     def trim(self, idle_seconds: float) -> None:
-        """Give back what has not been used for that long."""
+        """Return memory to the system that has not been used for that long."""
         self._arena.trim(idle_seconds=idle_seconds)
 
     def close(self) -> None:
-        """The lane has ended. Idempotent."""
+        """Close the lane's memory. Idempotent."""
         self._results.close()
         self._arena.close()
         self.peer.close()

@@ -1,4 +1,4 @@
-"""The first words on a local lane, and how its errors are told."""
+"""The handshake of a local lane, and its errors."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ HANDSHAKE_TIMEOUT = 5.0
 
 
 def patience_until(deadline: float | None) -> float:
-    """The seconds that the other side has for a handshake until ``deadline``, by
-    ``time.monotonic``; 0: the time is up.
+    """Return the seconds that the other side has for a handshake until ``deadline``, by
+    ``time.monotonic``; 0 if the time is up.
     """
     if deadline is None:
         return HANDSHAKE_TIMEOUT
@@ -46,7 +46,7 @@ class InterpreterBusyError(LaneClosedError):
 
 
 def hello(max_message_bytes: int, *, max_call_bytes: int = 0, shares_memory: bool = False) -> bytes:
-    """The payload of HELLO."""
+    """Return the payload of HELLO."""
     message = lane_pb2.LaneHello(
         protocol_version=PROTOCOL_VERSION,
         max_message_bytes=max_message_bytes,
@@ -63,7 +63,7 @@ def welcome(
     max_call_bytes: int = 0,
     shares_memory: bool = False,
 ) -> bytes:
-    """The payload of WELCOME, on the connection of that number."""
+    """Return the payload of WELCOME, on the connection of that number."""
     return lane_pb2.LaneWelcome(
         protocol_version=PROTOCOL_VERSION,
         max_message_bytes=max_message_bytes,
@@ -74,7 +74,7 @@ def welcome(
 
 
 def refusal(error: BaseException) -> bytes:
-    """The payload of REFUSAL."""
+    """Return the payload of REFUSAL."""
     payload: bytes = status_from_error(error).SerializeToString()
     return payload
 
@@ -111,7 +111,7 @@ def refuse_frame(kind: FrameKind, payload: bytes | memoryview) -> NoReturn:
 
 
 def refusal_error(payload: bytes | memoryview) -> Exception:
-    """The error that a REFUSAL carries; WireError if it is none itself."""
+    """Return the error that a REFUSAL carries; WireError if it is none itself."""
     status = status_pb2.Status()
     try:
         parse_message(status, payload)

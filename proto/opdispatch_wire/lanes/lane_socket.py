@@ -16,7 +16,9 @@ _BUFFER_BYTES = 1024 * 1024
 
 
 def listen(path: str) -> socket.socket:
-    """A socket that listens at ``path``, with mode 0600. Raises OSError, also if another one does.
+    """Return a socket that listens at ``path``, with mode 0600.
+
+    Raises OSError, also if another one does.
 
     The socket of a process that was killed is replaced.
     """
@@ -38,7 +40,7 @@ def listen(path: str) -> socket.socket:
 
 
 def connect(path: str, timeout: float) -> socket.socket:
-    """A connection to the socket at ``path``, of our own user or root.
+    """Return a connection to the socket at ``path``, of our own user or root.
 
     Raises OSError and RefusedError. A socket at a path that others may write to could be anyone's.
     """
@@ -65,7 +67,7 @@ def check_peer(connection: socket.socket, path: str) -> None:
 
 
 def widen(connection: socket.socket) -> None:
-    """Give the connection buffers that hold many small calls."""
+    """Set buffers of the connection that hold many small calls."""
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         connection.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
 
@@ -79,7 +81,7 @@ def _remove_stale(path: str) -> None:
 
 
 def is_socket(path: str) -> bool:
-    """Whether a socket is there, as far as we may see."""
+    """Return whether a socket is there, as far as we may see."""
     try:
         return Path(path).is_socket()
     except OSError:

@@ -38,7 +38,7 @@ class LaneTensors:
         self.max_call_bytes = limit
         """... and the longest one with its large tensors."""
         self.memory: CallerLaneMemory | None = None
-        """What is shared with the other side; None: nothing is."""
+        """Memory shared with the other side; None if there is none."""
         # Of calls whose large tensors are in frames, by id.
         self._beside: dict[int, CallTensors] = {}
 
@@ -48,7 +48,7 @@ class LaneTensors:
         return min(BESIDE_BYTES, self.max_message_bytes // 2)
 
     def welcomed(self, limit: int, welcome: lane_pb2.LaneWelcome) -> None:
-        """The other side says what it takes; of messages, we want no more than ``limit`` bytes."""
+        """Take the other side's limits; of messages, we accept no more than ``limit`` bytes."""
         self.max_message_bytes = min(limit, welcome.max_message_bytes)
         self.max_call_bytes = max(self.max_message_bytes, welcome.max_call_bytes)
 
@@ -77,13 +77,13 @@ class LaneTensors:
             raise
 
     def never_sent(self, number: int) -> None:
-        """The call of that id has begun, and is not sent."""
+        """Forget the call of that id, which was begun and is not sent."""
         self.forget(number)
         if self.memory is not None:
             self.memory.never_sent(number)
 
     def read_reply(self, payload: bytes | memoryview) -> execution_pb2.CallReply:
-        """The reply in a frame; its large tensors stay where they are. Raises WireError."""
+        """Return the reply in a frame; its large tensors stay where they are. Raises WireError."""
         reply = execution_pb2.CallReply()
         if len(payload) > CHUNK_BYTES and self._beside:
             small, results = detach(payload, CALL_REPLY, BESIDE_BYTES)
@@ -101,13 +101,16 @@ class LaneTensors:
         self._beside.pop(number, None)
 
     def end(self) -> None:
-        """No reply comes any more. Before any call is told: what it has in memory is abandoned."""
+        """End the tensors of all calls, before any call gets its error.
+
+        Those in memory are abandoned.
+        """
         if self.memory is not None:
             self.memory.end()
         self._beside.clear()
 
     def _serialize(self, request: execution_pb2.CallRequest, what: str) -> bytes:
-        """The bytes of a request, with the tensors that are in it."""
+        """Serialize a request, with the tensors that are in it."""
         payload = serialize_message(request, MAX_MESSAGE_BYTES_HIGHEST, what)
         if len(payload) > self.max_message_bytes:
             self._check_whole(len(payload), what)
@@ -136,7 +139,7 @@ class TensorLane:
     """The calling side of a lane, as far as it is about the tensors of its calls."""
 
     def __init__(self, limit: int) -> None:
-        """``limit`` is the longest call until the other side has said more."""
+        """Start with ``limit`` as the longest call, until the other side has said more."""
         self._tensors = LaneTensors(limit)
 
     @property

@@ -15,10 +15,11 @@ OnDone = Callable[["execution_pb2.CallReply | Exception"], None]
 
 
 class PendingCalls:
-    """They end with a reply, which their lane takes them out for, or are told an error here.
+    """Pending calls, which end with a reply, for which their lane removes them, or with an error
+    here.
 
     Any thread may use it. ``_mutex`` protects ``calls`` and ``_ended``: a call is in
-    ``calls``, and the thread that takes it out tells it how it ended.
+    ``calls``, and the thread that removes it calls its ``on_done``.
     """
 
     def __init__(self) -> None:
@@ -28,10 +29,10 @@ class PendingCalls:
         self._watch = DeadlineWatch(self._expire)
 
     def add(self, number: int, on_done: OnDone, timeout: float | None) -> None:
-        """Add a call; after ``timeout`` seconds it is told TimeoutError.
+        """Add a call; after ``timeout`` seconds it ends with TimeoutError.
 
         Raises LaneClosedError after ``end``, and RefusedError if no thread can be started that
-        would tell it; it is told nothing then.
+        would do that; ``on_done`` is not called then.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._mutex:
@@ -47,7 +48,7 @@ class PendingCalls:
                 raise no_thread_left_error("to time a call", error) from error
 
     def first_deadline(self) -> float | None:
-        """When the first of them is late, a time of ``time.monotonic``; None: none ever is."""
+        """Return the first deadline, a time of ``time.monotonic``; None if there is none."""
         with self._mutex:
             return min((at for _, at in self.calls.values() if at is not None), default=None)
 
@@ -58,7 +59,7 @@ class PendingCalls:
         return None if call is None else call[0]
 
     def end(self, error: LaneClosedError) -> None:
-        """Tell ``error`` to all that are left; none can be added any more. Idempotent."""
+        """Fail all calls with ``error``; none can be added any more. Idempotent."""
         with self._mutex:
             self._ended = self._ended or error
             left, self.calls = self.calls, {}
@@ -67,7 +68,7 @@ class PendingCalls:
             on_done(error)
 
     def _expire(self, now: float) -> float | None:
-        """Tell those whose time has come; return when to look again."""
+        """Fail the calls whose deadline has passed; return when to look again."""
         with self._mutex:
             due = [n for n, (_, at) in self.calls.items() if at is not None and at <= now]
             late = [self.calls.pop(number)[0] for number in due]

@@ -7,7 +7,7 @@ import threading
 
 
 def sleeper() -> threading.Lock:
-    """One that has not been released yet."""
+    """Return a lock that has not been released yet."""
     lock = threading.Lock()
     lock.acquire()
     return lock

@@ -1,4 +1,4 @@
-"""Who answers at the other end of a gRPC stream of calls."""
+"""The peer at the other end of a gRPC stream of calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class StreamLane(NamedTuple):
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """How the side that calls is told, before the first reply."""
+        """Metadata for the calling side, before the first reply."""
         return ((SESSION_KEY, str(self.session)), (LANE_KEY, str(self.number)))
 
     @classmethod

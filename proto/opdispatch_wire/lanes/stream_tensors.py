@@ -35,7 +35,7 @@ class StreamTensors:
     """
 
     def __init__(self, limit: int, send: Send) -> None:
-        """``limit`` is the longest message that either side takes; ``send`` takes cancellations."""
+        """Hold the longest message that either side takes; ``send`` takes cancellations."""
         self.max_message_bytes = limit
         self._send = send
         self._chunk_bytes = 0
@@ -45,7 +45,7 @@ class StreamTensors:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """How the other side is told what this one takes."""
+        """Metadata that tells the other side the limits of this one."""
         limit = self.max_message_bytes
         return ((MAX_MESSAGE_BYTES_KEY, str(limit)), chunk_metadata(limit))
 
@@ -55,7 +55,7 @@ class StreamTensors:
         return chunk_bytes_for(self.max_message_bytes) if self._chunk_bytes else None
 
     def welcomed(self, told: Iterable[tuple[str, str | bytes]]) -> None:
-        """The other side says what it takes."""
+        """Take the other side's limits."""
         self._chunk_bytes = told_chunk_bytes(told, self.max_message_bytes)
 
     def begin(
@@ -81,7 +81,7 @@ class StreamTensors:
         return large
 
     def take_chunk(self, number: int, chunk: execution_pb2.Chunk) -> None:
-        """A chunk of the results of a call has come.
+        """Take a chunk of the results of a call.
 
         Raises WireError for one that cannot have, and another OpdispatchError if there is no
         memory for it.
@@ -95,7 +95,7 @@ class StreamTensors:
             self._assembler.drop(number)
 
     def read_reply(self, reply: execution_pb2.CallReply) -> execution_pb2.CallReply:
-        """A reply that has come itself, as its caller is to read it.
+        """Return a reply that has come itself, as its caller is to read it.
 
         Raises WireError if its tensors have not all come before it.
         """
@@ -104,8 +104,9 @@ class StreamTensors:
         return reply if tensors is None else tensors.take_results(reply, results)
 
     def forget(self, number: int) -> None:
-        """Forget the call of that id, whose reply has come or is not awaited any more: drop what is
-        half sent and half received.
+        """Forget the call of that id, whose reply has come or is not awaited any more.
+
+        Drop what is half sent and half received.
         """
         self._calls.pop(number, None)
         self._assembler.drop(number)
@@ -115,11 +116,11 @@ class StreamTensors:
             self.send_cancel(number)  # the other side must not wait for the rest
 
     def send_cancel(self, number: int) -> None:
-        """Tell the other side that the reply of that id is not awaited any more."""
+        """Cancel a call: its reply is not awaited any more."""
         self._send(execution_pb2.CallRequest(id=number, cancel=True).SerializeToString())
 
     def end(self) -> None:
-        """No reply comes any more. Called by the reader."""
+        """End all calls: no reply comes any more. Called by the reader."""
         for number in list(self._calls):
             self.forget(number)
         self._assembler.clear()
@@ -131,9 +132,9 @@ class TensorStream:
     """
 
     def __init__(self, limit: int, send: Send) -> None:
-        """``limit`` is the longest message that either side takes, in bytes."""
+        """Hold the longest message that either side takes, in bytes."""
         self.peer = StreamLane()
-        """Who is at the other end."""
+        """The peer at the other end."""
         self._tensors = StreamTensors(limit, send)
 
     @property
@@ -152,6 +153,6 @@ class TensorStream:
         return self.peer.number
 
     def _welcomed(self, told: tuple[tuple[str, str | bytes], ...]) -> None:
-        """The other side has opened the stream, and says who it is and what it takes."""
+        """Take the other side's identity and limits: it has opened the stream."""
         self._tensors.welcomed(told)
         self.peer = StreamLane.told(told)

@@ -29,7 +29,7 @@ class Block:
         self._held = [(held, place)]  # popped by the first thread, which is atomic
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, skip: int = 0) -> Array:
-        """An array over the block from its byte ``skip`` on; it keeps the block.
+        """Return an array over the block from its byte ``skip`` on; it keeps the block.
 
         The block must be large enough, and not be released while the array is in use.
         """

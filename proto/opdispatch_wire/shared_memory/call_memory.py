@@ -10,7 +10,7 @@
     release_arguments()                 the reply says that the caller may reuse its blocks
     result_of_reply(memory=...)         arrays over the results
     CallerMemory.release()              ... when the last view of a result is gone, on_release
-    ResultBlocks.release()              ... is told, and the callee may reuse its block
+    ResultBlocks.release()              ... is called, and the callee may reuse its block
 
 Note [Who may use a block]
     The caller's blocks are the callee's from the request until the reply, and no shorter: a
@@ -55,7 +55,7 @@ class PlacedTensors:
     __slots__ = ("_arena", "_by_value", "_contents", "_copies", "_threshold", "held")
 
     def __init__(self, arena: TensorArena | None, *, threshold: int = THRESHOLD) -> None:
-        """Without an arena, all tensors are sent inline."""
+        """Place tensors in ``arena``; without one, all are sent inline."""
         self._arena = arena
         self._threshold = threshold
         self._copies: list[Block] = []
@@ -79,7 +79,7 @@ class PlacedTensors:
         *,
         in_place: bool,
     ) -> bool:
-        """``TensorMemory.place``.
+        """Place a tensor in the arena: see ``TensorMemory.place``.
 
         With ``in_place``, an array of the arena is sent as it is, and one that is sent twice is
         one array for the receiver as well; otherwise all are copied, each time.
@@ -128,7 +128,10 @@ class PlacedTensors:
             tensor.ClearField("memory")
 
     def keep(self, place: tuple[int, int]) -> Block | None:
-        """The block there, which ``release`` then leaves to the caller; None if there is none."""
+        """Return the block there, which ``release`` then leaves to the caller.
+
+        None if there is none.
+        """
         block = self.held.get(place)
         if block is not None and block in self._copies:
             self._copies.remove(block)
@@ -168,7 +171,10 @@ class CallerMemory:
         on_release: OnRelease,
         threshold: int = THRESHOLD,
     ) -> None:
-        """``on_release`` is told of each result's memory when its last view is collected."""
+        """Place arguments in ``arena``.
+
+        ``on_release`` is called for each result when its last view is collected.
+        """
         self.placed = PlacedTensors(arena, threshold=threshold)
         self._peer = peer
         self._on_release = on_release
@@ -189,29 +195,32 @@ class CallerMemory:
         writable: bool,
         at: str,
     ) -> Array:
-        """A result, where the callee put it. Raises WireError if that is not the callee's."""
+        """Return a result, where the callee put it.
+
+        Raises WireError if that is not the callee's.
+        """
         memory = _memory_of(message, at)
         array = self._peer.received(memory, shape, dtype, on_release=self._on_release, at=at)
         self._read.add((memory.region, memory.offset))
         return array
 
     def contents_of(self, value: object) -> Array | None:
-        """The contents of an argument after a call that wrote to it in shared memory."""
+        """Return the contents of an argument after a call that wrote to it in shared memory."""
         return self.placed.contents_of(value)
 
     def finish(self, reply: execution_pb2.CallReply) -> None:
-        """The reply came, and will not be read any further: results that were not are free."""
+        """Free the results that were not read: the reply will not be read any further."""
         for memory in shared_memory_of(reply):
             if (memory.region, memory.offset) not in self._read:
                 self._on_release(memory.region, memory.offset)
         self.release()
 
     def release(self) -> None:
-        """The reply came, and what it says has been done, or nothing was ever sent."""
+        """Release the blocks: the reply was processed, or the call was never sent."""
         self.placed.release()
 
     def abandon(self) -> None:
-        """No reply will come. See Note [Who may use a block]."""
+        """Abandon the blocks: no reply will come. See Note [Who may use a block]."""
         self.placed.abandon()
 
 
@@ -245,7 +254,10 @@ class CalleeMemory:
         writable: bool,
         at: str,
     ) -> Array:
-        """An argument, where the caller put it. Raises WireError if that is not the caller's."""
+        """Return an argument, where the caller put it.
+
+        Raises WireError if that is not the caller's.
+        """
         memory = _memory_of(message, at)
         array = self._lent.array(memory, shape, dtype, writable=writable, at=at)
         if writable:
@@ -254,7 +266,7 @@ class CalleeMemory:
         return array
 
     def is_in_place(self, sent: values_pb2.Value, value: object) -> bool:
-        """Whether an argument's contents after the call are where the caller put it."""
+        """Return whether an argument's contents after the call are where the caller put it."""
         array = value.array if isinstance(value, Tensor) else value
         if not self._written or not isinstance(array, np.ndarray):
             return False
@@ -264,15 +276,20 @@ class CalleeMemory:
         return given == (address, array.shape, array.dtype) and array.flags.c_contiguous
 
     def expect_writes(self) -> None:
-        """The operator writes to an argument; said before any is read."""
+        """Prepare for an operator that writes to an argument; called before any is read."""
         self._lent.writes = True
 
     def drop_results(self) -> None:
-        """The reply is an error, which names no blocks: the caller frees none."""
+        """Drop the results: the reply is an error, which names no blocks, so that the caller frees
+        none.
+        """
         self.placed.release()
 
     def release_arguments(self) -> list[values_pb2.SharedMemory]:
-        """``LentMemory.release``: once the arguments are given up, before the reply is sent."""
+        """Release the arguments by ``LentMemory.release``.
+
+        Once they are given up, before the reply is sent.
+        """
         return self._lent.release() if self._lent.loans else []
 
 
@@ -298,7 +315,10 @@ class ResultBlocks:
             self._blocks.update(placed.held)
 
     def release(self, region: int, offset: int) -> None:
-        """The caller is done with a result. Raises WireError if it holds none there."""
+        """Release a result that the caller has finished with.
+
+        Raises WireError if it holds none there.
+        """
         with self._lock:
             block = self._blocks.pop((region, offset), None)
         if block is None:
@@ -306,7 +326,7 @@ class ResultBlocks:
         block.release()
 
     def close(self) -> None:
-        """The caller is gone: all blocks are free."""
+        """Free all blocks: the caller is gone."""
         with self._lock:
             blocks, self._blocks = self._blocks, {}
         for block in blocks.values():
@@ -317,7 +337,7 @@ class ResultBlocks:
 
 
 def skip_for(address: int) -> int:
-    """How far into a block to copy from that address, so that the copy is fast.
+    """Return the offset into a block that makes a copy from that address fast.
 
     On some processors a copy is up to 20 times slower where source and target differ by
     less than a cache line or so modulo 4096; and NumPy's large arrays begin 16 bytes into a page.

@@ -20,7 +20,7 @@ class FreeExtents:
         self._stops = [size]
 
     def take(self, length: int) -> int | None:
-        """The lowest place where ``length`` bytes are free, taken; None if there is none.
+        """Take the lowest place where ``length`` bytes are free; return None if there is none.
 
         The lowest: it was likeliest in use before, and its pages are there already.
         """
@@ -50,5 +50,5 @@ class FreeExtents:
             self._stops.insert(i, stop)
 
     def extents(self) -> list[tuple[int, int]]:
-        """(start, stop) of each free extent, in order."""
+        """Return (start, stop) of each free extent, in order."""
         return list(zip(self._starts, self._stops, strict=True))

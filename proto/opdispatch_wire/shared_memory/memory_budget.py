@@ -16,7 +16,7 @@ class MemoryBudget:
     """
 
     def __init__(self, limit: int | None = None) -> None:
-        """At most ``limit`` bytes: a quarter of ``memory_limit`` unless told otherwise."""
+        """Allow at most ``limit`` bytes: a quarter of ``memory_limit`` by default."""
         self.limit = memory_limit() // 4 if limit is None else limit
         self._lock = threading.Lock()
         self._taken = 0
@@ -36,6 +36,6 @@ class MemoryBudget:
             raise OSError(f"the limit of {self.limit} bytes is reached")
 
     def give_back(self, size: int) -> None:
-        """Give back bytes that were taken."""
+        """Return bytes that were taken."""
         with self._lock:
             self._taken -= size

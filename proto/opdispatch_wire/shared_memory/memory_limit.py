@@ -78,7 +78,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _read_limit(path: Path) -> int | None:
-    """The number in a file; None if it says that there is no limit, or cannot be read."""
+    """Return the number in a file; None if it says that there is no limit, or cannot be read."""
     try:
         text = path.read_text().strip()
     except (OSError, ValueError):

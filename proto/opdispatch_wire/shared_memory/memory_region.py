@@ -46,7 +46,7 @@ class OwnedRegion:
             raise
 
     def prepare(self, offset: int, length: int) -> None:
-        """Have memory put under an extent before it is written to. Raises OSError.
+        """Allocate memory under an extent before it is written to. Raises OSError.
 
         Where memory is exhausted, writing to a page that is not there yet ends the process.
         """
@@ -54,7 +54,7 @@ class OwnedRegion:
         self.mapping.populate(offset, length)
 
     def close(self) -> None:
-        """Let go of the region; its memory is freed when it is not mapped any more."""
+        """Close the region; its memory is freed when it is not mapped any more."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -97,7 +97,10 @@ class MappedRegion:
             )
 
     def view(self, offset: int, length: int, *, at: str = "$") -> memoryview:
-        """Those bytes, writable if the region is mapped so. Raises WireError, as the above."""
+        """Return those bytes, writable if the region is mapped so.
+
+        Raises WireError, as the above.
+        """
         self.check_bounds(offset, length, at=at)
         if not length:
             return memoryview(b"")
@@ -110,7 +113,7 @@ def _seals() -> int:
 
 
 def _check_descriptor(descriptor: int, *, max_bytes: int, at: str) -> int:
-    """The size of the region. Raises WireError, or OSError if it is no open descriptor."""
+    """Return the size of the region. Raises WireError, or OSError if it is no open descriptor."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):  # asking a device or a pipe for more could wait
         raise WireError(f"{at}: the descriptor is not one of a memfd")

@@ -55,7 +55,7 @@ _NO_MEMORY = "shared_memory"
 
 
 def no_room_error(at: str, why: str) -> RefusedError:
-    """A call that cannot be taken as it came, but could be with its tensors inline."""
+    """Return the error for a call that must be sent again with its tensors inline."""
     return RefusedError(
         f"{at}: the shared memory cannot be used ({why}); the call never started",
         hint="send its tensors inline",
@@ -64,7 +64,7 @@ def no_room_error(at: str, why: str) -> RefusedError:
 
 
 def is_without_room(error: Exception) -> TypeGuard[RefusedError]:
-    """Whether it is a ``no_room_error``, which may have come over the wire."""
+    """Return whether it is a ``no_room_error``, which may have come over the wire."""
     return isinstance(error, RefusedError) and error.facts.get(_NO_MEMORY) == "no"
 
 
@@ -124,7 +124,7 @@ class PeerMemory:
     def __init__(
         self, *, max_regions: int = MAX_REGIONS, max_bytes: int = MAX_REGION_BYTES
     ) -> None:
-        """At most so many regions and bytes at a time, whatever the peer passes."""
+        """Allow at most so many regions and bytes at a time, whatever the peer passes."""
         self._max_regions = max_regions
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
@@ -155,7 +155,7 @@ class PeerMemory:
             self._regions[number] = _Region(mapped)
 
     def refuse_region(self, number: int) -> None:
-        """Have calls that name this region refused, since it could not be added."""
+        """Refuse calls that name this region, since it could not be added."""
         with self._lock:
             if len(self._refused) >= self._max_regions:
                 raise WireError(f"region {number}: too many regions could not be mapped")
@@ -180,9 +180,9 @@ class PeerMemory:
         return len(self._regions)
 
     def lend(self, *, on_release: OnRelease) -> LentMemory:
-        """For the arguments of one call.
+        """Return the memory for the arguments of one call.
 
-        ``on_release`` is told later of what ``LentMemory.release`` says is kept.
+        ``on_release`` is called later for each extent that ``LentMemory.release`` returns.
         """
         return LentMemory(self, on_release)
 
@@ -195,7 +195,9 @@ class PeerMemory:
         on_release: OnRelease,
         at: str,
     ) -> Array:
-        """A writable array over a result; ``on_release`` is told when its last view is gone.
+        """Return a writable array over a result.
+
+        ``on_release`` is called when its last view is gone.
 
         Raises WireError if the extent is not one of the peer's.
         """
@@ -273,8 +275,9 @@ class PeerMemory:
 
 
 class LentMemory:
-    """Memory of a peer that one call reads. See Note [A view that outlives its call]. Not
-    thread-safe.
+    """Memory of a peer that one call reads.
+
+    See Note [A view that outlives its call]. Not thread-safe.
     """
 
     __slots__ = ("_on_release", "_peer", "loans", "writes")
@@ -295,7 +298,7 @@ class LentMemory:
         writable: bool,
         at: str,
     ) -> Array:
-        """An array over the peer's bytes, there until ``release``.
+        """Return an array over the peer's bytes, valid until ``release``.
 
         Writable only if asked for, and in a call that writes. Raises WireError if the extent
         is not one of the peer's.
@@ -307,11 +310,11 @@ class LentMemory:
         return window.array(shape, dtype)
 
     def release(self) -> list[values_pb2.SharedMemory]:
-        """The call is over, and its arrays given up by all but those who kept them.
+        """End the call; return the extents of arguments that are still in use.
 
-        To be called before the caller may use its memory again. What is returned, the caller
-        must not: it is still looked at, and ``on_release`` is told when it no longer is. That is
-        nothing, as long as there is memory.
+        To be called before the caller may use its memory again. The returned extents, the caller
+        must not: they are still read, and ``on_release`` is called when they no longer are. There
+        are none, as long as there is memory.
         """
         loans, self.loans = self.loans, []
         still_used = []

@@ -33,7 +33,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def page_range(offset: int, length: int) -> tuple[int, int]:
-    """The first and last byte, the latter exclusive, of the pages that an extent touches."""
+    """Return the first and last byte, the latter exclusive, of the pages that an extent touches."""
     return offset // PAGE * PAGE, -(-(offset + length) // PAGE) * PAGE
 
 
@@ -45,7 +45,7 @@ class Window:
 
     # Note [A window knows when it is unused]
     #   Every view of an array, by any library (slices, memoryviews, DLPack, torch.from_numpy),
-    #   holds the array, and in the end the object that the memory is from. NumPy lets go of a
+    #   holds the array, and in the end the object that the memory is from. NumPy releases a
     #   memoryview's buffer at once, so that memoryview.release() succeeds while arrays look at
     #   it: a memoryview does not tell. A Window does, since no other code ever gets hold of it: a
     #   weak reference to it is dead exactly when the last view is gone.
@@ -62,7 +62,7 @@ class Window:
         }
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """The elements from the window's first byte on, which must all fit in."""
+        """Return the elements from the window's first byte on, which must all fit in."""
         return np.ndarray(shape, dtype, buffer=np.asarray(self))
 
 
@@ -96,11 +96,14 @@ class SharedMapping:
         return mmap.PROT_READ | (mmap.PROT_WRITE if self.writable else 0)
 
     def window(self, offset: int, length: int, *, writable: bool) -> Window:
-        """A window over that extent, which must lie within; writable only if the mapping is."""
+        """Return a window over that extent, which must lie within.
+
+        Writable only if the mapping is.
+        """
         return Window(self, self.address + offset, length, writable=writable and self.writable)
 
     def again(self, *, writable: bool) -> SharedMapping:
-        """Another mapping of the same memfd. Raises OSError.
+        """Return another mapping of the same memfd. Raises OSError.
 
         Only while all of this one is as it was made: nothing detached, nothing retired.
         """
@@ -135,7 +138,7 @@ class SharedMapping:
             raise
 
     def retire(self, keep: Iterable[tuple[int, int]]) -> None:
-        """Let go of the memfd, except for the pages of these (offset, length)s.
+        """Free the memfd's pages, except for those of these (offset, length)s.
 
         The others must not be read again. Raises OSError.
         """
@@ -161,7 +164,7 @@ class SharedMapping:
 
 @functools.cache
 def is_supported() -> bool:
-    """Whether this platform has memfds, and every trick of this module works on it."""
+    """Return whether this platform has memfds, and every trick of this module works on it."""
     if not sys.platform.startswith("linux") or not hasattr(os, "memfd_create"):
         return False
     descriptor = -1
@@ -196,7 +199,10 @@ def _libc() -> ctypes.CDLL:
 
 
 def _call(name: str, *args: int | None) -> int:
-    """A function of libc. Raises OSError, with its errno, if it fails."""
+    """Call a function of libc and return its result.
+
+    Raises OSError, with its errno, if it fails.
+    """
     result: int = getattr(_libc(), name)(*args) or 0
     if result in (-1, _FAILED):
         error = ctypes.get_errno()

@@ -11,7 +11,7 @@ from opdispatch_wire.v1 import execution_pb2, values_pb2
 def shared_memory_of(
     message: execution_pb2.CallRequest | execution_pb2.CallReply,
 ) -> Iterator[values_pb2.SharedMemory]:
-    """Every place in shared memory that the message names."""
+    """Yield every place in shared memory that the message names."""
     for tensor in shared_tensors_of(message):
         yield tensor.memory
 
@@ -19,7 +19,7 @@ def shared_memory_of(
 def shared_tensors_of(
     message: execution_pb2.CallRequest | execution_pb2.CallReply,
 ) -> Iterator[values_pb2.Tensor]:
-    """Every tensor of the message that is in shared memory, in it, so that it can be changed."""
+    """Yield every tensor of the message that is in shared memory, as a part that can be changed."""
     if isinstance(message, execution_pb2.CallRequest):
         yield from _tensors_in(message.args)
         if message.kwargs:

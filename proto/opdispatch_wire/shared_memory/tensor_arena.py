@@ -49,7 +49,10 @@ _CLASSES_PER_DOUBLING = 16
 
 
 def block_size(nbytes: int) -> int:
-    """The size of the block for that many bytes: whole pages, at most a sixteenth too large."""
+    """Return the size of the block for that many bytes.
+
+    Whole pages, at most a sixteenth too large.
+    """
     pages = max(1, -(-nbytes // PAGE))
     step = 1 << max(0, pages.bit_length() - _CLASSES_PER_DOUBLING.bit_length())
     return -(-pages // step) * step * PAGE
@@ -94,11 +97,11 @@ class TensorArena:
         on_exhausted: Callable[[str], None] = LOG.warning,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without a ``budget`` that it shares with others, it has one of its own.
+        """Use ``budget``, which may be shared with other arenas, or one of its own.
 
-        ``on_drop`` is told the number of each region that goes back to the system, without a
-        lock held, so that peers that have it mapped can be told to let go. ``on_exhausted`` is
-        told once, in words, that memory is short.
+        ``on_drop`` is called with the number of each region that is returned to the system, without
+        a lock held, so that peers can be told to unmap it. ``on_exhausted`` is called once with the
+        reason when memory is short.
         """
         self.budget = MemoryBudget() if budget is None else budget
         self._step = step
@@ -124,9 +127,11 @@ class TensorArena:
         self.budget.give_back(self._bytes)
 
     def allocate(self, nbytes: int) -> Block | None:
-        """A block of at least that many bytes; None if memory is exhausted: send inline then.
+        """Allocate a block of at least that many bytes.
 
-        The first time that it is, ``on_exhausted`` is told.
+        Return None if memory is exhausted: send inline then.
+
+        The first time that it is, ``on_exhausted`` is called.
         """
         size = block_size(nbytes)
         reason = ""
@@ -150,7 +155,9 @@ class TensorArena:
         return block
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """An uninitialised array in the arena; an ordinary one if it is tiny or memory is short.
+        """Return an uninitialized array in the arena.
+
+        An ordinary one if it is tiny or memory is short.
 
         Its block is free again when the last view of it is collected.
         """
@@ -163,7 +170,7 @@ class TensorArena:
         return block.array(shape, dtype)
 
     def find(self, address: int, nbytes: int) -> Block | None:
-        """The block of ``empty`` in which all of these bytes lie; holding it keeps it."""
+        """Return the block of ``empty`` in which all of these bytes lie; holding it keeps it."""
         if not self._lent_out:
             return None
         with self._lock:
@@ -174,7 +181,7 @@ class TensorArena:
         return block
 
     def descriptor(self, region: int) -> int:
-        """The descriptor of a region to pass on, valid while a block in it is held.
+        """Return the descriptor of a region to pass on, valid while a block in it is held.
 
         Raises OSError after ``close``.
         """
@@ -184,7 +191,7 @@ class TensorArena:
             return self._regions[region].owned.descriptor
 
     def abandon(self, regions: Iterable[int]) -> None:
-        """Have these regions' pages never handed out again: a receiver may go on reading them.
+        """Retire these regions' pages for good: a receiver may go on reading them.
 
         For calls whose lane broke before their answer came; to be called before their blocks
         are released. A region is dropped as soon as no block of it is in use; a process that has it
@@ -200,7 +207,7 @@ class TensorArena:
         self._tell(dropped)
 
     def trim(self, *, idle_seconds: float = 0.0) -> None:
-        """Give regions back that have had no block in use for that long."""
+        """Return regions to the system that have had no block in use for that long."""
         with self._lock:
             self._take_freed_locked()
             dropped = self._drop_idle_locked(idle_seconds)

@@ -26,7 +26,7 @@ class CircuitBreaker:
     _probe_until: float = 0.0
 
     def note_death(self, now: float) -> None:
-        """Its kernel has brought an interpreter down."""
+        """Record that its kernel has brought an interpreter down."""
         self.deaths += 1
         self._probe_until = 0.0
         if self.deaths >= OPENS_AFTER:
@@ -35,13 +35,14 @@ class CircuitBreaker:
             self.open_until = now + min(FIRST_PAUSE * 2**doublings, LONGEST_PAUSE)
 
     def note_success(self) -> None:
-        """A call of it has gone well."""
+        """Record a successful call."""
         self.deaths //= 2
         self._probe_until = self.open_until = 0.0
 
     def note_nothing(self) -> None:
-        """A probe has come to nothing: its interpreter has died of something else, or it has never
-        started.
+        """Record a probe without a verdict.
+
+        Its interpreter has died of something else, or it has never started.
         """
         self._probe_until = 0.0
 
@@ -51,8 +52,9 @@ class CircuitBreaker:
         return self.deaths < OPENS_AFTER
 
     def try_pass(self, now: float) -> float:
-        """0 if a call may go on, which is the probe then if the circuit is not closed; else in how
-        many seconds to try again.
+        """Return 0 if a call may go on, as the probe if the circuit is not closed.
+
+        Else the seconds until the next try.
         """
         if self.is_closed:
             return 0.0

@@ -58,7 +58,7 @@ class Fitness:
         return self.problem or self._note(find_problem(), suspect)
 
     def check_after(self, error: BaseException) -> str:
-        """``check``, after a call has failed with an error, which may be the only sign."""
+        """Check after a call has failed with an error, which may be the only sign."""
         problem = self.check()
         if problem or (isinstance(error, OpdispatchError) and not isinstance(error, InternalError)):
             return problem
@@ -71,7 +71,7 @@ class Fitness:
         return self._note(f"calls fail with errors that are no kernel's, the last with {what}", "")
 
     def refusal(self, operator: str) -> RefusedError:
-        """The error of a call that is to run elsewhere."""
+        """Return the error of a call that is to run in another interpreter."""
         return RefusedError(
             f"the interpreter is about to be replaced ({self.problem}); the call of {operator} is "
             "to be made in another one",
@@ -94,7 +94,7 @@ class Fitness:
 
 
 def find_problem() -> str:
-    """Why this process cannot run kernels properly, in words; "" if it can."""
+    """Return why this process cannot run kernels properly; "" if it can."""
     try:
         for module, name in _CALLABLES:
             if not callable(vars(module).get(name)):

@@ -13,8 +13,8 @@ Note [Flight record]
                 its row in ``call_counts`` + 1, or 0 if it is counted in none
         row     when one of its runs ended last, in ns; how many have ended; then its text
 
-    A slot's first number is written last at its beginning and first at its end, so that whoever
-    reads it while it changes takes it for free or for what it was.
+    A slot's first number is written last at its beginning and first at its end, so that a
+    concurrent reader takes it for free or for what it was.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def call_key(lane: int, number: int) -> int:
 
 
 def end_word(row: int) -> int:
-    """Where a row's time of the last end is; the count of ends follows."""
+    """Return the index of a row's time of the last end; the count of ends follows."""
     return _FIRST_ROW + row * ROW_WORDS
 
 
@@ -113,7 +113,7 @@ class FlightRecorder:
         _recorders.add(self)
 
     def row_of(self, subject: Subject) -> int:
-        """The row of a subject; the first call for one writes its text."""
+        """Return the row of a subject; the first call for one writes its text."""
         row = self._rows.get(subject)
         if row is not None:
             return row
@@ -139,7 +139,7 @@ class FlightRecorder:
         return slot
 
     def end(self, slot: int, row: int) -> None:
-        """Note that it has ended."""
+        """Record the end."""
         words = self.words
         words[slot] = 0
         at = end_word(row)
@@ -191,7 +191,10 @@ os.register_at_fork(after_in_child=_part_from_parent)
 
 @functools.cache
 def process_recorder() -> FlightRecorder:
-    """This process's own, made when first asked for: not before the process is forked."""
+    """Return this process's recorder, created when first asked for.
+
+    Not before the process is forked.
+    """
     return FlightRecorder()
 
 
@@ -219,7 +222,7 @@ class FlightRecord:
         return sorted(found, key=lambda flight: flight.began)
 
     def ended(self) -> list[Landing]:
-        """Everything of which a run has ended, the last one first."""
+        """Return every subject of which a run has ended, the last one first."""
         words = self._words
         found = []
         for row in range(ROWS):

@@ -52,7 +52,9 @@ class LockHolder:
         return False
 
     def find(self, flights: Sequence[Flight]) -> Flight | None:
-        """The one of ``flights`` whose thread has the lock; None if that is not known, or not yet.
+        """Return the one of ``flights`` whose thread has the lock.
+
+        None if that is not known, or not yet.
 
         To be asked again and again: threads are compared with what they were the first time.
         """
@@ -80,7 +82,7 @@ class LockHolder:
 
 
 def choose_holder(rates: dict[Flight, tuple[float, float]]) -> Flight | None:
-    """The one that has the lock, by CPU seconds and sleeps per second of each."""
+    """Return the flight that has the lock, by CPU seconds and sleeps per second of each."""
     if not rates:
         return None
     busiest = max(rates, key=lambda flight: rates[flight][0])

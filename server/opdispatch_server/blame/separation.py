@@ -43,8 +43,9 @@ class Separation:
         return before != (self.cells, self.apart)
 
     def note_joined(self, name: str, ready: Collection[str], names: Sequence[str]) -> bool:
-        """Take in that an interpreter has come, with nothing in it yet; whether that changes
-        anything.
+        """Take in that an interpreter has come, with nothing in it yet.
+
+        Whether that changes anything.
 
         If it was to be a cell, and no other one is there, the others need it more: another one
         becomes the cell, when it comes.
@@ -59,5 +60,5 @@ class Separation:
         return True
 
     def may_hold(self, interpreter: str, library: str) -> bool:
-        """Whether a library belongs into an interpreter."""
+        """Return whether a library belongs into an interpreter."""
         return not self.cells or (interpreter in self.cells) == (library in self.apart)

@@ -80,13 +80,13 @@ class Verdict(NamedTuple):
     """The calls that may have done it, as ``call_key`` says; None: that is not known."""
 
     def accuses(self, accused: Subject | str) -> bool:
-        """Whether it, or a kernel of the operator of that name, is the culprit or a suspect."""
+        """Return whether it, or a kernel of that operator, is the culprit or a suspect."""
         if isinstance(accused, Subject):
             return accused in self.shares
         return any(each.operator == accused for each in self.shares)
 
     def accuses_call(self, operators: Iterable[str], call: int) -> bool:
-        """Whether a call of one of these operators may have done it."""
+        """Return whether a call of one of these operators may be the cause."""
         if self.calls is not None and call not in self.calls:
             return False
         return any(map(self.accuses, operators))
@@ -169,16 +169,16 @@ class Suspicion:
             del self._libraries[subject.library]
 
     def is_apart(self, library: str, now: float) -> bool:
-        """Whether a library is to run where it can hurt no other."""
+        """Return whether a library must run where it can hurt no other."""
         record = self._libraries.get(library)
         return record is not None and now < record.apart_until
 
     def apart(self, now: float) -> list[str]:
-        """The libraries that are."""
+        """Return the libraries that are apart."""
         return [name for name in self._libraries if self.is_apart(name, now)]
 
     def next_end(self, now: float) -> float | None:
-        """When the next library ends being apart by itself; None if none is."""
+        """Return when the next library stops being apart; None if none does."""
         ends = [r.apart_until for r in self._libraries.values() if r.apart_until > now]
         return min(ends, default=None)
 

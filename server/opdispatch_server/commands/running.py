@@ -148,7 +148,7 @@ def worker(
     """Run one more worker interpreter for a daemon, in the foreground.
 
     It ends when the daemon is stopped, and on Ctrl-C: the libraries that it holds move to
-    other interpreters. When the daemon vanishes, it lets go of its libraries and looks for
+    other interpreters. When the daemon vanishes, it releases its libraries and looks for
     the daemon again.
     """
     _quiet_grpc()
@@ -266,7 +266,7 @@ def _read_library(source: str) -> LoadSource:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """For imports: nothing of what is imported can be collected, now or later."""
+    """Disable the collector for imports: nothing imported can be collected, now or later."""
     gc.disable()
     try:
         yield
@@ -282,7 +282,7 @@ def _quiet_grpc() -> None:
 
 
 def _status_of(error: Exception) -> int:
-    """The exit code for an error: an address that is none can only have been written wrongly."""
+    """Return the exit code for an error: a malformed address can only be a usage error."""
     is_usage = isinstance(error, AddressError) and not isinstance(error, UnsafeAddressError)
     return WRONG_USAGE if is_usage else FAILED
 

@@ -56,7 +56,7 @@ class InterpreterEvents:
         await self._health.interpreter(session.name, serving=True)
 
     async def lost(self, session: InterpreterSession) -> None:
-        """Tell health checks at once; what the registry has to do may take longer."""
+        """Update health checks at once; the registry's part may take longer."""
         await self._health.interpreters(len(self._pools.ready(None)))
         # The daemon's own come back, but for those that are not needed any more.
         serving = False if session.supervised and not session.dismissed else None

@@ -41,7 +41,10 @@ class LibraryModules:
         self.builtins: dict[str, Any] = {**vars(builtins), "__import__": self._import}
 
     def enter(self) -> None:
-        """Have the modules found, under their long names and the natural ones. Idempotent."""
+        """Enter the modules into the import system, under their long names and the natural ones.
+
+        Idempotent.
+        """
         sys.modules.setdefault(ROOT, _package(ROOT, []))
         sys.modules.setdefault(self._prefix, _package(self._prefix, [str(self._folder.path)]))
         if self._finder not in sys.meta_path:
@@ -80,7 +83,7 @@ class LibraryModules:
         return name.startswith(f"{self._prefix}.")
 
     def prepare(self, module: ModuleType, long_name: str) -> str:
-        """Give a module the library's builtins and its natural name, before its code runs.
+        """Set a module's builtins and natural name, before its code runs.
 
         Returns that name; "" if it keeps its long one.
         """
@@ -174,7 +177,7 @@ class _SourceLoader(SourceFileLoader):
         self._modules = modules
 
     def path_stats(self, path: Any) -> Mapping[str, Any]:
-        """Have the source compiled: an uploaded cache may be of another one."""
+        """Refuse byte code: an uploaded cache may be of another source."""
         raise OSError("no byte code is kept")
 
     def exec_module(self, module: ModuleType) -> None:

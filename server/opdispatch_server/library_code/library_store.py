@@ -249,7 +249,7 @@ class LibraryStore:
                     self._discard(digest)
 
     def prove(self, digest: str) -> None:
-        """Note that a library has been loaded from an upload: it stays."""
+        """Keep an upload that a library has been loaded from."""
         with self._lock:
             self._unproven.discard(digest)
 
@@ -327,7 +327,7 @@ class LibraryStore:
 
     @contextmanager
     def _disk(self, label: str) -> Iterator[None]:
-        """Within it, a disk that refuses is a JournalError."""
+        """Convert errors of the disk in the block to JournalError."""
         try:
             yield
         except OSError as error:

@@ -11,7 +11,7 @@ from opdispatch_server.library_code.library_store import digest_content
 
 
 def digest_module(name: str, places: Sequence[str] | None = None) -> str:
-    """The SHA-256 of the file that the module ``name`` is in; "" if there is no such file.
+    """Return the SHA-256 of the file that the module ``name`` is in; "" if there is no such file.
 
     Looks where the daemon's own interpreters look: in the current folder, in ``sys.path``,
     then where import hooks know of it, as those of editable installations do; or in ``places``
@@ -26,7 +26,7 @@ def digest_module(name: str, places: Sequence[str] | None = None) -> str:
 
 
 def find_module_file(name: str, elsewhere: Sequence[str] | None = None) -> Path | None:
-    """The file that the module ``name`` is in; None if it is nowhere, or is no file."""
+    """Return the file that the module ``name`` is in; None if it does not exist, or is no file."""
     places = [str(Path.cwd()), *(sys.path if elsewhere is None else elsewhere)]
     qualified = ""
     spec = None

@@ -31,10 +31,10 @@ class LibraryImport(Protocol):
         """Import it. Raises whatever the code raises; ``abandon`` has to follow then."""
 
     def main_module(self) -> ModuleType:
-        """The module that ``run`` has imported."""
+        """Return the module that ``run`` has imported."""
 
     def confirm(self) -> None:
-        """The import stays: what it has displaced is not needed any more."""
+        """Confirm the import: what it has displaced is not needed any more."""
 
     def abandon(self) -> None:
         """Undo ``run``: what it has displaced is there again."""
@@ -46,7 +46,7 @@ class LibraryImport(Protocol):
         """Undo ``forget``, without running anything again."""
 
     def owns(self, filename: str) -> bool:
-        """Whether a code object of that file name belongs to the library."""
+        """Return whether a code object of that file name belongs to the library."""
 
 
 class FolderImport:
@@ -140,7 +140,7 @@ class ModuleImport:
             NAMES.put_installed(name, module)
 
     def present(self) -> dict[str, ModuleType]:
-        """Those of its modules that ``sys.modules`` has under their names now."""
+        """Return those of its modules that ``sys.modules`` has under their names now."""
         return {name: m for name, m in self._brought.items() if NAMES.get_installed(name) is m}
 
     def forget(self) -> None:

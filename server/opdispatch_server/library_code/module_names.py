@@ -11,7 +11,7 @@ Note [Natural names]
     While one library uses a name, the module itself is there. Once there are more (two versions,
     two libraries, or a package that is installed), there is a SharedModule, which passes on
     everything to the module of the library whose code asks: that of the innermost frame of a
-    library's code. Its modules have builtins of their own, by which frames are told apart. Where no
+    library's code. Its modules have builtins of their own, which distinguish their frames. Where no
     library's code is running, the newest library is meant.
 
     If a package of that name is installed, its own code must not find the library's modules, even
@@ -116,7 +116,7 @@ class ModuleNames:
     # -- libraries --------------------------------------------------------------------------------
 
     def enter(self, source: ModuleSource, top_levels: frozenset[str]) -> None:
-        """Let a library's modules be found by those top-level names; it is the newest now."""
+        """Enter a library's modules under those top-level names; it is the newest now."""
         tops = list(filter(self.can_have, top_levels))
         new = [top for top in tops if top not in self._sources]
         installed = {top for top in new if top in sys.modules or self._find_spec(top, None)}
@@ -146,7 +146,7 @@ class ModuleNames:
                     self._also_installed.discard(top)
 
     def add(self, source: ModuleSource, name: str, module: ModuleType) -> None:
-        """Note a library's module of that natural name, before its code runs."""
+        """Add a library's module of that natural name, before its code runs."""
         with self._lock:
             if name not in self._modules and (before := sys.modules.get(name)) is not None:
                 self._installed[name] = before

@@ -85,7 +85,7 @@ class PartialFile:
             )
 
     def sync(self) -> None:
-        """Have the file survive a loss of power."""
+        """Sync the file to disk, to survive a loss of power."""
         os.fsync(self._descriptor)
 
     def remove(self) -> None:

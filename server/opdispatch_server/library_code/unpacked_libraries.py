@@ -154,7 +154,7 @@ class LibraryFolder:
         return path.startswith(f"{self.path}{os.sep}")
 
     def close(self) -> None:
-        """Let others remove the folder. Idempotent."""
+        """Close the folder, so that others may remove it. Idempotent."""
         _IN_USE.discard(self)
         if self._lock >= 0:
             os.close(self._lock)

@@ -24,7 +24,8 @@ _MACHINERY = (
 
 
 def format_user_traceback(error: BaseException) -> str:
-    """``error`` with its causes, as Python prints it, cut down to frames outside of opdispatch.
+    """Format ``error`` with its causes, as Python prints it, with only frames outside of
+    opdispatch.
 
     Python leaves out of a traceback nothing that matters to the author of a kernel library
     but the lines of an upload, and shows much that does not.
@@ -35,7 +36,8 @@ def format_user_traceback(error: BaseException) -> str:
 
 
 def find_user_line(error: BaseException, owns: Callable[[str], bool]) -> str:
-    """ "FILE:LINE" of the innermost line, in a file that ``owns`` accepts, that led to ``error``.
+    """Return "FILE:LINE" of the innermost line, in a file that ``owns`` accepts, that led to
+    ``error``.
 
     Without one, of the innermost line outside of opdispatch; "" if there is none either.
     """
@@ -51,13 +53,13 @@ def find_user_line(error: BaseException, owns: Callable[[str], bool]) -> str:
 
 
 def describe_exception(error: BaseException) -> str:
-    """ "TYPE: MESSAGE" as Python prints it, or "TYPE" alone; never raises."""
+    """Return "TYPE: MESSAGE" as Python prints it, or "TYPE" alone; never raise."""
     name, message = type(error).__qualname__, exception_message(error)
     return f"{name}: {message}" if message else name
 
 
 def exception_message(error: BaseException) -> str:
-    """``str(error)``, also for a type whose ``__str__`` raises."""
+    """Return ``str(error)``, also for a type whose ``__str__`` raises."""
     try:
         return str(error)
     except Exception:

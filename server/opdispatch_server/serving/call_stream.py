@@ -53,9 +53,11 @@ class CallStream:
         at_once: int = CALLS_IN_FLIGHT,
         metadata: Metadata = (),
     ) -> None:
-        """``budget`` is for the tensors that come in chunks; ``limit``, for a message.
+        """Serve a stream.
 
-        No more calls are read while ``at_once`` are under way. The peer is told ``metadata``.
+        ``budget`` is for the tensors that come in chunks, ``limit`` for a message.
+
+        No more calls are read while ``at_once`` are under way. The peer is sent ``metadata``.
         """
         self._metadata = metadata
         self._context = context
@@ -189,7 +191,7 @@ class CallStream:
 
 
 def _reply_limit(context: Context) -> int:
-    """The longest reply that the peer takes, in bytes, as far as it says."""
+    """Return the longest reply that the peer takes, in bytes, as far as it says."""
     for key, value in context.invocation_metadata() or ():
         if key == MAX_MESSAGE_BYTES_KEY and isinstance(value, str) and value.isdecimal():
             return max(min(int(value[:12]), MAX_MESSAGE_BYTES_HIGHEST), 1)

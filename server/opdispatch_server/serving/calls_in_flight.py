@@ -34,7 +34,7 @@ class CallsInFlight(Generic[Run]):
     """Begins, answers, cancels and bounds them. Belongs to the event loop.
 
     ``send`` gets each CallReply, in pieces if it has large tensors; ``send_large``, if the peer
-    takes chunks, those that have: the id, the tensors, the reply. ``set_full`` is told when
+    takes chunks, those that have: the id, the tensors, the reply. ``set_full`` is called when
     nothing more should be read, and when there is room again.
     """
 
@@ -68,7 +68,7 @@ class CallsInFlight(Generic[Run]):
     def take_received(
         self, received: ReceivedCall, on_end: Callable[[], None] = lambda: None
     ) -> None:
-        """``take``, of a call as it came; one that is refused has its answer at once."""
+        """Take a call as it came; a refused one has its answer at once."""
         if received.refusal is None:
             self.take(received.request, on_end, received.arguments)
         else:
@@ -140,8 +140,8 @@ class CallsInFlight(Generic[Run]):
         """Cancel all calls; no callback is called any more. Idempotent."""
         for number in list(self._calls):
             self.cancel(number)
-        # Those who are told have this: without them, all of it goes at once.
-        self._send = self._set_full = tell_nobody
+        # The callbacks' owners refer to this: without them, all of it is freed at once.
+        self._send = self._set_full = ignore_event
         self._send_large = None
 
     async def wait_until_answered(self) -> None:
@@ -159,7 +159,7 @@ class CallsInFlight(Generic[Run]):
         on_end: Callable[[], None],
         broken: Run | None = None,
     ) -> None:
-        """Have a task see to the call, which its caller knows by that number."""
+        """Start a task for the call, which its caller knows by that number."""
         task = asyncio.create_task(self._answer(number, request, context, tensors, broken))
         self._calls[number] = task
         self._quick_ends.pop(number, None)
@@ -203,7 +203,7 @@ class CallsInFlight(Generic[Run]):
         context: CallContext,
         broken: Run | None,
     ) -> execution_pb2.CallReply | None:
-        """The reply; None if it is not awaited any more."""
+        """Return the reply; None if it is not awaited any more."""
         try:
             return await self._runner.call(request, context, broken)
         except asyncio.CancelledError:
@@ -241,7 +241,7 @@ class CallsInFlight(Generic[Run]):
     def _with_results(
         self, reply: execution_pb2.CallReply, results: Sequence[Buffer], what: str
     ) -> FramePayload:
-        """The reply with its large tensors in their places."""
+        """Return the reply with its large tensors in their places."""
         payload = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, what)
         if self.reply_limit_with_tensors:
             payload, results = self._detach_more(payload, results)
@@ -255,7 +255,7 @@ class CallsInFlight(Generic[Run]):
     def _detach_more(
         self, payload: bytes, results: Sequence[Buffer]
     ) -> tuple[bytes, Sequence[Buffer]]:
-        """The reply with all that is large beside it, and what else it has no room for."""
+        """Detach further large parts of the reply for which it has no room."""
         for threshold in (chunk_bytes_for(self.reply_limit), _LEAST_BYTES):
             if len(payload) > min(CHUNK_BYTES, self.reply_limit):
                 payload, more = detach(payload, CALL_REPLY, threshold, first=len(results))
@@ -265,8 +265,8 @@ class CallsInFlight(Generic[Run]):
         return payload, results
 
 
-def tell_nobody(_: object) -> None:
-    """In the place of who was told."""
+def ignore_event(_: object) -> None:
+    """No-op callback used after close."""
 
 
 def _still_under_way(number: int) -> WireError:

@@ -40,7 +40,7 @@ class Malformed(NamedTuple):
     reason: str
 
     def error(self) -> WireError:
-        """The error for its sender."""
+        """Return the error for its sender."""
         return WireError(f"$ is not the message that this method takes: {self.reason}")
 
 
@@ -57,7 +57,7 @@ def add_execution_service(server: grpc.aio.Server, servicer: object) -> None:
 
 
 def add_registry_service(server: grpc.aio.Server, servicer: object) -> None:
-    """Have ``servicer`` serve ``RegistryService``, whose requests are small but for uploads."""
+    """Add ``RegistryService`` to the server: its requests are small but for uploads."""
     add = registry_pb2_grpc.add_RegistryServiceServicer_to_server
     large = {
         "LoadLibrary": [registry_pb2.LoadLibraryRequest.CONTENT_FIELD_NUMBER],
@@ -72,7 +72,7 @@ def add_registry_service(server: grpc.aio.Server, servicer: object) -> None:
 
 
 def add_interpreter_service(server: grpc.aio.Server, servicer: object) -> None:
-    """Have ``servicer`` serve ``InterpreterService``: any process may say hello."""
+    """Add ``InterpreterService`` to the server: any process may say hello."""
     add = interpreter_pb2_grpc.add_InterpreterServiceServicer_to_server
     fields = interpreter_pb2.InterpreterMessage.DESCRIPTOR.fields_by_name.values()
     answers = [each.number for each in fields if each.name != "hello"]
@@ -80,7 +80,7 @@ def add_interpreter_service(server: grpc.aio.Server, servicer: object) -> None:
 
 
 def small(parse: Parse, large: Collection[int] = ()) -> Parse:
-    """``parse``, for a message of at most MAX_REQUEST_BYTES beside its fields of ``large`` numbers.
+    """Return ``parse`` with a limit of MAX_REQUEST_BYTES, not counting fields of ``large`` numbers.
 
     What is to be looked at on the way is little then, whatever it is.
     """
@@ -133,7 +133,7 @@ class _Handlers:
         self.by_service[service] = methods
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """The same ones again."""
+        """Add the same handlers again."""
 
 
 def _tolerant(handler: Any, parse: Parse) -> Any:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.serving.calls_in_flight import tell_nobody
+from opdispatch_server.serving.calls_in_flight import ignore_event
 from opdispatch_wire.chunks import Buffer
 from opdispatch_wire.errors import DeadlineExceededError, WireError
 from opdispatch_wire.lanes.chunk_assembler import CALLS_AT_ONCE, ChunkAssembler, TensorBudget
@@ -50,7 +50,7 @@ class IncomingTensors:
             self._watch()
 
     def finish(self, number: int) -> Sequence[Buffer] | None:
-        """The tensors of a call that has come; None if it has had its error already."""
+        """Return the tensors of a call that has come; None if it has had its error already."""
         if number in self._refused:
             self._refused.discard(number)
             return None
@@ -66,7 +66,7 @@ class IncomingTensors:
         self._refused.discard(number)
 
     def note_pause(self) -> None:
-        """Nothing was read for a while: that no chunks came is not the peer's doing."""
+        """Record a pause in reading: that no chunks came is not the peer's fault."""
         self._assembler.touch()
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class IncomingTensors:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._send = tell_nobody
+        self._send = ignore_event
 
     def _refuse(self, number: int, error: OpdispatchError) -> None:
         if len(self._refused) >= CALLS_AT_ONCE:

@@ -56,7 +56,7 @@ class SocketLock:
             os.close(self._file)  # its last owner removed it between our two calls
 
     def release(self) -> None:
-        """Give the right back and remove the lock file. Idempotent."""
+        """Release the right and remove the lock file. Idempotent."""
         if self._file < 0:
             return
         if self._is_current():
@@ -97,7 +97,7 @@ def bind(server: grpc.aio.Server, address: str, *, insecure: bool) -> Listener:
         return _bind_unix(server, parsed)
     if not parsed.is_loopback and not insecure:
         raise AddressError(
-            f"{parsed} can be reached from other machines, and whoever reaches the daemon can "
+            f"{parsed} can be reached from other machines, and any client of the daemon can "
             "run code in it",
             hint="listen on 127.0.0.1 or a unix socket, or add --insecure",
         )
@@ -105,7 +105,7 @@ def bind(server: grpc.aio.Server, address: str, *, insecure: bool) -> Listener:
 
 
 def warn_of_other_users(address: str) -> None:
-    """Log who can reach a TCP address, if the daemon listens at one: it asks nobody who they are.
+    """Log who can reach a TCP address, if the daemon listens at one: it authenticates no client.
 
     Loading a library runs its code as the daemon's user.
     """

@@ -1,4 +1,7 @@
-"""The right of one of several threads to read a lane: see Note [Whoever reads a call runs it]."""
+"""The right to read a lane, held by one thread at a time.
+
+See Note [The thread that reads a call runs it].
+"""
 
 from __future__ import annotations
 
@@ -67,15 +70,15 @@ class ReadingTurn:
         """Whether a kernel has begun since ``hand_over_if_stuck`` last looked."""
 
     def is_at(self, turn: int) -> bool:
-        """Whether it is still that turn; for its own thread, while that runs no kernel."""
+        """Return whether it is still that turn; for its own thread, while that runs no kernel."""
         return self._turn == turn
 
     def become_mine(self, turn: int) -> None:
-        """This thread has the turn now, for ``hand_over_turn``."""
+        """Make this thread the owner of the turn, for ``hand_over_turn``."""
         _CURRENT.turn = (self, turn)
 
     def begin_kernel(self, turn: int, now: float) -> None:
-        """Its thread runs one kernel, or one more without having read meanwhile."""
+        """Begin a kernel in the turn's thread, or one more without having read in between."""
         with self._mutex:
             if self._turn == turn:
                 self.was_busy = True
@@ -83,13 +86,13 @@ class ReadingTurn:
                 self._busy_since = self._busy_since or now
 
     def end_kernels(self, turn: int) -> None:
-        """Its thread will read again, if it still has the turn."""
+        """End the kernels: the thread will read again, if it still has the turn."""
         with self._mutex:
             if self._turn == turn:
                 self._busy_since = 0.0
 
     def hand_over(self, turn: int) -> None:
-        """Give the turn to another thread, if it is still that one; for its own thread."""
+        """Pass the turn to another thread, if it is still that one; for its own thread."""
         self._pass_on(lambda: self._turn == turn)
 
     def hand_over_if_stuck(self) -> bool:
@@ -120,7 +123,7 @@ class ReadingTurn:
         return rest.turn or None
 
     def close(self) -> None:
-        """No turn follows; threads that rest are let go. Idempotent."""
+        """End the turns and wake the threads that rest. Idempotent."""
         with self._mutex:
             self._is_closed = True
             resting, self._resting = self._resting, []
@@ -179,7 +182,7 @@ def _wake(rest: _Rest, turn: int) -> None:
 
 
 def hand_over_turn() -> None:
-    """Give up the turn before this thread waits for another process, so that others may read."""
+    """Pass the turn on before this thread waits for another process, so that others may read."""
     current: tuple[ReadingTurn, int] | None = getattr(_CURRENT, "turn", None)
     if current is not None:
         turn, number = current

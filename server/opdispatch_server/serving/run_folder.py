@@ -30,7 +30,7 @@ class RunFolder:
 
     @classmethod
     def create(cls) -> RunFolder:
-        """A new folder below XDG_RUNTIME_DIR, or else among the temporary files."""
+        """Create a new folder below XDG_RUNTIME_DIR, or else among the temporary files."""
         parent = _choose_parent()
         _remove_abandoned(parent)
         while True:
@@ -44,11 +44,11 @@ class RunFolder:
             os.close(lock)
 
     def socket(self, name: str) -> str:
-        """The address of the socket of that name in the folder; AddressError if too long."""
+        """Return the address of the socket of that name in the folder; AddressError if too long."""
         return grpc_target(f"unix:{self.path / name}")
 
     def lane(self, name: str) -> str:
-        """The path of the socket of a local lane in the folder."""
+        """Return the path of the socket of a local lane in the folder."""
         return str(self.path / f"{name}.lane")
 
     def remove(self) -> None:
@@ -60,7 +60,7 @@ class RunFolder:
 
 
 def _choose_parent() -> Path:
-    """The first place that can be written to, and leaves room for the path of a socket."""
+    """Return the first writable place that leaves room for the path of a socket."""
     places = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
     for place in filter(None, places):
         room = MAX_UNIX_PATH_BYTES - len(os.fsencode(place))

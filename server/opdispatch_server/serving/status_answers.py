@@ -37,7 +37,7 @@ class StatusError(Exception):
 
     @classmethod
     def with_code(cls, error: OpdispatchError, code: grpc.StatusCode) -> StatusError:
-        """The status of ``error``, but for its code."""
+        """Return the status of ``error``, but for its code."""
         status = status_from_error(error)
         status.code = code.value[0]
         return cls(status)
@@ -69,7 +69,7 @@ def answers(method: Method[Request, Reply]) -> Method[Request, Reply]:
 
 
 def answers_in_steps(method: StreamMethod[Request, Reply]) -> StreamMethod[Request, Reply]:
-    """``answers``, for a method that answers with a stream."""
+    """Answer errors like ``answers``, for a method that answers with a stream."""
 
     @functools.wraps(method)
     async def answering(
@@ -98,7 +98,7 @@ def _answer(error: Exception, what: str, context: Context) -> None:
 
 
 def forget_frames(error: BaseException) -> None:
-    """Let go of what an error, and those that led to it, have come through: it has been told.
+    """Drop the frames of a reported error and of those that led to it, to release their variables.
 
     Its traceback keeps the variables of every function on the way, one of which may well be the
     error: the request and all that belongs to it would wait for the garbage collector.

@@ -34,7 +34,7 @@ class OwnPackages(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of one of the packages; what is in them finds itself."""
+        """Return the spec of one of the packages; the modules in it find themselves."""
         folder = self._folders.get(fullname)
         return None if folder is None else PathFinder.find_spec(fullname, [folder])
 
@@ -52,7 +52,7 @@ class BorrowedPackages(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a package, or of one below a namespace without an owner."""
+        """Return the spec of a package, or of one below a namespace without an owner."""
         top, *below = fullname.split(".")
         folders = self._folders.get(top)
         if folders is None:

@@ -23,7 +23,7 @@ class Heartbeats:
     """The heartbeats of one interpreter, and whether it is fit. Belongs to the event loop.
 
     From the event loop: a library that keeps the interpreter lock, or a process that is stopped, is
-    silent, as it should be; a kernel that lets go of the lock is not.
+    silent, as it should be; a kernel that releases the lock is not.
     """
 
     def __init__(self, calls: DirectCalls, counts: CallCounts) -> None:
@@ -41,7 +41,7 @@ class Heartbeats:
         self._loop = asyncio.get_running_loop()
 
     async def run(self, say: Say, period: float) -> None:
-        """Say every ``period`` seconds that this interpreter is alive, until cancelled."""
+        """Send a sign of life every ``period`` seconds, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + period
@@ -53,12 +53,12 @@ class Heartbeats:
             await say(self._message())
 
     async def say_when_unfit(self, say: Say) -> None:
-        """Say it at once when kernels cannot run properly any more."""
+        """Send a report at once when kernels cannot run properly any more."""
         await self._unfit.wait()
         await say(self._message())
 
     def _report_unfit(self) -> None:
-        """Have a heartbeat sent at once; in any thread."""
+        """Request a heartbeat at once; callable in any thread."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._unfit.set)

@@ -69,7 +69,7 @@ LOG = logging.getLogger("opdispatch.interpreter")
 # How long an instruction that is being carried out may keep a reconnection waiting.
 DROP_TIMEOUT = 30.0
 _NEWS_PAUSE = 0.05
-# How long calls that are running have to end when the interpreter is told to stop.
+# How long calls that are running have to end when the interpreter is to stop.
 LAST_CALLS_WAIT = 2.0
 
 
@@ -238,7 +238,7 @@ class Interpreter:
     async def make_way(self) -> None:
         """End what went on after the daemon had vanished: it is back, or another one is there.
 
-        Takes no more direct calls, and lets go of every library; calls that are running finish.
+        Takes no more direct calls, and releases every library; calls that are running finish.
         Raises DaemonUnavailableError if an instruction of the old daemon's is still being
         carried out, and does not end.
         """
@@ -298,7 +298,7 @@ class Interpreter:
     async def _follow(
         self, session: Session, stub: interpreter_pb2_grpc.InterpreterServiceStub, address: str
     ) -> str:
-        """Say hello, then carry out the daemon's orders; return why they ended, if known."""
+        """Send the hello, then carry out the daemon's orders; return why they ended, if known."""
         await session.write(pb.InterpreterMessage(hello=await self._hello(address)))
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -416,7 +416,7 @@ class Interpreter:
         await self._say(session, pb.InterpreterMessage(overdue=overdue))
 
     async def _tell_kernel_errors(self, session: Session) -> None:
-        """Tell the daemon how many calls kernels fail, and log what is due, until cancelled.
+        """Report to the daemon how many calls kernels fail, and log what is due, until cancelled.
 
         Like direct calls, this goes on when the daemon has vanished.
         """
@@ -437,7 +437,7 @@ class Interpreter:
             news.clear()
 
     async def _give_back(self, pause: float) -> None:
-        """Let go of expired exports, and of unloaded code, every ``pause`` seconds.
+        """Release expired exports, and unloaded code, every ``pause`` seconds.
 
         Apart from the heartbeats: a full collection must not delay one.
         """

@@ -78,7 +78,7 @@ def run_user_interpreter(
     reconnect: float,
     cache: Path | None = None,
 ) -> None:
-    """Run an interpreter that a user has started, until it is told to stop.
+    """Run an interpreter that a user has started, until it is to stop.
 
     Without an address to listen on, it takes one that a daemon on this machine can reach. A
     daemon that vanishes is looked for again for ``reconnect`` seconds.
@@ -129,7 +129,7 @@ def leave_process(status: int) -> NoReturn:
 
 
 def _tell_of_trouble() -> None:
-    """Have a crash print the Python lines of the thread that crashed, and warnings be logged."""
+    """Enable tracebacks of crashes, and the logging of warnings."""
     faulthandler.enable(all_threads=False)
     # The daemon asks for that before it stops an interpreter whose lock a kernel keeps: it needs no
     # lock.
@@ -138,7 +138,7 @@ def _tell_of_trouble() -> None:
 
 
 def _keep_grpc() -> None:
-    """Have gRPC's polling thread and its core last as long as the process.
+    """Keep gRPC's polling thread and its core for as long as the process lasts.
 
     They would be taken down with the last server and channel of a session, beside whatever else
     still ends in the process: a crash there would hide why the interpreter leaves. To be called

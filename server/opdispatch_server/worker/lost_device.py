@@ -25,11 +25,11 @@ class LostDevice:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self) -> None:
-        """From now on, in the running loop."""
+        """Begin in the running loop."""
         self._loop = asyncio.get_running_loop()
 
     def note(self, error: DeviceLostError) -> None:
-        """A device is lost. From any thread."""
+        """Record a lost device. From any thread."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended already
                 self._loop.call_soon_threadsafe(self._take, error)

@@ -59,7 +59,7 @@ def main(channel: socket.socket) -> None:
 
 
 def _leave_the_daemon() -> None:
-    """Give up what a fork has in common with its parent."""
+    """Detach from the parent process: give up all that a fork shares with it."""
     os.setsid()  # a Ctrl-C in the daemon's terminal is the daemon's business
     os.environ["PYTHONUNBUFFERED"] = "1"
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -101,7 +101,7 @@ def _fork_twice(run: Callable[[], NoReturn]) -> int:
 
 
 def _fork_once_more(run: Callable[[], NoReturn], tell: int, begin: int) -> NoReturn:
-    """Be the process in the middle: fork, tell the process id or -errno, end."""
+    """Fork from the process in the middle, write the process id or -errno, and end."""
     try:
         try:
             pid = os.fork()

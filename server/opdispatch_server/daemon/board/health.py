@@ -52,31 +52,31 @@ class HealthBoard(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the 
         health_pb2_grpc.add_HealthServicer_to_server(self, server)
 
     async def interpreters(self, ready: int) -> None:
-        """Note how many interpreters are live."""
+        """Set how many interpreters are live."""
         self._live = ready
         self._note_readiness()
 
     async def restoring(self, restoring: bool) -> None:
-        """Note whether the libraries of the journal are still being loaded: not ready, then."""
+        """Set whether the libraries of the journal are still being loaded: not ready, then."""
         self._restoring = restoring
         self._note_readiness()
 
     async def library(self, name: str, *, serving: bool | None) -> None:
-        """Note whether a library serves calls; None: it is gone."""
+        """Set whether a library serves calls; None means that it is gone."""
         self._note(f"library/{name}", serving)
 
     async def interpreter(self, name: str, *, serving: bool | None) -> None:
-        """Note whether an interpreter is live; None: it is gone for good."""
+        """Set whether an interpreter is live; None means that it is gone for good."""
         self._note(f"interpreter/{name}", serving)
 
     async def drain(self) -> None:
-        """From now on nothing is serving."""
+        """Report nothing as serving from now on."""
         for service in list(self._status):
             self._note(service, False)
         self._draining = True
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """The status now. NOT_FOUND for a name that is unused."""
+        """Return the status now. NOT_FOUND for a name that is unused."""
         status = self._status.get(request.service)
         if status is None:
             context.set_code(grpc.StatusCode.NOT_FOUND)  # as end_with says, this leaves nothing
@@ -84,7 +84,7 @@ class HealthBoard(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the 
         return _STATUS(status=status)
 
     async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802
-        """The status now, and whenever it changes, until the client has heard enough."""
+        """Stream the status now, and whenever it changes, until the client cancels."""
         queue: asyncio.Queue[int] = asyncio.Queue(CHANGES_KEPT)
         watchers = self._watchers[request.service]
         watchers.add(queue)

@@ -42,7 +42,7 @@ class AloneRuns:
 
     @asynccontextmanager
     async def at(self, session: InterpreterSession) -> AsyncIterator[None]:
-        """Within it, nothing else runs in an interpreter, for a while."""
+        """Keep everything else from running in an interpreter in the block, for a while."""
         loop = asyncio.get_running_loop()
         turn = self._turns.setdefault(session, asyncio.Lock())
         has_turn = False
@@ -80,7 +80,7 @@ class AloneRuns:
 
 
 async def _refuse_direct_calls(session: InterpreterSession) -> None:
-    """Tell an interpreter to refuse direct calls, and wait for those that it runs."""
+    """Stop an interpreter's direct calls, and wait for those that it runs."""
     if session.direct_lane and session.alive:
         rules = interpreter_pb2.DirectCalls(epoch=0)
         session.tell(interpreter_pb2.DaemonMessage(direct_calls=rules))

@@ -19,7 +19,7 @@ class ByteBudget:
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
     def take(self, size: int, when_in: Callable[[], None]) -> bool:
-        """Whether ``size`` bytes are in now; otherwise ``when_in`` is called when they are."""
+        """Take ``size`` bytes and return True; otherwise call ``when_in`` when they are taken."""
         if not self._waiting and self._fits(size):
             self.used += size
             return True
@@ -27,7 +27,7 @@ class ByteBudget:
         return False
 
     def give_back(self, size: int) -> None:
-        """Bytes that were in are held no more."""
+        """Return bytes that are held no more."""
         self.used -= size
         while self._waiting and self._fits(self._waiting[0][0]):
             size, when_in = self._waiting.popleft()

@@ -7,7 +7,7 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 def line_of_choice(request: execution_pb2.CallRequest, choice: Choice) -> execution_pb2.TraceLine:
-    """The first line of the trace of a call."""
+    """Return the first line of the trace of a call."""
     resolution = choice.resolution
     return execution_pb2.TraceLine(
         depth=0,

@@ -67,7 +67,9 @@ class QuickCall:
         may_move: bool,
     ) -> None:
         """Send the request; one that ``may_move`` goes elsewhere if the interpreter is busy.
-        Raises LaneClosedError and MessageTooLargeError: it never began."""
+
+        Raises LaneClosedError and MessageTooLargeError: it never began.
+        """
         timeout = context.timeout
         session = self._replica.session
         on_move = self._move if may_move else None
@@ -186,7 +188,7 @@ class QuickCalls:
 
 
 def _is_unusual(request: execution_pb2.CallRequest) -> bool:
-    """Whether it is more than a call that runs one kernel and returns what that does."""
+    """Return whether it is more than a call that runs one kernel and returns its results."""
     return bool(
         request.trace
         or request.program

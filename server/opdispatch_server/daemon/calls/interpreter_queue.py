@@ -130,7 +130,7 @@ class InterpreterQueue:
 
     - a lane runs at most ``limit`` calls, and has at most ``calls_ahead`` more; all lanes
       together have at most KERNEL_THREADS;
-    - nobody waits who could run;
+    - no call waits that could run;
     - ``calls_queued`` and ``bytes_queued`` are the sums over all lanes, and within the limits;
     - a lane exists while something runs or waits in it.
     """
@@ -151,11 +151,11 @@ class InterpreterQueue:
         self._idle: asyncio.Future[None] | None = None
 
     def hold(self) -> None:
-        """From now on no call starts, until ``let_go``: one is to run alone, without a slot."""
+        """Start no calls until ``let_go``: one is to run alone, without a slot."""
         self._is_held = True
 
     def let_go(self) -> None:
-        """Let those in that wait."""
+        """Admit the calls that wait."""
         self._is_held = False
         self._admit_next()
 
@@ -168,7 +168,7 @@ class InterpreterQueue:
     def try_enter(
         self, load_id: int, limit: int, operator: str, kind: SlotKind = SlotKind.ONLY
     ) -> Slot | None:
-        """As ``enter``, but None where that would wait, or raise QueueFullError."""
+        """Enter like ``enter``, but return None where that would wait, or raise QueueFullError."""
         if self._closed is not None:
             raise self._closed(operator)
         lane = self._lanes.get(load_id)
@@ -258,9 +258,11 @@ class InterpreterQueue:
             == sum(waiter.size for lane in lanes for waiter in lane.waiting),
             "the queue is over its limits": self.calls_queued <= self._limits.calls
             and self.bytes_queued <= self._limits.bytes,
-            "somebody waits who could run": not idle,
+            "a call waits that could run": not idle,
             "a lane is empty": all(lane.running or lane.waiting for lane in lanes),
-            "the turns are not those who wait": {id(lane) for lane in self._turns.values()}
+            "the turns are not those of the waiting lanes": {
+                id(lane) for lane in self._turns.values()
+            }
             == {id(lane) for lane in lanes if lane.waiting},
         }
         return [f"{self._name}: {claim}" for claim, holds in claims.items() if not holds]
@@ -308,7 +310,7 @@ class InterpreterQueue:
         self._forget_if_empty(lane)
 
     def _admit_next(self) -> None:
-        """Give free slots to those whose turn it is."""
+        """Assign free slots to the calls whose turn it is."""
         admitted = True
         while admitted:  # a lane that has turned out to be quick may send several
             admitted = False
@@ -332,7 +334,7 @@ class InterpreterQueue:
         return None
 
     def _find_next(self, lane: _Lane) -> _Waiter | None:
-        """The first who waits, if he can run, or has gone; else the first who has a thread."""
+        """Return the first waiter if it can run or has gone; else the first that has a thread."""
         for waiting in (lane.waiting, lane.further):
             if waiting:
                 waiter = next(iter(waiting))
@@ -418,18 +420,18 @@ class Pace:
         self._last: float | None = None  # when the last one ended, while a call waited
 
     def begin_queue(self, now: float) -> None:
-        """Note that a call waits."""
+        """Record that a call waits."""
         if self._last is None:
             self._last = now
 
     def count_end(self, now: float, *, busy: bool) -> None:
-        """Note that a call has ended; ``busy``: that another one waited for that."""
+        """Record that a call has ended; ``busy`` means that another one waited for that."""
         if busy and self._last is not None:
             self._average += (now - self._last - self._average) * NEWEST_SHARE
         self._last = now if busy else None
 
     def time_to_end(self, now: float, calls: int) -> float:
-        """In how many seconds that many calls will have ended, as far as can be told."""
+        """Return the estimated seconds until that many calls have ended."""
         # A kernel that takes its time slows the queue down.
         since = now - self._last if self._last is not None else 0.0
         return min(max(self._average * calls, since, SHORTEST_RETRY), LONGEST_RETRY)

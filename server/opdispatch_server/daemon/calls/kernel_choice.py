@@ -46,7 +46,7 @@ class Choice(NamedTuple):
     def name_kernel(
         self, request: execution_pb2.CallRequest, load_id: int, place: int | None
     ) -> None:
-        """Say in a request what an interpreter is to run: the kernel at ``place`` of a load.
+        """Name in a request the kernel that an interpreter is to run: that at ``place`` of a load.
 
         Without a place, what it has itself for these keys.
         """
@@ -76,7 +76,7 @@ class CallChooser:
         self._choices: dict[Hashable, Choice] = {}
 
     def find(self, request: execution_pb2.CallRequest) -> Choice | None:
-        """The choice for a request, if it is remembered."""
+        """Return the choice for a request, if it is remembered."""
         if self._operators.dispatcher.epoch != self._epoch:
             return None
         shape = _shape_of(request)

@@ -45,7 +45,7 @@ class HeldSlot(Protocol):
     began: float
 
     def release(self) -> None:
-        """Let the next one run."""
+        """Release the slot to the next call."""
 
 
 StopInterpreter = Callable[[InterpreterSession, str, Cause, Subject | None], None]
@@ -92,7 +92,7 @@ class KernelRun(RunningKernel):
         return self._slot is not None and self._slot.is_ahead
 
     def late_error(self) -> DeadlineExceededError:
-        """The error of a caller whose deadline has passed."""
+        """Return the error of a caller whose deadline has passed."""
         what = "about to run" if self.is_ahead else "running"
         return DeadlineExceededError(
             f"the deadline passed while interpreter {self.session.name} was {what} {self.operator}",
@@ -135,11 +135,11 @@ class KernelRuns:
         self._direct_calls: dict[int, RunningKernel] = {}
 
     def find(self, number: int) -> RunningKernel | None:
-        """The run of that number, if its kernel has not ended."""
+        """Return the run of that number, if its kernel has not ended."""
         return self._runs.get(number) or self._direct_calls.get(number)
 
     def begin_direct_calls(self, session: InterpreterSession) -> int:
-        """The number for whatever the kernels of direct calls call, until the session ends."""
+        """Return the number for calls made by kernels of direct calls, until the session ends."""
         run = RunningKernel("a direct call")
         self._direct_calls[run.number] = run
 
@@ -151,7 +151,7 @@ class KernelRuns:
 
     @contextmanager
     def nested_in(self, parent: RunningKernel) -> Iterator[None]:
-        """While a call is under way that the kernel of ``parent`` has made."""
+        """Count a call in the block that the kernel of ``parent`` has made."""
         parent.nested_calls.begin()
         try:
             yield
@@ -170,11 +170,11 @@ class KernelRuns:
         on_end: Callable[[execution_pb2.CallReply | None], None],
         on_move: Callable[[], None] | None = None,
     ) -> KernelRun:
-        """``run``, over a local lane, for a caller that waits in no task.
+        """Begin a run like ``run``, over a local lane, for a caller that waits in no task.
 
-        ``on_end`` is told the reply, which may be an error, when the slot is free again; None if
-        the interpreter has gone: see ``explain``. ``on_move`` is called when it becomes busy with
-        another call, and this one should run elsewhere. Raises LaneClosedError and
+        ``on_end`` is called with the reply, which may be an error, when the slot is free again;
+        None if the interpreter has gone: see ``explain``. ``on_move`` is called when it becomes
+        busy with another call, and this one should run elsewhere. Raises LaneClosedError and
         MessageTooLargeError, and then nothing has begun.
         """
         run = KernelRun(request.operator, session, slot, context.depth)
@@ -195,7 +195,7 @@ class KernelRuns:
         return run
 
     async def explain(self, run: KernelRun) -> KernelTimeoutError | InterpreterDiedError:
-        """Why a run has had no reply; waits until that is known."""
+        """Return why a run has had no reply; wait until that is known."""
         if run.session.unfit and run.session.alive:
             return unfit_error(run.session, run.operator)
         if run.session.busy and run.session.alive:
@@ -227,8 +227,8 @@ class KernelRuns:
 
         ``operators`` are those of a program. One that ``may_move`` is waited for no more when its
         interpreter becomes busy with another one: InterpreterDiedError, and the call can run
-        elsewhere. ``on_end`` is told the reply then, also if nobody
-        waits for it; None if there is none.
+        in another one. ``on_end`` is called with the reply then, even if it is not awaited;
+        None if there is none.
 
         An InterpreterDiedError has ``facts["culprit"]``, the operator that has brought down the
         interpreter, where that is known; and ``facts["suspect"]`` if it may have been this one:
@@ -316,7 +316,7 @@ class KernelRuns:
             self._stop(session, call.operator, self._timeout)
 
     def move_from(self, session: InterpreterSession) -> None:
-        """Have all calls that may run elsewhere do so: a kernel keeps the interpreter's lock."""
+        """Move all calls that may run in another interpreter: a kernel keeps this one's lock."""
         for run in list(self._runs.values()):
             if run.session is not session or not session.busy_operators.isdisjoint(run.operators):
                 continue
@@ -411,7 +411,10 @@ def _release(slot: HeldSlot | None) -> None:
 
 
 def busy_error(session: InterpreterSession, operator: str, **facts: str) -> InterpreterDiedError:
-    """The error of a call that an interpreter does not get to, which should run elsewhere."""
+    """Return the error of a call that a busy interpreter does not get to.
+
+    It should run in another.
+    """
     return InterpreterDiedError(
         f"interpreter {session.name} is busy: {session.busy}",
         interpreter=session.name,
@@ -421,7 +424,7 @@ def busy_error(session: InterpreterSession, operator: str, **facts: str) -> Inte
 
 
 def unfit_error(session: InterpreterSession, operator: str) -> InterpreterDiedError:
-    """The error of a call that an interpreter has refused which is about to be replaced."""
+    """Return the error of a call refused by an interpreter that is about to be replaced."""
     return InterpreterDiedError(
         f"interpreter {session.name} is being replaced: {session.unfit}",
         interpreter=session.name,
@@ -431,7 +434,10 @@ def unfit_error(session: InterpreterSession, operator: str) -> InterpreterDiedEr
 
 
 def is_refused_as_unfit(reply: execution_pb2.CallReply, session: InterpreterSession) -> bool:
-    """Whether an interpreter has refused a call since it can run kernels no more; noted, if so."""
+    """Return whether an interpreter has refused a call as unfit to run kernels.
+
+    Record it, if so.
+    """
     if not reply.HasField("error") or reply.error.code != code_pb2.UNAVAILABLE:
         return False
     problem = error_from_status(reply.error).facts.get("unfit", "")

@@ -9,14 +9,14 @@ from opdispatch_wire.v1 import execution_pb2, profile_pb2
 
 
 def note_received(request: execution_pb2.CallRequest) -> None:
-    """A call has come; nothing, unless it asks for a profile."""
+    """Record the arrival of a call, if it asks for a profile."""
     if request.HasField("profile"):
         request.profile.received = now()
         request.profile.sent = 0
 
 
 def note_sent(request: execution_pb2.CallRequest) -> None:
-    """A call goes on to an interpreter, for the first time or again."""
+    """Record that a call goes on to an interpreter, for the first time or again."""
     if request.HasField("profile"):
         request.profile.sent = now()
 

@@ -33,7 +33,7 @@ class ProgramPlan:
     missing: Sequence[str]
 
     def find_watched(self, is_watched: Callable[[str, str], bool]) -> list[tuple[str, str]]:
-        """The libraries and operators of its steps of which that is true."""
+        """Return the libraries and operators of its steps for which ``is_watched`` is true."""
         return [
             (version.name, operator)
             for version, _ in self.libraries
@@ -70,7 +70,7 @@ class ProgramPlans:
         self._plans: dict[bytes, ProgramPlan] = {}
 
     async def get(self, data: bytes) -> ProgramPlan:
-        """The plan of a program, for what is loaded when this returns. Raises WireError."""
+        """Return the plan of a program, for what is loaded when this returns. Raises WireError."""
         if data in self._programs:
             return self._known(data)
         if len(data) > _AT_ONCE_BYTES:

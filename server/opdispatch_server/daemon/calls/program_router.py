@@ -58,7 +58,7 @@ class SharedSlots:
         self.began = slots[-1].began
 
     def release(self) -> None:
-        """Let the next ones run."""
+        """Release the slots to the next calls."""
         for slot in self._slots:
             slot.release()
 
@@ -154,7 +154,9 @@ class ProgramRouter:
         remote: RemotePart,
         retries: Retries,
     ) -> execution_pb2.CallReply:
-        """``_run``, alone if one of its operators may bring the interpreter down."""
+        """Run a program like ``_run``, alone if one of its operators may bring the interpreter
+        down.
+        """
         blame = self._blame
         watched = [] if blame.is_quiet else plan.find_watched(blame.is_watched)
         apart = retries.was_suspect or any(blame.is_apart(library) for library, _ in watched)
@@ -176,7 +178,7 @@ class ProgramRouter:
         return inputs
 
     def _find_away(self, plan: ProgramPlan) -> LibraryAwayError | None:
-        """The first operator whose library will be back."""
+        """Return the first operator whose library will be back."""
         for operator in plan.missing:
             if library := self._find_waiting(operator):
                 return LibraryAwayError(library, operator)
@@ -262,7 +264,7 @@ def _inline_bytes(value: Any) -> int:
 
 @contextmanager
 def _counted(version: LibraryVersion, session: InterpreterSession) -> Iterator[None]:
-    """While a program uses a library: it is not let go of."""
+    """Count a use of a library by a program in the block, so that it stays loaded."""
     replica = version.find_replica(session)
     version.begin_call()
     if replica is not None:

@@ -97,7 +97,7 @@ class CallRecovery:
             self._bytes -= size
 
     def refusal(self, away: LibraryAwayError) -> RefusedError:
-        """The error of a call that does not wait, or has waited for too long."""
+        """Return the error of a call that does not wait, or has waited for too long."""
         library = away.library
         problem, hint = self._settling.explain_want(library)
         return RefusedError(
@@ -109,7 +109,7 @@ class CallRecovery:
         )
 
     def is_hopeless(self, library: LibraryVersion) -> bool:
-        """Whether nothing but a person's help brings the library back."""
+        """Return whether only an operator's intervention brings the library back."""
         return bool(self._settling.explain_want(library)[0])
 
     def _full(self, error: OpdispatchError) -> QueueFullError:

@@ -140,7 +140,7 @@ class CallRouter:
             raise RefusedError("the daemon is stopping; the call never started")
         if parent is not None and parent.is_abandoned:
             raise RefusedError(
-                f"{request.operator} was not started: whoever called {parent.operator}, which it "
+                f"{request.operator} was not started: the caller of {parent.operator}, which it "
                 "is a part of, has given up",
                 operator=request.operator,
             )
@@ -260,7 +260,7 @@ class CallRouter:
             raise self._explain_absence(request.operator, error) from None
 
     def _explain_absence(self, operator: str, error: OperatorNotFoundError) -> OpdispatchError:
-        """The error of a call of an operator that is not there.
+        """Return the error of a call of an operator that does not exist.
 
         Raises LibraryAwayError if it will be again.
         """
@@ -338,7 +338,7 @@ class CallRouter:
         is_alone: bool = False,
         may_move: bool = False,
     ) -> execution_pb2.CallReply:
-        """Have one replica run the call, when it is its turn. Raises as ``call``."""
+        """Run the call in one replica, when it is its turn. Raises as ``call``."""
         replica.begin_call()
         try:
             slot, came = None, monotonic_ns()
@@ -393,7 +393,7 @@ class CallRouter:
             )
 
     def _find_kernel(self, choice: Choice) -> tuple[LibraryVersion, int | None]:
-        """The library that runs the call, and the place of the kernel in its batch.
+        """Return the library that runs the call, and the place of the kernel in its batch.
 
         No place means a kernel that every process has, such as the fallback of autograd: it
         runs where the operator was defined, and continues there.

@@ -77,7 +77,7 @@ class StepError(Exception):
 
 
 def python_of(folder: Path) -> Path:
-    """The Python of the environment in ``folder``."""
+    """Return the Python of the environment in ``folder``."""
     return folder / "bin" / "python"
 
 
@@ -140,7 +140,10 @@ async def check_python(python: Path, bootstrap: Bootstrap, report: Report) -> st
 
 
 async def _ask_version(python: Path) -> tuple[str, str]:
-    """ "Python 3.11.7", and its folder of packages. Raises LibraryLoadError if it will not do."""
+    """Return "Python 3.11.7", and its folder of packages.
+
+    Raises LibraryLoadError if it will not do.
+    """
     if not os.access(python, os.X_OK) or not python.is_file():
         raise LibraryLoadError(f"{python} is no Python: there is no such program")
     show = (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OWN_PACKAGES = ("opdispatch", "opdispatch_wire", "opdispatch_server")
 _OF_THE_COMMAND_LINE = ("typer", "rich")
 # Of Python's extension modules. Asked for now, in one thread: of several that are the first to ask
-# sysconfig, some are told None.
+# sysconfig, some get None.
 ABI: str | None = sysconfig.get_config_var("SOABI")
 
 
@@ -78,7 +78,7 @@ def _applies(requirement: Requirement) -> bool:
 
 
 def _closure(requirements: list[Requirement]) -> Iterator[Distribution]:
-    """The distributions that are required, and those which they require, each once."""
+    """Yield the required distributions and their requirements, each once."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
@@ -100,7 +100,7 @@ def _closure(requirements: list[Requirement]) -> Iterator[Distribution]:
 
 
 def _top_levels(found: Distribution) -> set[str]:
-    """The names that can be imported of a distribution."""
+    """Return the importable names of a distribution."""
     names = set()
     for file in found.files or ():
         first = re.match(r"[^\W\d]\w*", file.parts[0])

@@ -46,7 +46,7 @@ class LibraryHome:
         return not self.has_environment and not self.isolated
 
     def to_proto(self) -> registry_pb2.Home:
-        """The home as clients see it."""
+        """Return the home as clients see it."""
         return registry_pb2.Home(
             environment=registry_pb2.Environment(
                 requirements=self.requirements,
@@ -59,7 +59,7 @@ class LibraryHome:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The home in types that JSON has."""
+        """Return the home in types that JSON has."""
         return {**dataclasses.asdict(self), "requirements": list(self.requirements)}
 
     @classmethod
@@ -82,7 +82,7 @@ SHARED_HOME = LibraryHome()
 def read_home(
     environment: registry_pb2.Environment | None, *, isolated: bool, script: bytes, label: str
 ) -> LibraryHome:
-    """The home that a request asks for, or else the metadata in the library's ``script``.
+    """Read the home that a request asks for, or else the metadata in the library's ``script``.
 
     ``label`` is what messages call the library's file. Raises LibraryLoadError.
     """
@@ -110,7 +110,7 @@ def read_home(
 
 
 def normalise_requirements(lines: Iterable[str]) -> tuple[str, ...]:
-    """Lines of a requirements file without comments, normalised, sorted, each once.
+    """Normalize lines of a requirements file: without comments, sorted, each once.
 
     Raises LibraryLoadError for a line that is no requirement, option or path.
     """
@@ -169,7 +169,7 @@ def _home_of_script(script: bytes, label: str, isolated: bool) -> LibraryHome:
 
 
 def _check_python_version(home: LibraryHome) -> LibraryHome:
-    """The home; without its wish for a version of Python, if the daemon's own is one of them."""
+    """Check the home's version of Python; drop the wish if the daemon's own satisfies it."""
     if not home.requires_python:
         return home
     from packaging.specifiers import InvalidSpecifier, SpecifierSet

@@ -79,7 +79,7 @@ def _is_content(line: str) -> bool:
 
 
 def _ends_within_block(lines: list[str]) -> bool:
-    """Whether the last line may belong to a block of script metadata that goes on behind it."""
+    """Return whether the last line may belong to an unfinished script metadata block."""
     *_, last = [place for place, line in enumerate(lines) if line == "# /// script"] or [-1]
     return last >= 0 and all(map(_is_content, lines[last:-1])) and lines[-1][:2] in ("", "#", "# ")
 

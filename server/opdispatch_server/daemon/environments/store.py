@@ -42,7 +42,7 @@ from opdispatch_wire.errors import DeadlineExceededError, LibraryLoadError
 LOG = logging.getLogger("opdispatch.environments")
 
 BUILD_TIMEOUT = 1800.0
-# While a tool works and says nothing, who waits is told that it goes on.
+# While a tool works silently, waiting callers get a report that it goes on.
 KEEPALIVE = 1.0
 _LOCK = ".being-built"
 
@@ -58,7 +58,7 @@ class Environment(NamedTuple):
 
 @dataclass(slots=True)
 class _Build:
-    """A build in progress, and those who are told about it."""
+    """A build in progress, and the callbacks for its steps."""
 
     task: asyncio.Task[Environment]
     listeners: list[Report] = field(default_factory=list)
@@ -80,10 +80,10 @@ class EnvironmentStore:
         self._checked: dict[str, Environment] = {}
 
     async def get(self, home: LibraryHome, report: Report) -> Environment:
-        """The environment that ``home`` asks for; made first, if there is none.
+        """Return the environment that ``home`` asks for; build it first, if there is none.
 
-        ``report`` is told each step. Who asks for one that is being made waits for it. Raises
-        LibraryLoadError: then nothing is left behind.
+        ``report`` is called with each step. A caller that asks for one being made waits for it.
+        Raises LibraryLoadError: then nothing is left behind.
         """
         key = await asyncio.to_thread(find_key, home)
         if found := await asyncio.to_thread(self._find, key, home):
@@ -207,7 +207,7 @@ class EnvironmentStore:
 
 
 def find_key(home: LibraryHome) -> str:
-    """The name of the environment: of what is required, for which Python, by which opdispatch."""
+    """Return the name of the environment: of the requirements, the Python, and the opdispatch."""
     text = json.dumps(
         [
             home.requirements,
@@ -223,7 +223,7 @@ def find_key(home: LibraryHome) -> str:
 
 
 def _local_files(home: LibraryHome) -> Iterator[Path]:
-    """The files that are named as requirements: what is in them counts, too."""
+    """Yield the files that are named as requirements: their content counts, too."""
     for line in home.requirements:
         _, at, url = line.partition(" @ ")
         try:

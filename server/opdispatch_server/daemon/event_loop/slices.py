@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 
 
 async def in_slices(items: Iterable[Item]) -> AsyncIterator[list[Item]]:
-    """The items, in lists of SLICE at most. Between two of these anything may happen."""
+    """Yield the items in lists of at most SLICE. Between two of these anything may happen."""
     iterator = iter(items)
     while part := list(islice(iterator, SLICE)):
         yield part

@@ -16,7 +16,7 @@ class WakeUp:
         self._next = asyncio.Event()
 
     def note(self) -> None:
-        """Something has changed."""
+        """Wake everything that waits for a change."""
         changed, self._next = self._next, asyncio.Event()
         changed.set()
 

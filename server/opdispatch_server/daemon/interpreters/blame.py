@@ -61,7 +61,7 @@ class Blame:
         self._timer: asyncio.TimerHandle | None = None
 
     def stop(self) -> None:
-        """Blame nothing from now on: the daemon is about to end all interpreters itself."""
+        """Stop blaming: the daemon is about to end all interpreters itself."""
         self._is_stopped = True
         self._set_timer(None)
 
@@ -131,7 +131,7 @@ class Blame:
         return verdict
 
     def note_joined(self, name: str, ready: Sequence[str]) -> None:
-        """An interpreter has come, and has nothing in it yet."""
+        """Record that an interpreter has joined, with nothing in it yet."""
         if self.separation.apart and self.separation.note_joined(name, ready, self._names()):
             self._on_change()
 
@@ -141,7 +141,7 @@ class Blame:
             self._update()
 
     def forget(self, library: str, operators: Iterable[str]) -> None:
-        """A library is gone, or has other code now: nothing is held against that."""
+        """Forget a library that is gone, or has other code now: nothing is held against that."""
         self._suspicion.forget(library)
         for operator in operators:
             self._circuits.pop(operator, None)
@@ -156,11 +156,11 @@ class Blame:
     # -- calls ----------------------------------------------------------------------------------
 
     def is_watched(self, library: str, operator: str) -> bool:
-        """Whether calls of an operator go through the daemon, which looks at each."""
+        """Return whether calls of an operator go through the daemon, which looks at each."""
         return operator in self._circuits or library in self.separation.apart
 
     def is_apart(self, library: str) -> bool:
-        """Whether a library runs where it can hurt no other, one call at a time."""
+        """Return whether a library runs where it can hurt no other, one call at a time."""
         return library in self.separation.apart
 
     @contextmanager
@@ -273,7 +273,7 @@ class Blame:
         return [self._resolved(each.subject) for each in record.ended() if each.ended >= since]
 
     def _runs(self, gone: InterpreterSession) -> Counter[Subject]:
-        """The runs of everything that have ended well so far."""
+        """Return the runs of everything that have ended well so far."""
         if gone.flight_record is not None:
             self._past_runs.update(self._landings(gone))
         runs = self._past_runs.copy()
@@ -290,7 +290,7 @@ class Blame:
         return found
 
     def _resolved(self, subject: Subject, running: Iterable[Flight] = ()) -> Subject:
-        """The subject with its library, where only the operator is known."""
+        """Return the subject with its library, where only the operator is known."""
         if subject.library:
             return subject
         for flight in running:

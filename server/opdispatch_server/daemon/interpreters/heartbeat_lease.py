@@ -34,7 +34,7 @@ class AttentiveClock:
         self._last: float | None = None
 
     def advance(self, moment: float) -> None:
-        """Note that it is that moment of a monotonic clock."""
+        """Advance to that moment of a monotonic clock."""
         if self._last is not None:
             self.now += min(max(moment - self._last, 0.0), self._longest_step)
         self._last = moment
@@ -46,7 +46,7 @@ class Lease:
     def __init__(
         self, clock: AttentiveClock, heartbeat: float, starvation: StarvationWatch | None = None
     ) -> None:
-        """``starvation`` is that of its process, if that is on this machine."""
+        """Watch the lease; ``starvation`` is that of its process, if that is on this machine."""
         self._clock = clock
         self._heartbeat = heartbeat
         self._starvation = starvation
@@ -55,12 +55,12 @@ class Lease:
         self._suspensions = 0
 
     def renew(self) -> None:
-        """It has been heard of."""
+        """Renew the lease: the interpreter was heard of."""
         self._renewed = self._clock.now
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Within it, silence is no fault: something else limits how long it may last."""
+        """Suspend the lease in the block: its silence is limited by something else."""
         self._suspensions += 1
         try:
             yield
@@ -108,7 +108,7 @@ class LeaseWatch:
         self._clock = AttentiveClock(2 * self._pause)
 
     def grant(self, starvation: StarvationWatch | None = None) -> Lease:
-        """A lease that begins now; see ``Lease``."""
+        """Return a lease that begins now; see ``Lease``."""
         return Lease(self._clock, self.heartbeat, starvation)
 
     async def run(

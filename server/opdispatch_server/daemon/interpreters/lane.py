@@ -36,7 +36,7 @@ class InterpreterLane(Protocol):
         on_reply: OnReply,
         tensors: CallTensors | None = None,
     ) -> None:
-        """``call``, but for ``on_reply``, which is called as soon as the reply is read."""
+        """Send a call; ``on_reply`` is called as soon as the reply is read."""
 
     def close(self) -> None:
         """End all calls with LaneClosedError. Idempotent."""

@@ -86,10 +86,10 @@ class InterpreterSession:
         self.direct_ports: tuple[int, ...] = ()  # and over gRPC, where the daemon listens, too
         self.number = next(_NUMBERS)
         """No other session has it, of this daemon or of another one."""
-        # Is told of a direct call whose kernel has run for too long.
+        # Called with a direct call whose kernel has run for too long.
         self.on_overdue: Callable[[InterpreterSession, interpreter_pb2.OverdueCall], None]
         self.on_overdue = lambda session, call: None
-        # Is told of the calls that kernels fail, whichever way they have come.
+        # Called with the numbers of calls that kernels fail, whichever way they have come.
         self.on_kernel_errors: Callable[[interpreter_pb2.KernelErrors], None] = lambda errors: None
         self.kernel_errors_total = 0
         # Is told of each heartbeat.
@@ -113,7 +113,7 @@ class InterpreterSession:
         # Of those that clients have sent, what the last heartbeat said.
         self.heartbeat = interpreter_pb2.Heartbeat()
         self.ended = asyncio.Event()
-        # Why it ended, and what the interpreter is told of that.
+        # Why it ended, and the cause that the interpreter is sent.
         self.reason = UNEXPLAINED
         self._cause: Cause | None = None
         self.named: Subject | None = None
@@ -174,7 +174,7 @@ class InterpreterSession:
     def post(
         self, message: interpreter_pb2.DaemonMessage, more: bytes = b""
     ) -> asyncio.Future[interpreter_pb2.InterpreterMessage]:
-        """Give one instruction; the future has its answer, or InterpreterDiedError.
+        """Post one instruction; return the future of its answer, or of InterpreterDiedError.
 
         Instructions reach the interpreter in the order of these calls, and are carried out in
         that order. ``more`` are the bytes of a message with further fields, for what is long and
@@ -200,7 +200,7 @@ class InterpreterSession:
     async def instruct(
         self, message: interpreter_pb2.DaemonMessage, *, timeout: float
     ) -> interpreter_pb2.InterpreterMessage:
-        """Give one instruction, as ``post`` does, and wait for its answer.
+        """Post one instruction, and wait for its answer.
 
         Raises the error that the interpreter answers with, InterpreterDiedError, or
         DeadlineExceededError: then the answer is unknown.
@@ -221,7 +221,7 @@ class InterpreterSession:
     def silence(
         self, message: interpreter_pb2.DaemonMessage, timeout: float
     ) -> DeadlineExceededError:
-        """The error of an instruction that was not answered in time."""
+        """Return the error of an instruction that was not answered in time."""
         return DeadlineExceededError(
             f"interpreter {self.name} did not answer a {message.WhichOneof('kind')} "
             f"instruction within {timeout:g} s",
@@ -229,13 +229,15 @@ class InterpreterSession:
         )
 
     def tell(self, message: interpreter_pb2.DaemonMessage) -> None:
-        """Say something that is not answered, if the interpreter is still there."""
+        """Send a message without an answer, if the interpreter is still there."""
         if self.alive:
             self._outbox.put_nowait(message)
 
     async def open_lane(self, path: str) -> None:
-        """Open the way that calls take: the local lane at ``path``, if that can be reached, and
-        else a stream. The session ends if there is none.
+        """Open the way that calls take.
+
+        The local lane at ``path``, if that can be reached, and else a stream. The session ends if
+        there is none.
         """
         if path:
             try:
@@ -266,7 +268,7 @@ class InterpreterSession:
     def call(
         self, request: execution_pb2.CallRequest, context: CallContext
     ) -> asyncio.Future[execution_pb2.CallReply]:
-        """Have the interpreter run a kernel, for as long as it takes; the reply may be an error.
+        """Run a kernel in the interpreter, for as long as it takes; the reply may be an error.
 
         The future may have LaneClosedError. Raises MessageTooLargeError and LaneClosedError.
         """
@@ -289,7 +291,7 @@ class InterpreterSession:
         context: CallContext,
         on_reply: Callable[[execution_pb2.CallReply | LaneClosedError], None],
     ) -> None:
-        """``call``, but ``on_reply`` is called as soon as the reply is read."""
+        """Send a call; ``on_reply`` is called as soon as the reply is read."""
 
         def end(result: execution_pb2.CallReply | LaneClosedError) -> None:
             self.calls_in_flight -= 1
@@ -316,7 +318,7 @@ class InterpreterSession:
         self.calls_in_flight -= 1
 
     def death(self, what: str = "", **facts: str) -> InterpreterDiedError:
-        """The error of something that this interpreter was doing, or should have done."""
+        """Return the error of anything that this interpreter was doing, or should have done."""
         doing = f" while {what}" if what else ""
         if self._ended_by_itself:
             facts["ended_by"] = "itself"
@@ -335,7 +337,7 @@ class InterpreterSession:
         come_back: bool = False,
         hung: bool = False,
     ) -> None:
-        """End the session: tasks that wait for the interpreter are told. Idempotent.
+        """End the session: tasks that wait for the interpreter get an error. Idempotent.
 
         ``cause`` and ``named`` say whose fault it is, where the end of the process does not tell.
         ``come_back`` tells the interpreter that it may say hello again; ``hung``, that it has
@@ -389,7 +391,7 @@ class InterpreterSession:
             self.on_unfit(self, problem)
 
     def at_end(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called when the session ends; now, if it has ended."""
+        """Call ``callback`` when the session ends; now, if it has ended."""
         if self.alive:
             self._at_end.append(callback)
         else:
@@ -405,7 +407,7 @@ class InterpreterSession:
         await self._channel.close(grace)
 
     def _lane_ended(self, ended: asyncio.Future[Exception | None]) -> None:
-        """Without its lane an interpreter is of no use; most often it has just died."""
+        """End a session whose lane has ended: it is of no use without, and has mostly just died."""
         error = ended.result()
         reason = f"its lane of calls ended: {error}" if error else "its lane of calls ended"
         # If its process has, the reason for that comes in a moment, and says more.
@@ -418,7 +420,7 @@ class InterpreterSession:
         while True:
             message = await self._outbox.get()
             if self.goodbye is not None:
-                break  # what it should still have done, nobody waits for any more
+                break  # the instructions left in the outbox are not awaited any more
             await context.write(message)
         await context.write(interpreter_pb2.DaemonMessage(goodbye=self.goodbye))
 
@@ -452,7 +454,7 @@ class InterpreterSession:
 def checked_answer(
     reply: interpreter_pb2.InterpreterMessage,
 ) -> interpreter_pb2.InterpreterMessage:
-    """The answer to an instruction; raises the error that it carries."""
+    """Return the answer to an instruction; raise the error that it carries."""
     if reply.HasField("failed"):
         raise error_from_status(reply.failed)
     return reply

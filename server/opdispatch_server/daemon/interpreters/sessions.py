@@ -39,23 +39,23 @@ class InterpreterSessions:
         self.on_left: SessionEvent = _nothing
 
     def all(self) -> list[InterpreterSession]:
-        """Every live interpreter, in order of name, whether ready or not."""
+        """Return every live interpreter, in order of name, whether ready or not."""
         return [self._by_name[name] for name in sorted(self._by_name)]
 
     def ready(self) -> list[InterpreterSession]:
-        """The interpreters that libraries can be loaded into, in order of name."""
+        """Return the interpreters that libraries can be loaded into, in order of name."""
         return [session for session in self.all() if session.ready and session.alive]
 
     def find(self, name: str) -> InterpreterSession | None:
-        """The live interpreter of that name."""
+        """Return the live interpreter of that name."""
         return self._by_name.get(name)
 
     def find_number(self, number: int) -> InterpreterSession | None:
-        """The session of that number, if it is live or has ended not long ago."""
+        """Return the session of that number, if it is live or has ended not long ago."""
         return self._by_number.get(number)
 
     def get_ready(self, name: str) -> InterpreterSession:
-        """The ready interpreter of that name. Raises InterpreterNotFoundError."""
+        """Return the ready interpreter of that name. Raises InterpreterNotFoundError."""
         session = self._by_name.get(name)
         if session is None or not (session.ready and session.alive):
             known = ", ".join(session.name for session in self.ready()) or "none"
@@ -65,7 +65,7 @@ class InterpreterSessions:
         return session
 
     def choose_name(self, taken: tuple[str, ...]) -> str:
-        """A name that no live interpreter has, and none of ``taken``."""
+        """Return a name that no live interpreter has, and none of ``taken``."""
         return next(
             name
             for number in itertools.count(1)
@@ -87,7 +87,7 @@ class InterpreterSessions:
         return await self.wait_until(lambda: name not in self._by_name, timeout)
 
     def admit(self, session: InterpreterSession) -> None:
-        """Give a new interpreter its name, which must be free."""
+        """Add a new interpreter under its name, which must be free."""
         self._by_name[session.name] = session
         self._by_number[session.number] = session
 

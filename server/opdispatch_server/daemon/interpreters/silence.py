@@ -92,7 +92,7 @@ class SilentInterpreters:
             self._on_change()
 
     def _is_about_to_speak(self, session: InterpreterSession, silence: float) -> bool:
-        """Whether something ran in it during the silence, and has ended less than a heartbeat ago.
+        """Return whether a run in it ended during the silence, less than a heartbeat ago.
 
         The heartbeat that it kept back may be on its way. Once a silence only: an interpreter
         whose event loop has stopped may go on running kernels in other threads.

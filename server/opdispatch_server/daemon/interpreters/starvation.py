@@ -27,7 +27,7 @@ class StarvationWatch:
         self._last: _Times | None = None
 
     def was_starved(self, seconds: float) -> bool:
-        """Whether it has mostly waited for a core since this was last asked, ``seconds`` ago."""
+        """Return whether it has mostly waited for a core in the ``seconds`` since the last call."""
         before, self._last = self._last, self._read()
         now = self._last
         if before is None or now is None:
@@ -38,7 +38,7 @@ class StarvationWatch:
         return now.is_runnable and now.run == before.run
 
     def _read(self) -> _Times | None:
-        """None if the process has gone, or the system does not count."""
+        """Return the process's times; None if it has gone, or the system does not count."""
         try:
             run, waited, *_ = (self._folder / "schedstat").read_text().split()
             # The name before it, in brackets, may contain anything.

@@ -24,7 +24,7 @@ def check_same_batch(
 
 
 def find_difference(registered: pb.RegistrationBatch, other: pb.RegistrationBatch) -> str:
-    """The first difference, in words; "" if kernels of both have the same places.
+    """Return the first difference, in words; "" if kernels of both have the same places.
 
     Docstrings do not count.
     """
@@ -47,7 +47,7 @@ def find_difference(registered: pb.RegistrationBatch, other: pb.RegistrationBatc
 
 
 def describe(registration: pb.Registration) -> str:
-    """One registration, for a message."""
+    """Describe one registration, for a message."""
     match registration.WhichOneof("kind"):
         case "namespace":
             what = f"the namespace {registration.namespace.namespace}"

@@ -42,11 +42,11 @@ class LibraryCatalog:
         self._gone: OrderedDict[str, str] = OrderedDict()
 
     def line(self, name: str) -> asyncio.Lock:
-        """The lock of a name; those who wait for it get it in the order of their coming."""
+        """Return the lock of a name; waiters get it in the order of their arrival."""
         return self._lines.setdefault(name, asyncio.Lock())
 
     def all_versions(self) -> list[LibraryVersion]:
-        """Every version that is kept, in order of name, then version."""
+        """Return every version that is kept, in order of name, then version."""
         return [
             version
             for name in sorted(self._versions)
@@ -66,34 +66,34 @@ class LibraryCatalog:
         return sum((version.kernel_errors for version in self.all_versions()), Counter())
 
     def newest(self) -> list[LibraryVersion]:
-        """Of each library, the version that is active, or will be when it has an interpreter."""
+        """Return of each library the version that is, or will be, active."""
         return [_current(self._versions[name]) for name in sorted(self._versions)]
 
     def newest_of(self, name: str) -> LibraryVersion | None:
-        """That version of one library; None if there is none of that name."""
+        """Return that version of one library; None if there is none of that name."""
         versions = self._versions.get(name)
         return versions[-1] if versions else None
 
     def get_newest(self, name: str) -> LibraryVersion:
-        """That version of one library. Raises LibraryNotFoundError."""
+        """Return that version of one library. Raises LibraryNotFoundError."""
         newest = self.newest_of(name)
         if newest is None:
             raise self.not_found(name)
         return newest
 
     def versions_of(self, name: str) -> list[LibraryVersion]:
-        """The versions of a name, in the order in which they were active."""
+        """Return the versions of a name, in the order in which they were active."""
         return list(self._versions.get(name, ()))
 
     def set_versions(self, name: str, versions: list[LibraryVersion]) -> None:
-        """Note which versions a name has from now on."""
+        """Set the versions of a name."""
         if versions:
             self._versions[name] = versions
         else:
             self._versions.pop(name, None)
 
     def add(self, version: LibraryVersion) -> list[LibraryVersion]:
-        """Note that a version is the newest of its name; the versions that are not kept any more.
+        """Add a version as the newest of its name; return the versions that are not kept any more.
 
         Only the newest version below the active one is kept.
         """
@@ -103,29 +103,30 @@ class LibraryCatalog:
         return versions[:-1]
 
     def last_version(self, name: str) -> int:
-        """The highest number that a version of this name has had; 0 if there was none."""
+        """Return the highest number that a version of this name has had; 0 if there was none."""
         return self._last_version.get(name, 0)
 
     def note_last_version(self, name: str, number: int) -> None:
-        """Note that a version of this name has had that number."""
+        """Record the number of a version of this name."""
         self._last_version[name] = max(self.last_version(name), number)
 
     def next_version(self, name: str) -> int:
-        """The number of the next version of a name; numbers of failed loads are given again."""
+        """Return the number of the next version of a name; numbers of failed loads are reused."""
         return self.last_version(name) + 1
 
     def new_load_id(self) -> int:
-        """A number that no version has had."""
+        """Return a number that no version has had."""
         return next(self._load_ids)
 
     def library_of(self, operator: str) -> str:
-        """The name of a library that has the operator now; "" if none has."""
+        """Return the name of a library that has the operator now; "" if none has."""
         found = (version.name for version in self.newest() if version.has_operator(operator))
         return next(found, "")
 
     def definer_of(self, *, operator: str = "", namespace: str = "") -> str:
-        """Return the name of the library that defines the operator, or owns the namespace; "" if
-        none does.
+        """Return the name of the library that defines the operator, or owns the namespace.
+
+        "" if none does.
         """
         for version in self.newest():
             for each in version.registrations:
@@ -136,7 +137,7 @@ class LibraryCatalog:
         return ""
 
     def find_waiting(self, operator: str) -> LibraryVersion | None:
-        """The version that has the operator, and waits for an interpreter."""
+        """Return the version that has the operator, and waits for an interpreter."""
         for version in self.newest():
             if version.state is VersionState.WAITING and any(
                 operator in (name, name.partition(".")[0]) for name in version.operators
@@ -149,7 +150,7 @@ class LibraryCatalog:
         return self._gone.get(operator, "")
 
     def remember_gone(self, operators: Iterable[str], what: str) -> None:
-        """Note what has become of operators."""
+        """Record why operators are gone."""
         for operator in itertools.islice(operators, GONE_REMEMBERED):
             # Callers may leave the overload's name out.
             self._gone[operator] = self._gone[operator.partition(".")[0]] = what
@@ -157,13 +158,13 @@ class LibraryCatalog:
             self._gone.popitem(last=False)
 
     def forget_gone(self, operators: Iterable[str]) -> None:
-        """Note that operators are there again."""
+        """Forget that operators were gone."""
         for operator in operators:
             self._gone.pop(operator, None)
             self._gone.pop(operator.partition(".")[0], None)
 
     def not_found(self, name: str, number: int = 0) -> LibraryNotFoundError:
-        """The error of a name, or a version of it, that is not there."""
+        """Return the error for an unknown name, or version of it."""
         kept = sorted(self._versions.get(name, ()), key=lambda version: version.version)
         if kept:
             versions = ", ".join(str(version.version) for version in kept)
@@ -204,7 +205,7 @@ class LibraryCatalog:
 
 
 def _current(versions: list[LibraryVersion]) -> LibraryVersion:
-    """The last one, unless that is on its way out and the one below has taken its place."""
+    """Return the last version, unless it is being removed and the one below has replaced it."""
     in_force = (VersionState.ACTIVE, VersionState.WAITING)
     return next((v for v in reversed(versions) if v.state in in_force), versions[-1])
 

@@ -14,7 +14,7 @@ HOST = "cpu"
 
 
 def takes_device(kind: SchemaType) -> bool:
-    """Whether an argument of that type names a device."""
+    """Return whether an argument of that type names a device."""
     return (kind.element if isinstance(kind, OptionalType) else kind) == DEVICE
 
 
@@ -25,11 +25,13 @@ class DeviceHolders:
     """
 
     def __init__(self, versions: Callable[[], Iterable[LibraryVersion]]) -> None:
-        """``versions`` has, of each library, the one that is active."""
+        """Look up devices in ``versions``, which has the active version of each library."""
         self._versions = versions
 
     def can_have(self, devices: Iterable[str]) -> Callable[[InterpreterSession], bool]:
-        """Whether an interpreter has backends for all of these devices; every one has the host's.
+        """Return a test for interpreters with backends for all of these devices.
+
+        All have the host's.
 
         A device without a number is any of its type.
         """
@@ -42,7 +44,7 @@ class DeviceHolders:
     def unable(
         self, version: LibraryVersion, devices: Collection[str]
     ) -> Collection[InterpreterSession]:
-        """Where the version is served, and one of the devices is not to be had.
+        """Return where the version is served without backends for all of the devices.
 
         Nowhere, if that is so of all: then one of them says best what is missing.
         """
@@ -56,7 +58,8 @@ class DeviceHolders:
     def find_targets(
         self, op: OperatorHandle, version: LibraryVersion, devices: Collection[str]
     ) -> list[InterpreterSession]:
-        """Where calls like one of these devices may go, whatever they say instead of its texts.
+        """Return where calls for one of these devices may go, whatever the texts among their
+        arguments.
 
         A text may name the device of the result: then none may, if interpreters differ in those
         that they have.
@@ -69,7 +72,7 @@ class DeviceHolders:
         return [session for session in serving if session not in unable]
 
     def names_of(self, session: InterpreterSession) -> list[str]:
-        """The interpreter's own devices, and the types of those that its libraries bring."""
+        """Return the interpreter's own devices, and the types of those that its libraries bring."""
         kinds = {
             kind
             for version in self._versions()
@@ -80,7 +83,7 @@ class DeviceHolders:
         return [*session.devices, *sorted(kinds - own)]
 
     def _with_libraries_for(self, kind: str) -> set[InterpreterSession]:
-        """Where libraries have brought a backend for that type."""
+        """Return where libraries have brought a backend for that type."""
         return {
             replica.session
             for version in self._versions()

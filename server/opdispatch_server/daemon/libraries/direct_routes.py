@@ -88,7 +88,7 @@ class DirectRoutes:
 
     @asynccontextmanager
     async def closed(self) -> AsyncIterator[None]:
-        """No direct call begins in here; afterwards there is a new epoch."""
+        """Keep direct calls from beginning in the block; afterwards there is a new epoch."""
         self._changes += 1
         try:
             # One that is busy has not listened for longer than ATTENTION, and so takes none.
@@ -108,11 +108,11 @@ class DirectRoutes:
             self.announce(session)
 
     def announce(self, session: InterpreterSession) -> None:
-        """Tell an interpreter which routes hold."""
+        """Send an interpreter the epoch of valid routes."""
         self._tell(session, 0 if self._changes else self._epoch)
 
     def end(self) -> None:
-        """The daemon stops: its own interpreters take no more direct calls. Others go on."""
+        """Stop direct calls of the daemon's own interpreters: the daemon stops. Others go on."""
         self._is_ended = True
         for session in self._sessions.all():
             if session.supervised:
@@ -130,7 +130,7 @@ class DirectRoutes:
 
 def _look_at(answer: asyncio.Future[pb.InterpreterMessage]) -> None:
     if not answer.cancelled():
-        answer.exception()  # whoever has died takes no calls
+        answer.exception()  # a dead interpreter takes no calls
 
 
 def _has_text(request: execution_pb2.CallRequest) -> bool:
@@ -139,6 +139,6 @@ def _has_text(request: execution_pb2.CallRequest) -> bool:
 
 def _holds_text(value: values_pb2.Value) -> bool:
     kind = value.WhichOneof("kind")
-    if kind == "list":  # a long one may: whoever calls directly does not look through it, either
+    if kind == "list":  # a long one may: a direct caller does not look through it, either
         return len(value.list.items) > _LONGEST or any(map(_holds_text, value.list.items))
     return kind in ("text", "device")

@@ -38,7 +38,7 @@ Following = list[asyncio.Task[bool]]
 
 
 def instruction_timeout(version: LibraryVersion) -> float:
-    """How long an instruction may take that goes through all registrations of a version."""
+    """Return the timeout of an instruction that goes through all registrations of a version."""
     return INSTRUCTION_TIMEOUT + _SECONDS_A_REGISTRATION * len(version.batch.registrations)
 
 
@@ -62,7 +62,7 @@ class Followers:
     def mirror_everywhere(
         self, version: LibraryVersion, above: Sequence[LibraryVersion] = ()
     ) -> Following:
-        """Tell every interpreter that does not hold a version of its publication."""
+        """Send a version's publication to every interpreter that does not hold it."""
         return [
             task
             for session in self._sessions.ready()
@@ -76,7 +76,7 @@ class Followers:
         version: LibraryVersion,
         above: Sequence[LibraryVersion] = (),
     ) -> Following:
-        """Tell one interpreter of a version's publication, below that of those ``above``."""
+        """Send a version's publication to one interpreter, below that of those ``above``."""
         mirror = pb.Mirror(
             load_id=version.load_id,
             name=version.name,
@@ -86,7 +86,7 @@ class Followers:
         return self.post(session, message, more=version.mirrored_batch, timeout=timeout)
 
     def retire_everywhere(self, version: LibraryVersion, *, keep: bool) -> Following:
-        """Have every interpreter undo a version; those that hold it keep the code, if ``keep``."""
+        """Undo a version in every interpreter; those that hold it keep the code, if ``keep``."""
         return [
             task
             for session in self._sessions.all()
@@ -98,13 +98,15 @@ class Followers:
     def retire(
         self, session: InterpreterSession, version: LibraryVersion, *, keep: bool
     ) -> Following:
-        """Have one interpreter undo a version."""
+        """Undo a version in one interpreter."""
         retire = pb.Retire(load_id=version.load_id, keep=keep)
         message = pb.DaemonMessage(retire=retire)
         return self.post(session, message, timeout=instruction_timeout(version))
 
     def ask_for_reports(self) -> dict[InterpreterSession, asyncio.Future[pb.InterpreterMessage]]:
-        """Have every interpreter say what is registered there, after what it was told so far."""
+        """Request reports of the registrations in every interpreter, after all earlier
+        instructions.
+        """
         return {
             session: session.post(pb.DaemonMessage(report_registry=pb.ReportRegistry()))
             for session in self._sessions.ready()
@@ -120,7 +122,7 @@ class Followers:
         more: bytes = b"",
         timeout: float = INSTRUCTION_TIMEOUT,
     ) -> Following:
-        """Give any instruction; ``then`` is called when it has been carried out.
+        """Post any instruction; ``then`` is called when it has been carried out.
 
         ``more`` is as in ``InterpreterSession.post``.
         """

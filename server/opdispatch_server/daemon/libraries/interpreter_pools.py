@@ -29,11 +29,11 @@ NAME_PART_LENGTH = 40
 class InterpreterPools:
     """Every pool that a version holds open, by key. Belongs to the event loop.
 
-    ``on_ended`` is told the name of an interpreter that has ended for good, which is free after
-    that.
+    ``on_ended`` is called with the name of an interpreter that has ended for good, which is free
+    after that.
 
     Invariants: a pool in ``_pools`` has users; ``_by_name`` has every name that the supervisor
-    keeps running for a pool, until its process has ended and ``on_ended`` has been told.
+    keeps running for a pool, until its process has ended and ``on_ended`` has been called.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class InterpreterPools:
     async def opened(
         self, library: str, source: LibrarySource, report: Report
     ) -> AsyncIterator[tuple[InterpreterPool, LibrarySource]]:
-        """Within it, there is a pool for a version of a library, whose home is not shared.
+        """Hold a pool in the block for a version of a library whose home is not shared.
 
         Makes the environment that it asks for, and starts no interpreter yet. The source comes
         with the digest of a module that could only be looked for in that environment. A version
@@ -76,13 +76,13 @@ class InterpreterPools:
             self._close(pool)
 
     def hold(self, version: LibraryVersion, pool: InterpreterPool | None) -> None:
-        """Note that a version needs the pool, until ``let_go``."""
+        """Hold the pool for a version, until ``let_go``."""
         version.pool = pool
         if pool is not None:
             pool.users += 1
 
     def let_go(self, version: LibraryVersion) -> None:
-        """Of a version that is gone for good: it needs its pool no more. Idempotent."""
+        """Release the pool of a version that is gone for good. Idempotent."""
         pool, version.pool = version.pool, None
         if pool is not None:
             self._close(pool)
@@ -96,10 +96,10 @@ class InterpreterPools:
         if version.source.home.is_shared:
             return
         if version.pool is None:  # the daemon has it from a time before its own start
-            async with self.opened(version.name, version.source, _nobody) as (pool, _):
+            async with self.opened(version.name, version.source, _ignore_step) as (pool, _):
                 self.hold(version, pool)
         if version.pool is not None:
-            await self.provide(version.pool, version.interpreters_wanted, _nobody)
+            await self.provide(version.pool, version.interpreters_wanted, _ignore_step)
 
     async def provide(self, pool: InterpreterPool, count: int, report: Report) -> None:
         """See to it that the pool has ``count`` interpreters ready. Raises LibraryLoadError."""
@@ -150,11 +150,11 @@ class InterpreterPools:
         self._dismiss(pool, idle[len(idle) - min(surplus, len(idle)) :])
 
     def ready(self, pool: InterpreterPool | None) -> list[InterpreterSession]:
-        """The interpreters that can take a library of that pool, in order of name."""
+        """Return the interpreters that can take a library of that pool, in order of name."""
         return [session for session in self._sessions.ready() if session.pool is pool]
 
     def explain_want(self, pool: InterpreterPool | None) -> tuple[str, str]:
-        """Why the pool will have no interpreter, and what helps; "" if it has one, or will."""
+        """Return why the pool will have no interpreter, and a remedy; "" if it has one, or will."""
         if any(session.pool is pool and session.alive for session in self._sessions.all()):
             return "", ""
         quarantined = self._supervisor.quarantined()
@@ -195,7 +195,7 @@ class InterpreterPools:
             )
 
     def find(self, interpreter: str) -> InterpreterPool | None:
-        """The pool that an interpreter of the daemon's belongs to, by its name."""
+        """Return the pool that an interpreter of the daemon's belongs to, by its name."""
         return self._by_name.get(interpreter)
 
     def names_for_all(self) -> list[str]:
@@ -206,12 +206,12 @@ class InterpreterPools:
         return ours + joined
 
     def python_of(self, interpreter: str) -> Path | None:
-        """The Python that the interpreter of that name runs; None: the daemon's own."""
+        """Return the Python that the interpreter of that name runs; None means the daemon's own."""
         pool = self.find(interpreter)
         return pool.python if pool else None
 
     def ends_with(self, pools: list[InterpreterPool]) -> list[InterpreterSession]:
-        """The interpreters that end when each of ``pools`` is closed as often as it is there."""
+        """Return the interpreters that end when each of ``pools`` is closed once per occurrence."""
         return [
             session
             for session in self._sessions.all()
@@ -273,8 +273,8 @@ async def _nothing(name: str) -> None:
     pass
 
 
-def _nobody(line: str) -> None:
-    """Is told the steps of what is not awaited."""
+def _ignore_step(line: str) -> None:
+    """No-op callback for steps of an environment that is not awaited."""
 
 
 def _name_part(library: str) -> str:

@@ -36,7 +36,7 @@ async def restore_in_order(versions: Sequence[LibraryVersion], recover: Recover)
 
 
 def find_related(version: LibraryVersion, earlier: Iterable[LibraryVersion]) -> list[int]:
-    """The places of those ``earlier`` ones that have overloads or kernels beside ``version``'s."""
+    """Return the places of the ``earlier`` ones with overloads or kernels next to ``version``'s."""
     return [place for place, other in enumerate(earlier) if version.shares_names_with(other)]
 
 

@@ -33,7 +33,7 @@ class LibraryJournal:
         self._next_position = 1
 
     def restore_catalog(self) -> list[LibraryVersion]:
-        """Have the catalog hold what was acknowledged last; nothing of it is loaded yet.
+        """Restore the catalog to the last acknowledged state; nothing of it is loaded yet.
 
         Returns what is to be active, in the order of publication. Blocks. Raises as Journal.open.
         """
@@ -44,7 +44,7 @@ class LibraryJournal:
     def loading(
         self, version: LibraryVersion, replaced: LibraryVersion | None
     ) -> AbstractAsyncContextManager[None]:
-        """A version becomes active in the place of another, which is kept."""
+        """Record that a version becomes active in place of another, which is kept."""
         version.loaded_at = datetime.now(UTC)
         left = [each for each in self._catalog.versions_of(version.name) if each is not version]
         return self._changing("load", version, [*left, version][-KEPT_VERSIONS:])
@@ -52,15 +52,17 @@ class LibraryJournal:
     def unloading(
         self, gone: LibraryVersion, left: Sequence[LibraryVersion], *, publishes: bool
     ) -> AbstractAsyncContextManager[None]:
-        """Versions go; of those that are ``left``, the last one is active, and becomes so if the
-        change ``publishes`` it.
+        """Record that versions go.
+
+        Of those that are ``left``, the last one is active, and becomes so if the change
+        ``publishes`` it.
         """
         return self._changing("unload", gone, left, publishes=publishes)
 
     def rolling_back(
         self, version: LibraryVersion, replaced: LibraryVersion
     ) -> AbstractAsyncContextManager[None]:
-        """A kept version becomes active in the place of another."""
+        """Record that a kept version becomes active in place of another."""
         return self._changing("roll back to", version, [replaced, version])
 
     async def record_wanted(self, version: LibraryVersion, interpreters: int) -> None:
@@ -148,7 +150,7 @@ def _record_version(version: LibraryVersion) -> VersionRecord:
 
 
 def _version_from_record(name: str, record: VersionRecord, load_id: int) -> LibraryVersion:
-    """The version of a record, not loaded anywhere yet."""
+    """Return the version of a record, not loaded anywhere yet."""
     source = record.source
     if source.is_module and not source.home.has_environment:
         sha256 = digest_module(source.label)

@@ -29,5 +29,5 @@ class KernelRoute:
 
     @classmethod
     def kernel(cls, place: int, documentation: str) -> KernelFunction:
-        """A kernel that stands for the one at ``place`` in a library's batch."""
+        """Return a kernel that stands for the one at ``place`` in a library's batch."""
         return KernelFunction.from_boxed(cls(place, documentation))

@@ -48,34 +48,35 @@ class LoadRace:
         self.opened.set()
 
     def enter(self) -> None:
-        """One member more."""
+        """Add a member."""
         self._members += 1
 
     def leave(self) -> None:
-        """One member less; without any, it has ended."""
+        """Remove a member; without any, the race has ended."""
         self._members -= 1
         if not self._members:
             self.ended.set()
         self._changes.note()
 
     def begin_import(self) -> None:
-        """One member is going to import the library."""
+        """Add a member that is going to import the library."""
         self._importers += 1
 
     def note_import(self, session: InterpreterSession) -> None:
-        """It does so now, in that interpreter."""
+        """Record that the import runs in that interpreter."""
         self._imports[session] = time.monotonic()
 
     def end_import(self, session: InterpreterSession | None = None) -> None:
-        """It has done so, or has failed."""
+        """Record that the import has ended, or has failed."""
         self._importers -= 1
         if session is not None:
             self._imports.pop(session, None)
         self._changes.note()
 
     async def wait_for_decision(self) -> bool:
-        """Wait until the version is published, or nobody imports it any more; whether it is
-        published.
+        """Wait until the version is published, or no member imports it any more.
+
+        Whether it is published.
         """
         while not self.version.is_active and self._importers:
             await self._changes.wait()
@@ -99,7 +100,7 @@ class LoadWait:
         self.importing: InterpreterSession | None = None
 
     def set(self, describe: Callable[[], str]) -> None:
-        """From now on it waits for something else."""
+        """Set what it waits for."""
         self._describe = describe
 
     def __str__(self) -> str:

@@ -37,7 +37,7 @@ class LoadOrder:
     before, as far as there are any that can."""
     loaded_by: str = ""
     report: Report = lambda line: None
-    """Is told of steps that take long."""
+    """Called with steps that take long."""
     patience: float | None = None
     """Seconds that the caller waits for the outcome; None: for ever."""
 
@@ -92,8 +92,8 @@ class LibraryLoading:
 
         Raises what the import raised, the RegistrationError of a registration that does not fit,
         LibraryLoadError, InterpreterNotFoundError, RefusedError, InterpreterDiedError,
-        DeadlineExceededError if the import takes too long, and WaitTimeoutError if somebody
-        else's does.
+        DeadlineExceededError if the import takes too long, and WaitTimeoutError if that of another
+        load does.
         """
         before = self._last_race.get(order.name)
         race = self._enter_race(order)
@@ -111,7 +111,7 @@ class LibraryLoading:
             race.leave()
 
     def _enter_race(self, order: LoadOrder) -> LoadRace:
-        """The race that the load belongs to: other content that came before comes first."""
+        """Return the race that the load belongs to: other content that came before comes first."""
         race = self._last_race.get(order.name)
         if (
             race is None
@@ -129,7 +129,7 @@ class LibraryLoading:
         try:
             async with self._catalog.line(race.name):
                 if race.ended.is_set():
-                    return  # everybody has given up, and nobody holds its pool open any more
+                    return  # every member has given up, and its pool is not held open any more
                 self._open(race)
                 await race.ended.wait()
                 # No interpreter could import it.
@@ -140,7 +140,7 @@ class LibraryLoading:
                 del self._last_race[race.name]
 
     def _open(self, race: LoadRace) -> None:
-        """It is the race's turn: for the newest version, if that has its content, or a new one."""
+        """Open the race for the newest version, if that has its content, or for a new one."""
         newest = self._catalog.newest_of(race.name)
         if newest is None or newest.source != race.source or not race.source.sha256:
             race.open(self._new_version(race, newest), newest)
@@ -179,7 +179,7 @@ class LibraryLoading:
             if race.version.is_active and self._publication.stays_in(race.version, session):
                 return _already(race.version, session)
         else:
-            wait.set(lambda: f"{race.version} from {race.describe_imports() or 'nobody'}")
+            wait.set(lambda: f"{race.version} from {race.describe_imports() or 'no interpreter'}")
             if await race.wait_for_decision():
                 return LoadOutcome(race.version, already_loaded=True)
         return await self._import(race, order, wait)
@@ -277,7 +277,7 @@ class LibraryLoading:
             race.leave()
 
     def _say_how_to_replace(self, error: DuplicateDefinitionError, name: str) -> None:
-        """Give the error of a load under ``name`` a hint at the library that is in its way."""
+        """Add to the error of a load under ``name`` a hint at the library that is in its way."""
         facts = error.facts
         other = self._catalog.definer_of(
             operator=facts.get("operator", ""), namespace=facts.get("namespace", "")

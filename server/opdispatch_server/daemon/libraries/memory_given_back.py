@@ -46,7 +46,7 @@ class MemoryMeter:
         return cls(await _measure(ending), await _measure(kept))
 
     async def finish(self, *, busy: bool) -> MemoryGivenBack:
-        """Measure again; ``busy`` interpreters have not let go of the library yet."""
+        """Measure again; ``busy`` interpreters have not released the library yet."""
         if self._ending:
             return MemoryGivenBack(
                 sum(self._ending.values()), registry_pb2.MEMORY_MEASURE_ENDED_INTERPRETERS

@@ -38,11 +38,14 @@ class OperatorRegistry:
         self._owners: dict[Registration, LibraryVersion] = {}
 
     def begin_epoch(self) -> None:
-        """The versions' states have followed a publication. See Note [Two epochs]."""
+        """Begin an epoch: the versions' states have followed a publication.
+
+        See Note [Two epochs].
+        """
         self.epoch += 1
 
     def own(self, version: LibraryVersion) -> None:
-        """Note whose the registrations of ``version`` are: before they are published."""
+        """Record the owner of the registrations of ``version``, before they are published."""
         for registration in version.registrations:
             self._owners[registration] = version
 
@@ -55,11 +58,11 @@ class OperatorRegistry:
             handles.pop()
 
     def find_owner(self, registration: Registration | None) -> LibraryVersion | None:
-        """The version that made a registration; None for one that every dispatcher has."""
+        """Return the version that made a registration; None for one that every dispatcher has."""
         return self._owners.get(registration) if registration is not None else None
 
     def find_kernel(self, registration: Registration) -> tuple[LibraryVersion, int] | None:
-        """The version that has the kernel of a registration, and its place in the batch.
+        """Return the version that has the kernel of a registration, and its place in the batch.
 
         None for a kernel that every process has, such as the fallback of autograd.
         """

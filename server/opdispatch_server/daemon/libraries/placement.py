@@ -60,7 +60,7 @@ class Placement:
         self.on_freed: Callable[[], None] = lambda: None
 
     def is_draining(self, session: InterpreterSession) -> bool:
-        """Whether the interpreter is given nothing new."""
+        """Return whether the interpreter is being drained."""
         return session.name in self._draining
 
     def names_for_all(self) -> list[str]:
@@ -68,37 +68,39 @@ class Placement:
         return [name for name in self._pools.names_for_all() if name not in self._draining]
 
     def start_draining(self, session: InterpreterSession) -> None:
-        """From now on the interpreter is given nothing new."""
+        """Start draining: the interpreter gets nothing new from now on."""
         self._draining.add(session.name)
         self.note_change()
 
     def end_draining(self, name: str) -> bool:
-        """The interpreter may be given something again; whether it could not."""
+        """End draining; return whether the interpreter was being drained."""
         was_draining = name in self._draining
         self._draining.discard(name)
         self.note_change()
         return was_draining
 
     def forget(self, session: InterpreterSession) -> None:
-        """Note that an interpreter has left; another one of its name may be started."""
+        """Forget an interpreter that has left; another one of its name may be started."""
         if not session.supervised:  # the next one of its name is another
             self._draining.discard(session.name)
         self.note_change()
 
     def restore_draining(self, names: Iterable[str]) -> None:
-        """Note which interpreters were being drained before the daemon was started again."""
+        """Restore the interpreters that were being drained before the daemon was restarted."""
         self._draining.update(names)
 
     def belongs(self, version: LibraryVersion, session: InterpreterSession) -> bool:
-        """Whether a version may stay in an interpreter: that is not being drained, and is not for
-        libraries that do harm where this one does none, or the reverse.
+        """Return whether a version may stay in an interpreter.
+
+        One that is not being drained, and is for harmful libraries if and only if the version is
+        harmful.
         """
         if self.is_draining(session):
             return False
         return self._may_hold(session, version.name, version.device, version.pool)
 
     def is_apart(self, version: LibraryVersion) -> bool:
-        """Whether a version is kept from others, since it has brought interpreters down."""
+        """Return whether a version is kept apart, since it has brought interpreters down."""
         return version.name in self._separation.apart
 
     async def claim(self, place: Place, library: str) -> InterpreterSession:
@@ -115,7 +117,7 @@ class Placement:
     async def claim_spare(
         self, version: LibraryVersion, patience: float
     ) -> InterpreterSession | None:
-        """Like ``claim``, for one more replica of ``version``; None if nobody can have it.
+        """Like ``claim``, for one more replica of ``version``; None if no interpreter can have it.
 
         Busy ones are waited for, but no longer than ``patience`` seconds.
         """
@@ -138,7 +140,7 @@ class Placement:
         return None
 
     def find_spare(self, version: LibraryVersion) -> list[InterpreterSession]:
-        """The interpreters that could become replicas of ``version``, busy or not."""
+        """Return the interpreters that could become replicas of ``version``, busy or not."""
         return [
             session
             for session in self._usable(version.device, version.pool)
@@ -153,7 +155,7 @@ class Placement:
         self.on_freed()
 
     def note_change(self) -> None:
-        """Have everybody who waits look again: interpreters have come, gone, or are free."""
+        """Wake all waiters to look again: interpreters have come, gone, or are free."""
         self._changes.note()
 
     async def wait_for_change(self) -> None:
@@ -165,7 +167,7 @@ class Placement:
         return self._pools.is_coming(name)
 
     def get(self, name: str) -> InterpreterSession:
-        """The interpreter of that name, if libraries may go there. Raises as ``claim``."""
+        """Return the interpreter of that name, if libraries may go there. Raises as ``claim``."""
         session = self._sessions.get_ready(name)
         if self.is_draining(session):
             raise RefusedError(
@@ -197,7 +199,7 @@ class Placement:
         )
 
     def absence_of(self, device: str) -> DeviceError:
-        """The error of a device that no interpreter has: it says what they have."""
+        """Return the error for a device that no interpreter has: it lists theirs."""
         return DeviceError(
             f"no interpreter has the device {device[:60]!r}; "
             f"connected: {self._describe(self._sessions.ready())}",
@@ -226,10 +228,10 @@ class Placement:
         device: str,
         pool: InterpreterPool | None,
     ) -> bool:
-        """Whether a library may be with the others that an interpreter is for.
+        """Return whether a library may be with the others that an interpreter is for.
 
-        One that needs a device goes where that is, and one with interpreters of its own hurts
-        nobody.
+        One that needs a device goes where that is, and one with interpreters of its own hurts no
+        other library.
         """
         if device or pool is not None:
             return True

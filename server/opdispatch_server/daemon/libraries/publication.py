@@ -121,7 +121,7 @@ class LibraryPublication:
                     old = replaced.handles if replaced else ()
                     await asyncio.to_thread(self._operators.check, version.registrations, old)
                     if not still_wanted():
-                        raise DeadlineExceededError(f"nobody waits for {version} any more")
+                        raise DeadlineExceededError(f"no caller waits for {version} any more")
                     await recorded.enter_async_context(recording())
                 except Exception:
                     await self.staging.abandon(version, session, *others)
@@ -180,7 +180,7 @@ class LibraryPublication:
         async with self._order, AsyncExitStack() as recorded:
             if version.find_replica(session) is None:
                 raise LibraryNotFoundError(
-                    f"interpreter {session.name} has just let go of {version}"
+                    f"interpreter {session.name} has just released {version}"
                 )
             with self._collections.spared():
                 await asyncio.to_thread(
@@ -212,11 +212,12 @@ class LibraryPublication:
     async def welcome(
         self, session: InterpreterSession, versions: Callable[[], Iterable[LibraryVersion]]
     ) -> None:
-        """Tell a new interpreter of what is active, in the order of publication; it is ready
-        as soon as it has been told.
+        """Send a new interpreter all active publications, in their order.
 
-        ``versions`` is asked once nothing is published any more until then: nobody else tells
-        the interpreter of what is published before it is ready.
+        It is ready as soon as they are sent.
+
+        ``versions`` is called once nothing more is published until then: no other code sends
+        the interpreter publications before it is ready.
         """
         async with self._order:
             mirrors = [
@@ -238,7 +239,7 @@ class LibraryPublication:
             await finish(self._followers.retire(replica.session, version, keep=False))
 
     async def retire(self, version: LibraryVersion, *, keep: bool) -> None:
-        """Have every interpreter undo a version; its own keep the code, if ``keep``.
+        """Undo a version in every interpreter; its own keep the code, if ``keep``.
 
         Unless it has been brought back before its turn comes. In the middle of that it is not
         active yet, but its interpreters may have been told already: hence the lock.
@@ -304,7 +305,7 @@ class LibraryPublication:
         others: Sequence[InterpreterSession],
         instruction: pb.DaemonMessage,
     ) -> list[InterpreterSession]:
-        """Have interpreters publish what they have staged; return those that did, and live."""
+        """Publish in interpreters what they have staged; return those that did, and live."""
         timeout = instruction_timeout(version)
         outcomes = await asyncio.gather(
             *(each.instruct(_copy_of(instruction), timeout=timeout) for each in others),
@@ -316,7 +317,7 @@ class LibraryPublication:
         return [each for each in others if each.alive]
 
     def reclaim(self, replica: Replica) -> None:
-        """Let a replica that is leaving stay: it still has the code."""
+        """Keep a replica that is leaving: it still has the code."""
         if replica.state is ReplicaState.LEAVING:
             self._serve(replica)
 
@@ -405,7 +406,7 @@ class LibraryPublication:
 
 
 def _copy_of(message: pb.DaemonMessage) -> pb.DaemonMessage:
-    """Each gets a number of its own."""
+    """Return a copy: each gets a number of its own."""
     copy = pb.DaemonMessage()
     copy.CopyFrom(message)
     return copy

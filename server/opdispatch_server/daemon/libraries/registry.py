@@ -146,17 +146,17 @@ class LibraryRegistry:
         return await self._publication.find_disagreements(self.catalog.all_versions)
 
     def blame_changed(self) -> None:
-        """Other libraries than before do harm: they move."""
+        """Move libraries after a change of blame."""
         if not self._stopped:
             self._replicas.blame_changed()
 
     def fitness_changed(self) -> None:
-        """Interpreters can serve calls that could not, or the reverse."""
+        """Update replicas after interpreters have become able to serve calls, or unable."""
         if not self._stopped:
             self._replicas.fitness_changed()
 
     def interpreter_quarantined(self) -> None:
-        """Have everybody look again who waits for an interpreter."""
+        """Wake all waiters for an interpreter to look again."""
         self.placement.note_change()
         self._start(self.settling.announce())
 
@@ -182,7 +182,7 @@ class LibraryRegistry:
     # -- changes --------------------------------------------------------------------------------
 
     async def load(self, order: LoadOrder, report: Report = lambda line: None) -> LoadOutcome:
-        """Load a library; ``report`` is told of every step before that which may take long.
+        """Load a library; ``report`` is called with every earlier step that may take long.
 
         Raises as LibraryLoading.load does.
         """
@@ -273,7 +273,7 @@ class LibraryRegistry:
         return before, top
 
     async def scale(self, name: str, interpreters: int) -> LibraryVersion:
-        """Have that many interpreters hold the active version of a library.
+        """Set the number of interpreters that hold the active version of a library.
 
         Raises LibraryNotFoundError, WireError, or why an interpreter could not be given it.
         """
@@ -300,7 +300,7 @@ class LibraryRegistry:
         """
         async with self._drains:
             session = self._sessions.get_ready(interpreter)
-            if not session.dismissed:  # nobody would strike out the note of one that is ending
+            if not session.dismissed:  # the note of one that is ending would never be removed
                 if session.supervised:  # another's name means nothing once it is gone
                     await self._journal.record_drained(interpreter, drained=True)
                 self.placement.start_draining(session)
@@ -334,7 +334,7 @@ class LibraryRegistry:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _start_measuring(self, gone: list[LibraryVersion], *, staying: bool) -> MemoryMeter:
-        """Before versions go."""
+        """Start measuring memory before versions go."""
         ending = self._pools.ends_with([v.pool for v in gone if v.pool is not None])
         holders = {replica.session for version in gone for replica in version.replicas}
         return await MemoryMeter.start(ending, holders - set(ending) if staying else ())
@@ -342,14 +342,14 @@ class LibraryRegistry:
     # -- parts of changes -----------------------------------------------------------------------
 
     async def _wait_for_interpreters(self) -> None:
-        """Until the first one of everybody's is ready, or it is known why none will be."""
+        """Wait until the first shared interpreter is ready, or it is known why none will be."""
         await self._sessions.wait_until(
             lambda: bool(self._pools.ready(None) or self._pools.explain_want(None)[0]),
             self._interpreter_wait,
         )
 
     def _supersede(self, replaced: LibraryVersion, too_old: list[LibraryVersion]) -> None:
-        """Let a version rest below the active one, and those go that are not kept any more."""
+        """Keep a version below the active one, and retire those that are not kept any more."""
         self._blame.forget(replaced.name, replaced.operators)
         for version in too_old:
             version.state = VersionState.GONE
@@ -358,7 +358,7 @@ class LibraryRegistry:
         self._start(self._retire_when_idle(replaced, keep=keep))
 
     async def _release(self, versions: list[LibraryVersion]) -> None:
-        """Let unloaded versions go: now, or when their calls have finished.
+        """Release unloaded versions: now, or when their calls have finished.
 
         All together: kernels of an older version may call operators of the newer one.
         """
@@ -399,7 +399,10 @@ class LibraryRegistry:
             await self.settling.announce()
 
     async def _interpreter_ended(self, name: str) -> None:
-        """Of a pool, for good: the next one of its name is another, and is not drained."""
+        """Record that an interpreter of a pool has ended for good.
+
+        The next of its name is not drained.
+        """
         if self._stopped:
             return  # for now: the next daemon starts it again
         async with self._drains:
@@ -441,7 +444,7 @@ class LibraryRegistry:
         self._background.add(task)
         task.add_done_callback(self._finished)
         if self._stopped:
-            task.cancel()  # what is cut off frees an interpreter, which somebody else waited for
+            task.cancel()  # when cut off, it frees an interpreter that others may wait for
         return task
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
@@ -449,7 +452,7 @@ class LibraryRegistry:
         self._leaving.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        if not isinstance(error, OpdispatchError):  # the caller is told those
+        if not isinstance(error, OpdispatchError):  # the caller gets those
             LOG.error(
                 "a library was not tidied up", exc_info=error, extra=fields(Event.INTERNAL_ERROR)
             )

@@ -54,7 +54,7 @@ class Replica(CountedCalls):
         return time.monotonic() < self._distrusted_until
 
     def note_failure(self) -> None:
-        """A call has not come back."""
+        """Distrust the replica for a while: a call has not come back."""
         self._distrusted_until = time.monotonic() + DISTRUST_SECONDS
 
     def begin_call(self) -> None:

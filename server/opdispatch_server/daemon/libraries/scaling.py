@@ -309,7 +309,7 @@ class LibraryReplicas:
             raise
 
     def _published_after(self, version: LibraryVersion) -> list[LibraryVersion]:
-        """The active versions whose kernels are above its own, in their order."""
+        """Return the active versions whose kernels are above its own, in their order."""
         newest = sorted(self._catalog.newest(), key=lambda version: version.position)
         return [
             each
@@ -336,7 +336,7 @@ class LibraryReplicas:
     async def fill_locked(
         self, version: LibraryVersion, patience: float = BUSY_PATIENCE
     ) -> OpdispatchError | None:
-        """Have more interpreters hold an active version, as far as there are any.
+        """Add interpreters to an active version, as far as there are any.
 
         Those that import something else are waited for, up to ``patience`` seconds. One that
         fails does not stop the others; the first error is returned.
@@ -391,7 +391,7 @@ class LibraryReplicas:
         loop.call_later(pause, self.look_after_all)
 
     def blame_changed(self) -> None:
-        """Other libraries than before do harm, or other interpreters are for those."""
+        """Update replicas after other libraries do harm, or other interpreters are for those."""
         for version in self._catalog.all_versions():
             for replica in version.replicas:
                 replica.is_barred = self._placement.is_apart(
@@ -401,7 +401,7 @@ class LibraryReplicas:
         self.fitness_changed()
 
     def fitness_changed(self) -> None:
-        """Interpreters can serve calls that could not, or the reverse."""
+        """Update replicas after interpreters have become able to serve calls, or unable."""
         self._placement.note_change()
         self.look_after_all()
         self._start(self._joined())
@@ -423,7 +423,7 @@ class LibraryReplicas:
                     self.let_go(version, replica)
 
     def let_go(self, version: LibraryVersion, replica: Replica) -> None:
-        """Give a replica no more calls; its code goes when it has finished those it has."""
+        """Send a replica no more calls; its code goes when it has finished those it has."""
         if replica.state is not ReplicaState.LEAVING:
             replica.state = ReplicaState.LEAVING
             self._publication.routes.renew()

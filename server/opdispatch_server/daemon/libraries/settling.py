@@ -30,7 +30,7 @@ class LibrarySettling:
         self._changed = asyncio.Condition()
 
     def explain_want(self, version: LibraryVersion) -> tuple[str, str]:
-        """Why no interpreter can come that could take the version, and what helps; else "".
+        """Return why no interpreter for the version can come, and a remedy; else "".
 
         One that is being started, or is busy, can come.
         """
@@ -41,9 +41,9 @@ class LibrarySettling:
     async def wait(self, affects: Callable[[LibraryVersion], bool]) -> None:
         """Wait while a library that ``affects`` is true of has no live interpreter.
 
-        Not for one that has failed, or that no interpreter can come for. Whoever looks again
-        right after that sees no change half made: one that looks in the middle of a change finds
-        what cannot be called, though there is nothing to wait for.
+        Not for one that has failed, or that no interpreter can come for. A caller that looks again
+        right after that sees no change half made: in the middle of a change it would find
+        operators that cannot be called, though there is nothing to wait for.
         """
         async with self._changed:
             await self._changed.wait_for(
@@ -53,7 +53,7 @@ class LibrarySettling:
             pass
 
     async def announce(self) -> None:
-        """Have everybody who waits look again."""
+        """Wake all waiters to look again."""
         async with self._changed:
             self._changed.notify_all()
 

@@ -116,7 +116,7 @@ class LibraryStaging:
         timeout: float,
         needs_all: bool,
     ) -> dict[InterpreterSession, pb.RegistrationBatch]:
-        """Have others import what ``session`` has staged; if one fails, none has it staged then.
+        """Import in others what ``session`` has staged; if one fails, none has it staged then.
 
         Raises as ``stage``, for the first that fails. One whose interpreter dies of something else
         does not count, unless this ``needs_all``.
@@ -149,7 +149,7 @@ class LibraryStaging:
         await finish(aborts)
 
     async def _provide_files(self, version: LibraryVersion, session: InterpreterSession) -> str:
-        """Have the files of an upload where an interpreter can import them.
+        """Provide the files of an upload where an interpreter can import them.
 
         Returns the folder; "" if the interpreter has one of its own.
         """

@@ -62,7 +62,7 @@ class LibraryVersion(CountedCalls):
         self.pool: InterpreterPool | None = None
         self.batch = interpreter_pb2.RegistrationBatch()
         # The bytes of a DaemonMessage with a Mirror that has but the batch: every interpreter
-        # that does not hold the version is told the same.
+        # that does not hold the version is sent the same.
         self.mirrored_batch = b""
         self.registrations: list[Registration] = []
         # The operators that it defines or implements, sorted.
@@ -91,14 +91,14 @@ class LibraryVersion(CountedCalls):
         return f"{self.name} v{self.version}"
 
     def start_over(self, load_id: int) -> None:
-        """No interpreter that lives holds it: it will be loaded anew, under that id."""
+        """Start over without interpreters: it will be loaded anew, under that id."""
         self.load_id = load_id
         self.replicas = []
 
     def take_batch(
         self, batch: interpreter_pb2.RegistrationBatch, registrations: list[Registration]
     ) -> None:
-        """Note what its import has registered."""
+        """Take the registrations of its import."""
         self.let_go()
         self.batch = batch
         mirror = interpreter_pb2.Mirror(batch=batch)
@@ -116,18 +116,21 @@ class LibraryVersion(CountedCalls):
             self.registrations.pop()
 
     def expect(self, operators: Sequence[str], *, has_fallbacks: bool) -> None:
-        """Note what it registers, or did the last time."""
+        """Set the operators that it registers, or did the last time."""
         self.operators = operators
         self._operators = frozenset(operators)
         self._names = frozenset(operator.partition(".")[0] for operator in operators)
         self.has_fallbacks = has_fallbacks
 
     def has_operator(self, name: str) -> bool:
-        """Whether it defines or implements the operator."""
+        """Return whether it defines or implements the operator."""
         return name in self._operators
 
     def shares_names_with(self, other: LibraryVersion) -> bool:
-        """Whether their order counts, of kernels for one slot or overloads of one name."""
+        """Return whether the order of both counts.
+
+        Kernels for one slot, or overloads of one name.
+        """
         return not self._names.isdisjoint(other._names) or (
             self.has_fallbacks and other.has_fallbacks
         )
@@ -138,23 +141,26 @@ class LibraryVersion(CountedCalls):
         return self.replicas[0].session if self.replicas else None
 
     def find_replica(self, session: InterpreterSession) -> Replica | None:
-        """The replica in that interpreter."""
+        """Return the replica in that interpreter."""
         return next((r for r in self.replicas if r.session is session), None)
 
     def add_replica(self, session: InterpreterSession, state: ReplicaState) -> Replica:
-        """Note that an interpreter holds the version; the first one becomes the primary."""
+        """Add an interpreter that holds the version; the first one becomes the primary."""
         replica = Replica(session, state)
         self.replicas.append(replica)
         return replica
 
     def remove_replica(self, session: InterpreterSession) -> bool:
-        """Note that an interpreter does not hold the version any more; whether it did."""
+        """Remove an interpreter that does not hold the version any more; return whether it did."""
         before = len(self.replicas)
         self.replicas = [r for r in self.replicas if r.session is not session]
         return len(self.replicas) < before
 
     def count_wanted_or_held(self) -> int:
-        """Interpreters that hold the version because a caller named them count as wanted."""
+        """Return the wanted replicas, or the held ones if more.
+
+        Interpreters named by a caller count as wanted.
+        """
         staying = [r for r in self.replicas if r.state is not ReplicaState.LEAVING]
         return max(self.interpreters_wanted, len(staying))
 
@@ -174,7 +180,7 @@ class LibraryVersion(CountedCalls):
         return self.is_active and any(replica.is_serving for replica in self.replicas)
 
     def become_active(self) -> None:
-        """Note that its registrations have been published."""
+        """Become active: its registrations have been published."""
         self.state = VersionState.ACTIVE
         self.error = ""
         self.failed_attempts = self.times_given_up = 0
@@ -187,7 +193,7 @@ class LibraryVersion(CountedCalls):
         await asyncio.gather(*direct)
 
     def to_proto(self) -> registry_pb2.Library:
-        """The version as clients see it."""
+        """Return the version as clients see it."""
         message = registry_pb2.Library(
             name=self.name,
             version=self.version,

@@ -171,7 +171,7 @@ class Supervisor:
     been ready for a while. One that has never been ready, and dies so often in a row, is
     quarantined: it is not started again until ``revive``; so is one, at once, whose device has
     never been there. With ``quarantine_after``, that many early deaths in a row count, also of one
-    that has been ready; 0: none ever is quarantined. ``on_ended`` is told the name and the
+    that has been ready; 0: none ever is quarantined. ``on_ended`` is called with the name and the
     process id of one that has ended, and how; ``on_quarantined`` runs when one is not started
     again.
     """
@@ -256,7 +256,7 @@ class Supervisor:
             worker.signal(signal.SIGKILL)
 
     def pid_of(self, name: str) -> int | None:
-        """The process id of that name; None if there is none now."""
+        """Return the process id of that name; None if there is none now."""
         worker = self._running.get(name)
         return worker.pid if worker else None
 
@@ -265,7 +265,7 @@ class Supervisor:
         return self._records.get(name)
 
     def quarantined(self) -> list[str]:
-        """The names that are not started again, sorted."""
+        """Return the names that are not started again, sorted."""
         return sorted(name for name, record in self._records.items() if record.quarantine)
 
     async def wait_quarantined(self, name: str) -> str:
@@ -275,8 +275,9 @@ class Supervisor:
         return record.quarantine
 
     async def unless_quarantined(self, awaited: Awaitable[T]) -> tuple[T | None, str]:
-        """Return what is awaited; or, if one of ``names`` is not started again before, a sentence
-        that says so.
+        """Return what is awaited.
+
+        Or, if one of ``names`` is not started again before, a sentence that says so.
         """
         result = asyncio.ensure_future(awaited)
         ends = {asyncio.ensure_future(self.wait_quarantined(name)): name for name in self.names}
@@ -291,21 +292,22 @@ class Supervisor:
                 task.cancel()
 
     def last_lines(self, name: str) -> Sequence[str]:
-        """The last lines that the process of that name, or else the one before it, has printed."""
+        """Return the last lines printed by the process of that name, or by its predecessor."""
         if worker := self._running.get(name):
             return worker.tail
         record = self._records.get(name)
         return record.tail if record else ()
 
     def note_ready(self, name: str) -> None:
-        """The process of that name, if it is one of ours, has found its place."""
+        """Record that the process of that name, if it is one of ours, is ready."""
         if record := self._records.get(name):
             record.ready_at = asyncio.get_running_loop().time()
             record.was_ready = True
 
     def excuse(self, name: str) -> None:
-        """The process of that name ends, or is about to, for no fault of its own start: it is
-        started again at once.
+        """Excuse the end of the process of that name, which is no fault of its own start.
+
+        It is started again at once.
         """
         if record := self._records.get(name):
             record.excused = True
@@ -381,7 +383,7 @@ class Supervisor:
             record.restarts += 1
 
     def _why_not_again(self, record: WorkerRecord, end: WorkerEnd) -> str:
-        """Why the process that has ended so is not started again, in words; "" if it is."""
+        """Return why the process that has ended so is not started again; "" if it is."""
         limit = self._quarantine_after
         if limit is None:
             # One that has been ready can be ready again: it is tried for ever, with pauses.

@@ -137,7 +137,10 @@ class Template:
 
 
 def _adopt_orphans(wanted: bool) -> bool:
-    """Have the system hand orphaned descendants to this process, or not; return whether it will."""
+    """Adopt orphaned descendants of this process, or stop that.
+
+    Return whether the system does so.
+    """
     try:
         return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0) == 0)
     except (OSError, AttributeError):

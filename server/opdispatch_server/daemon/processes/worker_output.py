@@ -108,7 +108,7 @@ class _Budget:
 class LineProtocol(asyncio.Protocol):
     """Cuts a stream of bytes into lines and log records; a line without an end is cut at the limit.
 
-    A stream that is faster than the daemon should read is read with pauses: then whoever
+    A stream that is faster than the daemon should read is read with pauses: then the process that
     writes to it waits.
     """
 

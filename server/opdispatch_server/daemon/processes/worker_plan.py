@@ -12,7 +12,7 @@ _PART = re.compile(r"cpu:(?P<count>\d+)|(?P<device>[a-z]+:\d{1,3})")
 
 
 def parse_workers(text: str) -> tuple[str, ...]:
-    """The device of each interpreter; empty: whatever there is.
+    """Parse the device of each interpreter; empty means all there are.
 
     ``"3"`` is three interpreters, and ``"cpu:2,cuda:0"`` two that use the CPU alone and one that
     uses the first GPU, too. Raises ValueError.
@@ -36,7 +36,7 @@ def parse_workers(text: str) -> tuple[str, ...]:
 
 
 def _count(text: str) -> int:
-    """The number. Raises ValueError for one that no list is to be made of."""
+    """Return the number. Raises ValueError for one that no list is to be made of."""
     digits = text.lstrip("0") or "0"
     if len(digits) > len(str(MOST_WORKERS)):
         raise _too_many(digits[:20])
@@ -48,7 +48,7 @@ def _too_many(count: str) -> ValueError:
 
 
 def _check_device(device: str) -> None:
-    """Only that it may be there: interpreters know their own."""
+    """Raise ValueError for an impossible device: interpreters know their own."""
     kind = device.partition(":")[0]
     if kind not in COMPONENTS or kind == "meta":
         raise ValueError(f"there is no device {device!r} to compute on; expected one as cuda:0")

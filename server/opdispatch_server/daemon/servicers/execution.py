@@ -23,7 +23,10 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
     def __init__(
         self, router: CallRouter, leases: ValueLeases, limit: int, max_call_bytes: int
     ) -> None:
-        """``limit`` is for a message; ``max_call_bytes``, for large tensors of one connection."""
+        """Serve calls.
+
+        ``limit`` is for a message, ``max_call_bytes`` for one connection's large tensors.
+        """
         self._router = router
         self._leases = leases
         self._limit = limit

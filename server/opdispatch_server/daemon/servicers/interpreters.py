@@ -60,8 +60,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
     ``reserved`` are the names of those, and ``pool_of`` says which of them take libraries of one
     kind only.
     ``leases`` says how often heartbeats must come, and ``lane`` is the path of the local lane for
-    calls that kernels make. ``direct_calls`` is what interpreters are told of calls that come to
-    them directly; ``runs`` is told of those whose kernels run for too long,
+    calls that kernels make. ``direct_calls`` has the epoch for calls that come to interpreters
+    directly; ``runs`` is called with those whose kernels run for too long,
     ``count_kernel_errors`` of those that their kernels fail, ``judge`` of every session that has
     ended, and ``on_unfit`` of interpreters that say that they can run kernels no more; ``totals``
     adds up what they count.
@@ -203,7 +203,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
 
     def stop(self) -> None:
         """End every session that is not with an interpreter of the daemon's own, and have no new
-        ones: those are told that the daemon is stopping, too.
+        ones: those learn that the daemon is stopping, too.
         """
         self._is_stopping = True
         for session in self._sessions.all():
@@ -223,7 +223,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         return FlightRecord.open(hello.pid, hello.flight_record)
 
     def _is_near(self, hello: pb.Hello) -> bool:
-        """Whether its process ids and paths mean the same as ours."""
+        """Return whether its process ids and paths mean the same as ours."""
         return bool(self._process_space) and hello.process_space == self._process_space
 
     async def wait_for_endings(self) -> None:
@@ -329,8 +329,11 @@ async def _wait_for_end(
 
 
 async def _write(session: InterpreterSession, welcome: pb.Welcome, context: SessionContext) -> None:
-    """Send all that the daemon has to say. Never cancelled before the goodbye has had its time:
-    a stream whose write was cancelled takes no other."""
+    """Send all that the daemon has to say.
+
+    Never cancelled before the goodbye has had its time: a stream whose write was cancelled takes no
+    other.
+    """
     # One that is gone hears nothing more.
     with contextlib.suppress(grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
         await context.write(pb.DaemonMessage(welcome=welcome))

@@ -151,7 +151,7 @@ def _in_thread(function: Callable[..., T], *args: object) -> asyncio.Task[T]:
 
 
 async def _until_done(task: asyncio.Task[Any]) -> AsyncGenerator[pb.UploadLibraryReply, None]:
-    """Say now and then that the client has to wait, until ``task`` is done; raises what it does."""
+    """Yield at intervals that the client has to wait, until ``task`` is done; raise its error."""
     try:
         while not (await asyncio.wait({task}, timeout=WAITING_SAID_EVERY))[0]:
             yield pb.UploadLibraryReply(waiting=True)

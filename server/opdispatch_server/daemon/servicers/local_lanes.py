@@ -167,7 +167,7 @@ class CallLane:
         self._look = loop.call_later(STALL_SECONDS, self._look_for_progress, received)
 
     def _look_for_progress(self, received: int) -> None:
-        """Let others in if the peer does not send what it has begun."""
+        """Admit others if the peer does not send what it has begun."""
         if not self._reserved or self._budget is None:
             return
         if self._stream.received_of_long > received:
@@ -181,7 +181,7 @@ class CallLane:
         self._settle()
 
     def _settle(self) -> None:
-        """Give back what answered calls had, once the peer has their replies."""
+        """Return the bytes of answered calls, once the peer has their replies."""
         is_taken = self._stream.is_closed or not self._stream.unsent_bytes
         if self._budget is not None and self._owed and is_taken:
             owed, self._owed = self._owed, 0

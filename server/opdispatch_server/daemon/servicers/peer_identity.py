@@ -12,7 +12,7 @@ LONGEST = 100
 
 
 def who_asks(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """``USER@HOST`` as the client says; else where it is connected from.
+    """Return the client's ``USER@HOST``; else where it is connected from.
 
     A unix socket of ours has only one user who can connect: the daemon's own.
     """
@@ -24,7 +24,7 @@ def who_asks(context: grpc.aio.ServicerContext[Any, Any]) -> str:
 
 
 def identity_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """``USER@HOST`` as the client says, and where it is connected from, which it cannot choose."""
+    """Return the client's ``USER@HOST``, and where it is connected from, which it cannot choose."""
     peer = context.peer() or ""
     kind, _, address = peer.partition(":")
     if kind == "unix":
@@ -34,7 +34,7 @@ def identity_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
 
 
 def describe_peer(peer: str) -> str:
-    """A peer as gRPC names it, such as ``ipv4:127.0.0.1:4711``, without what means nothing."""
+    """Describe a peer as gRPC names it, such as ``ipv4:127.0.0.1:4711``, but shorter."""
     kind, _, address = peer.partition(":")
     if kind == "unix":
         return describe_self()

@@ -82,7 +82,7 @@ class RegistrationWaiters:
         return self._count
 
     async def for_definition(self, request: pb.WaitForDefRequest) -> pb.OperatorSummary:
-        """The operator, once it is defined.
+        """Wait for the operator's definition.
 
         Raises WaitTimeoutError, OperatorNotFoundError for a name that no operator can have,
         WireError for a bad timeout, RefusedError.
@@ -93,7 +93,7 @@ class RegistrationWaiters:
         return reply
 
     async def for_kernel(self, request: pb.WaitForImplRequest) -> pb.KernelSummary:
-        """The operator's active kernel for the key, once there is one.
+        """Wait for the operator's active kernel for the key.
 
         Raises as ``for_definition`` does, and DispatchKeyError.
         """
@@ -153,7 +153,7 @@ class RegistrationWaiters:
                 del self._awaited[awaited.operator]
 
     def _published(self, names: Collection[OperatorName]) -> None:
-        """Called by the thread that has published something for these operators."""
+        """Publish a change of these operators to the loop; called by any thread."""
         self._loop.call_soon_threadsafe(self._note, names)
 
     def _note(self, names: Collection[OperatorName]) -> None:
@@ -178,7 +178,7 @@ class RegistrationWaiters:
             _answer(waiter, found)
 
     def _is_there(self, awaited: Awaited) -> bool:
-        """Whether it is registered now. ``publication`` is held."""
+        """Return whether it is registered now. ``publication`` is held."""
         op = self._dispatcher.find_op(awaited.operator)
         if op is None or awaited.key is None:
             return op is not None and op.has_schema

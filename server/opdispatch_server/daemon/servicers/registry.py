@@ -165,7 +165,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def ScaleLibrary(  # noqa: N802
         self, request: pb.ScaleLibraryRequest, context: Context
     ) -> pb.ScaleLibraryReply:
-        """Have more interpreters, or fewer, hold a library."""
+        """Set the number of interpreters that hold a library."""
         scale = self._libraries.scale(request.name, request.interpreters)
         version = await self._to_the_end(context, scale)
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
@@ -204,7 +204,10 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def ListLibraries(  # noqa: N802
         self, request: pb.ListLibrariesRequest, context: Context
     ) -> pb.ListLibrariesReply:
-        """The libraries, between two publications: calls see none that this does not know."""
+        """Return the libraries, between two publications.
+
+        Calls see none that this does not know.
+        """
         async with self._libraries.publication:
             return self._view.list_libraries(all_versions=request.all_versions)
 
@@ -212,7 +215,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def ListInterpreters(  # noqa: N802
         self, request: pb.ListInterpretersRequest, context: Context
     ) -> pb.ListInterpretersReply:
-        """The interpreters."""
+        """Return the interpreters."""
         return self._view.list_interpreters()
 
     @answers
@@ -237,42 +240,42 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def ListOperators(  # noqa: N802
         self, request: pb.ListOperatorsRequest, context: Context
     ) -> bytes:
-        """The operators that match a pattern."""
+        """Return the operators that match a pattern."""
         return await asyncio.to_thread(self._view.list_operators, request.pattern)
 
     @answers
     async def DescribeOperator(  # noqa: N802
         self, request: pb.DescribeOperatorRequest, context: Context
     ) -> pb.DescribeOperatorReply:
-        """One operator."""
+        """Return one operator."""
         return await asyncio.to_thread(self._view.describe_operator, request.operator)
 
     @answers
     async def GetDispatchTable(  # noqa: N802
         self, request: pb.GetDispatchTableRequest, context: Context
     ) -> pb.GetDispatchTableReply:
-        """The dispatch table of one operator."""
+        """Return the dispatch table of one operator."""
         return await asyncio.to_thread(self._view.dispatch_table, request.operator)
 
     @answers
     async def WaitForDef(  # noqa: N802
         self, request: pb.WaitForDefRequest, context: Context
     ) -> pb.WaitForDefReply:
-        """One operator, once it is defined."""
+        """Return one operator, once it is defined."""
         return pb.WaitForDefReply(operator=await self._waits.for_definition(request))
 
     @answers
     async def WaitForImpl(  # noqa: N802
         self, request: pb.WaitForImplRequest, context: Context
     ) -> pb.WaitForImplReply:
-        """One operator's kernel for a key, once it is registered."""
+        """Return one operator's kernel for a key, once it is registered."""
         return pb.WaitForImplReply(kernel=await self._waits.for_kernel(request))
 
     @answers
     async def CheckInvariants(  # noqa: N802
         self, request: pb.CheckInvariantsRequest, context: Context
     ) -> pb.CheckInvariantsReply:
-        """Whether the registry is consistent, between two publications, and interpreters agree."""
+        """Check, between two publications, that registry and interpreters agree."""
         async with self._libraries.publication:
             reply = await asyncio.to_thread(self._view.check_invariants)
         reply.violations.extend(self._view.check_queues())
@@ -289,7 +292,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
 
 
 def _patience(context: Context) -> float | None:
-    """For how long the client waits for an answer of ours; None: for ever.
+    """Return for how long the client waits for our answer; None means for ever.
 
     Less than its deadline by a fifth, up to 2 s, so that it gets one that says more than that it is
     over, on a busy machine too.

@@ -67,7 +67,7 @@ class RegistryView:
         return self._operators.dispatcher
 
     def list_libraries(self, *, all_versions: bool) -> pb.ListLibrariesReply:
-        """The libraries, in order of name and version."""
+        """Return the libraries, in order of name and version."""
         versions = self._catalog.all_versions() if all_versions else self._catalog.newest()
         return pb.ListLibrariesReply(libraries=[self._library(version) for version in versions])
 
@@ -78,14 +78,16 @@ class RegistryView:
         return message
 
     def list_interpreters(self) -> pb.ListInterpretersReply:
-        """The interpreters that libraries can be in, and quarantined ones, in order of name."""
+        """Return the interpreters for libraries, and quarantined ones, in order of name."""
         found = {session.name: self.interpreter(session) for session in self._sessions.ready()}
         found |= {name: self._quarantined(name) for name in self._supervisor.quarantined()}
         return pb.ListInterpretersReply(interpreters=[found[name] for name in sorted(found)])
 
     def list_operators(self, pattern: str) -> bytes:
-        """The operators whose names match a shell pattern or contain a text, sorted: the bytes of
-        a ListOperatorsReply. To serialise many takes long, and nothing else runs meanwhile.
+        """Return the operators whose names match a shell pattern or contain a text, sorted.
+
+        The bytes of a ListOperatorsReply. Serializing many takes long, and nothing else runs
+        meanwhile.
 
         Raises WireError for a pattern that is too long to be compared with many names.
         """
@@ -108,11 +110,11 @@ class RegistryView:
         )
 
     def summarize(self, name: OperatorName) -> pb.OperatorSummary:
-        """One operator, as a list shows it. Raises OperatorNotFoundError."""
+        """Return one operator, as a list shows it. Raises OperatorNotFoundError."""
         return self._summary(self._get(str(name)), self._catalog.kernel_errors())
 
     def active_kernel(self, name: OperatorName, key: DispatchKey) -> pb.KernelSummary:
-        """The newest kernel for exactly that key. Raises OperatorNotFoundError."""
+        """Return the newest kernel for exactly that key. Raises OperatorNotFoundError."""
         for kernel in self._get(str(name)).kernels():
             if kernel.key is key and kernel.active:
                 return self._kernel(str(key), kernel.registration, active=True)
@@ -140,7 +142,7 @@ class RegistryView:
         return " or ".join(loading), hint
 
     def describe_operator(self, name: str) -> pb.DescribeOperatorReply:
-        """Everything about one operator. Raises OperatorNotFoundError."""
+        """Return everything about one operator. Raises OperatorNotFoundError."""
         op = self._get(name)
         return pb.DescribeOperatorReply(
             summary=self._summary(op, self._catalog.kernel_errors()),
@@ -154,7 +156,7 @@ class RegistryView:
         )
 
     def dispatch_table(self, name: str) -> pb.GetDispatchTableReply:
-        """The computed table of one operator. Raises OperatorNotFoundError."""
+        """Return the computed table of one operator. Raises OperatorNotFoundError."""
         return pb.GetDispatchTableReply(
             rows=[
                 pb.TableRow(
@@ -181,7 +183,10 @@ class RegistryView:
         )
 
     def _get(self, name: str) -> OperatorHandle:
-        """The operator, defined or not; of a name without overload, the first one there is."""
+        """Return the operator, defined or not.
+
+        Of a name without overload, the first one there is.
+        """
         op = self._dispatcher.find_op(parse_operator_name(name))
         if op is None and "." not in name:
             overloads = self._dispatcher.overloads(name)
@@ -217,7 +222,7 @@ class RegistryView:
         )
 
     def interpreter(self, session: InterpreterSession) -> pb.Interpreter:
-        """One interpreter."""
+        """Return one interpreter."""
         held = [v for v in self._catalog.all_versions() if v.find_replica(session)]
         queue = self._queues.find(session)
         kept, kept_bytes = self._values.count_at(session)
@@ -295,7 +300,7 @@ def find_violations(version: LibraryVersion) -> list[str]:
 
 
 def _documentation(op: OperatorHandle) -> str:
-    """The docstring of its first kernel that has one, of those that calculate its results."""
+    """Return the docstring of its first kernel with one, of those that calculate its results."""
     for key, registration, _ in op.kernels():
         if _calculates(key) and registration.kernel and registration.kernel.documentation:
             return registration.kernel.documentation
@@ -303,8 +308,9 @@ def _documentation(op: OperatorHandle) -> str:
 
 
 def _calculates(key: DispatchKey) -> bool:
-    """Whether a kernel for ``key`` does what the operator is for; others hand the call on, and one
-    for Meta says no more than shapes.
+    """Return whether a kernel for ``key`` calculates results.
+
+    Others redispatch, and one for Meta returns only shapes.
     """
     if key.name == "Meta":
         return False

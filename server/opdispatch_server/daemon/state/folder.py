@@ -70,11 +70,11 @@ class StateFolder:
         return self.path / _JOURNAL
 
     def replaced_journals(self) -> list[Path]:
-        """Where the journals are that imports have put aside, oldest first."""
+        """Return the journals that imports have put aside, oldest first."""
         return sorted(self.path.glob(f"{_REPLACED}-*"))
 
     def open_journal(self) -> JournalFile:
-        """Its journal; a new one in a folder that has none. Raises JournalError."""
+        """Open the folder's journal; create it in a folder that has none. Raises JournalError."""
         if not self.journal.exists():
             try:
                 JournalFile.create(self.journal)
@@ -99,7 +99,7 @@ class StateFolder:
         return self._finish_import()
 
     def close(self) -> None:
-        """Give the folder up. Idempotent."""
+        """Close the folder. Idempotent."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -127,12 +127,12 @@ class StateFolder:
 
 
 def libraries_in(state: Path) -> Path:
-    """The library store's folder in a state folder."""
+    """Return the library store's folder in a state folder."""
     return state / "libraries"
 
 
 def journal_in(state: Path) -> Path:
-    """The journal's folder in a state folder; reading it takes no lock."""
+    """Return the journal's folder in a state folder; reading it takes no lock."""
     return state / _JOURNAL
 
 

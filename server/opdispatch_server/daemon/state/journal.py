@@ -163,7 +163,7 @@ class Journal:
 
 
 def read_libraries(file: JournalFile) -> Mapping[str, LibraryRecord]:
-    """Every library's record, by name. Raises JournalError if one makes no sense."""
+    """Read every library's record, by name. Raises JournalError if one makes no sense."""
     records = {}
     for (kind, name), text in file.entries.items():
         if kind == LIBRARY:
@@ -180,6 +180,6 @@ def read_libraries(file: JournalFile) -> Mapping[str, LibraryRecord]:
 
 
 def uploads_of(libraries: Iterable[LibraryRecord]) -> list[str]:
-    """The SHA-256 of every upload that one of them is loaded from, in order."""
+    """Return the SHA-256 of every upload that one of them is loaded from, in order."""
     sources = {version.source for library in libraries for version in library.versions}
     return sorted({source.sha256 for source in sources if not source.is_module})

@@ -192,7 +192,7 @@ class JournalFile:
         self._database.close()
 
     def _files(self) -> list[tuple[int, int]]:
-        """The identities of the files that have the database's names. Raises OSError."""
+        """Return the identities of the files that have the database's names. Raises OSError."""
         found = [(self.folder / name).stat() for name in (DATABASE, f"{DATABASE}-wal", LAST_EVENT)]
         return [(each.st_dev, each.st_ino) for each in found]
 
@@ -212,7 +212,7 @@ class JournalFile:
             )
 
     def _read_checked(self, mark: int) -> tuple[dict[tuple[str, str], str], int, int]:
-        """The entries, the number of the last event, and the digest of all entries.
+        """Return the entries, the number of the last event, and the digest of all entries.
 
         Raises ValueError: see the Note.
         """
@@ -264,7 +264,10 @@ def _damage_explained(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _database_at(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that is closed at the end; sqlite3's own context manager does not do that."""
+    """Open a connection that is closed at the end.
+
+    Sqlite3's own context manager does not do that.
+    """
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         yield connection
@@ -281,8 +284,9 @@ def _digest_entry(key: tuple[str, str], record: str) -> str:
 
 
 def _exchange(digest: int, key: tuple[str, str], old: str | None, new: str | None) -> int:
-    """The digest of all entries when one of them changes: the sum of theirs, so that a change
-    costs the same however many there are.
+    """Return the digest of all entries after one of them changes.
+
+    The sum of theirs, so that a change costs the same however many there are.
     """
     for record, sign in ((old, -1), (new, 1)):
         if record is not None:

@@ -49,7 +49,7 @@ class LibraryRecord(NamedTuple):
 
 
 def library_record_to_text(record: LibraryRecord) -> str:
-    """JSON, the same for equal records."""
+    """Return the record as JSON, the same for equal records."""
     versions = [
         {
             "version": version.version,
@@ -74,7 +74,7 @@ def library_record_to_text(record: LibraryRecord) -> str:
 
 
 def library_record_from_text(name: str, text: str) -> LibraryRecord:
-    """The record of library ``name``. Raises ValueError if the text is none."""
+    """Return the record of library ``name``. Raises ValueError if the text is none."""
     value = json.loads(text)
     versions = tuple(_version_from_json(item) for item in _take(value, "versions", list))
     active = _take(value, "active", int)

@@ -15,7 +15,7 @@ from opdispatch_wire.errors import JournalError
 
 @contextmanager
 def named_libraries(state: Path) -> Iterator[tuple[StateFolder, list[LibraryRecord]]]:
-    """Within it, the folder ``state`` is this process's; the libraries in all of its journals.
+    """Open the folder ``state`` for this process; yield it and the libraries of all its journals.
 
     Journals that imports have put aside count: moving one back brings its libraries back.
     Raises JournalError if a daemon uses the folder, or if one of its journals is missing or
@@ -30,7 +30,7 @@ def named_libraries(state: Path) -> Iterator[tuple[StateFolder, list[LibraryReco
             except JournalError as error:
                 raise JournalError(
                     f"what the journal in {path} needs cannot be known: {error}",
-                    hint="remove that folder if nobody is to go back to it",
+                    hint="remove that folder if it is not to be restored",
                     path=str(path),
                 ) from error
         yield folder, libraries

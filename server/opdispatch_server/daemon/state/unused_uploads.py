@@ -2,7 +2,7 @@
 
 An upload is kept when the last version that was loaded from it has gone: loading it again is
 quick then, and the journal that an import has replaced may still name it. So they only go when
-somebody asks, of a folder that no daemon uses.
+on request, of a folder that no daemon uses.
 """
 
 from __future__ import annotations

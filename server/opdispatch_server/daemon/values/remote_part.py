@@ -51,7 +51,7 @@ class RemotePart:
         return self._keep is None and not self.values
 
     def find(self, message: values_pb2.RemoteTensor, at: str, writable: bool) -> HeldValue:
-        """One of the call's arguments. Raises RemoteValueGoneError."""
+        """Return one of the call's arguments. Raises RemoteValueGoneError."""
         value = self._table.find(message, at)
         self.values[value] = None
         self._messages.append((message, value))
@@ -84,9 +84,10 @@ class RemotePart:
     async def at(
         self, session: InterpreterSession, context: CallContext, *, copies: bool = False
     ) -> AsyncIterator[Keeping | None]:
-        """While it runs in an interpreter: its arguments are there, and what it keeps is noted.
+        """Hold the call's arguments in an interpreter while it runs there, and record the kept
+        values.
 
-        If it ``copies`` its arguments, they stay where they are, and the interpreter is told where.
+        If it ``copies`` its arguments, they stay where they are, and the call names the place.
 
         Raises RemoteValueGoneError, DeadlineExceededError; at the end, as ``Keeping.note`` does.
         """
@@ -137,14 +138,14 @@ class Keeping:
         self._reply: execution_pb2.CallReply | None = None
 
     def take(self, reply: execution_pb2.CallReply | None) -> None:
-        """Whether anything was kept: not without a reply, with an error, or for nobody."""
+        """Record whether anything was kept: not without a reply, with an error, or if unwanted."""
         if reply is None or reply.HasField("error") or not self._is_wanted:
             tell_prefix(self._session, self._keep)
         else:
             self._reply = reply
 
     async def note(self) -> None:
-        """Have the table know what was kept, which may be much.
+        """Add the kept values, which may be many, to the table.
 
         Raises RemoteLimitError and RemoteValueGoneError; ``abandon`` follows.
         """
@@ -245,7 +246,7 @@ async def _move(
 def _named(
     error: OpdispatchError, values: Sequence[HeldValue], session: InterpreterSession
 ) -> OpdispatchError:
-    """The error of a transfer for the caller, who has other arguments."""
+    """Return a transfer's error in terms of the caller's arguments."""
     message = error.message
     for place, value in enumerate(values):
         message = message.replace(f"$.args[{place}]", f"the remote tensor {value.number.hex()}")
@@ -256,7 +257,7 @@ def _named(
 def _write_source(
     message: values_pb2.RemoteTensor, value: HeldValue, session: InterpreterSession
 ) -> None:
-    """Say where that interpreter gets a value that is in another one."""
+    """Write to the message where that interpreter gets a value that is in another one."""
     message.interpreter, message.device = value.home.name, value.device
     message.source.address, message.source.place = value.home.address, value.place
     if session.lane_path and value.home.lane_path:

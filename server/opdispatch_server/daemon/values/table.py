@@ -1,15 +1,15 @@
 """The daemon's table of the values that interpreters keep for clients.
 
 Note [Where a value is]
-    A value is in one interpreter at a time, its home. Calls that use it there run side by side;
-    to be used elsewhere it moves, for which nobody may be using it, and nobody begins to before
-    it is there. So there never are two copies that could come to differ, and whoever calls an
-    operator in another interpreter again and again pays for the way only once. On another device
-    it is another value, which is copied to where that device is.
+    A value is in one interpreter at a time, its home. Calls that use it there run side by side; to
+    be used in another one it moves: no call may be using it then, and none begins to before it is
+    there. So there never are two copies that could become different, and a client that calls an
+    operator in another interpreter again and again pays for the transfer only once. On another
+    device it is another value, which is copied to where that device is.
 
     Its bytes go from interpreter to interpreter, and not through the daemon. What the daemon says
     to an interpreter of a value, over the session's stream or a lane, names the place that is
-    meant: a value that has come back is not taken for the one that was let go of.
+    meant: a value that has come back is not taken for the one that was released.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class HeldValue:
         self.uses = 0
         self.is_released = False
         self.moving: asyncio.Future[None] | None = None
-        self.idle: asyncio.Event | None = None  # somebody waits until nobody uses it
+        # Set when no call uses it any more; None while no move waits for that.
+        self.idle: asyncio.Event | None = None
 
     @property
     def key(self) -> bytes:
@@ -132,7 +133,7 @@ class RemoteValueTable:
     # -- clients --------------------------------------------------------------------------------
 
     def open(self) -> ValueHolder:
-        """A new client. Raises RefusedError."""
+        """Add a new client. Raises RefusedError."""
         if len(self._holders) >= MAX_HOLDERS:
             raise RefusedError(f"{MAX_HOLDERS} clients hold values, which is as many as may")
         holder = ValueHolder(secrets.token_bytes(SESSION_BYTES))
@@ -140,7 +141,7 @@ class RemoteValueTable:
         return holder
 
     def close(self, holder: ValueHolder) -> None:
-        """The client is gone, and so are its values: they cannot be found any more.
+        """Close a client that is gone: its values cannot be found any more.
 
         To forget many takes some steps of the loop.
         """
@@ -155,7 +156,10 @@ class RemoteValueTable:
         forgetting.add_done_callback(self._forgetting.discard)
 
     def get_holder(self, keep: remote_pb2.Keep) -> ValueHolder:
-        """Whose values a call keeps. Raises WireError, and RemoteValueGoneError."""
+        """Return the holder of the values that a call keeps.
+
+        Raises WireError, and RemoteValueGoneError.
+        """
         check_keep(keep)
         holder = self._find_holder(keep.session)
         if holder is None:
@@ -167,14 +171,14 @@ class RemoteValueTable:
         return holder
 
     def count_at(self, home: InterpreterSession) -> tuple[int, int]:
-        """How many values there are in an interpreter, and their bytes."""
+        """Return the number of values in an interpreter, and their size in bytes."""
         values = list(self._homes.get(home, ()))  # other threads may ask
         return len(values), sum(value.nbytes for value in values)
 
     # -- values ---------------------------------------------------------------------------------
 
     def find(self, message: values_pb2.RemoteTensor, at: str, writable: bool = False) -> HeldValue:
-        """The value that a client means. Raises RemoteValueGoneError.
+        """Return the value that a client names. Raises RemoteValueGoneError.
 
         It changes nothing, and may be asked in another thread, for a call that is looked at there:
         what it finds may have gone when the event loop goes on, as it may at any await.
@@ -207,7 +211,10 @@ class RemoteValueTable:
     def add_all(
         self, holder: ValueHolder, home: InterpreterSession, messages: list[values_pb2.RemoteTensor]
     ) -> None:
-        """Note what an interpreter has kept. Raises RemoteLimitError: then none is noted."""
+        """Add the values that an interpreter has kept.
+
+        Raises RemoteLimitError: then none is noted.
+        """
         found = [(m.id, facts_from_proto(m, at="$.returns")) for m in messages]
         if len(holder.values) + len(found) > self.limits.values:
             raise self._full(f"{len(holder.values)} remote values", "values")
@@ -224,7 +231,7 @@ class RemoteValueTable:
             self._settle(value, home)
 
     def release(self, holder: ValueHolder, ids: Collection[bytes]) -> None:
-        """The client does not need values any more. What a call uses stays until it ends."""
+        """Release values that the client needs no more. What a call uses stays until it ends."""
         homes: dict[InterpreterSession, list[bytes]] = {}
         for number in ids_meant(ids, holder.values):
             value = holder.values.get(number)
@@ -239,7 +246,7 @@ class RemoteValueTable:
             _tell(home, holder, numbers)
 
     def unpin(self, values: Iterable[HeldValue]) -> None:
-        """A call has ended that used them."""
+        """Unpin values: a call that used them has ended."""
         for value in values:
             value.uses -= 1
             if value.uses:
@@ -250,13 +257,13 @@ class RemoteValueTable:
             self.release_if_unused(value)
 
     def release_if_unused(self, value: HeldValue) -> None:
-        """Let go of a value that was released while it was in use."""
+        """Release a value that was released while it was in use."""
         if value.is_released and not value.uses and value.moving is None:
             value.is_released = False
             self.release(value.holder, (value.number,))
 
     def has_moved(self, value: HeldValue, home: InterpreterSession, place: int) -> None:
-        """Note that a value is in another interpreter now, and let go of it where it was."""
+        """Record that a value is in another interpreter now, and release it where it was."""
         holder = value.holder
         if not holder.is_open or holder.values.get(value.number) is not value:
             self.has_not_moved(value, home, place)  # its client has gone meanwhile
@@ -270,7 +277,7 @@ class RemoteValueTable:
         _tell(before, value.holder, (key,))
 
     def has_not_moved(self, value: HeldValue, home: InterpreterSession, place: int) -> None:
-        """Have an interpreter let go of what it may have got of a value."""
+        """Release in an interpreter what it may have received of a value."""
         _tell(home, value.holder, (store_key(value.number, place),))
 
     def check_invariants(self) -> list[str]:
@@ -339,7 +346,7 @@ class RemoteValueTable:
         limit = self.limits.values if which == "values" else self.limits.bytes
         return RemoteLimitError(
             f"the session has {has}, and may have {limit}",
-            hint="let go of some of them, or raise the limit with "
+            hint="release some of them, or raise the limit with "
             f"`opdispatch serve --remote-{which}`",
             limit=str(limit),
         )
@@ -359,7 +366,7 @@ def check_alive(value: HeldValue, at: str) -> None:
 
 
 def kept_in(reply: execution_pb2.CallReply) -> Iterator[values_pb2.RemoteTensor]:
-    """An interpreter's report of a value that it has kept."""
+    """Yield an interpreter's reports of the values that it has kept."""
     for value in reply.returns:
         for remote, _ in remote_tensors_in(value, "$.returns"):
             yield remote
@@ -371,6 +378,6 @@ def _tell(home: InterpreterSession, holder: ValueHolder, ids: Iterable[bytes]) -
 
 
 def tell_prefix(home: InterpreterSession, keep: remote_pb2.Keep) -> None:
-    """Have an interpreter let go of whatever one call has kept."""
+    """Release in an interpreter all values that one call has kept."""
     release = remote_pb2.ReleaseValues(session=keep.session, ids=(keep.prefix,))
     home.tell(interpreter_pb2.DaemonMessage(release_values=release))

@@ -182,7 +182,10 @@ class CompiledProgram:
         return _Part(None, tuple(found), decoded)
 
     def _find_last_uses(self, gathered: Sequence[_Parts]) -> list[tuple[int, ...]]:
-        """For each step the results that nothing needs after it; inputs are their owners'."""
+        """Return for each step the results that nothing needs after it.
+
+        Inputs are their owners'.
+        """
         wanted = {
             output.what.step
             for output in self.outputs
@@ -233,12 +236,12 @@ class _Parts(NamedTuple):
     kwargs: dict[str, _Part]
 
     def references(self) -> list[_Ref]:
-        """Every register that the step looks at, but for constants."""
+        """Return every register that the step reads, but for constants."""
         parts = [*self.args, *self.kwargs.values()]
         return [ref for part in parts for ref in part.references]
 
     def bound(self, offset: int) -> tuple[_Gather, Callable[[Registers], dict[str, Any]] | None]:
-        """How the arguments are got from the registers."""
+        """Return how the arguments are read from the registers."""
         keywords = {name: part.bound(offset) for name, part in self.kwargs.items()}
 
         def gather_keywords(registers: Registers) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class CallTrace:
         self.lines: list[TraceLine] = []
 
     def sink(self) -> TraceSink:
-        """Where the lines go of the calls that a kernel makes."""
+        """Return the sink for the lines of calls that a kernel makes."""
         return TraceSink(self.take, depth=1)
 
     def take(self, line: TraceLine) -> None:
@@ -57,7 +57,7 @@ class CallTrace:
         self.lines.append(line)
 
     def served_by(self, interpreter: str) -> None:
-        """Note that the call of the last line ran elsewhere."""
+        """Record that the call of the last line ran in another interpreter."""
         line = self.lines[-1]
         self.lines[-1] = RemoteTraceLine(
             line.depth, line.kind, line.operator, line.key, line.kernel, line.reason, interpreter
@@ -95,11 +95,11 @@ class DaemonLane:
         self._execution = execution_pb2_grpc.ExecutionServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     def kernel(self, place: int, documentation: str) -> KernelFunction:
-        """A kernel that forwards the stack to the daemon, which knows where the kernel is."""
+        """Return a kernel that forwards the stack to the daemon, which finds the kernel."""
         return KernelFunction.from_boxed(_ForwardingKernel(self, documentation), is_elsewhere=True)
 
     def call(self, op: OperatorHandle, keys: DispatchKeySet, stack: Sequence[Any]) -> list[Any]:
-        """The returns of ``op`` with exactly ``keys``. Raises the errors of a call."""
+        """Call ``op`` with exactly ``keys`` and return the returns. Raises the errors of a call."""
         running = RUNNING_CALL.get()
         if running.depth >= MAX_DEPTH:
             raise RecursionError(
@@ -134,8 +134,10 @@ class DaemonLane:
         return returns_of_reply(reply, args, kwargs, tensors)
 
     def use_local_lane(self, path: str) -> None:
-        """Have calls take the daemon's local lane, if it can be reached. Blocks for as long as the
-        daemon takes to answer, up to the time of a handshake; meanwhile they go over gRPC.
+        """Route calls through the daemon's local lane, if it can be reached.
+
+        Blocks for as long as the daemon takes to answer, up to the time of a handshake; meanwhile
+        they go over gRPC.
         """
         with self._opening:
             self._path = path
@@ -149,7 +151,7 @@ class DaemonLane:
             lane.close()
 
     def _working_lane(self, deadline: float | None) -> BlockingLane | None:
-        """The lane, opened again if it broke; None: the call goes over gRPC.
+        """Return the lane, opened again if it broke; None where the call goes over gRPC.
 
         Waits no longer than until ``deadline``, by ``time.monotonic``.
         """
@@ -172,7 +174,7 @@ class DaemonLane:
             self._opening.release()
 
     def _put(self, lane: BlockingLane | None) -> None:
-        """Have calls take this lane. The caller holds ``_opening``."""
+        """Route calls through this lane. The caller holds ``_opening``."""
         self._lane = lane
         if self._is_closed and lane is not None:
             lane.close()
@@ -202,7 +204,10 @@ class DaemonLane:
         trace: bool,
         lane: BlockingLane | None,
     ) -> tuple[execution_pb2.CallRequest, CallerTensors | None]:
-        """The request for the lane, and the tensors that go beside it; None: for gRPC."""
+        """Return the request for the lane, and its detached tensors.
+
+        None where it goes over gRPC.
+        """
         tensors = CallerTensors(lane.inline_bytes) if lane is not None else None
         request = call_request(
             str(op.name), args, kwargs, trace=trace, redispatch_keys=keys, memory=tensors

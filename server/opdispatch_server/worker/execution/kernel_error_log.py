@@ -26,8 +26,8 @@ from opdispatch_wire.v1 import interpreter_pb2
 
 LOG = logging.getLogger("opdispatch.kernels")
 
-# Classes of exceptions that are told apart for one operator, and all that are remembered: a kernel
-# may make a class for each call.
+# Classes of exceptions that are distinguished for one operator, and all that are remembered: a
+# kernel may make a class for each call.
 _CLASSES_PER_OPERATOR = 8
 _MOST_REMEMBERED = 1024
 _MESSAGE_LIMIT = 1000

@@ -40,7 +40,7 @@ class KernelProfile:
         signature: Signature,
         arguments: Sequence[Any],
     ) -> None:
-        """The kernel of the call begins."""
+        """Begin the kernel of the call."""
         name = operator.partition(".")[0]
         self.has_begun = True
         self._place = self._place.begin_operator(name, signature, arguments) or self._place
@@ -50,26 +50,26 @@ class KernelProfile:
             self._recorder.visit(operator, str(key))
 
     def begin_program(self, what: str) -> None:
-        """The steps of a program begin."""
+        """Begin the steps of a program."""
         self.has_begun = True
         self._place = self._place.begin_range(what, "user")
 
     @property
     def observer(self) -> Place:
-        """Is told of what the kernel calls."""
+        """Observer of the kernel's calls."""
         return self._place
 
     def sink(self) -> TraceSink | None:
-        """Where the keys are counted that these calls visit."""
+        """Return the sink that counts the keys that these calls visit."""
         return self._recorder.sink(None) if self._recorder.record_keys else None
 
     def end(self, result: Any = None, *, failed: bool = False) -> None:
-        """The kernel has returned, or raised."""
+        """End the kernel, which has returned, or raised."""
         self._place.end(result, failed=failed)
         self._recorder.stop()
 
     def add_to(self, reply: execution_pb2.CallReply, interpreter: str, message_limit: int) -> None:
-        """Say it in the reply."""
+        """Add the profile to the reply."""
         most = min(MAX_BYTES, message_limit // _SHARE)
         profile = profile_to_proto(self._recorder, this_process(interpreter), most)
         reply.profile.CopyFrom(profile)

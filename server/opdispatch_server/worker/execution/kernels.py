@@ -105,7 +105,7 @@ class KernelExecution:
         self._accounting = accounting
 
     def turns_of(self, load_id: int) -> LibraryTurns[Any]:
-        """Whose turn it is among the calls of a library. Raises RefusedError if it is gone."""
+        """Return the turns of a library's calls. Raises RefusedError if it is gone."""
         return self._libraries.get(load_id).turns
 
     def serialize(
@@ -114,7 +114,7 @@ class KernelExecution:
         limit: int = MAX_MESSAGE_BYTES_HIGHEST,
         tensors: CalleeTensors | None = None,
     ) -> bytes | MessagePieces:
-        """The bytes of a reply, at most ``limit``; ``tensors`` are beside it.
+        """Serialize a reply to at most ``limit`` bytes, without its ``tensors``.
 
         Raises MessageTooLargeError.
         """
@@ -139,8 +139,10 @@ class KernelExecution:
         context: CallContext,
         memory: CalleeTensorMemory | None = None,
     ) -> execution_pb2.CallReply:
-        """Run the kernel that ``request.kernel`` names; without it, the one in the slot of
-        ``request.redispatch_keys``, which every process has. Tensors may be in ``memory``.
+        """Run the kernel that ``request.kernel`` names.
+
+        Without it, the one in the slot of ``request.redispatch_keys``, which every process has.
+        Tensors may be in ``memory``.
 
         Raises KernelError for whatever the kernel raises, or DeviceMemoryError and
         DeviceLostError; the errors of arguments and returns that do not fit; and
@@ -408,7 +410,7 @@ class KernelExecution:
         choice: ChosenKernel,
         arguments: list[Any],
     ) -> list[Any]:
-        """``_call`` in a context of its own, in which what its caller has switched on is on."""
+        """Run ``_call`` in a context of its own, in which the caller's modes are on."""
         LOCAL_STATE.set(local)
         AUTOGRAD_STATE.set(_grad_mode_of(request) if request.no_grad else _RECORDING)
         stack = list(arguments)

@@ -189,7 +189,10 @@ class ProgramExecution:
         return inputs
 
     def _offer(self, reply: execution_pb2.CallReply, results: list[Any], device_id: bytes) -> bool:
-        """Say where the one result is on that device, instead of sending it; whether it could."""
+        """Offer the one result on that device, instead of sending it.
+
+        Return whether that was possible.
+        """
         message = values_pb2.Tensor()
         if len(results) != 1 or not self._exports.offer(message, results[0], device_id):
             return False
@@ -223,7 +226,7 @@ class ProgramExecution:
             )
 
     def _explained(self, error: StepError) -> OpdispatchError:
-        """The error of a step, with its place in the program."""
+        """Return the error of a step, with its place in the program."""
         cause, name = error.__cause__, error.operator
         where = f"step {error.number} of the program"
         facts = {"step": str(error.number), "operator": name}
@@ -240,7 +243,7 @@ class ProgramExecution:
 
 
 def _is_about(error: OpdispatchError, name: str) -> bool:
-    """Whether it is of the call of ``name`` itself, and not of one that its kernel makes."""
+    """Return whether it is of the call of ``name`` itself, and not of one that its kernel makes."""
     about = error.facts.get("operator", "")
     return not about or about == name or about.partition(".")[0] == name
 

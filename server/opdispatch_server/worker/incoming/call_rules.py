@@ -28,10 +28,10 @@ class CallRules(Protocol):
         """Admit a call; ``end`` follows. Raises OpdispatchError if it may not run."""
 
     def begin(self, context: CallContext) -> None:
-        """The kernel of a call begins to run, in this thread."""
+        """Begin the kernel of a call, in this thread."""
 
     def end(self, context: CallContext) -> None:
-        """A call has ended, or will never run."""
+        """End a call, even one that will never run."""
 
 
 class DaemonCalls:
@@ -44,7 +44,7 @@ class DaemonCalls:
         self._lanes = itertools.count(1)
 
     def new_lane(self) -> int:
-        """A number that no other connection has."""
+        """Return a number that no other connection has."""
         return next(self._lanes)
 
     def admit(self, lane: int, request: execution_pb2.CallRequest) -> CallContext:
@@ -52,7 +52,7 @@ class DaemonCalls:
         return CallContext.of_request(request)
 
     def begin(self, context: CallContext) -> None:
-        """Nothing to note: the daemon knows what runs."""
+        """Do nothing: the daemon knows what runs."""
 
     def end(self, context: CallContext) -> None:
-        """Nothing to note."""
+        """Do nothing: the daemon knows what runs."""

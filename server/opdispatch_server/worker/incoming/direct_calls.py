@@ -12,8 +12,8 @@ Note [Direct calls and the registry]
     after ATTENTION seconds in which its loop did not turn, and the daemon waits longer than
     that before it goes on without an answer.
 
-    An interpreter that has lost its daemon goes on with the last epoch that it was told, until
-    a daemon tells it another one.
+    An interpreter that has lost its daemon goes on with the last epoch that it was sent, until
+    a daemon sends it another one.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ class DirectCalls:
         self.room = QueueSpace(interpreter, rules.queue_calls, rules.queue_bytes)
 
     def take(self, epoch: int) -> None:
-        """From now on, calls over routes of this epoch are taken; 0: none are."""
+        """Accept calls over routes of this epoch from now on; 0 means none."""
         self._epoch = epoch
 
     async def attend(self, report: Callable[[DirectRun], Awaitable[None]]) -> None:
         """Keep the promise of Note [Direct calls and the registry], until cancelled.
 
-        ``report`` is told, once, of each call whose kernel has run for too long.
+        ``report`` is called once for each call whose kernel has run for too long.
         """
         timeout = self._kernel_timeout
         pause = min(_PULSE, timeout / _LOOKS_PER_TIMEOUT) if timeout else _PULSE
@@ -105,7 +105,7 @@ class DirectCalls:
     # -- calls: for the threads of lanes --------------------------------------------------------
 
     def new_lane(self) -> int:
-        """A number that no other connection of clients has."""
+        """Return a number that no other connection of clients has."""
         return next(self._lanes)
 
     def admit(self, lane: int, request: execution_pb2.CallRequest) -> CallContext:
@@ -139,11 +139,11 @@ class DirectCalls:
         return CallContext(deadline, 0, self._run, library.load_id, limit, run)
 
     def begin(self, context: CallContext) -> None:
-        """The kernel of a call begins to run, in this thread."""
+        """Begin the kernel of a call, in this thread."""
         assert context.direct is not None, "admit sees to that"
         context.direct.began = time.monotonic()
 
     def end(self, context: CallContext) -> None:
-        """A call has ended, or will never run."""
+        """End a call, even one that will never run."""
         assert context.direct is not None, "admit sees to that"
         del self._runs[context.direct]

@@ -38,7 +38,7 @@ class KernelCalls:
     def begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[None]
     ) -> None:
-        """None: every kernel waits for a thread."""
+        """Return None: every kernel waits for a thread."""
 
     async def call(
         self,
@@ -67,7 +67,10 @@ class KernelCalls:
     def _turns_of(
         self, request: execution_pb2.CallRequest, context: CallContext
     ) -> LibraryTurns[StreamedCall] | None:
-        """Where the call takes its turn; None: it takes none, as those that kernels make."""
+        """Return the turns that the call takes part in.
+
+        None for those made by kernels, which take none.
+        """
         if not context.lane or not request.HasField("kernel"):
             return None
         return self.execution.turns_of(request.kernel.load_id)
@@ -101,14 +104,17 @@ class StreamedCall:
         self.size = request.ByteSize() + sum(len(argument) for argument in tensors.arguments)
 
     def start(self, turns: LibraryTurns[StreamedCall]) -> None:
-        """Have a thread run it, and those that wait for it to end: its turn has come.
+        """Start a thread that runs it, and the calls that wait for it to end: its turn has come.
 
         Raises RuntimeError if there is no thread for it.
         """
         self._submit(self.source.threads.with_turn, self.work_off, turns)
 
     def start_without_turn(self) -> None:
-        """Have a thread run it, which takes no turn: a kernel has made it. Raises RefusedError."""
+        """Start a thread that runs it without a turn: a kernel has made the call.
+
+        Raises RefusedError.
+        """
         try:
             self._submit(self.source.threads.at_depth(self.context.depth), self.run)
         except RuntimeError as error:
@@ -169,7 +175,7 @@ class StreamedCall:
         beside, execution = self._tensors, self.source.execution
         is_limited = not self._request.chunks_reply
         tensors = CalleeTensors([*beside.arguments], is_limited=is_limited)
-        beside.arguments = ()  # each goes when the kernel lets go of it
+        beside.arguments = ()  # each is freed when the kernel drops it
         reply = execution.run(self._request, self.context, tensors)
         reply.has_waited = self.waits_since > 0
         execution.check_size(reply, tensors)

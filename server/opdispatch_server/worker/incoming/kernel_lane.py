@@ -1,6 +1,6 @@
 """The local lane of an interpreter: its threads read calls and run kernels themselves.
 
-Note [Whoever reads a call runs it]
+Note [The thread that reads a call runs it]
     Waking another thread costs more than a small kernel. So the thread that reads a call runs
     its kernel, too, and only then reads the next one. That must not keep other calls waiting, so
     the right to read (the turn) goes to another thread
@@ -61,7 +61,7 @@ QUICK = 0.0005
 # A reply may wait so long for others that follow it at once.
 _GATHERING = 0.0002
 
-# Seconds for which a peer that is told why its lane ends may keep the thread that tells it.
+# Seconds for which sending the reason of a lane's end may keep the thread that sends it.
 _LAST_WORDS = 5.0
 
 
@@ -173,7 +173,7 @@ class KernelLane:
             self._memory.close()
 
     def trim(self) -> None:
-        """Give memory back to the system that has not been used for a while."""
+        """Return memory to the system that has not been used for a while."""
         if self._memory is not None:
             self._memory.trim(IDLE_SECONDS)
             self._flush()
@@ -206,7 +206,7 @@ class KernelLane:
 
     def _end(self, turn: int | None) -> None:
         self.close()
-        # Only whoever reads, and nobody does after this turn, lets go of what is read from.
+        # Only the reading thread may close what is read from; after this turn there is none.
         if turn is not None and self._turn.is_at(turn):
             self._writer.close()
             if self._memory is not None:
@@ -231,7 +231,7 @@ class KernelLane:
             kind, payload = self._next_frame()
             if kind is FrameKind.CALL:
                 call = self._read(payload)
-                del payload  # the tensors let go of it, one by one
+                del payload  # the tensors release it, one by one
                 if call is not None:
                     self._take(*call, turn)
                 del call  # it may be long until the next one comes
@@ -248,7 +248,7 @@ class KernelLane:
     def _read(
         self, payload: bytes | memoryview
     ) -> tuple[execution_pb2.CallRequest, CalleeTensors] | None:
-        """A call that may go on; one that may not is replied to."""
+        """Read a call that may go on; reply to one that may not."""
         # Where memory is shared, the few tensors that are inline are taken as they are.
         request, arguments, refusal = read_call(payload, detaches=self._memory is None)
         if refusal is not None:
@@ -318,7 +318,7 @@ class KernelLane:
                 return
 
     def _begin_turn(self, call: LaneCall, turns: LibraryTurns[LaneCall]) -> bool:
-        """Whether the call may run now; else it waits. Raises QueueFullError."""
+        """Begin the call's turn and return True; otherwise it waits. Raises QueueFullError."""
         number = call.request.id
         self._waiting[number] = call
         may_run = True

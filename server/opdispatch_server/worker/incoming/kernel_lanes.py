@@ -28,7 +28,10 @@ class KernelLanes:
         limit: int,
         budget: MemoryBudget | None = None,
     ) -> None:
-        """With a ``budget`` for results in it, they share memory with callers that want to."""
+        """Serve lanes.
+
+        With a ``budget`` for results they share memory with callers that want to.
+        """
         self._execution = execution
         self._rules = rules
         self._limit = limit
@@ -58,7 +61,7 @@ class KernelLanes:
         self._watch.stop()
 
     def _trim_now_and_then(self) -> None:
-        """Give memory back to the system that no call has used for a while."""
+        """Return memory to the system that no call has used for a while, again and again."""
         with self._mutex:
             lanes = list(self._lanes)
         for lane in lanes:

@@ -31,8 +31,10 @@ class KernelStreams(execution_pb2_grpc.ExecutionServiceServicer):
         max_call_bytes: int = sys.maxsize,
         at_once: int = CALLS_IN_FLIGHT,
     ) -> None:
-        """``limit`` is for a message; ``max_call_bytes``, for the large tensors of one stream;
-        ``at_once``, for its calls.
+        """Serve streams.
+
+        ``limit`` is for a message, ``max_call_bytes`` for the large tensors of one stream,
+        ``at_once`` for its calls.
         """
         self._execution = execution
         self._rules = rules

@@ -20,10 +20,10 @@ class KernelPool:
         )
 
     def submit(self, work: Callable[..., None], *arguments: object) -> None:
-        """Have a thread do it, the first one that is free if no other can be started.
+        """Submit work to the threads: the first one free if no other can be started.
 
-        Raises RuntimeError if there is none at all; whoever comes first after that has the work
-        in its queue nevertheless.
+        Raises RuntimeError if there is none at all; a thread that is started later finds the work
+        in the queue nevertheless.
         """
         try:
             self._threads.submit(work, *arguments)
@@ -42,7 +42,7 @@ class KernelThreads:
         self._by_depth: dict[int, KernelPool] = {}
 
     def at_depth(self, depth: int) -> KernelPool:
-        """For calls that kernels make, which take no turn; see ``call_context``."""
+        """Return the pool for calls that kernels make, which take no turn; see ``call_context``."""
         pool = self._by_depth.get(depth)
         if pool is None:
             pool = KernelPool(KERNEL_THREADS, f"kernel-{depth}")

@@ -1,4 +1,7 @@
-"""Lets no kernel keep a lane's other calls waiting: see Note [Whoever reads a call runs it]."""
+"""Keeps kernels from blocking a lane's other calls.
+
+See Note [The thread that reads a call runs it].
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class TurnWatch:
             self._turns.discard(turn)
 
     def notice(self) -> None:
-        """A lane is busy now."""
+        """Wake the watch: a lane is busy now."""
         if not self._is_awake:
             self._is_awake = True
             self._wake.set()

@@ -47,7 +47,7 @@ class ChosenKernel:
         """Its row in ``call_counts``, once ``row`` is known."""
 
     def subject(self, library: str) -> Subject:
-        """Its name in the flight record, as a kernel of that library."""
+        """Return its name in the flight record, as a kernel of that library."""
         return Subject(KERNEL, library, str(self.name))
 
     def series(self, library: str, version: int) -> Series:
@@ -56,7 +56,7 @@ class ChosenKernel:
 
     @classmethod
     def of_slot(cls, dispatcher: Dispatcher, request: execution_pb2.CallRequest) -> ChosenKernel:
-        """The one that this process has for exactly the keys that a request names."""
+        """Return the kernel that this process has for exactly the keys that a request names."""
         keys = DispatchKeySet.from_raw_repr(request.redispatch_keys)
         op = dispatcher.get_schema(parse_operator_name(request.operator))
         found = op.lookup(keys)
@@ -87,7 +87,7 @@ class ChosenKernels:
         self._ready: dict[tuple[str, int, int], ChosenKernel] = {}
 
     def find(self, dispatcher: Dispatcher, request: execution_pb2.CallRequest) -> ChosenKernel:
-        """The kernel of the library that a request names.
+        """Return the kernel of the library that a request names.
 
         It can be called though the operator has changed or gone since, if its library
         defined it, and unless it is a boxed one, which takes the operator as an argument, or a
@@ -134,7 +134,7 @@ class ChosenKernels:
 
 
 def _find_defined(dispatcher: Dispatcher, name: OperatorName) -> OperatorHandle:
-    """The operator, which was defined where the kernel was chosen."""
+    """Return the operator, which was defined where the kernel was chosen."""
     op = dispatcher.find_schema(name)
     if op is not None:
         return op

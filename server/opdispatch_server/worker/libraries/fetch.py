@@ -31,8 +31,10 @@ class LibraryFetch:
         self._daemon = daemon
 
     async def fetch(self, stub: Any, wanted: pb.Fetch) -> None:
-        """Get an upload, unless it is there. Raises LibraryLoadError, and JournalError for a disk
-        that refuses; what has come by then is gone on with the next time, but for a full disk.
+        """Get an upload, unless it is there.
+
+        Raises LibraryLoadError, and JournalError for a disk that refuses; what has come by then is
+        gone on with the next time, but for a full disk.
         """
         target = self.unpacked.find(wanted.sha256, wanted.filename)
         if target.is_dir():

@@ -57,7 +57,7 @@ class InterpreterLibraries:
         make_forwarding_kernel: Callable[[int, str], KernelFunction],
         unpacked: UnpackedLibraries,
     ) -> None:
-        """``unpacked`` has the uploads that the daemon does not say the folder of."""
+        """Hold libraries; ``unpacked`` has the uploads for which the daemon names no folder."""
         self.dispatcher = dispatcher
         self._make_forwarding_kernel = make_forwarding_kernel
         self._unpacked = unpacked
@@ -70,14 +70,17 @@ class InterpreterLibraries:
         NAMES.reserve_loaded()
 
     def get(self, load_id: int) -> LoadedLibrary:
-        """The version with code that has this load id. Raises RefusedError if it is gone."""
+        """Return the version with code that has this load id. Raises RefusedError if it is gone."""
         library = self._libraries.get(load_id)
         if library is None or library.imported is None:
             raise gone_error(load_id)
         return library
 
     def subject_of(self, message: pb.DaemonMessage) -> Subject | None:
-        """The code of users that an instruction runs, for the flight record; None: it runs none."""
+        """Return the user code that an instruction runs, for the flight record.
+
+        None if it runs none.
+        """
         match message.WhichOneof("kind"):
             case "stage":
                 return Subject(IMPORT, message.stage.name)
@@ -92,7 +95,7 @@ class InterpreterLibraries:
         return Subject(UNLOAD, library.name)
 
     def drop_all(self) -> None:
-        """Undo and let go of everything: the daemon that wanted it is gone."""
+        """Undo and release everything: the daemon that wanted it is gone."""
         self._abandon_staged()
         while self._libraries:
             _, library = self._libraries.popitem()  # the newest first
@@ -289,7 +292,7 @@ class InterpreterLibraries:
 
     @contextmanager
     def _below(self, later: Sequence[LoadedLibrary], library: LoadedLibrary) -> Iterator[None]:
-        """Within it ``library`` is published, below the kernels of ``later``."""
+        """Publish ``library`` in the block, below the kernels of ``later``."""
         with self.dispatcher.transaction():
             lifted = [LiftedKernels(each.handles, library.registrations) for each in later]
             yield

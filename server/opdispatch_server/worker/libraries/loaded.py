@@ -47,7 +47,7 @@ class LoadedLibrary:
         hooks: Sequence[UnloadHooks] = (),
         unloaded: UnloadedCode | None = None,
     ) -> None:
-        """``unloaded`` gives back the memory of the code when it has gone."""
+        """Hold a loaded version; ``unloaded`` frees the memory of the code when it has gone."""
         self.load_id = load_id
         self.name = name
         self.version = version
@@ -125,7 +125,7 @@ class LoadedLibrary:
             backend.close()
 
     def release(self) -> None:
-        """Let the code go as soon as none of its kernels is running for a call.
+        """Release the code as soon as none of its kernels is running for a call.
 
         If none is, that is done when this returns.
         """
@@ -153,7 +153,7 @@ class LoadedLibrary:
             ).start()
 
     def get_kernel(self, place: int) -> KernelFunction:
-        """The kernel of the registration at ``place``, as a call names it.
+        """Return the kernel of the registration at ``place``, as a call names it.
 
         Raises WireError if it has none: who calls directly says what he likes; RefusedError if
         the code is gone.
@@ -176,7 +176,7 @@ class LoadedLibrary:
         return any(operator_of(each) == operator for each in self.registrations)
 
     def find_signature(self, operator: OperatorName) -> Signature | None:
-        """The signature of an operator that this version defines.
+        """Return the signature of an operator that this version defines.
 
         Calls that were routed to this version are bound by it, whatever has become of the
         operator since.
@@ -184,7 +184,9 @@ class LoadedLibrary:
         return self._signatures.get(operator)
 
     def get_function(self, place: int, signature: Signature) -> Callable[..., Any]:
-        """The unboxed kernel at ``place``, to be called with every argument of ``signature``."""
+        """Return the unboxed kernel at ``place``, to be called with every argument of
+        ``signature``.
+        """
         adapted = self._adapted.get(place)
         if adapted is None or adapted[0] is not signature:
             adapted = self._adapted[place] = (signature, self.get_kernel(place).adapt(signature))

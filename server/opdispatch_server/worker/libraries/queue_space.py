@@ -25,7 +25,10 @@ class QueueSpace:
         self.bytes = 0
 
     def enter(self, operator: str, size: int, seconds: float) -> None:
-        """A call begins to wait; those of its library take ``seconds``. Raises QueueFullError."""
+        """Enter a call that begins to wait; those of its library take ``seconds``.
+
+        Raises QueueFullError.
+        """
         with self._lock:
             # One that comes alone may be as large as any message.
             if not self.calls or (
@@ -47,7 +50,7 @@ class QueueSpace:
         )
 
     def leave(self, size: int) -> None:
-        """A call waits no more."""
+        """Leave: the call waits no more."""
         with self._lock:
             self.calls -= 1
             self.bytes -= size

@@ -20,12 +20,12 @@ class _TurnWait:
 
     def __init__(self, operator: str) -> None:
         self.operator = operator
-        self.source = self  # of nobody's others it has to keep the order
+        self.source = self  # no other call has to keep its order with this one
         self._given = threading.Event()
         self._refusal: OpdispatchError | None = None
 
     def start(self, turns: LibraryTurns[_TurnWait]) -> None:
-        """It is its turn, until ``LibraryTurns.end``."""
+        """Start the call: it is its turn, until ``LibraryTurns.end``."""
         self._given.set()
 
     def wait(self) -> None:
@@ -35,7 +35,7 @@ class _TurnWait:
             raise self._refusal
 
     def refuse(self, error: OpdispatchError) -> None:
-        """It never gets its turn."""
+        """Refuse the call: it never gets its turn."""
         self._refusal = error
         self._given.set()
 

@@ -1,4 +1,4 @@
-"""Whose turn it is among the calls of one library in an interpreter."""
+"""Turns of the calls of one library in an interpreter."""
 
 from __future__ import annotations
 
@@ -35,12 +35,14 @@ class Job(Protocol):
         """The memory that it occupies while it waits, in bytes."""
 
     def start(self, turns: LibraryTurns[Any]) -> None:
-        """``LibraryTurns.end`` has given it back in a thread that does not run calls: it begins
-        in another one, and ends in its turn. Raises RuntimeError if none can be started.
+        """Start in another thread and end in its turn.
+
+        ``LibraryTurns.end`` has returned it in a thread that does not run calls. Raises
+        RuntimeError if no thread can be started.
         """
 
     def refuse(self, error: OpdispatchError) -> None:
-        """It never starts: its caller is told why."""
+        """Refuse the call with an error: it never starts."""
 
 
 J = TypeVar("J", bound=Job)
@@ -65,7 +67,7 @@ class LibraryTurns(Generic[J]):
         """How long a call takes, on average; 0 before the first one has ended."""
 
     def begin(self, job: J, limit: int, room: QueueSpace | None = None) -> bool:
-        """Whether the call may run now; otherwise ``end`` of another one gives it back.
+        """Begin the call and return True; otherwise ``end`` of another call returns it later.
 
         Raises QueueFullError if it would have to wait, and there is no ``room`` for it.
         """
@@ -83,7 +85,7 @@ class LibraryTurns(Generic[J]):
             return False
 
     def end(self) -> J | None:
-        """A call has ended: the one that is to run in its place, if one waits."""
+        """End a call; return the one that is to run in its place, if one waits."""
         with self._lock:
             if not self._waiting:
                 self._running -= 1
@@ -97,7 +99,7 @@ class LibraryTurns(Generic[J]):
             return job
 
     def start(self, job: J) -> None:
-        """Have a job whose turn it is begin in another thread.
+        """Start a job whose turn it is in another thread.
 
         If none can be started, it is refused, and so are those in whose place it was.
         """
@@ -118,7 +120,7 @@ class LibraryTurns(Generic[J]):
 
 
 def no_thread_error(operator: str, error: RuntimeError) -> RefusedError:
-    """Why a call never started: its process could not start a thread."""
+    """Return the error of a call for which no thread could be started."""
     return RefusedError(
         f"the interpreter has no thread for the call of {operator}, which never started: {error}",
         hint="a limit of threads or memory is reached; try again in a moment, or raise it",

@@ -1,6 +1,6 @@
 """Code of libraries that have gone which something still refers to, and the memory it keeps.
 
-The last call of a library has its answer sent before its thread has let go of the kernel. What is
+The last call of a library has its answer sent before its thread has released the kernel. What is
 collected in that moment misses the kernel, and all that its module has.
 """
 
@@ -27,7 +27,7 @@ class UnloadedCode:
         self._remaining: list[tuple[list[weakref.ref[Any]], int]] = []
 
     def note(self, functions: Iterable[weakref.ref[Any]]) -> None:
-        """Give back the memory of a library with these functions, now and again in ``collect``."""
+        """Free the memory of a library with these functions, now and again in ``collect``."""
         self._trim()
         self._keep([*functions], _MOST_TRIES)
 
@@ -37,7 +37,7 @@ class UnloadedCode:
         return bool(self._remaining)
 
     def collect(self) -> None:
-        """Give back what was still in use the last time; it takes a full collection."""
+        """Free what was still in use the last time; it takes a full collection."""
         with self._lock:
             remaining, self._remaining = self._remaining, []
         if remaining:

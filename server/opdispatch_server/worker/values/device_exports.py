@@ -48,7 +48,7 @@ class DeviceExports:
         self._leases: dict[bytes, tuple[float, Any]] = {}
 
     def offer(self, message: values_pb2.Tensor, value: Any, device_id: bytes) -> bool:
-        """Say where a value is to a process that can read that device.
+        """Offer a value to a process that can read that device.
 
         False: it is not there, cannot be shared, or MOST_LEASES others are. Raises DeviceLostError.
         """
@@ -80,7 +80,10 @@ class DeviceExports:
         return True
 
     def end(self, lease: bytes) -> None:
-        """A reader has its copy. Raises RemoteValueGoneError if the value was not kept so long."""
+        """End the lease of a reader that has its copy.
+
+        Raises RemoteValueGoneError if the value was not kept so long.
+        """
         self.drop_expired()
         if not self.drop(lease):
             raise RemoteValueGoneError(
@@ -107,7 +110,7 @@ class DeviceExports:
 
 
 def find_device_id(device: str) -> bytes:
-    """The identity of a device of this process whose memory can be shared; else empty."""
+    """Return the identity of a device of this process whose memory can be shared; else empty."""
     if device in ("", "cpu"):
         return b""
     try:

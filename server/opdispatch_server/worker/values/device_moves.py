@@ -18,7 +18,7 @@ class Copied(NamedTuple):
 
 
 def moved_to(device: str, value: Any, *, is_copy: bool = False) -> Any:
-    """The value on a device, tensors in lists as well; what is there is given back as it is.
+    """Return the value on a device, tensors in lists as well; what is there is returned as it is.
 
     The move is recorded, but for one of a copy: that begins a history of its own. Raises
     DeviceError, and DeviceMemoryError.
@@ -42,7 +42,7 @@ def _begun_at(device: str, value: Tensor) -> Tensor:
 
 
 def put_on_host(message: values_pb2.Value) -> bool:
-    """Have a tensor that was sent from a device decoded on the host, with the keys of that.
+    """Change a tensor sent from a device to be decoded on the host, with the host's keys.
 
     Whether it is a plain array. The keys of a ``Tensor`` will be those of its new device.
     """

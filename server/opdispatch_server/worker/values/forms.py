@@ -14,7 +14,7 @@ Note [Values of two versions]
 
     A call becomes a writer of all its values at once, and waits while it is one of none: calls that
     have values in common do not wait for each other in a circle. What a kernel calls itself gets
-    the array from the kernel, and not from here. Values of the host are never copied, and nobody
+    the array from the kernel, and not from here. Values of the host are never copied, and no call
     waits for them.
 """
 
@@ -43,7 +43,7 @@ class Form(NamedTuple):
 
     @classmethod
     def of(cls, value: Any) -> Form:
-        """That in which a value arrives."""
+        """Return the form in which a value arrives."""
         backend = find_backend(type(elements_of(getattr(value, "array", value))))
         return cls(value, None if backend is None or backend.device_type == "cpu" else backend)
 
@@ -54,7 +54,10 @@ class Form(NamedTuple):
         return self.backend.device_of(elements_of(getattr(self.value, "array", self.value)))
 
     def find_wanted(self) -> ArrayBackend | None:
-        """The backend that makes arrays for its device now, for this task; None: its own does."""
+        """Return the backend that makes arrays for its device now, for this task.
+
+        None: its own does.
+        """
         if self.backend is None:
             return None
         try:
@@ -64,7 +67,7 @@ class Form(NamedTuple):
         return None if wanted is self.backend else wanted
 
     def converted(self, wanted: ArrayBackend) -> Form:
-        """The same on its device, by another backend: copied through host memory.
+        """Return the same on its device, by another backend: copied through host memory.
 
         Raises DeviceError, and DeviceMemoryError.
         """
@@ -102,7 +105,7 @@ class StoredValue:
 
 
 def with_history_of(tensor: Tensor, array: Any) -> Tensor:
-    """A tensor over another array, with the same history."""
+    """Return a tensor over another array, with the same history."""
     shown = Tensor(array, keys=tensor.key_set)
     shown.autograd_meta = meta_of(tensor)
     shown.requires_grad_flag = tensor.requires_grad_flag

@@ -38,7 +38,7 @@ _LAST_WORDS = 5.0
 
 
 def transfer_program() -> bytes:
-    """A program without steps that returns its one input."""
+    """Return a program without steps that returns its one input."""
     program = remote_pb2.Program()
     program.outputs.add().what.input = 0
     data: bytes = program.SerializeToString()
@@ -76,8 +76,10 @@ class _Way(NamedTuple):
 
 
 class _Opening:
-    """A connection that one thread makes. ``error`` is what others get, too, who wait until
-    ``is_done``: there is none if it is made, or was given up for lack of that thread's time.
+    """A connection that one thread makes.
+
+    ``error`` is what others get, too, who wait until ``is_done``: there is none if it is made, or
+    was given up for lack of that thread's time.
     """
 
     def __init__(self) -> None:
@@ -90,8 +92,8 @@ class PeerValues:
 
     ``_lock`` protects every field. ``_ways`` has at most one connection for each place, which
     threads share, and ``_opening`` what others wait for while one thread makes a connection to a
-    place; ``_lock`` is not held for that: who does not answer keeps nobody waiting who wants to go
-    elsewhere. After ``_is_closed``, no connection is put into ``_ways``.
+    place; ``_lock`` is not held for that: a silent place does not delay threads that want to go
+    to another one. After ``_is_closed``, no connection is put into ``_ways``.
     """
 
     def __init__(self, limit: int) -> None:
@@ -104,8 +106,10 @@ class PeerValues:
     def fetch_for(
         self, device: str, message: values_pb2.RemoteTensor, timeout: float | None, at: str
     ) -> Any:
-        """A copy that is to be moved to ``device``: on the one that the value is on, if both are of
-        one type, and this process can read its memory; else on the host. Raises as ``fetch``.
+        """Return a copy that is to be moved to ``device``.
+
+        On the one that the value is on, if both are of one type, and this process can read its
+        memory; else on the host. Raises as ``fetch``.
         """
         is_alike = device.partition(":")[0] == message.device.partition(":")[0]
         if is_alike and find_device_id(message.device):
@@ -116,8 +120,10 @@ class PeerValues:
         return value if is_plain or isinstance(value, Tensor) else Tensor(value)
 
     def fetch(self, message: values_pb2.RemoteTensor, timeout: float | None, at: str) -> Fetched:
-        """The value, as its interpreter has it. Raises that one's error, RemoteValueGoneError if
-        it cannot be reached, WireError, DeviceMemoryError and DeviceLostError.
+        """Return the value, as its interpreter has it.
+
+        Raises that one's error, RemoteValueGoneError if it cannot be reached, WireError,
+        DeviceMemoryError and DeviceLostError.
 
         See Note [Reading another process's device memory].
         """
@@ -146,7 +152,10 @@ class PeerValues:
         timeout: float | None,
         at: str,
     ) -> Any:
-        """A copy of what the owner shares, which was kept meanwhile. Raises as ``fetch`` does."""
+        """Return a copy of what the owner shares, which was kept meanwhile.
+
+        Raises as ``fetch`` does.
+        """
         lease = tensor.device_memory.lease
         try:
             value = _copy_of(tensor, message.device, at)
@@ -166,7 +175,7 @@ class PeerValues:
         timeout: float | None,
         at: str,
     ) -> tuple[execution_pb2.CallReply, CallerTensors]:
-        """For the value, or where it is on the device of that id."""
+        """Request the value, or its place on the device of that id."""
         request = execution_pb2.CallRequest(
             operator="a transfer of a value",
             program=TRANSFER,
@@ -230,7 +239,7 @@ class PeerValues:
             each.is_done.set()
 
     def _way_to(self, place: _Place, deadline: float | None) -> _Way:
-        """The connection to a place. Raises as ``_open`` does, and TimeoutError."""
+        """Return the connection to a place. Raises as ``_open`` does, and TimeoutError."""
         while True:
             with self._lock:
                 if self._is_closed:
@@ -259,7 +268,7 @@ class PeerValues:
             del opening  # its error refers to this frame
 
     def _add(self, place: _Place, deadline: float | None) -> _Way:
-        """A new connection, which takes the place of one that has ended."""
+        """Add a new connection, which replaces one that has ended."""
         self._let_go_of_what_has_ended()
         way = self._open(place, patience_until(deadline))
         with self._lock:
@@ -305,7 +314,7 @@ def _left_until(deadline: float | None) -> float | None:
 
 
 def _copy_of(tensor: values_pb2.Tensor, device: str, at: str) -> Any:
-    """A copy on that device of what its owner shares. Raises WireError and DeviceError."""
+    """Return a copy on that device of what its owner shares. Raises WireError and DeviceError."""
     facts, there = facts_from_proto(tensor, at=at), tensor.device_memory
     if facts.device != device or facts.nbytes != there.length:
         raise WireError(

@@ -36,7 +36,7 @@ class ValueStore:
     ``_changed`` protects the changes of ``_sessions``, in which a session has at least one value,
     and of the values; it is notified of what a writer may wait for: a value has lost its last
     writer, or has changed. Readers need no lock: they look into two dicts, and find the value or do
-    not. The daemon says what is let go of, and when; here nothing is.
+    not. The daemon decides what is released, and when.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class ValueStore:
         """How many calls wait for the writers of a value."""
 
     def find(self, session: bytes, key: bytes) -> Any:
-        """The value of that key, to be read; None if it is not here.
+        """Return the value of that key, to be read; None if it is not here.
 
         It is an array of the backend that makes arrays for its device now, so that kernels of a
         library's next version know it: see Note [Values of two versions]. Raises DeviceError, and
@@ -69,7 +69,7 @@ class ValueStore:
         return form.converted(wanted).value if stays else self._change(stored, wanted)
 
     def get(self, message: values_pb2.RemoteTensor, at: str, writable: bool) -> Any:
-        """The value that is meant, for a writer of it; or what cannot be written to.
+        """Return the named value for a writer of it; or a value that cannot be written to.
 
         Raises RemoteValueGoneError, DeviceError and DeviceMemoryError.
         """
@@ -107,7 +107,7 @@ class ValueStore:
         return tuple(writes)
 
     def end_writes(self, values: Sequence[StoredValue]) -> None:
-        """The caller of ``begin_writes`` has ended."""
+        """End the writes of a caller of ``begin_writes``."""
         with self._changed:
             for stored in values:
                 stored.writers -= 1
@@ -136,7 +136,7 @@ class ValueStore:
     def _try_to_write(
         self, places: Mapping[StoredValue, str]
     ) -> Mapping[StoredValue, ArrayBackend | None] | None:
-        """The values that have a writer more, and to which form the caller is to change each.
+        """Add a writer to the values; return the form to which the caller is to change each.
 
         None: it has to wait. The caller holds ``_changed``.
         """
@@ -180,7 +180,7 @@ class ValueStore:
             self._sessions.setdefault(session, {})[key] = stored
 
     def release(self, message: remote_pb2.ReleaseValues) -> None:
-        """Let go of some of a session's values, or of all. What is in use stays until then."""
+        """Release some of a session's values, or all. What is in use stays until then."""
         with self._changed:
             values = self._sessions.get(message.session)
             if values is None:
@@ -193,12 +193,12 @@ class ValueStore:
                 del self._sessions[message.session]
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Release all values."""
         with self._changed:
             self._sessions.clear()
 
     def count(self) -> int:
-        """How many values there are."""
+        """Return the number of values."""
         with self._changed:
             return sum(len(values) for values in self._sessions.values())
 
@@ -214,11 +214,11 @@ class CallWrites:
         self._held: Sequence[StoredValue] = ()
 
     def begin(self, wanted: _Wanted) -> None:
-        """``ValueStore.begin_writes``, once at most."""
+        """Begin ``ValueStore.begin_writes``, once at most."""
         self._held = self._store.begin_writes(wanted, self._deadline)
 
     def end(self) -> None:
-        """The call has ended, whether it has begun to write or not."""
+        """End the writes of a call, whether it has begun to write or not."""
         if self._held:
             self._store.end_writes(self._held)
 
@@ -227,7 +227,7 @@ class KeptResults:
     """Keeps the tensors among the results of one call. For one thread.
 
     It must be given each result by the only one who knows it, so that what a kernel has kept for
-    itself is told from what it has not: see ``take``.
+    itself can be told from other results: see ``take``.
     """
 
     def __init__(self, store: ValueStore, keep: remote_pb2.Keep, interpreter: str) -> None:
@@ -299,7 +299,7 @@ def _read_only(value: Any) -> Any:
 
 
 def _own(value: Any, *, is_known: bool) -> Any:
-    """The tensor, or a copy if other code could write to it, or none can."""
+    """Return the tensor, or a copy if other code could write to it, or none can."""
     if isinstance(value, Tensor):
         # Two references are the tensor's and getrefcount's.
         is_known = is_known or sys.getrefcount(value.array) > 2
