@@ -32,7 +32,7 @@ console = Console(highlight=False)
 
 @contextmanager
 def daemon(folder: Path) -> Iterator[str]:
-    """A daemon with its own workers, from ``opdispatch serve``; yields its address."""
+    """Run a daemon with its own workers, from ``opdispatch serve``; yield its address."""
     address = f"unix://{folder}/daemon.sock"
     process = subprocess.Popen(
         [

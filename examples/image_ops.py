@@ -21,7 +21,7 @@ lib.define("gray(Tensor x) -> Tensor")
 
 
 def gray(x):
-    """The brightness of a picture, as the eye weighs red, green and blue (ITU-R BT.601)."""
+    """Return the brightness of a picture, as the eye weighs red, green and blue (ITU-R BT.601)."""
     x = as_float(x)
     return x if x.ndim == 2 else x[..., :3] @ np.array([0.299, 0.587, 0.114], np.float32)
 
@@ -33,7 +33,7 @@ lib.define("convolve(Tensor x, Tensor weight) -> Tensor")
 
 
 def convolve(x, weight):
-    """A picture of one channel, filtered with a small matrix of weights; edges are repeated."""
+    """Filter a picture of one channel with a small matrix of weights; edges are repeated."""
     x, weight = as_float(x), np.asarray(weight, np.float32)
     rows, columns = weight.shape
     padded = np.pad(x, [(rows // 2, rows // 2), (columns // 2, columns // 2)], mode="edge")
@@ -66,7 +66,7 @@ lib.define("blend(Tensor[] xs, float[]? weights=None) -> Tensor")
 
 
 def blend(xs, weights=None):
-    """The weighted mean of pictures of one shape; without weights, the plain mean."""
+    """Return the weighted mean of pictures of one shape; without weights, the plain mean."""
     return np.average([as_float(x) for x in xs], axis=0, weights=weights).astype(np.float32)
 
 

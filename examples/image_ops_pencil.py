@@ -19,7 +19,7 @@ lib.define("gray(Tensor x) -> Tensor")
 
 
 def gray(x):
-    """The brightness of a picture, as the eye weighs red, green and blue (ITU-R BT.601)."""
+    """Return the brightness of a picture, as the eye weighs red, green and blue (ITU-R BT.601)."""
     x = as_float(x)
     return x if x.ndim == 2 else x[..., :3] @ np.array([0.299, 0.587, 0.114], np.float32)
 

@@ -5,8 +5,9 @@
         U, S, Vh = xp.linalg.svd(x)     # remembered
     print(cache.hits)                   # 1
 
-It needs nothing of opdispatch but what every user has: a fallback for a dispatch key that nobody
-uses, a guard that adds the key to the calls of a block, and a redispatch to what comes after it.
+It needs nothing of opdispatch but what every user has: a fallback for a dispatch key that no other
+code uses, a guard that adds the key to the calls of a block, and a redispatch to what comes after
+it.
 """
 
 from __future__ import annotations
@@ -213,7 +214,7 @@ class _SameTensor:
 
 
 def _array_of(value: Any) -> np.ndarray[Any, Any] | None:
-    """The NumPy array of a dense tensor on the CPU; None for anything else."""
+    """Return the NumPy array of a dense tensor on the CPU; None for anything else."""
     if isinstance(value, Tensor):
         value = value.array
     return value if type(value) is np.ndarray else None
@@ -234,7 +235,7 @@ def _copy(value: Any) -> Any:
 
 
 def _call(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """The fallback: every call of a block arrives here, with its arguments on ``stack``."""
+    """Serve every call of a block as the fallback, with its arguments on ``stack``."""
     entered = _entered.get()
     below = keys & _BELOW
     if entered is None:  # another thread has added the key

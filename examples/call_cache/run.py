@@ -23,7 +23,7 @@ CALLS: dict[str, Callable[[], Any]] = {
 
 
 def milliseconds(call: Callable[[], Any], times: int) -> float:
-    """The fastest of so many calls."""
+    """Return the fastest of so many calls."""
     fastest = float("inf")
     for _ in range(times):
         begin = time.perf_counter()

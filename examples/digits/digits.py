@@ -44,7 +44,7 @@ def shape_of_conv2d(x, weight, padding):
 
 
 def on_arrays(function):
-    """A kernel for tensors and for plain arrays out of a function for plain arrays."""
+    """Make a kernel for tensors and plain arrays of a function for plain arrays."""
 
     def kernel(x, weight, padding):
         is_tensor = isinstance(x, Tensor) or isinstance(weight, Tensor)
@@ -57,7 +57,7 @@ def on_arrays(function):
 
 @on_arrays
 def conv2d(x, weight, padding, shape):
-    """A matrix product: of the weight, and of what each element of it is multiplied by."""
+    """Convolve by a matrix product of the weight and the patches of ``x``."""
     xp = array_namespace(x)
     (down, across), (images, results, height, width) = padding, shape
     if down or across:
@@ -83,7 +83,7 @@ def conv2d_without_elements(x, weight, padding, shape):
 
 
 def exchange(x):
-    """The first two dimensions exchanged."""
+    """Return the first two dimensions exchanged."""
     return xp.permute_dims(x, (1, 0, 2, 3))
 
 
@@ -141,7 +141,7 @@ def relu(x):
 
 
 def max_pool2d(x):
-    """The largest of each two by two."""
+    """Return the largest of each two by two."""
     images, channels, height, width = x.shape
     pairs = xp.reshape(x, (images, channels, height // 2, 2, width // 2, 2))
     return xp.max(pairs, axis=(3, 5))

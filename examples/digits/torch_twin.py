@@ -15,7 +15,7 @@ def compute_logits(parameters, images):
 
 
 def train(parameters, batches, lr, momentum):
-    """The loss of each step, how long each took in seconds, and the parameters in the end."""
+    """Return the loss and the seconds of each step, and the parameters in the end."""
     torch.set_num_threads(1)  # arrays are small: a second one waits more than it does
     parameters = [torch.tensor(array, requires_grad=True) for array in parameters]
     optimizer = torch.optim.SGD(parameters, lr=lr, momentum=momentum)

@@ -59,7 +59,7 @@ def choose_batches(data, steps, size=BATCH):
 
 
 def run_steps(step, batches):
-    """The loss of each step, and how long each took, in seconds."""
+    """Return the loss of each step, and how long each took, in seconds."""
     losses, seconds = [], []
     for images, labels in batches:
         begun = time.perf_counter()
@@ -69,7 +69,7 @@ def run_steps(step, batches):
 
 
 def make_step(compute_loss, step_sgd, grad, parameters, velocities):
-    """A step, wherever the parameters are."""
+    """Make a step, wherever the parameters are."""
 
     def step(images, labels):
         loss = compute_loss(parameters, images, labels)
@@ -111,7 +111,7 @@ def train_there(session, arrays, batches, way):
 
 @contextmanager
 def running_daemon():
-    """A daemon with one interpreter; its address."""
+    """Run a daemon with one interpreter; yield its address."""
     with tempfile.TemporaryDirectory(prefix="opdispatch-digits-") as folder:
         address = f"unix://{folder}/daemon.sock"
         serve = ("serve", "--listen", address, "--workers", "1", "--state", f"{folder}/state")
@@ -173,7 +173,7 @@ def print_results(results, held_out):
 
 
 def draw(results, held_out, path):
-    """The curves, how far each is from PyTorch's, and what the network makes of some digits."""
+    """Draw the curves, how far each is from PyTorch's, and the network's answers to some digits."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4.2), layout="constrained")

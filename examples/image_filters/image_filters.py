@@ -45,13 +45,13 @@ def check_picture(x):
 
 
 def on_device_of(x):
-    """A block in which the array's own GPU is the one that is used."""
+    """Return a block in which the array's own GPU is the current one."""
     place = device(x)
     return place if hasattr(place, "__enter__") else nullcontext()
 
 
 def on_pictures(function):
-    """A kernel for every picture out of a function for float32 from 0 to 1."""
+    """Make a kernel for every picture of a function for float32 from 0 to 1."""
 
     @functools.wraps(function)
     def kernel(x, *args, **kwargs):
@@ -83,7 +83,10 @@ def register(schema, function, shape=lambda x, *args, **kwargs: x.shape, *, cuda
 
 
 def pad(x, axis, width, mode):
-    """The picture with ``width`` more rows or columns on both sides; modes as in scipy.ndimage."""
+    """Return the picture with ``width`` more rows or columns on both sides.
+
+    Modes as in scipy.ndimage.
+    """
     xp = array_namespace(x)
     size = x.shape[axis]
     places = np.arange(-width, size + width)
@@ -132,12 +135,12 @@ def brightness(x):
 
 
 def grayscale(x):
-    """The brightness of each pixel, by ITU-R BT.601: shape (height, width)."""
+    """Return the brightness of each pixel, by ITU-R BT.601: shape (height, width)."""
     return array_namespace(x).asarray(brightness(x), copy=True)
 
 
 def gaussian_blur(x, sigma, *, mode="reflect", truncate=4.0):
-    """A Gaussian blur; ``sigma`` in pixels. As ``scipy.ndimage.gaussian_filter``."""
+    """Blur the picture by a Gaussian; ``sigma`` in pixels. As ``scipy.ndimage.gaussian_filter``."""
     radius = int(truncate * sigma + 0.5)
     if not 0 <= radius <= 1000 or sigma < 0:
         raise ValueError(f"sigma is from 0 to 1000 / truncate pixels, and not {sigma}")
@@ -169,7 +172,7 @@ def sobel(x, *, mode="reflect"):
 
 
 def median(x, size=3, *, mode="reflect"):
-    """The middle one of the ``size`` x ``size`` pixels around each: takes out single specks."""
+    """Return the median of the ``size`` x ``size`` pixels around each: it removes single specks."""
     if size not in (1, 3, 5, 7):
         raise ValueError(f"size is 1, 3, 5 or 7, and not {size}")
     xp = array_namespace(x)

@@ -37,7 +37,7 @@ def find_photograph():
 
 
 def spoil(picture):
-    """The picture with black and white specks."""
+    """Return the picture with black and white specks."""
     rng = np.random.default_rng(0)
     specks = rng.random(picture.shape[:2])
     spoilt = picture.copy()

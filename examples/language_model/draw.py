@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 
 
 def draw(milliseconds, path):
-    """A bar for each way to decode a token. The axis is logarithmic."""
+    """Draw a bar for each way to decode a token. The axis is logarithmic."""
     names = list(milliseconds)[::-1]
     values = [milliseconds[name] for name in names]
     figure, axes = plt.subplots(figsize=(6.4, 1.9), layout="constrained")

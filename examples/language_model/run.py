@@ -47,7 +47,7 @@ console = Console(highlight=False)
 
 @contextmanager
 def running_daemon():
-    """A daemon with one interpreter; its address."""
+    """Run a daemon with one interpreter; yield its address."""
     with tempfile.TemporaryDirectory(prefix="opdispatch-lm-") as folder:
         address = f"unix://{folder}/daemon.sock"
         serve = ("serve", "--listen", address, "--workers", "1", "--state", f"{folder}/state")
@@ -66,7 +66,7 @@ def running_daemon():
 
 
 def make_step(ops, config, weights, caches):
-    """A function that takes tokens and their positions to the tokens that follow them."""
+    """Return a function that takes tokens and their positions to the tokens that follow them."""
 
     def step(tokens, positions):
         hidden = compute_hidden(ops, config, weights, caches, tokens, positions)
@@ -76,7 +76,7 @@ def make_step(ops, config, weights, caches):
 
 
 def generate(step, count):
-    """The text that follows the prompt, and the seconds that each of its characters took."""
+    """Return the text that follows the prompt, and the seconds that each of its characters took."""
     prompt = encode(PROMPT)
     token = np.asarray(step(prompt, np.arange(len(prompt))))[-1:]
     tokens, seconds = [token[0]], []

@@ -106,7 +106,7 @@ def compute_hidden(ops, config, weights, caches, tokens, positions):
 
 
 def choose_tokens(ops, weights, hidden):
-    """The likeliest token after each row, int64 (sequence,), in host memory."""
+    """Return the likeliest token after each row, int64 (sequence,), in host memory."""
     logits = ops.lm.linear(hidden, weights["lm_head.weight"])
     return ops.lm.to(ops.array.argmax(logits, axis=-1), "cpu")
 

@@ -24,7 +24,7 @@ PASS = [400.0, 1600.0]
 
 
 def make_signal():
-    """A chirp that swells and fades, with noise, and a hum that is stronger than it."""
+    """Return a chirp that swells and fades, with noise, and a hum that is stronger than it."""
     rng = np.random.default_rng(0)
     time = np.arange(int(RATE * SECONDS)) / RATE
     start, end = CHIRP
@@ -35,7 +35,7 @@ def make_signal():
 
 
 def analyse(session, noisy):
-    """The filtered signal, and what is to be drawn: everything by operators, on a worker."""
+    """Return the filtered signal, and what is to be drawn: everything by operators, on a worker."""
     remote = session.with_options(remote=True).ops
     x = session.put(noisy)
     taps = remote.signal.firwin(201, PASS, pass_zero=False, fs=RATE, dtype=np.float32)

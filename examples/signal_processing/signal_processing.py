@@ -83,7 +83,10 @@ def cut(x, length, hop):
 
 
 def overlap_add(frames, hop):
-    """The signal of which ``cut`` cuts frames that add up to it. ``hop`` divides their length."""
+    """Return the signal of which ``cut`` cuts frames that add up to it.
+
+    ``hop`` divides their length.
+    """
     *channels, count, length = frames.shape
     parts = length // hop
     pieces = xp.unstack(xp.reshape(frames, (*channels, count, parts, hop)), axis=-2)
@@ -136,7 +139,9 @@ def find_hop(nperseg, noverlap, samples):
     "float fs=2.0, ScalarType? dtype=None, Device? device=None) -> Tensor"
 )
 def firwin(numtaps, cutoff, *, window="hamming", pass_zero=True, fs=2.0, dtype=None, device=None):
-    """The taps of a linear-phase FIR filter, by the window method. ``fs`` is the sampling rate.
+    """Return the taps of a linear-phase FIR filter, by the window method.
+
+    ``fs`` is the sampling rate.
 
     ``pass_zero`` is whether frequencies below the first of ``cutoff`` pass; at each that changes.
     """
@@ -174,7 +179,10 @@ def sinc(place, frequency):
 
 @composite('oaconvolve(Tensor x, Tensor h, *, str mode="full") -> Tensor')
 def oaconvolve(x, h, *, mode="full"):
-    """The signal, filtered with taps by the FFT, block by block. Mode: full, same or valid."""
+    """Return the signal, filtered with taps by the FFT, block by block.
+
+    Mode: full, same or valid.
+    """
     x, h = as_signal(x), as_signal(h)
     samples, taps = x.shape[-1], h.shape[0]
     if h.ndim != 1 or mode not in ("full", "same", "valid") or (mode == "valid" and taps > samples):
@@ -200,7 +208,7 @@ FRAMES = 'float fs=1.0, str window="hann", int nperseg=256, int? noverlap=None'
 
 @composite(f"stft(Tensor x, *, {FRAMES}) -> (Tensor f, Tensor t, Tensor Zxx)")
 def stft(x, *, fs=1.0, window="hann", nperseg=256, noverlap=None):
-    """The short-time Fourier transform: frequencies, times, and (..., frequencies, times).
+    """Return the short-time Fourier transform: frequencies, times, and (..., frequencies, times).
 
     As ``scipy.signal.stft``: half a frame of zeros at both ends, scaled to amplitudes.
     """
@@ -220,7 +228,9 @@ def stft(x, *, fs=1.0, window="hann", nperseg=256, noverlap=None):
     " -> (Tensor t, Tensor x)"
 )
 def istft(Zxx, *, fs=1.0, window="hann", nperseg=None, noverlap=None):  # noqa: N803
-    """The signal of a short-time Fourier transform, and its times. As ``scipy.signal.istft``.
+    """Return the signal of a short-time Fourier transform, and its times.
+
+    As ``scipy.signal.istft``.
 
     Frames begin at a whole fraction of their length: ``nperseg - noverlap`` divides ``nperseg``.
     """
@@ -245,7 +255,7 @@ def istft(Zxx, *, fs=1.0, window="hann", nperseg=None, noverlap=None):  # noqa: 
 
 @composite(f"welch(Tensor x, *, {FRAMES}) -> (Tensor f, Tensor Pxx)")
 def welch(x, *, fs=1.0, window="hann", nperseg=256, noverlap=None):
-    """The power spectral density by Welch's method, one-sided. As ``scipy.signal.welch``."""
+    """Return the power spectral density by Welch's method, one-sided. As ``scipy.signal.welch``."""
     x = as_signal(x)
     frames = cut(x, nperseg, find_hop(nperseg, noverlap, x.shape[-1]))
     frames = frames - xp.mean(frames, axis=-1, keepdims=True)
@@ -261,7 +271,7 @@ def welch(x, *, fs=1.0, window="hann", nperseg=256, noverlap=None):
 
 @composite("hilbert(Tensor x) -> Tensor")
 def hilbert(x):
-    """The analytic signal: ``x`` and, as imaginary part, its Hilbert transform."""
+    """Return the analytic signal: ``x`` and, as imaginary part, its Hilbert transform."""
     x = as_signal(x)
     samples = x.shape[-1]
     order = xp.arange(samples, device=x.device)

@@ -120,7 +120,7 @@ class CallContext:
     # Not dataclasses.replace, which takes ten times as long: every call passes here.
 
     def in_lane(self, lane: int, limit: int, queued: int = 0) -> CallContext:
-        """The same, of a call that takes one of a library's slots, for which it was ``queued``."""
+        """Return the context of a call that takes a library's slot, for which it was ``queued``."""
         return CallContext(
             self.deadline, self.depth, self.run, lane, limit, None, self.tensors, queued
         )

@@ -134,7 +134,7 @@ class VmapLayer(DynamicLayer):
             )
         if randomness == "same" and found:
             raise TransformError(
-                f"{op.name} cannot have the same random numbers for all samples, as vmap was told: "
+                f"{op.name} cannot have the same random numbers for all samples, as vmap requires: "
                 "its arguments are another tensor for each",
                 hint='use randomness="different", or draw the numbers from unbatched arguments',
                 **facts,

@@ -37,7 +37,7 @@ def rms_norm_kernel():
 
 
 def launch(x, weight, eps):
-    """The norm of float32 rows, which are on the current GPU."""
+    """Return the norm of float32 rows, which are on the current GPU."""
     import cupy
 
     x, weight = cupy.ascontiguousarray(x), cupy.ascontiguousarray(weight)

@@ -22,7 +22,7 @@ def check_embedding(weight, indices):
 
 @operator("embedding(Tensor weight, Tensor indices) -> Tensor", check_embedding)
 def embedding(weight, indices):
-    """The rows of weight that indices name. Those on a GPU are not checked."""
+    """Return the rows of weight that indices name. Those on a GPU are not checked."""
     xp = array_namespace(weight)
     rows = xp.take(weight, xp.reshape(xp.asarray(indices), (-1,)), axis=0)
     return xp.reshape(rows, (*indices.shape, weight.shape[1]))

@@ -125,7 +125,7 @@ class FlightRecorder:
         return row
 
     def begin(self, row: int, call: int = 0, counts_row: int = -1) -> int:
-        """Note that one begins in this thread, for a call; its slot, for ``end``."""
+        """Record a begin in this thread, for a call; return its slot, for ``end``."""
         try:
             slot = self.free.pop()
         except IndexError:
@@ -207,7 +207,7 @@ class FlightRecord:
 
     @classmethod
     def open(cls, pid: int, descriptor: int) -> FlightRecord | None:
-        """The one that a process has under that descriptor; None if it cannot be seen."""
+        """Open the record of a process under that descriptor; return None if it cannot be seen."""
         memory = open_memory(pid, descriptor, SIZE)
         return cls(memory) if memory is not None else None
 

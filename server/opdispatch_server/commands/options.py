@@ -107,7 +107,7 @@ Insecure = Annotated[
     typer.Option(
         "--insecure",
         envvar="OPDISPATCH_INSECURE",
-        help="Allow addresses that other machines can reach. Whoever reaches the daemon can run "
+        help="Allow addresses that other machines can reach. Any client of the daemon can run "
         "code on this machine.",
     ),
 ]

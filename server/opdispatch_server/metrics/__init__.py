@@ -1,4 +1,4 @@
-"""What interpreters count, and the daemon reads.
+"""Counts of interpreters, which the daemon reads.
 
 call_counts       the calls of each kernel, in memory that outlives the interpreter
 """

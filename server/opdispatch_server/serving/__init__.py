@@ -1,7 +1,7 @@
 """The serving side of the daemon and of interpreters: sockets, streams, statuses.
 
 listeners, run_folder              addresses, locks, sockets
-service_manager                    what systemd is told
+service_manager                    notifications of systemd
 grpc_services, status_answers      what all gRPC services share
 lane_listener                      takes the connections of a local lane
 reading_turn                       whose turn it is to read one

@@ -1,4 +1,4 @@
-"""What a process tells its service manager, by systemd's protocol ``sd_notify``.
+"""Notifications of a service manager, by systemd's protocol ``sd_notify``.
 
 One datagram a message, to the socket that ``NOTIFY_SOCKET`` names. Container runtimes and
 supervisors other than systemd speak it, too. Source: sd_notify(3), sd_watchdog_enabled(3).
@@ -26,20 +26,20 @@ class ServiceManager:
         self._watchdog = int(microseconds) / 1e6 if watched and microseconds.isdecimal() else 0.0
 
     def ready(self, status: str) -> None:
-        """Say that the service has started, or has read its configuration again."""
+        """Report that the service has started, or has read its configuration again."""
         self._send("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """Say that the configuration is being read again; ``ready`` ends that."""
+        """Report that the configuration is being read again; ``ready`` ends that."""
         # The manager compares the time with that of its signal: both are of the monotonic clock.
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """Say that the service is shutting down."""
+        """Report that the service is shutting down."""
         self._send("STOPPING=1")
 
     async def keep_alive(self) -> None:
-        """Tell the watchdog, twice in its interval and until cancelled, that the loop turns."""
+        """Notify the watchdog, twice in its interval and until cancelled, that the loop turns."""
         while self._watchdog:
             self._send("WATCHDOG=1")
             await asyncio.sleep(self._watchdog / 2)

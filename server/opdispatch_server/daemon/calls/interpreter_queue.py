@@ -73,7 +73,7 @@ class Slot:
         self.began = _now()
 
     def release(self) -> None:
-        """Let the next one run."""
+        """Release the slot to the next call."""
         self._queue._release(self._lane, self)
 
 

@@ -18,7 +18,7 @@ class InterpreterQueues:
         self._queues: dict[InterpreterSession, InterpreterQueue] = {}
 
     def queue_of(self, session: InterpreterSession) -> InterpreterQueue:
-        """The queue of a live interpreter, or of one that has just gone: that one is closed."""
+        """Return the queue of an interpreter; that of one that has just gone is closed."""
         queue = self._queues.get(session)
         if queue is None:
             queue = self._queues[session] = InterpreterQueue(session.name, self._limits)
@@ -26,7 +26,7 @@ class InterpreterQueues:
         return queue
 
     def find(self, session: InterpreterSession) -> InterpreterQueue | None:
-        """The queue, if any call has come so far."""
+        """Return the queue, if any call has come so far."""
         return self._queues.get(session)
 
     def check_invariants(self) -> list[str]:

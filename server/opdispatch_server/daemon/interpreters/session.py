@@ -92,9 +92,9 @@ class InterpreterSession:
         # Called with the numbers of calls that kernels fail, whichever way they have come.
         self.on_kernel_errors: Callable[[interpreter_pb2.KernelErrors], None] = lambda errors: None
         self.kernel_errors_total = 0
-        # Is told of each heartbeat.
+        # Called with each heartbeat.
         self.on_heartbeat: Callable[[InterpreterSession], None] = lambda session: None
-        # Is told, once, that it cannot run kernels properly any more, and why.
+        # Called once when it cannot run kernels properly any more, with the reason.
         self.on_unfit: Callable[[InterpreterSession, str], None] = lambda session, problem: None
         self.python_version = hello.python_version
         self.devices = tuple(hello.devices) or ("cpu",)

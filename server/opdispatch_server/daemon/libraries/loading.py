@@ -316,7 +316,7 @@ class LibraryLoading:
             replaced = race.replaced
             if not wanted():
                 await self._publication.staging.abandon(version, session, *staged)
-                raise DeadlineExceededError(f"nobody waits for {version} any more")
+                raise DeadlineExceededError(f"no caller waits for {version} any more")
             if version.is_active:
                 for each, its in {session: batch, **staged}.items():
                     await self._publication.join(version, each, its)

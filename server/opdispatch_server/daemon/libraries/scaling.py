@@ -86,7 +86,7 @@ class LibraryReplicas:
     # -- interpreters ---------------------------------------------------------------------------
 
     async def interpreter_joined(self, session: InterpreterSession) -> None:
-        """Tell a new interpreter of everything, and give it what lacks one."""
+        """Send a new interpreter all publications, and the libraries that lack one."""
         await self._publication.welcome(session, self._catalog.newest)
         ready = fields(Event.INTERPRETER_READY, interpreter=session.name)
         LOG.info("interpreter %s is ready (pid %d)", session.name, session.pid, extra=ready)
@@ -96,7 +96,7 @@ class LibraryReplicas:
         self.look_after_all()
 
     async def interpreter_left(self, session: InterpreterSession) -> None:
-        """A replica takes the place of one that has died; without any, the library waits."""
+        """Replace a replica whose interpreter has died; without any, the library waits."""
         async with self._publication.lock:
             lost = []
             for version in self._catalog.all_versions():

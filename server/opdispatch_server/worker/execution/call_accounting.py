@@ -43,5 +43,5 @@ class CallAccounting:
         *,
         failed: bool,
     ) -> None:
-        """Note that a kernel has run for a call, which was counted in ``row``."""
+        """Record the run of a kernel for a call, which was counted in ``row``."""
         self._counts.note(row, run_ns, context.queued, failed=failed)

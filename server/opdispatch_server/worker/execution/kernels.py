@@ -76,7 +76,7 @@ _INFERENCE = AutogradState(grad_mode=False, inference_mode=True)
 class KernelExecution:
     """Runs one call at a time in whichever thread asks.
 
-    ``on_device_lost`` is told, in that thread, that this process can use a device no more;
+    ``on_device_lost`` is called in that thread when this process can use a device no more;
     ``errors`` logs and counts what kernels raise, and ``accounting`` every run of a kernel.
     """
 
