@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from opdispatch_server.daemon.processes import supervisor as supervisor_module
 from opdispatch_server.daemon.processes.supervisor import Supervisor, WorkerCommand
 from tests.waits import LONGEST_WAIT
 
@@ -63,3 +64,22 @@ async def test_a_process_is_started_and_awaited_without_a_thread(monkeypatch: py
 def test_processes_are_kept_where_the_system_has_no_process_descriptors():
     # In a process of its own: asyncio remembers whether it has found any.
     subprocess.run([sys.executable, "-c", KEEP_ONE_WITHOUT], cwd=ROOT, check=True, timeout=120)
+
+
+async def test_the_successor_of_one_that_was_ready_for_a_while_starts_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(supervisor_module, "FIRST_DELAY", 1e6)
+    monkeypatch.setattr(supervisor_module, "HEALTHY_AFTER", -1)
+    ended = asyncio.Event()
+    supervisor = Supervisor(["one"], lambda name: COMMAND, on_ended=lambda *how: ended.set())
+    supervisor.start()
+    async with asyncio.timeout(LONGEST_WAIT):
+        while (first := supervisor.pid_of("one")) is None:
+            await asyncio.sleep(0)
+        supervisor.note_ready("one")
+        supervisor.kill("one")
+        await ended.wait()
+        while supervisor.pid_of("one") in (None, first):
+            await asyncio.sleep(0)
+        await supervisor.stop(10)

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 LAST_OUTPUT_WAIT = 0.5
 FIRST_DELAY = 0.1
-EXCUSED_DELAY = 0.01
+SHORTEST_DELAY = 0.01
 # One that has never been ready is not tried more often than that in a row.
 START_ATTEMPTS = 5
 # How long an interpreter has to print the stacks of its threads.
@@ -363,11 +363,11 @@ class Supervisor:
             end = await self._run_once(name)
             if not self._is_wanted(name):
                 return
-            if record.excused:
-                delay = EXCUSED_DELAY
-            elif record.ready_at is not None and end.at - record.ready_at > HEALTHY_AFTER:
-                delay = FIRST_DELAY
+            is_healthy = record.ready_at is not None and end.at - record.ready_at > HEALTHY_AFTER
+            if is_healthy:
                 record.early_deaths = 0
+            if is_healthy or record.excused:
+                delay = SHORTEST_DELAY
             else:
                 delay = max(delay, FIRST_DELAY)
                 record.early_deaths += 1
