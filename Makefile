@@ -109,7 +109,7 @@ stress: $(VENV)/.stamp-dev ## minutes of races: calls, loads, kills, memory, eve
 	@OPDISPATCH_STRESS_SECONDS=30 OPDISPATCH_STRESS_KILLS=100 $(BIN)/python -m pytest -q tests/stress
 	@OPDISPATCH_ALL_FAULTS=1 $(BIN)/python -m pytest -q tests/service/test_fault_points.py
 	@OPDISPATCH_STRESS_SECONDS=30 $(BIN)/python -m pytest -q tests/service/test_linearizable.py tests/service/test_calls_in_flight.py
-	@OPDISPATCH_RACE_ROUNDS=200 $(BIN)/python -m pytest -q tests/service/test_racing_loads.py -k eight
+	@OPDISPATCH_RACE_ROUNDS=200 $(BIN)/python -m pytest -q tests/service/test_load_race.py -k eight
 	@$(BIN)/opdispatch stress --seconds 60 --interpreters 8 --libraries 40 --callers 16 --kill-every 2
 
 # Its own environment: grpcio-tools 1.81.1 needs protobuf 6.

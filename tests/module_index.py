@@ -50,7 +50,8 @@ def direct_tests() -> dict[str, set[str]]:
                 if module in found:
                     found[module].add(file)
     for module, files in found.items():
-        files |= by_stem[module.rpartition(".")[2]]
+        for name in _names_in_tests(module):
+            files |= by_stem[name]
     return found
 
 
@@ -58,6 +59,18 @@ def direct_tests() -> dict[str, set[str]]:
 def indirect_tests() -> dict[str, list[str]]:
     """Return the modules, or patterns of modules, that a test file is about without import."""
     return tomllib.loads((TESTS / "indirect_tests.toml").read_text(encoding="utf-8"))
+
+
+def _names_in_tests(module: str) -> Iterator[str]:
+    """Yield what the test file of a module is called after ``test_``.
+
+    That is the module's own name, which does not repeat its folder, or the folder's before it:
+    ``test_hooks``, ``test_autograd_hooks``; ``test_journal``, ``test_state_journal``.
+    """
+    *_, folder, name = module.split(".")
+    folder = folder.removeprefix("opdispatch_")
+    singular = f"{folder[:-3]}y" if folder.endswith("ies") else folder.removesuffix("s")
+    yield from {name, f"{folder}_{name}", f"{singular}_{name}"}
 
 
 def _is_leaf(path: Path) -> bool:

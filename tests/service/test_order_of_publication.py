@@ -13,7 +13,7 @@ import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant
 from tests.service.running_daemon import Background, wait_for
-from tests.service.test_replicas import pid_of
+from tests.service.test_scaling import pid_of
 
 X = np.zeros(2)
 

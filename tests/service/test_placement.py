@@ -12,7 +12,7 @@ from opdispatch_wire.client_identity import describe_self
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
-from tests.service.test_replicas import pid_of
+from tests.service.test_scaling import pid_of
 
 X = np.zeros(2)
 

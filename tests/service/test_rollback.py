@@ -15,7 +15,7 @@ import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant
 from tests.service.running_daemon import RunningDaemon, wait_for
-from tests.service.test_replicas import pid_of, under_load
+from tests.service.test_scaling import pid_of, under_load
 
 X = np.zeros(2)
 CALLERS = 3
