@@ -63,6 +63,7 @@ fix: $(VENV)/.stamp-dev ## reformat and apply safe fixes
 
 bench: $(VENV)/.stamp-dev $(VENV)/.stamp-bench ## dispatch in one process, registering, loading and remote calls, beside their peers
 	@$(BIN)/python -m tests.bench.in_process
+	@$(BIN)/python -m tests.bench.schema_kinds
 	@$(BIN)/python -m tests.bench.array_library
 	@$(BIN)/python -m tests.bench.array_operators
 	@$(BIN)/python -m tests.bench.registration

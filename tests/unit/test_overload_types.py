@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdispatch import ArgumentError, Dispatcher, DispatchKey, KernelFunction, Tensor, parse_schema
+from opdispatch import (
+    ArgumentError,
+    Dispatcher,
+    DispatchKey,
+    KernelFunction,
+    Library,
+    Tensor,
+    parse_schema,
+)
 from opdispatch.boxing import read_only_arguments
 from opdispatch.dispatch import compiled_call
 from opdispatch.library.ops import Ops
@@ -145,6 +153,28 @@ def test_a_known_call_of_the_overload_for_tensors_takes_one_step(ops, add, monke
     finally:
         sys.setprofile(None)
     assert taken[:2] == ["__call__", "<lambda>"]
+
+
+@pytest.mark.parametrize("error", [KeyError, TypeError])
+def test_a_kernel_that_raises_is_called_once(ops, dispatcher, monkeypatch, error):
+    monkeypatch.setattr(compiled_call, "COMPILE", True)
+    called = []
+
+    def kernel(*args):
+        called.append(args)
+        raise error("of the kernel")
+
+    library = Library("t", "FRAGMENT", dispatcher=dispatcher)
+    for overload in ("tensors(Tensor x, Tensor y)", "scalar(Tensor x, Scalar y)"):
+        library.define(f"f.{overload} -> str")
+        library.impl(f"f.{overload.partition('(')[0]}", kernel, "CPU")
+    packet = ops.t.f
+    for y in (X, 2.0):
+        for _ in range(3):
+            called.clear()
+            with pytest.raises(error, match="of the kernel"):
+                packet(X, y)
+            assert len(called) == 1
 
 
 def test_a_number_is_for_no_overload_that_takes_a_tensor_or_nothing(ops, add, looked):

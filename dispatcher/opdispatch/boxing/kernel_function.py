@@ -51,6 +51,7 @@ class KernelFunction:
         "_boxed",
         "_make",
         "_make_for",
+        "_make_without_gradients",
         "function",
         "is_elsewhere",
         "is_fallthrough",
@@ -64,6 +65,7 @@ class KernelFunction:
         *,
         boxed: BoxedFunction | None = None,
         make_for: MakeFunction | None = None,
+        make_without_gradients: MakeFunction | None = None,
         make: Callable[[], UnboxedFunction] | None = None,
         with_keyset: bool = False,
         is_fallthrough: bool = False,
@@ -77,6 +79,7 @@ class KernelFunction:
         self.is_elsewhere = is_elsewhere
         self._boxed = boxed
         self._make_for = make_for
+        self._make_without_gradients = make_without_gradients
         self._make = make
         # The unboxed function as it is called for the signature it was last called for. A
         # pair replaced as a whole, so that no lock is needed.
@@ -109,12 +112,25 @@ class KernelFunction:
         return cls(None, make=_callable(make))
 
     @classmethod
-    def from_boxed(cls, function: BoxedFunction, *, is_elsewhere: bool = False) -> KernelFunction:
+    def from_boxed(
+        cls,
+        function: BoxedFunction,
+        *,
+        is_elsewhere: bool = False,
+        make_without_gradients: MakeFunction | None = None,
+    ) -> KernelFunction:
         """Make a kernel of ``function(op, keys, stack)``, which changes the stack in place.
 
         ``is_elsewhere`` says that it only passes the call on, to be dispatched in another process.
+        ``make_without_gradients(op, keys)`` is a function of all the operator's arguments that does
+        the same for calls of which no argument requires gradients: see ``linked``.
         """
-        return cls(_callable(function), boxed=function, is_elsewhere=is_elsewhere)
+        return cls(
+            _callable(function),
+            boxed=function,
+            is_elsewhere=is_elsewhere,
+            make_without_gradients=make_without_gradients,
+        )
 
     @classmethod
     def from_fallback(
@@ -147,20 +163,33 @@ class KernelFunction:
 
     @classmethod
     def from_layer(
-        cls, make: Callable[[UnboxedFunction], UnboxedFunction], keys_below: FindKeys
+        cls,
+        make: Callable[[UnboxedFunction], UnboxedFunction],
+        keys_below: FindKeys,
+        *,
+        is_for_gradients: bool = False,
     ) -> KernelFunction:
         """Make a kernel that wraps the kernel for other keys, mostly those below.
 
         ``make(below)`` is a function of all the operator's arguments. ``below`` is the operator's
         ``redispatch_converted`` for ``keys_below(keys of the call)``; its kernel is looked up when
         the function is made, which is once for all calls with the same keys. To leave a call to
-        that kernel, arguments and result, ``return below.kernel(...)`` costs less.
+        that kernel, arguments and result, ``return below.kernel(...)`` costs less. With
+        ``is_for_gradients``, it leaves all calls to that one whose arguments require no gradients.
         """
 
         def make_for(op: KernelOperator, keys: DispatchKeySet) -> UnboxedFunction:
             return make(op.redispatch_function(keys_below(keys)))
 
-        return cls(_callable(make), make_for=make_for)
+        def kernel_below(op: KernelOperator, keys: DispatchKeySet) -> UnboxedFunction:
+            kernel: UnboxedFunction = op.redispatch_function(keys_below(keys)).kernel  # type: ignore[attr-defined]
+            return kernel
+
+        return cls(
+            _callable(make),
+            make_for=make_for,
+            make_without_gradients=kernel_below if is_for_gradients else None,
+        )
 
     @classmethod
     def fallthrough(cls) -> KernelFunction:
@@ -198,6 +227,18 @@ class KernelFunction:
         if read_only_arguments.STRICT:
             return with_read_only_arguments(function, signature.schema, keys)
         return function
+
+    def linked(
+        self, op: KernelOperator, keys: DispatchKeySet, *, is_recorded: bool
+    ) -> UnboxedFunction:
+        """Return ``unboxed`` for unobserved calls: one function for all keys that they pass.
+
+        Unless ``is_recorded``, no argument requires gradients, and kernels for Autograd that have
+        nothing to do then are left out.
+        """
+        if is_recorded or self._make_without_gradients is None:
+            return self.unboxed(op, keys)
+        return self._make_without_gradients(op, keys)
 
     def adapt(self, signature: Signature) -> UnboxedFunction:
         """Return its function in a form that can be called with every argument of ``signature``.

@@ -14,8 +14,20 @@ from opdispatch.boxing.argument_conversion import converter_of
 from opdispatch.boxing.named_results import make_results, result_names
 from opdispatch.errors import ArgumentError, ReturnError
 from opdispatch.schema.function_schema import NO_DEFAULT, Argument, FunctionSchema
-from opdispatch.schema.types import is_generator
+from opdispatch.schema.types import (
+    ANY,
+    TENSOR,
+    DictType,
+    ListType,
+    OptionalType,
+    SchemaType,
+    TupleType,
+    TypeVariable,
+    UnionType,
+    is_generator,
+)
 from opdispatch.tensors.generator import key_bits_of_generator
+from opdispatch.tensors.tensor import Tensor
 
 
 class Signature:
@@ -29,6 +41,7 @@ class Signature:
         "_return_converters",
         "dispatching",
         "has_defaults",
+        "hides_tensors",
         "keyword_only_names",
         "num_positional",
         "schema",
@@ -43,6 +56,10 @@ class Signature:
         self.dispatching = tuple(i for i, a in enumerate(schema.arguments) if a.type.dispatches)
         self.written = tuple(i for i, a in enumerate(schema.arguments) if a.is_write)
         self._generators = tuple(i for i, a in enumerate(schema.arguments) if is_generator(a.type))
+        # Whether tensors may be where no key bits are read, such as in an argument of type Any.
+        self.hides_tensors = any(
+            not a.type.dispatches and _may_hold_tensors(a.type) for a in schema.arguments
+        )
         self.has_defaults = any(a.has_default for a in schema.arguments)
         self._places = {argument.name: i for i, argument in enumerate(schema.arguments)}
         self._converters = tuple(converter_of(a.type) for a in schema.arguments)
@@ -100,6 +117,15 @@ class Signature:
         for place in self._generators:
             bits |= key_bits_of_generator(stack[place])
         return bits
+
+    def needs_gradient(self, stack: Sequence[Any]) -> bool:
+        """Whether a tensor that has a say in the dispatch requires gradients."""
+        for place in self.dispatching:
+            value = stack[place]
+            for each in value if isinstance(value, list) else (value,):
+                if isinstance(each, Tensor) and each.requires_grad_flag:
+                    return True
+        return False
 
     def split(self, stack: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         """Split a stack into the positional and the keyword-only arguments of an unboxed call."""
@@ -213,3 +239,14 @@ class Signature:
             f"{expected_prefix}{what}; the schema is {self.schema}",
             operator=str(self.schema.name),
         )
+
+
+def _may_hold_tensors(kind: SchemaType) -> bool:
+    match kind:
+        case OptionalType(element) | ListType(element):
+            return _may_hold_tensors(element)
+        case TupleType(members) | UnionType(members):
+            return any(map(_may_hold_tensors, members))
+        case DictType() | TypeVariable():
+            return True
+    return kind in (ANY, TENSOR)

@@ -14,6 +14,7 @@ import numpy as np
 from opdispatch.arrays import PLAIN_KEY_BITS, key_bits_of
 from opdispatch.boxing.argument_conversion import converter_of
 from opdispatch.boxing.basic_conversion import USUAL_DTYPES
+from opdispatch.dispatch.operator_state import NEEDS_GRADIENT, TENSOR_BITS
 from opdispatch.schema.function_schema import Argument
 from opdispatch.schema.types import (
     BOOL,
@@ -40,6 +41,7 @@ _EXACT = {BOOL: "bool", FLOAT: "float", STR: "str"}
 IS_TENSOR = "(_t := _type({0})) is _ndarray or _t is _Tensor or _t in _PLAIN"
 """True of what is known to be a tensor: the commonest types first."""
 IS_USUAL_TENSOR = "((_t := _type({0})) is _ndarray or _t is _Tensor)"
+_NEEDS_GRADIENT = "if _t is _Tensor and {0}.requires_grad_flag: _b |= _GRAD"
 _BITS = "_CPU if (_t := _type({0})) is _ndarray else {0}.key_bits if _t is _Tensor else _PLAIN[_t]"
 
 # True of what needs no conversion to an int: Python compares small numbers faster, and the
@@ -61,13 +63,20 @@ MISSING: Any = _Missing()
 
 
 def _key_bits_of_all(values: Sequence[Any]) -> int:
-    """Return the key bits of a list of tensors. Raises TypeError if one is none."""
+    """Return the key bits of a list of tensors, of which any may be None.
+
+    They include ``NEEDS_GRADIENT`` if one requires gradients. Raises TypeError for any other value.
+    """
     bits = 0
     for value in values:
+        if value is None:
+            continue
         kind = type(value)
         its = value.key_bits if kind is Tensor else PLAIN_KEY_BITS.get(kind) or key_bits_of(value)
         if its is not bits:  # a union makes a new int
             bits = bits | its if bits else its
+        if isinstance(value, Tensor) and value.requires_grad_flag:
+            bits |= NEEDS_GRADIENT
     return bits
 
 
@@ -77,7 +86,8 @@ ARGUMENT_GLOBALS: dict[str, Any] = {
     "_CPU": PLAIN_KEY_BITS[np.ndarray],
     "_ndarray": np.ndarray,
     "_Tensor": Tensor,
-    "_bits_of": key_bits_of,
+    "_BITS": TENSOR_BITS,
+    "_GRAD": NEEDS_GRADIENT,
     "_bits_of_all": _key_bits_of_all,
     "_bits_of_generator": key_bits_of_generator,
     # A schema may call an argument "type": built-in names get names of ours.
@@ -93,6 +103,7 @@ class ArgumentSource:
     """The lines of the argument at ``place`` of a schema, whose parameter is called ``name``."""
 
     def __init__(self, place: int, argument: Argument, name: str) -> None:
+        self.place = place
         self.argument = argument
         self.name = name
         self.kind = argument.type
@@ -106,6 +117,7 @@ class ArgumentSource:
         if argument.has_default:
             self._default = f"_d{place}"
             self.globals[self._default] = argument.default
+        self._default_list = _list_of_ints(argument) if argument.has_default else ""
         self._converter = ""
         if not _is_one_tensor(self.kind):
             self._converter = f"_c{place}"
@@ -119,18 +131,18 @@ class ArgumentSource:
             return [f"{value} = {self._default}", *convert]
         if not argument.has_default:
             return convert if value == name else [f"{value} = {name}", *convert]
-        if not _is_converted(argument):
+        if not (self._default_list or _is_converted(argument)):
             return [f"{value} = {self._default} if {name} is _M else {name}", *convert]
         given = [f"{value} = {name}", *convert]
         otherwise = ["else:", *(f"    {line}" for line in given)]
-        return [f"if {name} is _M: {value} = {self._default}", *otherwise]
+        return [f"if {name} is _M: {value} = {self._default_list or self._default}", *otherwise]
 
     def is_sure(self) -> str:
         """Return an expression for whether the given arguments are accepted unconverted.
 
         "" if none can tell.
         """
-        test = _is_taken(self.kind, self.name)
+        test = is_taken(self.kind, self.name)
         if not self.argument.has_default:
             return test
         is_usual = test and _is_converted(self.argument)
@@ -145,31 +157,79 @@ class ArgumentSource:
         return [f"{self.value} = {unless}{self.name}"]
 
     def set_bits(self) -> list[str]:
-        """Set ``_b`` to its key bits: of the first argument that has any."""
+        """Set ``_b`` to its key bits: of the first argument that has any.
+
+        They include ``NEEDS_GRADIENT`` if it requires gradients.
+        """
         if self.kind is TENSOR:
-            return [f"_b = {_BITS.format(self.value)}"]
-        if isinstance(self.kind, ListType) and self.kind.element is TENSOR:
-            return [
-                f"for _e in {self.value}:",
-                "    if _type(_e) is not _ndarray:",
-                f"        _b = _bits_of_all({self.value}); break",
-                f"else: _b = _CPU if {self.value} else 0",
-            ]
+            return [f"_b = {_BITS.format(self.value)}", _NEEDS_GRADIENT.format(self.value)]
+        if isinstance(self.kind, ListType):
+            return [f"_b = _bits_of_all({self.value})"]
         return ["_b = 0", *self.add_bits()]
 
     def add_bits(self) -> list[str]:
         """Add its key bits to ``_b``."""
         name, kind = self.value, self.kind
+        if isinstance(kind, ListType):
+            return [f"_b |= _bits_of_all({name})"]
         # Mostly the tensors of a call have the same bits, and a union makes a new int.
         add = [f"_c = {_BITS.format(name)}", "if _c is not _b: _b |= _c"]
+        add.append(_NEEDS_GRADIENT.format(name))
         if kind is TENSOR:
             return add
-        if isinstance(kind, OptionalType):
-            return [f"if {name} is not None:", *(f"    {line}" for line in add)]
-        assert isinstance(kind, ListType)
-        if isinstance(kind.element, OptionalType):
-            return [f"for _e in {name}:", "    if _e is not None: _b |= _bits_of(_e)"]
-        return [f"_b |= _bits_of_all({name})"]
+        return [f"if {name} is not None:", *(f"    {line}" for line in add)]
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether ``are_arrays`` and ``are_tensors`` can tell of it."""
+        return self.kind in (TENSOR, OptionalType(TENSOR), ListType(TENSOR))
+
+    def sort_list(self) -> list[str]:
+        """Return lines that find out what is in a list, for ``are_arrays`` and ``are_tensors``."""
+        if not isinstance(self.kind, ListType):
+            return []
+        name, found = self.value, f"_l{self.place}"
+        return [
+            f"{found} = None",
+            f"if {name}:",
+            f"    for _e in {name}:",
+            "        if _type(_e) is not _ndarray: break",
+            f"    else: {found} = _ndarray",
+            f"    if {found} is None:",
+            f"        for _e in {name}:",
+            "            if _type(_e) is not _Tensor or _e.key_bits is not _BITS"
+            " or _e.requires_grad_flag: break",
+            f"        else: {found} = _Tensor",
+        ]
+
+    def are_arrays(self) -> str:
+        """Return an expression for whether it is a NumPy array, a list of them, or None."""
+        if isinstance(self.kind, ListType):
+            return f"_l{self.place} is _ndarray"
+        test = f"_type({self.value}) is _ndarray"
+        return test if self.kind is TENSOR else f"({self.value} is None or {test})"
+
+    def are_tensors(self) -> str:
+        """Return an expression for whether it is a plain CPU tensor, a list of them, or None.
+
+        Those of a list require no gradients.
+        """
+        name = self.value
+        if isinstance(self.kind, ListType):
+            return f"_l{self.place} is _Tensor"
+        test = f"_type({name}) is _Tensor and {name}.key_bits is _BITS"
+        return test if self.kind is TENSOR else f"({name} is None or {test})"
+
+    def needs_gradient(self) -> str:
+        """Return an expression for whether it requires gradients, where ``are_tensors`` is true.
+
+        "" for a list.
+        """
+        name = self.value
+        if isinstance(self.kind, ListType):
+            return ""
+        test = f"{name}.requires_grad_flag"
+        return test if self.kind is TENSOR else f"{name} is not None and {test}"
 
     def add_bits_of_generator(self) -> list[str]:
         """Add the key bits of a generator, if it is one."""
@@ -216,6 +276,13 @@ class ArgumentSource:
         unusual = ""
         if of is SCALAR:
             unusual = f"_type({name}) is not _float and ({_IS_NOT_SMALL.format(name)})"
+        elif of is FLOAT:  # a small int is exactly this float
+            small = f"_t is _int and -0x3FFFFFFF <= {name} <= 0x3FFFFFFF"
+            return [
+                f"if (_t := _type({name})) is not _float:",
+                f"    if {small}: {name} += 0.0",
+                f"    else: {name} = {converted}",
+            ]
         elif of in _EXACT:
             unusual = f"_type({name}) is not _{_EXACT[of]}"
         elif of in _INTS:
@@ -237,7 +304,8 @@ class ArgumentSource:
             f"    else: {name} = [*{name}]",
         ]
         if kind.size and not may_be_none:
-            lines.append(f"elif {_IS_SMALL.format(name)}: {name} = [{name}] * {kind.size}")
+            items = ", ".join([name] * kind.size) if kind.size <= 4 else f"*[{name}] * {kind.size}"
+            lines.append(f"elif {_IS_SMALL.format(name)}: {name} = [{items}]")
         return [*lines, "else:", f"    {unless_none}{convert}"]
 
 
@@ -246,10 +314,10 @@ def _is_one_tensor(kind: SchemaType) -> bool:
     return kind.dispatches and not isinstance(kind, ListType)
 
 
-def _is_taken(kind: SchemaType, name: str) -> str:
+def is_taken(kind: SchemaType, name: str) -> str:
     """Return an expression that is true only of values that the converter returns unchanged."""
     if isinstance(kind, OptionalType):
-        test = _is_taken(kind.element, name)
+        test = is_taken(kind.element, name)
         return test and f"({name} is None or {test})"
     if kind is TENSOR:
         return IS_USUAL_TENSOR.format(name)
@@ -271,6 +339,19 @@ def _is_converted(argument: Argument) -> bool:
     except TypeError:  # PyTorch's schemas may have defaults of the wrong type
         return False
     return converted is argument.default and isinstance(converted, int | float | str | None)
+
+
+def _list_of_ints(argument: Argument) -> str:
+    """Return the source of the new list of ints that kernels get for a default.
+
+    "" if it is something else.
+    """
+    try:
+        converted = converter_of(argument.type)(argument.default)
+    except TypeError:
+        return ""
+    is_one = type(converted) is list and all(type(each) is int for each in converted)
+    return str(converted) if is_one else ""
 
 
 def _accepts_anything(convert: Callable[[Any], Any]) -> bool:

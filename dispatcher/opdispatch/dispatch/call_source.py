@@ -7,12 +7,17 @@ For ``(Tensor x, int n=1) -> Tensor`` it is, but for the order of a few lines::
             return _op.interpret_call(*_given([], [('x', x), ('n', n)], _extra, [], _more))
         try:
             _v1 = _d1 if n is _M else n         # and checked to be an int
-            _b = key bits of x                  # KeyError, if it is no tensor
-            # KeyError, if it is the first call of its kind
-            _k = (
+            _calls = (
                 _op._entry.calls if not _on or (_s := _local()) is _DEFAULT
-                else _op._entry.calls_of_states[_s.switched]
-            )[_b]
+                else _op._entry.calls_of_states.get(_s.switched, _none)
+            )
+            if x is an array:
+                _k = _calls.arrays              # None, if it is the first call of its kind
+            elif x is a plain tensor:
+                _k = _calls.recorded if x.requires_grad_flag else _calls.tensors
+            else:
+                _b = key bits of x              # KeyError, if it is no tensor
+                _k = _calls[_b]                 # KeyError, if it is the first call of its kind
         except _errors:
             _k = None
         if _k is None:
@@ -34,14 +39,16 @@ from opdispatch.dispatch.argument_source import (
     IS_TENSOR,
     MISSING,
     ArgumentSource,
+    is_taken,
 )
+from opdispatch.dispatch.operator_entry import NO_CALLS
 from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, SWITCHED_ON
 from opdispatch.schema.function_schema import FunctionSchema
-from opdispatch.schema.types import TENSOR, ListType
+from opdispatch.schema.types import TENSOR, ListType, OptionalType, SchemaType
 
-_FIND_KERNEL = (
-    "_k = (_op._entry.calls if not _on or (_s := _local()) is _DEFAULT"
-    " else _op._entry.calls_of_states[_s.switched])[_b]"
+_FIND_CALLS = (
+    "_calls = _op._entry.calls if not _on or (_s := _local()) is _DEFAULT"
+    " else _op._entry.calls_of_states.get(_s.switched, _none)"
 )
 
 
@@ -58,6 +65,7 @@ class CallSource:
             "_local": LOCAL_STATE.get,
             "_DEFAULT": DEFAULT_STATE,
             "_given": _given,
+            "_none": NO_CALLS,
         }
         # A schema may use Python's keywords, our names, or one name twice: such an argument gets a
         # name of ours, by which no caller can give it. See `_parameters`.
@@ -139,11 +147,7 @@ class CallSource:
             "_op = _packet._only",
             f"if _op is None: {otherwise}",
             *(line for each in self.arguments for line in each.take()),
-            *self._set_bits_if_sure(otherwise),
-            "try:",
-            f"    {_FIND_KERNEL}",
-            "except _errors:",
-            "    _k = None",
+            *self._find_kernel_if_sure(otherwise),
             f"if _k is None: {unknown}",
             f"_r = _k({self._arguments([each.value for each in self.arguments])})",
             *self._returns(),
@@ -263,48 +267,61 @@ class CallSource:
         return ", ".join([*before, *defaulted, "*_extra", *after, "**_more"])
 
     def _find_kernel(self) -> list[str]:
-        """Return lines that set ``_k`` to the kernel for the keys of the arguments."""
-        of_generators = (line for each in self.arguments for line in each.add_bits_of_generator())
-        return [*self._set_bits(), *of_generators, _FIND_KERNEL]
+        """Return lines that set ``_k`` to the kernel for the keys of the arguments.
+
+        They raise KeyError or TypeError if there is none.
+        """
+        return self._find_by_bits([*self._set_bits(), "_k = _calls[_b]"])
+
+    def _find_by_bits(self, others: list[str]) -> list[str]:
+        """Return lines that set ``_k``, by ``others`` unless all tensors are arrays or plain."""
+        arguments = self.dispatching
+        # At least one tensor is there for sure, so that the bits are those of arrays, or tensors.
+        is_usual = arguments and all(each.is_usual for each in arguments)
+        has_generators = any(each.add_bits_of_generator() for each in self.arguments)
+        if not is_usual or isinstance(arguments[0].kind, OptionalType) or has_generators:
+            return [_FIND_CALLS, *others]
+        needs = " or ".join(filter(None, (each.needs_gradient() for each in arguments)))
+        recorded = f"_calls.recorded if {needs} else " if needs else ""
+        are_tensors = " and ".join(each.are_tensors() for each in arguments)
+        are_arrays = " and ".join(each.are_arrays() for each in arguments)
+        if len(arguments) > 1 and all(each.kind is TENSOR for each in arguments):
+            types = [f"_type({each.value})" for each in arguments]  # one look at each can tell
+            are_arrays = " is ".join([*types, "_ndarray"])
+        return [
+            _FIND_CALLS,
+            *(line for each in arguments for line in each.sort_list()),
+            f"if {are_arrays}: _k = _calls.arrays",
+            f"elif {are_tensors}: _k = {recorded}_calls.tensors",
+            "else:",
+            *(f"    {line}" for line in others),
+        ]
 
     def _set_bits(self) -> list[str]:
         """Return lines that set ``_b`` to the key bits of the tensors."""
+        of_generators = [line for each in self.arguments for line in each.add_bits_of_generator()]
         if not self.dispatching:
-            return ["_b = 0"]
+            return ["_b = 0", *of_generators]
         first, *others = self.dispatching
-        lines = [*first.set_bits(), *(line for each in others for line in each.add_bits())]
-        if others and (are_arrays := self._are_arrays()):
-            return [f"if {are_arrays}: _b = _CPU", "else:", *(f"    {line}" for line in lines)]
-        return lines
-
-    def _set_bits_if_sure(self, otherwise: str) -> list[str]:
-        """Return lines that set ``_b``, or run ``otherwise`` if the types do not show that the
-        arguments are accepted.
-        """
-        are_arrays = self._are_arrays()
-        looked_at = self.dispatching if are_arrays else []
-        others = " and ".join(each.is_sure() for each in self.arguments if each not in looked_at)
-        lines = [f"if not ({others}): {otherwise}"] if others else []
-        if not are_arrays:
-            return [*lines, *self._set_bits()]
-        bits = [self.dispatching[0].set_bits(), *(each.add_bits() for each in looked_at[1:])]
         return [
-            *lines,
-            f"if {are_arrays}: _b = _CPU",
-            f"elif {' and '.join(each.is_sure() for each in looked_at)}:",
-            *(f"    {line}" for each in bits for line in each),
-            f"else: {otherwise}",
+            *first.set_bits(),
+            *(line for each in others for line in each.add_bits()),
+            *of_generators,
         ]
 
-    def _are_arrays(self) -> str:
-        """Return an expression for whether all tensors are NumPy arrays, as they mostly are.
-
-        One look at each can tell. "" if one of them may be None, or a list.
+    def _find_kernel_if_sure(self, otherwise: str) -> list[str]:
+        """Return lines that set ``_k``, or run ``otherwise`` if the types do not show that the
+        arguments are accepted.
         """
-        if not self.dispatching or any(each.kind is not TENSOR for each in self.dispatching):
-            return ""
-        first, *others = (f"_type({each.value})" for each in self.dispatching)
-        return " is ".join([first, "_ndarray", *others])
+        tensors = [each for each in self.arguments if each.kind is TENSOR]
+        others = " and ".join(each.is_sure() for each in self.arguments if each not in tensors)
+        sure = " and ".join(each.is_sure() for each in tensors)
+        # Nothing here raises: what a kernel raises that is called otherwise must not be caught.
+        by_bits = [*self._set_bits(), "_k = _calls.get(_b)"]
+        return [
+            *([f"if not ({others}): {otherwise}"] if others else []),
+            *self._find_by_bits([*([f"if not ({sure}): {otherwise}"] if sure else []), *by_bits]),
+        ]
 
     def _arguments(self, values: Sequence[str]) -> str:
         """Return the source of the kernel's arguments, by the kernel's own names for keyword-only
@@ -340,31 +357,40 @@ class CallSource:
         check = f"return {check_result}(_r)"
         if not returns:
             return ["if _r is None: return None", check]
-        if len(returns) == 1 and returns[0].type is TENSOR:
-            return [f"if {IS_TENSOR.format('_r')}: return _r", check]
-        is_list = len(returns) == 1 and returns[0].type == ListType(TENSOR)
-        if is_list or (returns and all(each.type is TENSOR for each in returns)):
-            new = "[*_r]" if is_list else "_r"  # the kernel may keep its list
-            usual = (
-                "_type(_r) is _list"
-                if is_list
-                else f"_type(_r) is _tuple and _len(_r) == {len(returns)}"
-            )
-            if names := result_names(self.schema):
-                self.globals |= {"_named": result_class(names), "_new": tuple.__new__}
-                # What another layer has named already stays what it is.
-                usual, new = (
-                    f"(_n := _type(_r) is _named) or {usual}",
-                    "_r if _n else _new(_named, _r)",
-                )
+        if len(returns) == 1:
+            kind = returns[0].type
+            if test := _is_returned(kind, "_r"):
+                return [f"if {test}: return _r", check]
+            test = _is_returned(kind.element, "_e") if isinstance(kind, ListType) else ""
+            if not test:
+                return [check]
             return [
-                f"if {usual}:",
+                "if _type(_r) is _list:",
                 "    for _e in _r:",
-                f"        if not ({IS_TENSOR.format('_e')}): break",
-                f"    else: return {new}",
+                f"        if not ({test}): break",
+                "    else: return [*_r]",  # the kernel may keep its list
                 check,
             ]
-        return [check]
+        names = [f"_r{place}" for place in range(len(returns))]
+        tests = [_is_returned(each.type, n) for each, n in zip(returns, names, strict=True)]
+        if not all(tests):
+            return [check]
+        usual, new = f"_type(_r) is _tuple and _len(_r) == {len(returns)}", "_r"
+        if named := result_names(self.schema):
+            self.globals |= {"_named": result_class(named), "_new": tuple.__new__}
+            # What another layer has named already stays what it is.
+            usual, new = f"(_n := _type(_r) is _named) or {usual}", "_r if _n else _new(_named, _r)"
+        return [
+            f"if {usual}:",
+            f"    {', '.join(names)} = _r",
+            f"    if {' and '.join(f'({test})' for test in tests)}: return {new}",
+            check,
+        ]
+
+
+def _is_returned(kind: SchemaType, name: str) -> str:
+    """Return an expression that is true only of results that a check returns unchanged."""
+    return IS_TENSOR.format(name) if kind is TENSOR else is_taken(kind, name)
 
 
 def _named(names: list[str]) -> str:

@@ -5,12 +5,12 @@ Mirrors ``ATen/core/dispatch/OperatorEntry.h``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opdispatch.boxing.signature import Signature
 from opdispatch.dispatch.attribute_stores import AttributeStore
-from opdispatch.dispatch.operator_state import Fallbacks, OperatorState
+from opdispatch.dispatch.operator_state import Calls, Fallbacks, OperatorState
 from opdispatch.dispatch.registration import RegistrationHandle
 from opdispatch.keys.dispatch_key import DispatchKey
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opdispatch.dispatch.operator_dump import RegisteredKernel
     from opdispatch.schema.function_schema import FunctionSchema, OperatorName
 
-NO_CALLS: dict[Any, Any] = {}
+NO_CALLS: Final = Calls()
 
 
 if TYPE_CHECKING:  # nothing at run time asks for it
@@ -87,7 +87,7 @@ class OperatorEntry:
         # That of the definition in ``state``; None without one. It belongs to the mutex, too.
         self.definition_number: int | None = None
         self.calls = NO_CALLS
-        self.calls_of_states = NO_CALLS
+        self.calls_of_states: Mapping[tuple[int, int], Calls] = {}
         self.redispatches = NO_CALLS
         self.boxed_redispatches = NO_CALLS
         self.handle: Any = None  # an OperatorHandle, which is made of an entry
@@ -154,7 +154,7 @@ class OperatorEntry:
             (self, "state", None),
             (self, "redispatches", NO_CALLS),
             (self, "boxed_redispatches", NO_CALLS),
-            (self, "calls_of_states", NO_CALLS),
+            (self, "calls_of_states", {}),
             (self, "calls", NO_CALLS),
         )
 

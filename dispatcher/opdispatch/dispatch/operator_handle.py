@@ -29,7 +29,12 @@ from opdispatch.dispatch.operator_dump import (
     format_table,
     table_rows,
 )
-from opdispatch.dispatch.operator_state import OperatorState, Resolution, is_fallthrough
+from opdispatch.dispatch.operator_state import (
+    NEEDS_GRADIENT,
+    OperatorState,
+    Resolution,
+    is_fallthrough,
+)
 from opdispatch.dispatch.registration import Registration
 from opdispatch.errors import AmbiguousKernelError, NoKernelError, OperatorNotFoundError
 from opdispatch.keys.dispatch_key import DispatchKey, is_alias_key, key_of
@@ -222,11 +227,16 @@ class OperatorHandle(OpOverloadNames):
         argument_bits = signature.key_bits(stack)
         bits = state.mask(local.apply(argument_bits))
         kernel = handle._lookup(state, bits)
-        function = kernel.kernel.unboxed(handle, DispatchKeySet(bits))
+        needs_gradient = signature.needs_gradient(stack)
+        if (memo := state.calls_in(local)) is None:  # each call, and each redispatch, is seen
+            function = kernel.kernel.unboxed(handle, DispatchKeySet(bits))
+        else:
+            is_recorded = needs_gradient or signature.hides_tensors
+            function = kernel.kernel.linked(handle, DispatchKeySet(bits), is_recorded=is_recorded)
         if not local.included & ADINPLACE_OR_VIEW_BIT:  # in inference mode
             function = marking_results(signature.schema, function)
-        if (memo := state.calls_in(local)) is not None:
-            state.remember(memo, argument_bits, function)
+        if memo is not None:
+            memo.remember(argument_bits | NEEDS_GRADIENT * needs_gradient, function)
         return handle._run(function, signature, stack, kernel, "call", local)
 
     def interpret_redispatch(

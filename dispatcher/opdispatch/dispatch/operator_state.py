@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from opdispatch.arrays import CPU_BITS
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.boxing.signature import Signature
 from opdispatch.dispatch.dispatch_table import Slot, compute_slot
@@ -34,6 +37,7 @@ from opdispatch.local_state.local_dispatch_key_set import (
     LocalState,
     apply_local_sets,
 )
+from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from opdispatch.schema.function_schema import FunctionSchema
@@ -44,6 +48,40 @@ STATE_LIMIT = 16
 """As few are the sets of keys that tasks have switched on and off."""
 NONDETERMINISTIC = "nondeterministic_seeded"
 """The tag of operators whose results are random."""
+
+
+NEEDS_GRADIENT = WORD_MASK + 1
+"""Beside key bits: that one of a call's tensors requires gradients."""
+TENSOR_BITS = Tensor(np.zeros(0)).key_bits
+"""The key bits of plain tensors on the CPU: nearly all of them have this very object."""
+
+
+class Calls(dict[int, Callable[..., Any]]):
+    """Kernels of calls: by the key bits of the arguments, with ``NEEDS_GRADIENT`` if one requires
+    gradients.
+
+    ``arrays`` is that for arrays of NumPy, ``tensors`` that for plain tensors on the CPU, and
+    ``recorded`` the latter where a tensor requires gradients: found without a look at bits. None,
+    until there is one.
+    """
+
+    __slots__ = ("arrays", "recorded", "tensors")
+
+    def __init__(self) -> None:
+        self.arrays: Callable[..., Any] | None = None
+        self.tensors: Callable[..., Any] | None = None
+        self.recorded: Callable[..., Any] | None = None
+
+    def remember(self, bits: int, call: Callable[..., Any]) -> None:
+        """Keep the function for ``bits``, if there is room."""
+        if bits == CPU_BITS:
+            self.arrays = call
+        elif bits == TENSOR_BITS:
+            self.tensors = call
+        elif bits == TENSOR_BITS | NEEDS_GRADIENT:
+            self.recorded = call
+        if len(self) < MEMO_LIMIT:
+            self[bits] = call
 
 
 class Fallbacks:
@@ -121,8 +159,8 @@ class OperatorState:
         # From the key bits of a call's arguments, in the default local state, to the function
         # to call; such by what else a task has switched on and off; and the same from the key
         # bits of a redispatch, unboxed and boxed.
-        self.calls: dict[int, Callable[..., Any]] = {}
-        self.calls_of_states: dict[tuple[int, int], dict[int, Callable[..., Any]]] = {}
+        self.calls = Calls()
+        self.calls_of_states: dict[tuple[int, int], Calls] = {}
         self.redispatches: dict[int, Callable[..., Any]] = {}
         self.boxed_redispatches: dict[int, Callable[..., Any]] = {}
         self._slots: dict[DispatchKey, Slot] = {}
@@ -194,10 +232,10 @@ class OperatorState:
             return None
         return registration.kernel
 
-    def calls_in(self, local: LocalState) -> dict[int, Callable[..., Any]] | None:
+    def calls_in(self, local: LocalState) -> Calls | None:
         """Return ``calls`` for a task's local state.
 
-        A separate dict if it includes or excludes keys.
+        A separate table if it includes or excludes keys.
 
         None where a trace or an observer is to see each call, or if there are too many states.
         """
@@ -207,7 +245,7 @@ class OperatorState:
             return None
         memo = self.calls_of_states.get(switched)
         if memo is None and len(self.calls_of_states) < STATE_LIMIT:
-            memo = self.calls_of_states.setdefault(switched, {})
+            memo = self.calls_of_states.setdefault(switched, Calls())
         return memo
 
     def remember(
@@ -246,7 +284,7 @@ class OperatorState:
         default = DEFAULT_STATE.included, DEFAULT_STATE.excluded
         for switched, memo in [(default, self.calls), *list(self.calls_of_states.items())]:
             for bits in list(memo):
-                keys = fresh.mask(apply_local_sets(*switched, bits))
+                keys = fresh.mask(apply_local_sets(*switched, bits & WORD_MASK))
                 if fresh.resolve(keys)[1].registration is None:
                     which = f"{DispatchKeySet(bits)} leads to a kernel"
                     wrong.append(f"{which}, and should lead to none")

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import Token
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from opdispatch.autograd.node import Edge, Facts, Node
@@ -32,17 +33,21 @@ from opdispatch.autograd.view_nodes import (
     is_of_leaf,
     rebase_history,
 )
+from opdispatch.boxing.boxing import UnboxedFunction
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.errors import AutogradError
+from opdispatch.functionalities.layer_text import LayerText
 from opdispatch.keys.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.keys.dispatch_key_set import AFTER_AUTOGRAD_KEYSET, AUTOGRAD_KEYSET, DispatchKeySet
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
 from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, LocalState
+from opdispatch.schema.types import TENSOR
 from opdispatch.tensors.tensor import Tensor, handles_operators
 
 if TYPE_CHECKING:
+    from opdispatch.boxing.kernel_operator import KernelOperator
     from opdispatch.dispatch.operator_handle import OperatorHandle
-    from opdispatch.schema.function_schema import OperatorName
+    from opdispatch.schema.function_schema import FunctionSchema, OperatorName
 
 _B = BackendComponent
 BACKENDS = (
@@ -183,7 +188,79 @@ def make_writing_kernel(*, has_derivative: bool) -> KernelFunction:
             )
         _redispatch(op, keys, stack, is_custom=True)
 
-    return KernelFunction.from_boxed(record)
+    return KernelFunction.from_boxed(
+        record, make_without_gradients=partial(_pass_on, is_custom=True)
+    )
+
+
+def _pass_on(
+    op: KernelOperator, keys: DispatchKeySet, *, is_custom: bool = False
+) -> UnboxedFunction:
+    """Return ``_redispatch`` for calls of which no argument requires gradients."""
+    signature = op.call_signature
+    if not signature.written:
+        kernel: UnboxedFunction = op.redispatch_function(BELOW[keys.bits]).kernel  # type: ignore[attr-defined]
+        return kernel
+    text = _CountingText(signature.schema, signature.written, always=is_custom)
+    title = f"writes of {signature.schema.name}"
+    return text.compile(
+        title,
+        AFTER_AUTOGRAD_KEYSET.__and__,
+        _counter_of=counter_of,
+        _tensors_in=_tensors_in,
+        _version_of=version_of,
+        _count_writes=_count_writes,
+    ).unboxed(op, keys)
+
+
+class _CountingText(LayerText):
+    """The text of a kernel that counts up the versions of what it writes to::
+
+    def _kernel(_a0, _a1):
+        _counter0 = None
+        if _isinstance(_a0, _Tensor):
+            if (_meta := _a0.autograd_meta) is None or (_counter0 := _meta.counter) is None:
+                _counter0 = _counter_of(_a0)
+            _before0 = _counter0.value
+        _result = _kernel_below(_a0, _a1)
+        if _counter0 is not None and _counter0.value == _before0: _counter0.value += 1
+        return _result
+    """
+
+    def __init__(self, schema: FunctionSchema, written: Sequence[int], *, always: bool) -> None:
+        super().__init__(schema)
+        self.written = written
+        self.always = always
+
+    def lines(self) -> list[str]:
+        """Return the call below, and the lines that count versions up."""
+        before, after = [], []
+        for n in self.written:
+            name = self.names[n]
+            if self.arguments[n].type is not TENSOR:  # lists of tensors, and None
+                before += [
+                    f"_tensors{n} = _tensors_in({name})",
+                    f"_before{n} = [_version_of(_each) for _each in _tensors{n}]",
+                ]
+                after.append(f"_count_writes(_tensors{n}, _before{n}, always={self.always})")
+                continue
+            before += [
+                f"_counter{n} = None",
+                f"if _isinstance({name}, _Tensor):",
+                f"    if (_meta := {name}.autograd_meta) is None"
+                f" or (_counter{n} := _meta.counter) is None:",
+                f"        _counter{n} = _counter_of({name})",
+                f"    _before{n} = _counter{n}.value",
+            ]
+            unless = "" if self.always else f" and _counter{n}.value == _before{n}"
+            after.append(f"if _counter{n} is not None{unless}: _counter{n}.value += 1")
+        called = f"_result = _kernel_below({', '.join(self.passed)})"
+        return [*before, called, *after, "return _result"]
+
+
+def _tensors_in(value: Any) -> list[Any]:
+    """Return the tensors that a value is, or has."""
+    return [each for each in flat_list([value]) if isinstance(each, Tensor)]
 
 
 def _redispatch(
@@ -194,8 +271,7 @@ def _redispatch(
         op.redispatch_boxed(BELOW[keys.bits], stack)
         return
     signature = op.call_signature
-    values = flat_list([stack[place] for place in signature.written])
-    written = [value for value in values if isinstance(value, Tensor)]
+    written = _tensors_in([stack[place] for place in signature.written])
     versions = [version_of(tensor) for tensor in written]
     if not is_recorded:
         op.redispatch_boxed(BELOW[keys.bits], stack)
@@ -249,7 +325,7 @@ def flat_list(values: Sequence[Any]) -> list[Any]:
     return flat
 
 
-_KERNEL = KernelFunction.from_boxed(redispatch_below_autograd)
+_KERNEL = KernelFunction.from_boxed(redispatch_below_autograd, make_without_gradients=_pass_on)
 
 FALLBACKS = {
     DispatchKey.AutogradOther: _KERNEL,

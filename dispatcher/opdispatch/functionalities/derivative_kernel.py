@@ -84,6 +84,7 @@ class _DerivativeText(AutogradKernelText):
     def __init__(self, schema: FunctionSchema, derivative: Derivative) -> None:
         super().__init__(schema, derivative.places)
         self.derivative = derivative
+        self.is_for_gradients = not derivative.writes
         self.returns = [returned.type for returned in schema.returns]
 
     def test_of(self, place: int) -> str:

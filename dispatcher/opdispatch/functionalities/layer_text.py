@@ -69,6 +69,9 @@ class LayerText(ABC):
             self.parameters = self.passed = [*self.positional, "**_named"]
             self.first = [f"{name} = _named[{given!r}]" for given, name in self.keyword_only]
 
+    is_for_gradients = False
+    """Whether it leaves all calls to the kernel below whose arguments require no gradients."""
+
     def compile(self, title: str, keys_below: FindKeys, **scope: Any) -> KernelFunction:
         """Compile the kernel, called ``title``. ``scope`` has what its own lines refer to.
 
@@ -86,7 +89,7 @@ class LayerText(ABC):
             return compiled()(below)
 
         make.__name__ = make.__qualname__ = title
-        return KernelFunction.from_layer(make, keys_below)
+        return KernelFunction.from_layer(make, keys_below, is_for_gradients=self.is_for_gradients)
 
     def text(self) -> str:
         """Return the whole source."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from opdispatch.arrays import find_key_bits
 from opdispatch.autograd.context import Context
 from opdispatch.autograd.node import Edge, Gradients, Node
@@ -371,7 +373,12 @@ def check_functions(
 
 
 def _facts(result: Any) -> Any:
-    return (result.shape, result.dtype, result.device) if isinstance(result, Tensor) else None
+    if not isinstance(result, Tensor):
+        return None
+    array = result.array
+    if type(array) is np.ndarray:
+        return array.shape, array.dtype, "cpu"
+    return result.shape, result.dtype, result.device
 
 
 def _as_saved(value: Any) -> Any:

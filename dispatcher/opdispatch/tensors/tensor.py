@@ -261,7 +261,8 @@ class Tensor(
         if isinstance(array, LevelArray):
             array = array.detached()
         detached = self._over(array, self.key_bits, None if self._is_plain else self._attributes())
-        meta_of(detached).counter = counter_of(self)
+        meta = detached.autograd_meta = AutogradMeta()
+        meta.counter = counter_of(self)
         if self.key_bits & NAMED_BIT:
             detached._names = self.names
         return detached
@@ -275,8 +276,14 @@ class Tensor(
         ``attributes`` are its own.
         """
         tensor: Self = object.__new__(cls)
-        keys = None if key_bits is None else DispatchKeySet(key_bits)
-        Tensor.__init__(tensor, array, keys=keys)
+        if key_bits is not None and type(array) is np.ndarray:
+            tensor.array = array
+            tensor.key_bits = key_bits
+            tensor.autograd_meta = None
+            tensor.requires_grad_flag = False
+        else:
+            keys = None if key_bits is None else DispatchKeySet(key_bits)
+            Tensor.__init__(tensor, array, keys=keys)
         for name, value in (attributes or {}).items():
             setattr(tensor, name, value)
         return tensor

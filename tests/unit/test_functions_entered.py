@@ -1,0 +1,84 @@
+"""How many Python functions a call enters, for each kind of schema and way to call.
+
+A kind that falls off the compiled way enters a dozen more, and no result shows it.
+"""
+
+import sys
+
+import numpy as np
+import pytest
+
+from opdispatch import Dispatcher, Library, Tensor
+from opdispatch.boxing import read_only_arguments
+from opdispatch.dispatch import compiled_call
+from opdispatch.library.ops import Ops
+from tests.schema_kinds import KINDS
+
+X = np.ones(2, np.float32)
+MAKERS = {
+    "arrays": lambda: X,
+    "tensors": lambda: Tensor(X),
+    "recorded": lambda: Tensor(X, requires_grad=True),
+}
+
+
+@pytest.fixture(scope="module")
+def operators():
+    """The operators of all kinds; those with a derivative in another namespace, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled_call, "COMPILE", True)
+        patch.setattr(read_only_arguments, "STRICT", False)  # which takes a step more
+        dispatcher = Dispatcher()
+        with (
+            Library("kinds", "DEF", dispatcher=dispatcher) as plain,
+            Library("recorded", "DEF", dispatcher=dispatcher) as recorded,
+        ):
+            for name, kind in KINDS.items():
+                plain.define(f"{name}{kind.schema}")
+                plain.impl(name, kind.kernel, "CPU")
+                if kind.is_recorded:
+                    recorded.define(f"{name}{kind.schema}")
+                    recorded.impl(name, kind.kernel, "CPU")
+                    recorded.register_autograd(name, kind.backward)
+            yield Ops(dispatcher)
+
+
+def entered(call, args, named):
+    """Return the functions that one call enters, after two that may learn."""
+    names = []
+
+    def note(frame, event, _):
+        if event == "call":
+            names.append(frame.f_code.co_qualname)
+
+    for _ in range(3):
+        names.clear()
+        outer = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            call(*args, **named)
+        finally:
+            sys.setprofile(outer)
+    return names
+
+
+@pytest.mark.parametrize("way", ["handle", "packet", "keywords"])
+@pytest.mark.parametrize("given", ["arrays", "tensors"])
+@pytest.mark.parametrize("name", KINDS)
+def test_a_call_enters_its_entry_point_and_its_kernel(operators, name, given, way):
+    kind = KINDS[name]
+    packet = getattr(operators.kinds, name)
+    args, named = kind.arguments(MAKERS[given], "float32", by_name=way == "keywords")
+    found = entered(packet if way == "packet" else packet.default, args, named)
+    counting = ["_make.<locals>._kernel"] if kind.writes and given == "tensors" else []
+    assert found[1:-1] == counting
+    assert found[0] == "__call__"
+    assert found[-1].endswith("<lambda>")
+
+
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.is_recorded])
+def test_a_recorded_call_enters_few_functions(operators, name):
+    kind = KINDS[name]
+    args, named = kind.arguments(MAKERS["recorded"], "float32", by_name=False)
+    found = entered(getattr(operators.recorded, name).default, args, named)
+    assert len(found) <= 30, found
