@@ -13,6 +13,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+import grpc
+
 from opdispatch_client.grpc_forks import GRPC_FORKS, SPAWN_HINT
 from opdispatch_client.listings import ServerInfo
 from opdispatch_client.request_arguments import (
@@ -24,10 +26,10 @@ from opdispatch_client.request_arguments import (
 from opdispatch_wire.addresses import (
     TcpAddress,
     default_address,
-    grpc_target,
     parse_address,
 )
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
+from opdispatch_wire.credentials import NO_CREDENTIALS, Credentials
 from opdispatch_wire.errors import DaemonUnavailableError
 from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.values import check_text
@@ -46,8 +48,6 @@ class Endpoint:
     """One daemon, as a session sees it."""
 
     address: str
-    target: str
-    """The address, as gRPC takes it."""
     timeout: float | None
     max_message_bytes: int
     lane: LaneChoice = "auto"
@@ -55,6 +55,8 @@ class Endpoint:
     or whichever is fastest and works."""
     retry: bool = True
     """Whether calls may run again elsewhere when the interpreter that runs them dies."""
+    credentials: Credentials = NO_CREDENTIALS
+    """What the session shows to be let in."""
     direct: bool = True
     """Whether calls go directly to interpreters, where they can."""
     process: int = field(default_factory=os.getpid)
@@ -75,11 +77,21 @@ class Endpoint:
         """Whether it is a TCP address: interpreters can be reached beside it."""
         return isinstance(parse_address(self.address), TcpAddress)
 
-    def target_at(self, port: int) -> str:
-        """Return another port of its host in gRPC's form; where it ``has_ports``."""
+    def at(self, port: int) -> str:
+        """Return the address of another port of its host; where it ``has_ports``."""
         address = parse_address(self.address)
         assert isinstance(address, TcpAddress)
-        return TcpAddress(address.host, port).target
+        return str(TcpAddress(address.host, port))
+
+    def channel(self, port: int | None = None) -> grpc.Channel:
+        """Return a blocking channel to the daemon, or to another port of its host."""
+        address = self.address if port is None else self.at(port)
+        return self.credentials.channel(address, self.options)
+
+    def asyncio_channel(self, port: int | None = None) -> grpc.aio.Channel:
+        """Return a channel of the running event loop, as ``channel``."""
+        address = self.address if port is None else self.at(port)
+        return self.credentials.asyncio_channel(address, self.options)
 
     def message_limit(self, info: ServerInfo) -> int:
         """Return the smaller of both sides' message limits, in bytes."""
@@ -158,11 +170,14 @@ def resolve_endpoint(
     lane: LaneChoice = "auto",
     retry: bool = True,
     direct: bool = True,
+    token: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
 ) -> Endpoint:
     """Check the parameters of ``connect`` and fill in what they leave open.
 
     Raises AddressError for an address that is none, ValueError for a timeout or a limit that
-    is not positive, or a lane of another name, and ArgumentError for what is of another type.
+    is not positive, or a lane of another name, ArgumentError for what is of another type, and
+    UnauthenticatedError for a token that cannot be read.
     """
     if timeout is not None:
         timeout = check_seconds(timeout, "timeout")
@@ -178,7 +193,6 @@ def resolve_endpoint(
     address = default_address() if address is None else check_text(address, "address")
     endpoint = Endpoint(
         address=address,
-        target=grpc_target(address),
         timeout=timeout,
         max_message_bytes=(
             MAX_MESSAGE_BYTES_HIGHEST if max_message_bytes is None else max_message_bytes
@@ -186,6 +200,10 @@ def resolve_endpoint(
         lane=lane,
         retry=retry,
         direct=direct,
+        credentials=Credentials.of(
+            None if token is None else check_text(token, "token"), token_file
+        ),
     )
     _ = endpoint.options  # raises for a limit out of range, before anything is opened
+    endpoint.credentials.check(address)
     return endpoint

@@ -21,10 +21,13 @@ from typing import Any
 import grpc
 
 
-def asyncio_server(options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
+def asyncio_server(
+    options: Sequence[tuple[str, int]],
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+) -> grpc.aio.Server:
     """Return a server of the running event loop."""
     with _writes_of_wakeups_not_blocking():
-        return grpc.aio.server(options=options)
+        return grpc.aio.server(options=options, interceptors=interceptors)
 
 
 def asyncio_channel(target: str, options: Sequence[tuple[str, int]]) -> grpc.aio.Channel:

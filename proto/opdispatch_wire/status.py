@@ -97,6 +97,8 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
     "daemon_unavailable": _C.UNAVAILABLE,
     "refused": _C.UNAVAILABLE,
     "journal": _C.FAILED_PRECONDITION,
+    "unauthenticated": _C.UNAUTHENTICATED,
+    "permission_denied": _C.PERMISSION_DENIED,
     "event_loop": _C.FAILED_PRECONDITION,
     "queue_full": _C.RESOURCE_EXHAUSTED,
     "circuit_open": _C.UNAVAILABLE,

@@ -2,7 +2,7 @@
 
 What stands above them:
 
-    commands/                   ``opdispatch serve``, ``worker`` and ``state``
+    commands/                   ``opdispatch serve``, ``worker``, ``state`` and ``token``
 
 The halves, each in folders with a map of their own. A process loads one of them:
 
@@ -11,6 +11,7 @@ The halves, each in folders with a map of their own. A process loads one of them
 
 What they share:
 
+    access/                     who may do what: identities, roles, tokens
     blame/                      who is to blame when an interpreter dies, and what follows
     metrics/                    what interpreters count, and the daemon reads
     serving/                    sockets, streams and statuses

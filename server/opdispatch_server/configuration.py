@@ -39,7 +39,8 @@ class DaemonConfiguration(NamedTuple):
     ``max_library_bytes``, the largest upload, and ``library_disk_bytes``, what all of them may take
     on disk, with the folders that they are unpacked to;
     ``direct_ports``, the first and the last port on which interpreters take calls of clients, 0 for
-    any, None if on none.
+    any, None if on none;
+    ``tokens``, the file of the tokens that those who come over TCP need, None if they need none.
     """
 
     listen: tuple[str, ...]
@@ -61,6 +62,7 @@ class DaemonConfiguration(NamedTuple):
     insecure: bool = False
     direct_ports: tuple[int, int] | None = (0, 0)
     log_level: str = "info"
+    tokens: Path | None = None
 
 
 CHANGED_WHILE_RUNNING = frozenset(

@@ -26,6 +26,8 @@ FIELDS: Final = (
     "call",  # the id of its request, unique among the calls of one connection under way
     "trace",  # the id of the distributed trace that it is a part of
     "identity",  # who asked
+    "action",  # what they have asked for
+    "outcome",  # what came of it: "done", or the code of an error
     "exception",  # the class of what was raised
     "left_out",  # how many records like this one were left out before it
 )
@@ -75,6 +77,9 @@ class Event(enum.StrEnum):
     JOURNAL_FAILED = "journal_failed"
     CONFIGURATION_READ = "configuration_read"
     CONFIGURATION_REFUSED = "configuration_refused"
+    AUDIT = "audit"
+    ACCESS_REFUSED = "access_refused"
+    TOKENS_REFUSED = "tokens_refused"
     DAEMON_STOPPING = "daemon_stopping"
     DAEMON_LOST = "daemon_lost"
     DAEMON_MET = "daemon_met"
@@ -101,6 +106,8 @@ def fields(
     call: int = 0,
     trace: str = "",
     identity: str = "",
+    action: str = "",
+    outcome: str = "",
     exception: str = "",
     left_out: int = 0,
     traceback: str = "",
@@ -114,6 +121,8 @@ def fields(
         "call": call,
         "trace": trace,
         "identity": identity,
+        "action": action,
+        "outcome": outcome,
         "exception": exception,
         "left_out": left_out,
         TRACEBACK: traceback,

@@ -28,6 +28,7 @@ _MOST_REMEMBERED = 1024
 FLOODS: Final = frozenset(
     {
         Event.INTERNAL_ERROR,
+        Event.ACCESS_REFUSED,
         Event.LANE_CLOSED,
         Event.CONNECTION_REFUSED,
         Event.LIBRARY_LOAD_FAILED,

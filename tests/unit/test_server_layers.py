@@ -31,7 +31,7 @@ DAEMON = (
     "daemon.event_loop",
 )
 WORKER = ("worker", "worker.incoming", "worker.execution", "worker.libraries", "worker.values")
-SHARED = ("serving", "blame", "metrics", "library_code", "ground")
+SHARED = ("serving", "access", "blame", "metrics", "library_code", "ground")
 FLOORS = ("commands", *DAEMON, *WORKER, *SHARED)
 """The rooms of the server, from the top down."""
 

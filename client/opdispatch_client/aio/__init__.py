@@ -22,6 +22,7 @@ async with opdispatch_client.aio.connect() as session:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from typing import Any, NoReturn
 
@@ -39,6 +40,8 @@ def connect(
     lane: LaneChoice = "auto",
     retry: bool = True,
     direct: bool = True,
+    token: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
 ) -> Connecting:
     """Open a session: ``async with connect() as session`` or ``session = await connect()``.
 
@@ -52,6 +55,8 @@ def connect(
         lane=lane,
         retry=retry,
         direct=direct,
+        token=token,
+        token_file=token_file,
     )
     return Connecting(endpoint)
 

@@ -21,7 +21,6 @@ from opdispatch_client.library_upload import OnUpload
 from opdispatch_client.listings import Interpreter, ServerInfo
 from opdispatch_client.read_timeout import read_within_async
 from opdispatch_client.rpcs import Load, Rpc
-from opdispatch_wire.asyncio_grpc import asyncio_channel
 from opdispatch_wire.status import error_from_rpc
 
 T = TypeVar("T")
@@ -33,7 +32,7 @@ class AsyncConnection(ConnectionBase):
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
         GRPC_FORKS.note_use(endpoint.address, asyncio=True)
-        self._channel = asyncio_channel(endpoint.target, endpoint.options)
+        self._channel = endpoint.asyncio_channel()
         GRPC_FORKS.note_channel(self._channel)
         self._loop = OneLoop(endpoint)
 
@@ -84,8 +83,7 @@ class AsyncConnection(ConnectionBase):
             if on_upload is not None:
                 loop.call_soon_threadsafe(on_upload, received, total)
 
-        endpoint = self.endpoint
-        with grpc.insecure_channel(endpoint.target, options=endpoint.options) as channel:
+        with self.endpoint.channel() as channel:
             upload = self._upload_over(channel, load, tell)
             running = asyncio.ensure_future(asyncio.to_thread(upload.run))
             try:

@@ -22,6 +22,8 @@ with connect() as session:
 
 from __future__ import annotations
 
+import os
+
 from opdispatch_client.blocking.session import Session, open_session
 from opdispatch_client.endpoint import TIMEOUT_DEFAULT, LaneChoice, resolve_endpoint
 
@@ -36,6 +38,8 @@ def connect(
     lane: LaneChoice = "auto",
     retry: bool = True,
     direct: bool = True,
+    token: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
 ) -> Session:
     """Open a session with the daemon at `address`.
 
@@ -51,8 +55,13 @@ def connect(
     `lane` may insist on "local", "stream" or "grpc". Over the local lane, calls like one that the
     daemon has answered go to the interpreters themselves, unless `direct` is false.
 
+    At a TCP port, the daemon may ask for a `token`, or the one in a `token_file`, which is read
+    again when it changes; without either, they are ``OPDISPATCH_TOKEN`` and
+    ``OPDISPATCH_TOKEN_FILE``. At a unix socket it is not sent: the system says whose process asks.
+
     Raises AddressError for an address that is none, DaemonUnavailableError if no daemon answers
-    there, WireError if the daemon speaks another version of the protocol.
+    there, WireError if the daemon speaks another version of the protocol, UnauthenticatedError
+    for a token that is not valid there, and PermissionDeniedError for one that allows no calls.
     """
     endpoint = resolve_endpoint(
         address,
@@ -61,5 +70,7 @@ def connect(
         lane=lane,
         retry=retry,
         direct=direct,
+        token=token,
+        token_file=token_file,
     )
     return open_session(endpoint)

@@ -29,7 +29,7 @@ class Connection(ConnectionBase):
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
         GRPC_FORKS.note_use(endpoint.address, asyncio=False)
-        self._channel = grpc.insecure_channel(endpoint.target, options=endpoint.options)
+        self._channel = endpoint.channel()
 
     def make_calls(
         self,

@@ -30,7 +30,15 @@ from opdispatch_client.cli import (
     operators,
     replicas,
 )
-from opdispatch_client.cli.command import Address, Debug, Json, Timeout, add_command, settings_of
+from opdispatch_client.cli.command import (
+    Address,
+    Debug,
+    Json,
+    Timeout,
+    TokenFile,
+    add_command,
+    settings_of,
+)
 from opdispatch_client.cli.outcome import CommandError
 from opdispatch_client.cli.plain_values import keep_plain_values
 
@@ -103,6 +111,7 @@ def _common(
     context: typer.Context,
     address: Address = None,
     timeout: Timeout = None,
+    token_file: TokenFile = None,
     json: Json = False,
     debug: Debug = False,
     show_version: Annotated[
@@ -117,7 +126,9 @@ def _common(
     ] = False,
 ) -> None:
     """PyTorch's operator dispatcher as a service: load kernel libraries, call operators."""
-    settings_of(context).update(address=address, timeout=timeout, json=json, debug=debug)
+    settings_of(context).update(
+        address=address, timeout=timeout, token_file=token_file, json=json, debug=debug
+    )
 
 
 def _print_version() -> None:
@@ -136,6 +147,7 @@ def _words_before(context: Any, args: list[str]) -> list[str]:
     return [
         *(("--address", address) if address else ()),
         *(("--timeout", f"{given['timeout']:g}") if given.get("timeout") is not None else ()),
+        *(("--token-file", str(given["token_file"])) if given.get("token_file") else ()),
         *(("--json",) if given.get("json") else ()),
     ]
 

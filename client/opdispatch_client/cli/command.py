@@ -1,4 +1,4 @@
-"""Options common to all commands: --address, --timeout, --json, --debug, and a session.
+"""Options common to all commands: --address, --timeout, --token-file, --json, --debug; a session.
 
 A command is a function whose first parameter is the Settings; the options above are added to
 its own here, once for all. They may stand before the command's name, too; after it, they win.
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -42,6 +43,17 @@ Timeout = Annotated[
         show_default=False,
     ),
 ]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        dir_okay=False,
+        help="A file with the token to show to the daemon. Default: OPDISPATCH_TOKEN, else "
+        "OPDISPATCH_TOKEN_FILE.",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.", show_default=False)]
 Debug = Annotated[
     bool, typer.Option("--debug", help="Show the traceback of an error.", show_default=False)
@@ -49,6 +61,7 @@ Debug = Annotated[
 COMMON_OPTIONS: dict[str, Any] = {
     "address": Address,
     "timeout": Timeout,
+    "token_file": TokenFile,
     "json": Json,
     "debug": Debug,
 }
@@ -60,6 +73,7 @@ class Settings:
 
     address: str | None = None
     timeout: float | None = None
+    token_file: Path | None = None
     json: bool = False
     debug: bool = False
 
@@ -68,6 +82,7 @@ class Settings:
         *,
         address: str | None = None,
         timeout: float | None = None,
+        token_file: Path | None = None,
         json: bool = False,
         debug: bool = False,
     ) -> None:
@@ -76,6 +91,7 @@ class Settings:
         if timeout is not None and not timeout >= 0:
             raise typer.BadParameter("expected no negative number", param_hint="--timeout")
         self.timeout = self.timeout if timeout is None else timeout
+        self.token_file = token_file or self.token_file
         self.json |= json
         self.debug |= debug
 
@@ -92,7 +108,7 @@ class Settings:
             from opdispatch_client.blocking import connect
         finally:
             gc.enable()
-        return connect(self.address, timeout=self.seconds)
+        return connect(self.address, timeout=self.seconds, token_file=self.token_file)
 
 
 def add_command(

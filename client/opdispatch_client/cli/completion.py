@@ -107,13 +107,14 @@ def _ask_daemon(context: typer.Context, list_names: Callable[[Session], list[str
     """Return the names, or none without an answer: this must never disturb the prompt."""
     from opdispatch_client.blocking import connect
 
-    address = None
+    address = token_file = None
     level: typer.Context | None = context
-    while level is not None and address is None:
-        address = level.params.get("address")
+    while level is not None:
+        address = address or level.params.get("address")
+        token_file = token_file or level.params.get("token_file")
         level = level.parent  # type: ignore[assignment]
     try:
-        with connect(address, timeout=_TIMEOUT) as session:
+        with connect(address, timeout=_TIMEOUT, token_file=token_file) as session:
             return [name for name in list_names(session) if name == printable_line(name)]
     except Exception:
         return []

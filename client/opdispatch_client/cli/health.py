@@ -73,7 +73,7 @@ def _check(settings: Settings, service: str, timeout: float | None) -> str:
         cls = CommandError if isinstance(error, UnsafeAddressFormError) else UsageError
         raise cls(f"{error} ({error.hint})" if error.hint else str(error)) from None
     options = [("grpc.enable_http_proxy", int(not parsed.is_loopback))]
-    with grpc.insecure_channel(parsed.target, options=options) as channel:
+    with _credentials(settings).channel(address, options) as channel:
         check: Any = channel.unary_unary(
             _CHECK,
             request_serializer=StringValue.SerializeToString,
@@ -91,6 +91,12 @@ def _check(settings: Settings, service: str, timeout: float | None) -> str:
 
             raise error_from_rpc(error, address=address) from None
     return _STATUSES[number] if 0 <= number < len(_STATUSES) else str(number)
+
+
+def _credentials(settings: Settings) -> Any:
+    from opdispatch_wire.credentials import Credentials
+
+    return Credentials.of(token_file=settings.token_file)
 
 
 def register(app: typer.Typer) -> None:

@@ -11,7 +11,6 @@ from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.grpc_forks import GRPC_FORKS
 from opdispatch_client.lanes.direct_streams import DirectStreams
 from opdispatch_client.lanes.routes import Routes
-from opdispatch_wire.asyncio_grpc import asyncio_channel
 from opdispatch_wire.lanes.async_stream import AsyncStream
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2
@@ -38,7 +37,7 @@ class AsyncDirectStreams(DirectStreams[AsyncStream]):
     async def _find_open(self, target: execution_pb2.RouteTarget, limit: int) -> AsyncStream | None:
         """Open a stream to the interpreter; return None if it cannot be reached."""
         for port in target.ports:
-            channel = asyncio_channel(self._endpoint.target_at(port), self._endpoint.options)
+            channel = self._endpoint.asyncio_channel(port)
             GRPC_FORKS.note_channel(channel)
             try:
                 stream = await AsyncStream.open(channel, limit)

@@ -172,9 +172,7 @@ class BlockingDirectStreams(DirectStreams[BlockingStream]):
     def _find_open(self, target: execution_pb2.RouteTarget, limit: int) -> BlockingStream | None:
         """Open a stream to the interpreter; return None if it cannot be reached."""
         for port in target.ports:
-            channel = grpc.insecure_channel(
-                self._endpoint.target_at(port), options=self._endpoint.options
-            )
+            channel = self._endpoint.channel(port)
             try:
                 stream = BlockingStream.open(channel, limit)
             except LaneClosedError:

@@ -5,10 +5,12 @@ options              their options, each with its help
 configuration_file   their options from a file
 config               ``opdispatch config``
 state_actions        ``opdispatch state``
+token_actions        ``opdispatch token``
 """
 
 from opdispatch_server.commands.config import config
 from opdispatch_server.commands.running import serve, worker
 from opdispatch_server.commands.state_actions import state
+from opdispatch_server.commands.token_actions import token
 
-__all__ = ["config", "serve", "state", "worker"]
+__all__ = ["config", "serve", "state", "token", "worker"]

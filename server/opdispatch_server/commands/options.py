@@ -111,6 +111,36 @@ Insecure = Annotated[
         "code on this machine.",
     ),
 ]
+Tokens = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="OPDISPATCH_TOKENS",
+        metavar="FILE",
+        dir_okay=False,
+        help="Ask those who come over TCP for a token of this file: see `opdispatch token`.",
+        show_default=False,
+    ),
+]
+AuditLog = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="OPDISPATCH_AUDIT_LOG",
+        metavar="FILE",
+        dir_okay=False,
+        help="Where to append who has changed what, in JSON. Default: with the rest, on stderr.",
+        show_default=False,
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="OPDISPATCH_TOKEN_FILE",
+        metavar="FILE",
+        dir_okay=False,
+        help="The file with this interpreter's token, of the role worker.",
+        show_default=False,
+    ),
+]
 Listen = Annotated[
     list[str] | None,
     typer.Option(

@@ -20,6 +20,7 @@ import typer
 
 from opdispatch_server.commands.configuration_file import reread
 from opdispatch_server.commands.options import (
+    AuditLog,
     Cache,
     Config,
     DaemonAddress,
@@ -43,6 +44,8 @@ from opdispatch_server.commands.options import (
     RemoteBytes,
     RemoteValues,
     State,
+    TokenFile,
+    Tokens,
     WorkerListen,
     WorkerName,
     Workers,
@@ -62,7 +65,7 @@ from opdispatch_server.configuration import (
     default_worker_count,
 )
 from opdispatch_server.daemon.processes.worker_plan import parse_workers
-from opdispatch_server.logs import configure_logging
+from opdispatch_server.logs import configure_logging, write_audit_log
 from opdispatch_server.serving.service_manager import ServiceManager
 from opdispatch_wire.addresses import AddressError, UnsafeAddressError, default_address
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT
@@ -97,6 +100,8 @@ def serve(
     max_library_bytes: MaxLibraryBytes = LIBRARY_BYTES_DEFAULT,
     library_disk_bytes: LibraryDiskBytes = LIBRARY_DISK_BYTES_DEFAULT,
     direct_ports: DirectPorts = "any",
+    tokens: Tokens = None,
+    audit_log: AuditLog = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
     insecure: Insecure = False,
@@ -116,6 +121,7 @@ def serve(
         from opdispatch.errors import OpdispatchError
 
         template = _fork_template()
+        from opdispatch_server.access.token_file import TokensError
         from opdispatch_server.daemon.lifecycle import ConfigurationError, StartError
         from opdispatch_server.serving.listeners import AddressInUseError
     configure_logging(log_level, log_format)
@@ -127,10 +133,12 @@ def serve(
             raise ConfigurationError(error.message) from error
 
     try:
+        if audit_log is not None:
+            write_audit_log(audit_log)
         asyncio.run(_serve(configuration, template, manager, read_again))
     except OpdispatchError as error:
         _fail(str(error), _status_of(error), error.facts.get("traceback", ""))
-    except (StartError, AddressInUseError, OSError) as error:
+    except (StartError, TokensError, AddressInUseError, OSError) as error:
         _fail(str(error), FAILED)
 
 
@@ -141,6 +149,7 @@ def worker(
     listen: WorkerListen = "",
     reconnect: Reconnect = RECONNECT_DEFAULT,
     cache: Cache = None,
+    token_file: TokenFile = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
     insecure: Insecure = False,
@@ -158,13 +167,20 @@ def worker(
 
         os.environ.update(NO_FORK_SUPPORT)
         from opdispatch_server.worker.interpreter_process import leave_process, run_user_interpreter
+        from opdispatch_wire.credentials import Credentials
 
     configure_logging(log_level, log_format)
     status = 0
     try:
         address = daemon or default_address()
         run_user_interpreter(
-            address, listen, name=name, insecure=insecure, reconnect=reconnect, cache=cache
+            address,
+            listen,
+            name=name,
+            insecure=insecure,
+            reconnect=reconnect,
+            cache=cache,
+            credentials=Credentials.of(token_file=token_file),
         )
     except (OpdispatchError, OSError) as error:
         print(f"opdispatch: {printable_message(str(error))}", file=sys.stderr)
@@ -244,6 +260,7 @@ def _configuration(values: Mapping[str, Any]) -> DaemonConfiguration:
         direct_ports=parse_ports(values["direct_ports"]),
         insecure=values["insecure"],
         log_level=values["log_level"],
+        tokens=values["tokens"],
     )
 
 

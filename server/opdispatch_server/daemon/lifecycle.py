@@ -76,6 +76,7 @@ class Daemon:
         leases = asyncio.create_task(
             parts.leases.run(parts.live_sessions, parts.silent.look, parts.silent.note_heard)
         )
+        watching = asyncio.create_task(parts.authentication.watch())
         try:
             await self._start()
             on_ready(parts.addresses())
@@ -85,6 +86,7 @@ class Daemon:
         finally:
             self._manager.stopping()
             leases.cancel()
+            watching.cancel()
             await self._shut_down()
             alive.cancel()
 
@@ -96,7 +98,8 @@ class Daemon:
             insecure = parts.configuration.insecure
             listener = bind(parts.public, address, insecure=insecure)
             parts.listeners.append(listener)
-            warn_of_other_users(listener.address)
+            if not parts.authentication.has_tokens:
+                warn_of_other_users(listener.address)
         await parts.libraries.adopt()
         await parts.private.start()
         await parts.public.start()

@@ -10,6 +10,8 @@ from typing import Any
 import grpc.aio
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
+from opdispatch_server.access.authentication import Authentication
+from opdispatch_server.access.token_file import TokenFile
 from opdispatch_server.configuration import (
     MESSAGES_PER_QUEUE,
     DaemonConfiguration,
@@ -65,6 +67,7 @@ from opdispatch_server.serving.grpc_services import (
     add_interpreter_service,
     add_registry_service,
 )
+from opdispatch_server.serving.guard import Guard
 from opdispatch_server.serving.listeners import Listener
 from opdispatch_server.serving.run_folder import RunFolder
 from opdispatch_wire.addresses import TcpAddress, parse_address
@@ -114,7 +117,8 @@ class DaemonParts:
     @cached_property
     def public(self) -> grpc.aio.Server:
         """The gRPC server for clients, and for interpreters that users start."""
-        server = asyncio_server(server_options(self.message_limit))
+        guard = Guard(self.authentication)
+        server = asyncio_server(server_options(self.message_limit), [guard])
         add_registry_service(server, self._registry_servicer)
         add_execution_service(server, self._execution_servicer)
         add_interpreter_service(server, self.interpreter_servicer)
@@ -122,6 +126,14 @@ class DaemonParts:
         names = (REGISTRY, EXECUTION, INTERPRETER, HEALTH, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
         return server
+
+    @cached_property
+    def authentication(self) -> Authentication:
+        """The instance that tells who asks. Raises OSError, and TokensError for a file of
+        tokens that is malformed.
+        """
+        path = self.configuration.tokens
+        return Authentication(None if path is None else TokenFile(path))
 
     @cached_property
     def private(self) -> grpc.aio.Server:
@@ -178,7 +190,8 @@ class DaemonParts:
                 max_call_bytes=self.max_call_bytes,
             ),
             self._tcp_hosts,
-            self.configuration.direct_ports,
+            # An interpreter does not know who asks.
+            None if self.authentication.has_tokens else self.configuration.direct_ports,
             max_message_bytes=self.message_limit,
             insecure=self.configuration.insecure,
             lane=self.kernel_lane,

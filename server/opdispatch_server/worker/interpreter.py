@@ -50,14 +50,15 @@ from opdispatch_server.worker.lost_device import LostDevice
 from opdispatch_server.worker.values.device_exports import DeviceExports
 from opdispatch_server.worker.values.peers import PeerValues
 from opdispatch_server.worker.values.store import ValueStore
-from opdispatch_wire.addresses import check_socket_owner, grpc_target
-from opdispatch_wire.asyncio_grpc import asyncio_channel, asyncio_server
+from opdispatch_wire.addresses import check_socket_owner
+from opdispatch_wire.asyncio_grpc import asyncio_server
 from opdispatch_wire.channel import (
     MAX_MESSAGE_BYTES_HIGHEST,
     PROTOCOL_VERSION,
     channel_options,
     server_options,
 )
+from opdispatch_wire.credentials import NO_CREDENTIALS, Credentials
 from opdispatch_wire.errors import DaemonUnavailableError
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
 from opdispatch_wire.status import error_from_rpc, status_from_error
@@ -96,6 +97,8 @@ class InterpreterSettings(NamedTuple):
     """The one that its kernels use beside the CPU; empty: all that there are."""
     cache: Path | None = None
     """Where it keeps uploads of a daemon whose files it cannot read; None: the user's cache."""
+    credentials: Credentials = NO_CREDENTIALS
+    """What it shows the daemon."""
 
 
 class Interpreter:
@@ -113,7 +116,7 @@ class Interpreter:
         self._predecessor = predecessor
         self._limit = internal_message_limit(settings.max_message_bytes)
         self._name = settings.name
-        self._lane = DaemonLane(settings.daemon, settings.max_message_bytes)
+        self._lane = DaemonLane(settings.daemon, settings.max_message_bytes, settings.credentials)
         self._fetch = LibraryFetch(settings.cache or default_cache_folder(), settings.daemon)
         self._libraries = InterpreterLibraries(
             default_dispatcher(), self._lane.kernel, self._fetch.unpacked
@@ -266,7 +269,8 @@ class Interpreter:
         daemon = self._settings.daemon
         check_socket_owner(daemon)
         options = channel_options(self._limit, address=daemon)
-        async with asyncio_channel(grpc_target(daemon), options) as channel:
+        credentials = self._settings.credentials
+        async with credentials.asyncio_channel(daemon, options) as channel:
             stub = interpreter_pb2_grpc.InterpreterServiceStub(channel)  # type: ignore[no-untyped-call]
             session = stub.Session()
             reading = asyncio.create_task(self._follow(session, stub, address))

@@ -32,8 +32,9 @@ from opdispatch_server.serving.run_folder import RunFolder
 from opdispatch_server.worker.interpreter import Interpreter, InterpreterSettings
 from opdispatch_server.worker.returning_interpreter import ReturningInterpreter
 from opdispatch_server.worker.running_code import RunningCode
-from opdispatch_wire.addresses import AddressError, check_socket_owner, grpc_target, is_loopback
+from opdispatch_wire.addresses import AddressError, check_socket_owner, is_loopback
 from opdispatch_wire.channel import PROTOCOL_VERSION, channel_options
+from opdispatch_wire.credentials import NO_CREDENTIALS, Credentials
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import registry_pb2, registry_pb2_grpc
@@ -77,6 +78,7 @@ def run_user_interpreter(
     insecure: bool,
     reconnect: float,
     cache: Path | None = None,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Run an interpreter that a user has started, until it is to stop.
 
@@ -103,14 +105,24 @@ def run_user_interpreter(
         numbers = itertools.count(1)
 
         def settings(name: str) -> InterpreterSettings:
-            limit = _ask_message_limit(daemon)
+            limit = _ask_message_limit(daemon, credentials)
             if folder is None:
-                return InterpreterSettings(daemon, listen, limit, name, insecure, cache=cache)
+                return InterpreterSettings(
+                    daemon, listen, limit, name, insecure, cache=cache, credentials=credentials
+                )
             # Each session has its own: clients may still use that of the one before.
             direct = folder.lane(f"direct-{next(numbers)}")
             lane = folder.lane("calls")
             return InterpreterSettings(
-                daemon, listen, limit, name, insecure, lane, direct, cache=cache
+                daemon,
+                listen,
+                limit,
+                name,
+                insecure,
+                lane,
+                direct,
+                cache=cache,
+                credentials=credentials,
             )
 
         asyncio.run(_serve_again(ReturningInterpreter(settings, name, reconnect)))
@@ -147,10 +159,10 @@ def _keep_grpc() -> None:
     grpc.aio.init_grpc_aio()
 
 
-def _ask_message_limit(daemon: str) -> int:
+def _ask_message_limit(daemon: str, credentials: Credentials) -> int:
     check_socket_owner(daemon)
     options = channel_options(address=daemon)
-    with grpc.insecure_channel(grpc_target(daemon), options=options) as channel:
+    with credentials.channel(daemon, options) as channel:
         stub = registry_pb2_grpc.RegistryServiceStub(channel)  # type: ignore[no-untyped-call]
         request = registry_pb2.GetServerInfoRequest(protocol_version=PROTOCOL_VERSION)
         try:

@@ -4,6 +4,7 @@ registry                         all of that, for the servicers
 catalog, version, replica        what is known of them, and who holds them
 counted_calls                    how many calls each has
 load_request                     what a client asks to be loaded, checked
+permissions                      who may bring, replace and remove it
 loading, load_race, placement    bringing one in: in which interpreter, and whose turn it is
 steady_report                    a word now and then, while something takes long
 staging                          imported there, and not published yet

@@ -11,6 +11,7 @@ from pathlib import PurePath, PurePosixPath, PureWindowsPath
 
 from opdispatch.errors import RegistrationError
 from opdispatch.schema.default import check_device
+from opdispatch_server.access.identity import OWNER, Identity
 from opdispatch_server.daemon.environments.import_source import LibrarySource
 from opdispatch_server.daemon.environments.library_home import LibraryHome, read_home
 from opdispatch_server.daemon.libraries.loading import LoadOrder
@@ -18,7 +19,7 @@ from opdispatch_server.daemon.libraries.placement import Place
 from opdispatch_server.library_code.library_archive import read_main_source
 from opdispatch_server.library_code.library_store import LibraryStore, digest_content, is_digest
 from opdispatch_server.library_code.module_file import digest_module
-from opdispatch_wire.errors import LibraryLoadError, WireError
+from opdispatch_wire.errors import LibraryLoadError, PermissionDeniedError, WireError
 from opdispatch_wire.v1 import registry_pb2
 
 _NAME = re.compile(r"[\w][\w.+ -]{0,199}")
@@ -33,6 +34,7 @@ async def reading_load_request(
     store: LibraryStore,
     *,
     loaded_by: str = "",
+    caller: Identity = OWNER,
     patience: float | None = None,
 ) -> AsyncIterator[LoadOrder]:
     """Take a request apart, and keep the upload that it is for until the body is left.
@@ -48,8 +50,8 @@ async def reading_load_request(
     store.begin_load(digest)
     is_useless = False
     try:
-        yield await asyncio.to_thread(_read, request, store, digest, loaded_by, patience)
-    except (LibraryLoadError, RegistrationError):
+        yield await asyncio.to_thread(_read, request, store, digest, loaded_by, caller, patience)
+    except (LibraryLoadError, RegistrationError, PermissionDeniedError):
         is_useless = True
         raise
     finally:
@@ -61,6 +63,7 @@ def _read(
     store: LibraryStore,
     digest: str,
     loaded_by: str,
+    caller: Identity,
     patience: float | None,
 ) -> LoadOrder:
     name, source = _read_source(request, store, digest)
@@ -82,6 +85,7 @@ def _read(
         interpreters=request.interpreters,
         min_ready=request.min_ready,
         loaded_by=loaded_by,
+        caller=caller,
         patience=patience,
     )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from opdispatch.errors import DuplicateDefinitionError, OpdispatchError, WaitTimeoutError
+from opdispatch_server.access.identity import OWNER, Identity
 from opdispatch_server.daemon.environments.build import Report
 from opdispatch_server.daemon.environments.import_source import LibrarySource
 from opdispatch_server.daemon.event_loop.shielded import shielded
@@ -17,6 +19,7 @@ from opdispatch_server.daemon.libraries.change_log import log_loaded, log_replic
 from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPools
 from opdispatch_server.daemon.libraries.journaling import LibraryJournal
 from opdispatch_server.daemon.libraries.load_race import LoadRace, LoadWait
+from opdispatch_server.daemon.libraries.permissions import check_version
 from opdispatch_server.daemon.libraries.placement import BUSY_PATIENCE, Place, Placement
 from opdispatch_server.daemon.libraries.publication import LibraryPublication
 from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionState
@@ -38,6 +41,8 @@ class LoadOrder:
     loaded_by: str = ""
     report: Report = lambda line: None
     """Called with steps that take long."""
+    caller: Identity = OWNER
+    """Who asks; it has to be allowed to register what the library does."""
     patience: float | None = None
     """Seconds that the caller waits for the outcome; None: for ever."""
 
@@ -161,7 +166,10 @@ class LibraryLoading:
     async def _take_part(self, race: LoadRace, order: LoadOrder, wait: LoadWait) -> LoadOutcome:
         await race.opened.wait()
         version = race.version
+        for each in filter(None, (race.replaced, version)):
+            check_version(order.caller, each)
         outcome = await self._bring_in(race, order, wait)
+        check_version(order.caller, version)  # which others may have published meanwhile
         published = outcome.role == "primary" and not outcome.already_loaded
         if order.interpreters > version.interpreters_wanted or (order.interpreters and published):
             await self._journal.record_wanted(version, order.interpreters)
@@ -318,6 +326,7 @@ class LibraryLoading:
                 await self._publication.staging.abandon(version, session, *staged)
                 raise DeadlineExceededError(f"no caller waits for {version} any more")
             if version.is_active:
+                check_version(order.caller, version)
                 for each, its in {session: batch, **staged}.items():
                     await self._publication.join(version, each, its)
                     log_replica_joined(version, each.name)
@@ -334,6 +343,7 @@ class LibraryLoading:
                 replaced,
                 others=staged,
                 still_wanted=wanted,
+                permit=functools.partial(check_version, order.caller),
                 recording=lambda: self._journal.loading(version, replaced),
                 on_published=lambda: too_old.extend(self._catalog.add(version)),
             )

@@ -97,6 +97,7 @@ class LibraryPublication:
         recording: Recording = nullcontext,
         on_published: Callable[[], None] = lambda: None,
         published_after: Callable[[], Sequence[LibraryVersion]] = tuple,
+        permit: Callable[[LibraryVersion], None] = lambda version: None,
     ) -> None:
         """Publish what ``session`` has staged, in the place of ``replaced``.
 
@@ -104,13 +105,15 @@ class LibraryPublication:
         ``still_wanted`` is asked before that; ``recording`` is entered once every check has
         passed, and left when it is published; ``on_published`` is called with it, while
         ``lock`` is held. ``published_after`` says, for a version that comes back, which
-        ones its kernels belong below. Raises the RegistrationError of a registration that does not
+        ones its kernels belong below; ``permit`` raises PermissionDeniedError if its caller may not
+        register what is in it. Raises that, the RegistrationError of a registration that does not
         fit, DeadlineExceededError, LibraryLoadError, JournalError, or InterpreterDiedError.
         """
         fault_point(FaultPoint.STAGED)
         with self._collections.spared():
             try:
                 await asyncio.to_thread(_take_batch, version, batch)
+                permit(version)
                 for each, its in others.items():
                     check_same_batch(version, its, each.name)
             except Exception:

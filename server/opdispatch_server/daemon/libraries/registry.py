@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_server.access.identity import OWNER, Identity
 from opdispatch_server.daemon.board.health import HealthBoard
 from opdispatch_server.daemon.environments.build import Report
 from opdispatch_server.daemon.interpreters.blame import Blame
@@ -28,6 +29,7 @@ from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPool
 from opdispatch_server.daemon.libraries.journaling import LibraryJournal
 from opdispatch_server.daemon.libraries.loading import LibraryLoading, LoadOrder, LoadOutcome
 from opdispatch_server.daemon.libraries.memory_given_back import MemoryGivenBack, MemoryMeter
+from opdispatch_server.daemon.libraries.permissions import check_version
 from opdispatch_server.daemon.libraries.placement import Placement
 from opdispatch_server.daemon.libraries.publication import LibraryPublication
 from opdispatch_server.daemon.libraries.scaling import LibraryReplicas
@@ -202,16 +204,18 @@ class LibraryRegistry:
             return await self._loading.load(dataclasses.replace(order, source=source, place=place))
 
     async def unload(
-        self, name: str, number: int, *, measure: bool = False
+        self, name: str, number: int, *, measure: bool = False, caller: Identity = OWNER
     ) -> tuple[LibraryVersion | None, MemoryGivenBack]:
         """Unload one version, or with 0 all of them; the version that is active then.
 
         With ``measure``, also looks at how much memory interpreters that go on give back.
-        Raises LibraryNotFoundError; and, if the version below cannot be brought back, why: then
-        nothing has changed.
+        Raises LibraryNotFoundError, PermissionDeniedError; and, if the version below cannot be
+        brought back, why: then nothing has changed.
         """
         async with self.catalog.line(name):
             versions = self.catalog.versions_of(name)
+            for each in versions:
+                check_version(caller, each)
             gone = [v for v in versions if number in (0, v.version)]
             if not gone:
                 raise self.catalog.not_found(name, number)
@@ -244,11 +248,13 @@ class LibraryRegistry:
         self._replicas.look_after_all()
         return active, await meter.finish(busy=busy)
 
-    async def rollback(self, name: str) -> tuple[LibraryVersion, LibraryVersion]:
+    async def rollback(
+        self, name: str, *, caller: Identity = OWNER
+    ) -> tuple[LibraryVersion, LibraryVersion]:
         """Make the version before the active one active again; that one, and what was active.
 
-        What was active is kept. Raises LibraryNotFoundError; and, if the version before cannot be
-        brought back, why: then nothing has changed.
+        What was active is kept. Raises LibraryNotFoundError, PermissionDeniedError; and, if the
+        version before cannot be brought back, why: then nothing has changed.
         """
         async with self.catalog.line(name):
             top = self.catalog.get_newest(name)
@@ -259,6 +265,8 @@ class LibraryRegistry:
                     library=name,
                 )
             before = older.pop()
+            for each in (top, before):
+                check_version(caller, each)
             recording = functools.partial(self._journal.rolling_back, before, top)
             await self._replicas.bring_back_locked(before, top, recording)
             self.catalog.set_versions(name, [*older, top, before])
@@ -272,15 +280,19 @@ class LibraryRegistry:
         self._replicas.look_after_all()
         return before, top
 
-    async def scale(self, name: str, interpreters: int) -> LibraryVersion:
+    async def scale(
+        self, name: str, interpreters: int, *, caller: Identity = OWNER
+    ) -> LibraryVersion:
         """Set the number of interpreters that hold the active version of a library.
 
-        Raises LibraryNotFoundError, WireError, or why an interpreter could not be given it.
+        Raises LibraryNotFoundError, PermissionDeniedError, WireError, or why an interpreter could
+        not be given it.
         """
         if interpreters < 1:
             raise WireError(f"$.interpreters is {interpreters}; expected 1 or more")
         async with self.catalog.line(name):
             version = self.catalog.get_newest(name)
+            check_version(caller, version)
             await self._journal.record_wanted(version, interpreters)
             version.failed_attempts = 0
             log_scaled(version)

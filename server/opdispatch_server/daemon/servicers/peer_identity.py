@@ -1,4 +1,4 @@
-"""The identity of a caller: for listings and logs, never for authorization."""
+"""The identity of a caller, in words: for listings and logs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from typing import Any
 
 import grpc
 
+from opdispatch_server.access.authentication import CALLER
 from opdispatch_wire.client_identity import CLIENT_KEY, describe_self
 
 LONGEST = 100
 
 
 def who_asks(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """Return the client's ``USER@HOST``; else where it is connected from.
+    """Return whose token came; without one, ``USER@HOST`` as the client says, else its address.
 
     A unix socket of ours has only one user who can connect: the daemon's own.
     """
+    if (caller := CALLER.get()).token:
+        return caller.name
     claim = dict(context.invocation_metadata() or ()).get(CLIENT_KEY, "")
     text = claim if isinstance(claim, str) else claim.decode(errors="replace")
     if text := "".join(c for c in text[:LONGEST] if c.isprintable()):
@@ -24,7 +27,7 @@ def who_asks(context: grpc.aio.ServicerContext[Any, Any]) -> str:
 
 
 def identity_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """Return the client's ``USER@HOST``, and where it is connected from, which it cannot choose."""
+    """Return who asks, as ``who_asks`` does, and where they are connected from."""
     peer = context.peer() or ""
     kind, _, address = peer.partition(":")
     if kind == "unix":

@@ -7,13 +7,15 @@ import functools
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_server.access.audit import audited
+from opdispatch_server.access.authentication import CALLER
 from opdispatch_server.daemon.event_loop.shielded import shielded
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.libraries.load_request import LONGEST_NAME, reading_load_request
@@ -118,14 +120,19 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     ) -> pb.LoadLibraryReply:
         IDENTITY.set(identity_of(context))
         reading = reading_load_request(
-            request, self._store, loaded_by=who_asks(context), patience=_patience(context)
+            request,
+            self._store,
+            loaded_by=who_asks(context),
+            caller=CALLER.get(),
+            patience=_patience(context),
         )
+        name = request.name or PurePosixPath(request.filename).stem or request.module
+        name = name[:LONGEST_NAME]  # which may not be checked yet
         try:
-            async with reading as order:
-                outcome = await self._libraries.load(order, report)
+            with audited("load", IDENTITY.get(), library=name):
+                async with reading as order:
+                    outcome = await self._libraries.load(order, report)
         except OpdispatchError as error:
-            name = request.name or PurePosixPath(request.filename).stem or request.module
-            name = name[:LONGEST_NAME]  # which may not be checked yet
             about = fields(Event.LIBRARY_LOAD_FAILED, library=name, identity=IDENTITY.get())
             LOG.warning("%s was not loaded: %s%s", name, error, asked_by(), extra=about)
             raise
@@ -151,9 +158,13 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     ) -> pb.UnloadLibraryReply:
         """Unload a library, or one version of it."""
         unload = self._libraries.unload(
-            request.name, request.version, measure=request.measure_memory
+            request.name,
+            request.version,
+            measure=request.measure_memory,
+            caller=CALLER.get(),
         )
-        active, memory = await self._to_the_end(context, unload)
+        with self._audited("unload", context, library=request.name):
+            active, memory = await self._to_the_end(context, unload)
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.UnloadLibraryReply(
             active=self._libraries.to_proto(active) if active else None,
@@ -166,8 +177,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self, request: pb.ScaleLibraryRequest, context: Context
     ) -> pb.ScaleLibraryReply:
         """Set the number of interpreters that hold a library."""
-        scale = self._libraries.scale(request.name, request.interpreters)
-        version = await self._to_the_end(context, scale)
+        scale = self._libraries.scale(request.name, request.interpreters, caller=CALLER.get())
+        with self._audited("scale", context, library=request.name):
+            version = await self._to_the_end(context, scale)
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.ScaleLibraryReply(library=self._libraries.to_proto(version))
 
@@ -176,8 +188,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self, request: pb.RollbackLibraryRequest, context: Context
     ) -> pb.RollbackLibraryReply:
         """Make the version before the active one active again."""
-        rollback = self._libraries.rollback(request.name)
-        active, replaced = await self._to_the_end(context, rollback)
+        rollback = self._libraries.rollback(request.name, caller=CALLER.get())
+        with self._audited("roll back", context, library=request.name):
+            active, replaced = await self._to_the_end(context, rollback)
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.RollbackLibraryReply(
             active=self._libraries.to_proto(active), replaced=self._libraries.to_proto(replaced)
@@ -191,10 +204,12 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         session: InterpreterSession | None
         if request.undo:
             end_drain = self._libraries.end_drain(request.name)
-            session = await self._to_the_end(context, end_drain)
+            with self._audited("end the drain of", context, interpreter=request.name):
+                session = await self._to_the_end(context, end_drain)
         else:
             drain = self._libraries.drain(request.name, patience=_patience(context))
-            session = await self._to_the_end(context, drain)
+            with self._audited("drain", context, interpreter=request.name):
+                session = await self._to_the_end(context, drain)
         if session is None:
             away = pb.Interpreter(name=request.name, state="away")
             return pb.DrainInterpreterReply(interpreter=away)
@@ -223,7 +238,8 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self, request: pb.ReviveInterpreterRequest, context: Context
     ) -> pb.ReviveInterpreterReply:
         """Start a quarantined interpreter again."""
-        revived = self._revive(request.name)
+        with self._audited("revive", context, interpreter=request.name):
+            revived = self._revive(request.name)
         if revived:
             identity = identity_of(context)
             LOG.info(
@@ -281,6 +297,15 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         reply.violations.extend(self._view.check_queues())
         reply.violations.extend(await self._libraries.find_disagreements())
         return reply
+
+    @staticmethod
+    def _audited(
+        action: str, context: Context, *, library: str = "", interpreter: str = ""
+    ) -> AbstractContextManager[None]:
+        who = identity_of(context)
+        return audited(
+            action, who, library=library[:LONGEST_NAME], interpreter=interpreter[:LONGEST_NAME]
+        )
 
     async def _to_the_end(self, context: Context, change: Coroutine[Any, Any, T]) -> T:
         """Finish a change that is under way though its caller does not wait any more."""

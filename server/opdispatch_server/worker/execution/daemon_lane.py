@@ -20,11 +20,11 @@ from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.serving.reading_turn import hand_over_turn
-from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.calls import call_request, returns_of_reply
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options, check_message_size
 from opdispatch_wire.chunks import CallTensors
+from opdispatch_wire.credentials import NO_CREDENTIALS, Credentials
 from opdispatch_wire.lanes import lane_messages, lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
@@ -81,7 +81,9 @@ class DaemonLane:
     read: one of both closes it.
     """
 
-    def __init__(self, address: str, max_message_bytes: int) -> None:
+    def __init__(
+        self, address: str, max_message_bytes: int, credentials: Credentials = NO_CREDENTIALS
+    ) -> None:
         self._address = address
         self._limit = max_message_bytes
         self._internal_limit = internal_message_limit(max_message_bytes)
@@ -91,7 +93,7 @@ class DaemonLane:
         self._is_in_doubt = False
         self._is_closed = False
         options = channel_options(self._internal_limit, address=address)
-        self._channel = grpc.insecure_channel(grpc_target(address), options=options)
+        self._channel = credentials.channel(address, options)
         self._execution = execution_pb2_grpc.ExecutionServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     def kernel(self, place: int, documentation: str) -> KernelFunction:

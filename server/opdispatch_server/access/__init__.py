@@ -1,0 +1,10 @@
+"""Who may do what: identities, their roles, and what a role allows.
+
+authentication   who asks, by the peer and the token; ends what a revoked token has begun
+audit            the audit log: who has changed what, and what came of it
+identity         an identity, and what it may not do
+roles            the roles, and which methods each of them may call
+namespaces       which operators an identity may register, replace and remove
+token            tokens: what they look like, and the records that are kept of them
+token_file       the file of those records: read again when it changes, written whole
+"""

@@ -1,0 +1,112 @@
+"""Who asks, by what the transport and the request say: asked once for each request or stream."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Final
+
+from opdispatch_server.access.identity import OWNER, Identity, how_to_get
+from opdispatch_server.access.roles import LEAST_ROLE, Role
+from opdispatch_server.access.token import HOW_TO_GET_ONE
+from opdispatch_server.access.token_file import TokenFile
+from opdispatch_wire.errors import UnauthenticatedError
+
+LOOK_EVERY: Final = 1.0
+"""How often the file of tokens is looked at, and open streams against it, in seconds."""
+
+ANYBODY: Final = Identity("anybody", Role.OWNER)
+"""Whoever reaches a TCP port of a daemon without tokens."""
+
+CALLER: ContextVar[Identity] = ContextVar("opdispatch_caller", default=OWNER)
+"""The identity whose request this task serves; the daemon's own work is the owner's."""
+
+_SCHEME = "bearer "
+
+
+class Authentication:
+    """Tells identities. Belongs to the event loop.
+
+    At a unix socket, the peer's user is the identity: only the daemon's own and root can connect.
+    At a port it is a token's, or anybody's where the daemon has no ``tokens``.
+    """
+
+    def __init__(self, tokens: TokenFile | None = None) -> None:
+        self._tokens = tokens
+        # How to end what is under way for the holders of tokens.
+        self._under_way: dict[Callable[[], object], Identity] = {}
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether those who come over TCP are asked who they are."""
+        return self._tokens is not None
+
+    def identify(self, method: str, peer: str, authorization: str) -> Identity:
+        """Return who calls a method, and may. Raises UnauthenticatedError, PermissionDeniedError.
+
+        ``method`` is as on the wire, ``peer`` is the other end as gRPC names it, such as
+        ``ipv4:127.0.0.1:4711``, and ``authorization`` is the request's header of that name.
+        """
+        least = LEAST_ROLE.get(method, Role.OWNER)
+        identity = self._identity_of(method, least, peer, authorization)
+        identity.check_may_call(method, least)
+        return identity
+
+    def _identity_of(self, method: str, least: Role, peer: str, authorization: str) -> Identity:
+        if peer.startswith("unix"):
+            return OWNER
+        if self._tokens is None:
+            return ANYBODY
+        name = method.rpartition("/")[2]
+        scheme, token = authorization[: len(_SCHEME)], authorization[len(_SCHEME) :]
+        if scheme.lower() != _SCHEME:
+            raise UnauthenticatedError(
+                f"no token came with the request, and {name} needs one with the role {least}",
+                hint=HOW_TO_GET_ONE,
+                needed=least.value,
+            )
+        try:
+            return self._tokens.table.identify(token.strip())
+        except UnauthenticatedError as error:
+            raise UnauthenticatedError(
+                f"{error.message}; {name} needs one with the role {least}",
+                hint=how_to_get(least),
+                needed=least.value,
+            ) from None
+
+    # -- revocation ------------------------------------------------------------------------------
+
+    def begin(self, identity: Identity, end: Callable[[], object]) -> None:
+        """Note what is under way for an identity: ``end`` is called when its token is no more."""
+        if identity.token:
+            self._under_way[end] = identity
+
+    def finish(self, end: Callable[[], object]) -> None:
+        """Note that it is over."""
+        self._under_way.pop(end, None)
+
+    def look(self) -> None:
+        """Take over a file of tokens that has changed, and end what no token allows any more."""
+        if self._tokens is None:
+            return
+        self._tokens.refresh()
+        table, now = self._tokens.table, time.time()
+        for end, identity in list(self._under_way.items()):
+            if not table.holds(identity, now):
+                del self._under_way[end]
+                end()
+
+    async def watch(self) -> None:
+        """Look again and again, until cancelled."""
+        while self._tokens is not None:
+            await asyncio.sleep(LOOK_EVERY)
+            self.look()
+
+
+def revoked_error(identity: Identity) -> UnauthenticatedError:
+    """Return the error that ends what was under way for an identity."""
+    return UnauthenticatedError(
+        f"{identity.name} is revoked, changed or expired", hint=HOW_TO_GET_ONE
+    )

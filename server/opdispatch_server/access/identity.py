@@ -1,0 +1,62 @@
+"""Who asks: an identity, with its role and the operators that it may register."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from opdispatch_server.access.roles import Role, includes, may_call
+from opdispatch_wire.errors import PermissionDeniedError
+
+EVERYTHING: Final = ("*",)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """An identity. ``namespaces`` are globs for names of operators, such as ``image::*``."""
+
+    name: str
+    """For people and logs; no secret."""
+    role: Role
+    namespaces: tuple[str, ...] = EVERYTHING
+    expires: float = math.inf
+    """Until when it holds, a time of ``time.time``."""
+    token: str = ""
+    """The id of the token that it comes from; empty if it comes from none."""
+
+    def check_may_call(self, method: str, least: str) -> None:
+        """Raise PermissionDeniedError if its role does not allow a method, which wants ``least``.
+
+        ``method`` is as on the wire: ``/SERVICE/METHOD``.
+        """
+        if not may_call(self.role, method):
+            name = method.rpartition("/")[2]
+            raise PermissionDeniedError(
+                f"{self.name} has the role {self.role}, and {name} needs {least}",
+                hint=how_to_get(least),
+                role=self.role.value,
+                needed=least,
+            )
+
+    def check_role(self, least: Role, what: str) -> None:
+        """Raise PermissionDeniedError if its role does not include ``least``, for ``what``."""
+        if not includes(self.role, least):
+            raise PermissionDeniedError(
+                f"{self.name} has the role {self.role}, and {what} needs {least}",
+                hint=how_to_get(least),
+                role=self.role.value,
+                needed=least.value,
+            )
+
+
+OWNER: Final = Identity("the daemon's user", Role.OWNER)
+"""The daemon's user or root, as the system says, and the daemon's own work."""
+
+
+def how_to_get(role: str, namespace: str = "") -> str:
+    """Return a hint how to get a role, for operators of one namespace where one is given."""
+    if role == Role.OWNER:
+        return "ask as the daemon's user, at its unix socket"
+    option = f" --namespace '{namespace}::*'" if namespace else ""
+    return f"ask who runs the daemon for a token: `opdispatch token create --role {role}{option}`"

@@ -1,0 +1,175 @@
+"""The guard of a gRPC server: nothing is served before it is known who asks, and that they may."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from opdispatch_server.access.authentication import CALLER, Authentication, revoked_error
+from opdispatch_server.access.identity import Identity
+from opdispatch_server.log_fields import Event, fields
+from opdispatch_wire.errors import PermissionDeniedError, UnauthenticatedError
+from opdispatch_wire.status import end_with, find_status_code, status_from_error
+
+LOG = logging.getLogger("opdispatch.access")
+
+PATIENCE = 0.5
+"""How long a stream that is refused may take to begin, in seconds."""
+
+_IS_REFUSED: ContextVar[bool] = ContextVar("opdispatch_is_refused", default=False)
+
+AUTHORIZATION = "authorization"
+
+if TYPE_CHECKING:
+    Handler = grpc.RpcMethodHandler[Any, Any]
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Guard(grpc.aio.ServerInterceptor):
+    """Stands before every method of every service, also those of other packages.
+
+    A request is parsed when it is known who asks: strangers cannot have the daemon parse theirs.
+    """
+
+    def __init__(self, authentication: Authentication) -> None:
+        self._authentication = authentication
+        self._guarded: dict[str, tuple[Handler, Handler]] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Return the handler of a request, with the guard before it; none if there is none."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        method = handler_call_details.method
+        plain, guarded = self._guarded.get(method, (None, None))
+        if plain is not handler or guarded is None:
+            guarded = self._guard(method, handler)
+            self._guarded[method] = handler, guarded
+        return guarded
+
+    def _guard(self, method: str, handler: Any) -> Handler:
+        if handler.request_streaming:
+            name = "stream_stream" if handler.response_streaming else "stream_unary"
+            plain_parse, parse = handler.request_deserializer, None
+
+            def parse_unless_refused(data: bytes) -> Any:
+                return data if _IS_REFUSED.get() else plain_parse(data)
+
+            handler = handler._replace(request_deserializer=parse_unless_refused)
+        else:
+            name = "unary_stream" if handler.response_streaming else "unary_unary"
+            parse = handler.request_deserializer
+            handler = handler._replace(request_deserializer=None)
+        serve = getattr(handler, name)
+
+        def parsed(request: Any) -> Any:
+            return request if parse is None else parse(request)
+
+        async def serving(request: Any, context: Context) -> Any:
+            async with self._admitted(method, context, handler.request_streaming) as identity:
+                if identity is not None:
+                    return await serve(parsed(request), context)
+            return None  # gRPC sends none beside a status that is an error
+
+        async def streaming(request: Any, context: Context) -> AsyncGenerator[Any, None]:
+            async with self._admitted(method, context, handler.request_streaming) as identity:
+                if identity is not None:
+                    async with aclosing(serve(parsed(request), context)) as replies:
+                        async for reply in replies:
+                            yield reply
+
+        behavior = streaming if inspect.isasyncgenfunction(serve) else serving
+        guarded: Handler = handler._replace(**{name: behavior})
+        return guarded
+
+    @asynccontextmanager
+    async def _admitted(
+        self, method: str, context: Context, is_stream: bool
+    ) -> AsyncIterator[Identity | None]:
+        """Enter a block with who asks, None if they may not; cut it short when they may no more.
+
+        The status of a refusal is set then.
+        """
+        try:
+            identity = self._authentication.identify(
+                method, context.peer() or "", _authorization_of(context)
+            )
+        except (UnauthenticatedError, PermissionDeniedError) as error:
+            self._log_refusal(method, context.peer() or "", error)
+            if is_stream:
+                await _hear_out(context)
+            _end(context, error)
+            yield None
+            return
+        CALLER.set(identity)
+        if not identity.token:
+            yield identity
+            return
+        task = asyncio.current_task()
+        assert task is not None, "gRPC runs every method in a task"
+        is_revoked = False
+
+        def revoke() -> None:
+            nonlocal is_revoked
+            is_revoked = True
+            task.cancel()
+
+        self._authentication.begin(identity, revoke)
+        try:
+            yield identity
+        except asyncio.CancelledError:
+            if not is_revoked or task.uncancel():
+                raise
+            _end(context, revoked_error(identity))
+        finally:
+            self._authentication.finish(revoke)
+
+    def _log_refusal(
+        self, method: str, peer: str, error: UnauthenticatedError | PermissionDeniedError
+    ) -> None:
+        # By class: a flood of them is few records.
+        name = method.rpartition("/")[2]
+        LOG.warning(
+            "%s is refused to %s: %s",
+            name,
+            peer,
+            error.message,
+            extra=fields(Event.ACCESS_REFUSED, identity=peer, action=name, outcome=error.code),
+        )
+
+
+async def _hear_out(context: Context) -> None:
+    """Take the first message of a stream that is refused, if it comes soon, without parsing it.
+
+    gRPC's asyncio client forgets the status of a stream that ends while it writes.
+    """
+    _IS_REFUSED.set(True)
+    reading = asyncio.ensure_future(context.read())
+    try:
+        await asyncio.wait({reading}, timeout=PATIENCE)
+    finally:
+        if not reading.cancel():
+            reading.exception()  # the client has gone
+
+
+def _authorization_of(context: Context) -> str:
+    for key, value in context.invocation_metadata() or ():
+        if key == AUTHORIZATION and isinstance(value, str):
+            return value
+    return ""
+
+
+def _end(context: Context, error: UnauthenticatedError | PermissionDeniedError) -> None:
+    end_with(context, status_from_error(error), find_status_code(error))

@@ -1,0 +1,115 @@
+"""Authentication: who asks, and the end of what a token has begun that is no more."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from opdispatch_server.access.authentication import ANYBODY, Authentication
+from opdispatch_server.access.identity import OWNER
+from opdispatch_server.access.roles import Role
+from opdispatch_server.access.token import TokenTable
+from opdispatch_server.access.token_file import TokenFile, change_tokens
+from opdispatch_wire.errors import PermissionDeniedError, UnauthenticatedError
+from tests.service.tokens import Tokens
+
+CALL = "/opdispatch.v1.ExecutionService/Call"
+LOAD = "/opdispatch.v1.RegistryService/LoadLibrary"
+PORT = "ipv4:127.0.0.1:4711"
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Tokens:
+    return Tokens(tmp_path)
+
+
+def test_at_a_unix_socket_it_is_the_owner_whatever_is_shown(tokens: Tokens):
+    authentication = Authentication(TokenFile(tokens.path))
+    for peer in ("unix:", "unix:/run/x", "unix-abstract:x"):
+        assert authentication.identify(LOAD, peer, "Bearer wrong") is OWNER
+
+
+def test_at_a_port_without_tokens_it_is_anybody():
+    authentication = Authentication()
+    assert authentication.identify(LOAD, PORT, "Bearer wrong") is ANYBODY
+    assert not authentication.has_tokens
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+def test_at_a_port_it_is_the_holder_of_a_token(tokens: Tokens, scheme: str):
+    token = tokens.add("call", name="alice")
+    authentication = Authentication(TokenFile(tokens.path))
+    assert authentication.identify(CALL, PORT, f"{scheme} {token}").role is Role.CALL
+    with pytest.raises(PermissionDeniedError, match="LoadLibrary needs load"):
+        authentication.identify(LOAD, PORT, f"{scheme} {token}")
+
+
+@pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer ", "Basic eDp5", "opd1_x"])
+def test_what_is_no_token_is_refused_with_the_role_that_was_needed(
+    tokens: Tokens, authorization: str
+):
+    authentication = Authentication(TokenFile(tokens.path))
+    with pytest.raises(UnauthenticatedError, match="LoadLibrary needs one with the role load"):
+        authentication.identify(LOAD, PORT, authorization)
+    with pytest.raises(UnauthenticatedError, match="New needs one with the role owner"):
+        authentication.identify("/opdispatch.v1.Service/New", PORT, authorization)
+
+
+def test_what_a_revoked_token_has_begun_is_ended_and_nothing_else(tokens: Tokens):
+    good, bad = tokens.add("call"), tokens.add("call")
+    authentication = Authentication(TokenFile(tokens.path))
+    ended = []
+
+    def end_good() -> None:
+        ended.append("good")
+
+    def end_bad() -> None:
+        ended.append("bad")
+
+    def end_over() -> None:
+        ended.append("over")
+
+    authentication.begin(authentication.identify(CALL, PORT, f"Bearer {good}"), end_good)
+    authentication.begin(authentication.identify(CALL, PORT, f"Bearer {bad}"), end_bad)
+    authentication.begin(authentication.identify(CALL, PORT, f"Bearer {bad}"), end_over)
+    authentication.begin(OWNER, end_over)
+    authentication.finish(end_over)
+    authentication.look()
+    assert ended == []
+    tokens.revoke(bad)
+    authentication.look()
+    authentication.look()
+    assert ended == ["bad"]
+    with pytest.raises(UnauthenticatedError):
+        authentication.identify(CALL, PORT, f"Bearer {bad}")
+
+
+def test_a_token_that_has_expired_or_changed_ends_what_it_has_begun(
+    tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+):
+    brief, changed = tokens.add("call", lifetime=60.0), tokens.add("admin", name="x")
+    authentication = Authentication(TokenFile(tokens.path))
+    ended: list[str] = []
+    identity = authentication.identify(CALL, PORT, f"Bearer {brief}")
+    authentication.begin(identity, lambda: ended.append("brief"))
+    identity = authentication.identify(CALL, PORT, f"Bearer {changed}")
+    authentication.begin(identity, lambda: ended.append("changed"))
+    text = tokens.path.read_text().replace('"admin"', '"call"')
+    tokens.path.write_text(text)
+    authentication.look()
+    assert ended == ["changed"]
+    later = time.time() + 61
+    monkeypatch.setattr(time, "time", lambda: later)
+    authentication.look()
+    assert ended == ["changed", "brief"]
+
+
+def test_a_file_without_tokens_lets_nobody_in(tokens: Tokens):
+    token = tokens.add("admin")
+    authentication = Authentication(TokenFile(tokens.path))
+    change_tokens(tokens.path, lambda table: TokenTable())
+    authentication.look()
+    with pytest.raises(UnauthenticatedError):
+        authentication.identify(CALL, PORT, f"Bearer {token}")
