@@ -52,8 +52,10 @@ def test_its_end_is_seen(start_daemon: StartDaemon, number, status):
     assert process.wait(LONGEST_WAIT) == process.poll() == process.returncode == status
 
 
-def test_a_daemon_whose_python_is_set_otherwise_is_no_fork(start_daemon: StartDaemon):
-    other = {"PYTHONHASHSEED": "3"}
+@pytest.mark.parametrize("other", [{"PYTHONHASHSEED": "3"}, {"OPDISPATCH_FAULT": ""}], ids=str)
+def test_a_daemon_that_reads_its_environment_early_is_no_fork(
+    start_daemon: StartDaemon, other: dict[str, str]
+):
     assert not can_fork({**os.environ, **other})
     daemon = start_daemon(workers=0, environment=other)
     assert not isinstance(daemon.process, ForkedDaemon)

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +30,8 @@ MARK = "OPDISPATCH_TEST_MARK"
 MARK_LENGTH = 32
 REPLY_BYTES = 64
 SET_CHILD_SUBREAPER = 36
+# That of the tests' process, before a test has changed it for itself.
+ENVIRONMENT = dict(os.environ)
 PROGRAM = Path(__file__).with_name("daemon_template.py")
 
 
@@ -85,26 +87,27 @@ class ForkedDaemon:
 def can_fork(environment: dict[str, str]) -> bool:
     """Whether a fork with this environment would be as if it had been started with it.
 
-    Python has read its own variables by then.
+    Variables that are read as modules are imported have been read by then.
     """
-    return sys.platform == "linux" and _of_python(environment) == _template().of_python
+    return sys.platform == "linux" and _read_early(environment) == _template().read_early
 
 
 class _Template:
     """The process that daemons are forked from, seen from the process that runs tests."""
 
     def __init__(self) -> None:
-        self.of_python = _of_python(os.environ)
+        self.read_early = _read_early(ENVIRONMENT)
         self._turn = threading.Lock()
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(PROGRAM), MARK],
             stdin=theirs,
             stdout=subprocess.DEVNULL,
-            env={**os.environ, MARK: "-" * MARK_LENGTH},
+            env={**ENVIRONMENT, MARK: "-" * MARK_LENGTH},
             start_new_session=True,
         )
         theirs.close()
+        self._channel.settimeout(LONGEST_WAIT)
         atexit.register(self._close)
 
     def fork(self, request: dict[str, Any], *descriptors: int) -> int:
@@ -130,5 +133,9 @@ def _template() -> _Template:
     return _Template()
 
 
-def _of_python(environment: Any) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith("PYTHON")}
+def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(("PYTHON", "GRPC_", "OPDISPATCH_")) and name != MARK
+    }
