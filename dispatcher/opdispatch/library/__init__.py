@@ -6,6 +6,7 @@ overload_types               the types of overloads
 python_signature             a schema as a signature of Python
 arguments                    arguments of registrations
 unload_hooks                 what runs as a library goes
+warmup                       calls that are made before a library serves
 registration_target          what a registration is for
 infer_schema                 a schema out of a function's annotations
 autocast_registration        casting rules

@@ -27,8 +27,9 @@ from opdispatch.functionalities.registered_jvp import make_registered_jvp_kernel
 from opdispatch.keys.dispatch_key import DispatchKey, key_of, key_of_device_type
 from opdispatch.library.arguments import check_rule, kernel_of, namespace_of
 from opdispatch.library.infer_schema import infer_schema
-from opdispatch.library.ops import Ops
+from opdispatch.library.ops import OpOverloadPacket, Ops
 from opdispatch.library.unload_hooks import UnloadHooks
+from opdispatch.library.warmup import WarmupCall, run_or_collect
 from opdispatch.local_state.caller_frames import caller_site
 from opdispatch.local_state.fake_impl import fake_kernel
 from opdispatch.schema.function_schema import OperatorName
@@ -291,6 +292,26 @@ class Library:
         if not self._unload_hooks.add(fn):
             raise RegistrationError(f"the library of {self.ns!r} has been unloaded")
         return fn
+
+    def warmup(self, op_name: str | OperatorHandle, /, *args: Any, **kwargs: Any) -> None:
+        """Call an operator before the library serves: to compile a kernel, or to fill a cache.
+
+        ``op_name`` is a name in the library's namespace, or an operator. In process, the call is
+        made now. In a service it is made when the module has been imported, in each interpreter
+        that loads the library, by the registrations that are about to be published; what it raises
+        fails the load, and then nothing has changed. The result is dropped. Raises
+        RegistrationError if the library has gone, and OperatorNotFoundError.
+        """
+        self._check_open()
+        name = self._qualify(op_name)
+
+        def call(*args: Any, **kwargs: Any) -> None:
+            # Looked up when it runs: a kernel may be registered after the call is declared.
+            packet = OpOverloadPacket(self.dispatcher, name.name)
+            overload = name.overload_name
+            (getattr(packet, overload) if overload else packet)(*args, **kwargs)
+
+        run_or_collect(WarmupCall(str(name), call, args, kwargs))
 
     _destroy = close  # PyTorch's name
 

@@ -15,6 +15,7 @@ from opdispatch import Dispatcher, KernelFunction
 from opdispatch.arrays import collected_backends
 from opdispatch.errors import InternalError, OpdispatchError, RegistrationError
 from opdispatch.library.unload_hooks import collected_unload_hooks, run_unload_hooks
+from opdispatch.library.warmup import collected_warmup_calls
 from opdispatch_server.blame.flight_record import IMPORT, UNLOAD, Subject
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.full_collections import FullCollections
@@ -161,11 +162,19 @@ class InterpreterLibraries:
                 if library is replaced or library.name == stage.name:
                     for handle in library.handles:
                         handle.close()
+            step = "it was imported"
             try:
-                with collected_unload_hooks() as hooks, collected_backends() as backends:
+                with (
+                    collected_unload_hooks() as hooks,
+                    collected_backends() as backends,
+                    collected_warmup_calls() as calls,
+                ):
                     imported.run()
+                    for call in calls:  # of what this thread alone sees, until it is published
+                        step = f"its warm-up call of {call.operator} ran"
+                        call.run()
             except BaseException as error:  # sys.exit() too must not end the interpreter
-                failure = _load_error(error, stage, imported)
+                failure = _load_error(error, stage, imported, step)
                 run_unload_hooks(hooks, UNLOAD_SECONDS)
                 imported.abandon()
                 raise failure from error
@@ -313,8 +322,13 @@ def read_max_concurrency(module: ModuleType, stage: pb.Stage) -> int:
     )
 
 
-def _load_error(error: BaseException, stage: pb.Stage, imported: LibraryImport) -> OpdispatchError:
-    """Return the error for the client, with the traceback and the line that is to blame."""
+def _load_error(
+    error: BaseException, stage: pb.Stage, imported: LibraryImport, step: str = "it was imported"
+) -> OpdispatchError:
+    """Return the error for the client, with the traceback and the line that is to blame.
+
+    ``step`` is what was being done.
+    """
     if isinstance(error, LibraryLoadError):
         return error
     line = find_user_line(error, imported.owns)
@@ -328,7 +342,7 @@ def _load_error(error: BaseException, stage: pb.Stage, imported: LibraryImport) 
     is_nowhere = isinstance(error, ModuleNotFoundError) and error.name == stage.module
     uploads = f"a file or a folder is uploaded by its path: {label}.py, {label}/"
     return LibraryLoadError(
-        f"{label} raised {show_paths(describe_exception(error))} when it was imported{where}",
+        f"{label} raised {show_paths(describe_exception(error))} when {step}{where}",
         hint=uploads if is_nowhere else "",
         exception_type=type(error).__qualname__,
         **found,
