@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OPENBLAS_THREAD_TIMEOUT := 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test smoke coverage index lint types check fix bench gpu peers installs conformance stress protos blocking names clean
+.PHONY: image help demo test smoke coverage index lint types check fix bench gpu peers installs conformance stress protos blocking names clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 14
@@ -114,6 +114,10 @@ stress: $(VENV)/.stamp-dev ## minutes of races: calls, loads, kills, memory, eve
 	@$(BIN)/opdispatch stress --seconds 60 --interpreters 8 --libraries 40 --callers 16 --kill-every 2
 
 # Its own environment: grpcio-tools 1.81.1 needs protobuf 6.
+image: ## the container image, by buildah; BASE, any image with Python 3.11, and EXTRAS
+	@buildah build --format docker $(if $(BASE),--build-arg BASE=$(BASE)) $(if $(EXTRAS),--build-arg EXTRAS=$(EXTRAS)) \
+		$(BUILD_OPTIONS) -t opdispatch -f deploy/container/Containerfile .
+
 protos: ## regenerate proto/opdispatch_wire/v1 from proto/opdispatch/v1
 	@test -x .venv-protos/bin/python || $(PYTHON) -m venv .venv-protos
 	@.venv-protos/bin/python $(INSTALL) 'grpcio-tools==1.81.1' googleapis-common-protos

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import enum
+import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +32,7 @@ def state(
         typer.Argument(
             metavar="FILE",
             dir_okay=False,
-            help="The archive to export to, or to import.",
+            help="The archive to export to, or to import; - is standard output, or input.",
             show_default=False,
         ),
     ] = None,
@@ -69,7 +73,8 @@ def state(
         if file is None:
             _prune(folder, dry_run=dry_run)
         else:
-            _archive(action, file, folder)
+            with _as_file(action, file) as archive:
+                _archive(action, archive, folder, is_stream=archive != file)
     except (OpdispatchError, OSError) as error:
         message = str(error)
         if isinstance(error, OSError) and error.strerror:
@@ -78,16 +83,37 @@ def state(
         raise typer.Exit(1) from error
 
 
-def _archive(action: StateAction, file: Path, folder: Path) -> None:
+@contextmanager
+def _as_file(action: StateAction, file: Path) -> Iterator[Path]:
+    """Return the archive as a file, a temporary one for a stream: it is checked as a whole."""
+    if file != Path("-"):
+        yield file
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        archive = Path(folder) / "state.zip"
+        if action is StateAction.IMPORT:
+            with archive.open("wb") as copy:
+                shutil.copyfileobj(sys.stdin.buffer, copy)
+        yield archive
+        if action is StateAction.EXPORT:
+            with archive.open("rb") as copy:
+                shutil.copyfileobj(copy, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+
+
+def _archive(action: StateAction, file: Path, folder: Path, *, is_stream: bool) -> None:
     from opdispatch_server.daemon.state.archive import export_state, import_state
 
     if action is StateAction.EXPORT:
         summary = export_state(folder, file)
     else:
         summary = import_state(file, folder)
+    # Standard output may be the archive's.
+    said = sys.stderr if is_stream and action is StateAction.EXPORT else sys.stdout
     print(
         f"{action.value}ed {_count(summary.libraries, 'library', 'libraries')} with "
-        f"{_count(summary.contents, 'upload', 'uploads')}, up to event {summary.last_event}"
+        f"{_count(summary.contents, 'upload', 'uploads')}, up to event {summary.last_event}",
+        file=said,
     )
     if summary.replaced:
         print(f"the journal before is in {summary.replaced}")

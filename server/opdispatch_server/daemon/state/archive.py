@@ -98,7 +98,7 @@ def import_state(archive: Path, state: Path) -> StateSummary:
             with zipfile.ZipFile(archive) as opened:
                 _unpack(opened, draft)
             journal = draft / "journal"
-            with closing(JournalFile(journal)) as file:
+            with closing(JournalFile(journal, migrate=True)) as file:
                 libraries = read_libraries(file)
                 digests = uploads_of(libraries.values())
                 last_event = file.last_event

@@ -84,7 +84,7 @@ class StateFolder:
                     f"{getattr(error, 'strerror', None) or error}",
                     path=str(self.path),
                 ) from error
-        return JournalFile(self.journal)
+        return JournalFile(self.journal, migrate=True)
 
     def take_import(self, draft: Path) -> Path | None:
         """Put an imported journal in the place of the one that is there.

@@ -57,6 +57,9 @@ CREATE TABLE entry (
 CREATE TABLE head (number INTEGER NOT NULL, digest TEXT NOT NULL);
 """
 
+_MIGRATIONS: Mapping[int, str] = {}
+"""By format, the statements that make it the next one."""
+
 Changes = Mapping[tuple[str, str], str | None]
 """New records as text, by kind ("library") and name; None: there is none any more."""
 
@@ -67,8 +70,12 @@ class JournalFile:
     ``entries`` is what is committed.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Open the journal in ``folder``. Raises JournalError if it cannot be relied upon."""
+    def __init__(self, folder: Path, *, migrate: bool = False) -> None:
+        """Open the journal in ``folder``; one of an older format, with ``migrate``, is brought up.
+
+        Only who owns the folder may do that. Raises JournalError if the journal cannot be relied
+        upon.
+        """
         self.folder = folder
         path = folder / DATABASE
         with _damage_explained(folder):
@@ -78,7 +85,7 @@ class JournalFile:
                 path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
             try:
-                self._check_format()
+                self._check_format(migrate=migrate)
                 self._database.execute("PRAGMA journal_mode = WAL").fetchone()
                 self._database.execute("PRAGMA synchronous = FULL")
                 # Read first: a daemon may be adding events while we look.
@@ -199,7 +206,7 @@ class JournalFile:
     def _execute(self, statement: str, *values: object) -> None:
         self._database.execute(statement, values)
 
-    def _check_format(self) -> None:
+    def _check_format(self, *, migrate: bool) -> None:
         (application,) = self._database.execute("PRAGMA application_id").fetchone()
         (written_in,) = self._database.execute("PRAGMA user_version").fetchone()
         if application != APPLICATION_ID:
@@ -210,6 +217,16 @@ class JournalFile:
                 f"{written_in}, and this one reads up to {FORMAT}",
                 hint="start the newer one, or move the folder away to start without libraries",
             )
+        if written_in < FORMAT and not migrate:
+            raise JournalError(
+                f"the journal in {self.folder} was written by an older opdispatch: its format is "
+                f"{written_in}, and this one writes {FORMAT}",
+                hint="use the opdispatch that runs the daemon, or start a daemon of this one on it",
+            )
+        for number in range(written_in, FORMAT):
+            # One transaction each: killed within it, the journal is of the format before.
+            step = f"{_MIGRATIONS[number]}; PRAGMA user_version = {number + 1}"
+            self._database.executescript(f"BEGIN IMMEDIATE; {step}; COMMIT")
 
     def _read_checked(self, mark: int) -> tuple[dict[tuple[str, str], str], int, int]:
         """Return the entries, the number of the last event, and the digest of all entries.
