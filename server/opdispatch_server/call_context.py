@@ -42,8 +42,8 @@ _RUN_BYTES = 16
 LAST_WORDS = 0.05
 LAST_WORDS_SHARE = 0.1
 
-# In seconds: what locks and timers have no room for.
-_FOREVER = 1e9
+FOREVER = 1e9
+"""In seconds: what locks and timers have no room for."""
 
 KERNEL_THREADS = 32
 """The kernels that one interpreter runs at a time, for each depth; libraries may set less."""
@@ -177,7 +177,7 @@ _FORMAT = re.compile(r"(\d{1,9}) (\d{1,39}) (\d{1,19}) (\d{1,19})(?: (\d{1,9}\.\
 
 def deadline_of(request: execution_pb2.CallRequest) -> float | None:
     """Return the deadline that the message itself states; see ``CallContext``."""
-    if not request.HasField("timeout") or request.timeout > _FOREVER:
+    if not request.HasField("timeout") or request.timeout > FOREVER:
         return None
     # What is no number, or negative, is no time: timers could not be put in order with it.
     return time.monotonic() + max(0.0, request.timeout)

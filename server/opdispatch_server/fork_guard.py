@@ -33,7 +33,8 @@ class ForkGuard:
     """Of one interpreter process. ``own_...`` say what is private."""
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
+        self.process = os.getpid()
+        """That of the process which is guarded: any other one is a fork of it."""
         self._descriptors: set[int] = set()
         # Paths of sockets; ports where this process listens; hosts and ports of others.
         self._here: set[object] = set()
@@ -41,7 +42,7 @@ class ForkGuard:
 
     def install(self) -> None:
         """Close private descriptors in children of this process, from now on."""
-        self._pid = os.getpid()  # not that of a template, in which this module was imported
+        self.process = os.getpid()  # not that of a template, in which this module was imported
         os.register_at_fork(after_in_child=self._let_go)
 
     def own_descriptor(self, descriptor: int) -> None:
@@ -71,7 +72,7 @@ class ForkGuard:
         try:
             return function(*args, **kwargs)
         finally:
-            if os.getpid() != self._pid:
+            if os.getpid() != self.process:
                 os._exit(0)
 
     def _let_go(self) -> None:

@@ -10,13 +10,13 @@ class NestedTime:
     """Of one run of a kernel. Any thread may begin and end such calls, and look.
 
     ``_lock`` protects the count and the sums: time passes while at least one call is under way.
+    It is one for all, held for a few instructions: few kernels make calls, and each has its time.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._calls = 0
-        self._since = 0.0
-        self._total = 0.0
+    _lock = threading.Lock()
+    _calls = 0
+    _since = 0.0
+    _total = 0.0
 
     @property
     def is_running(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
+from opdispatch_client.lanes.call_plan import CallPlan
 from tests.service import shared_memory
 from tests.service.doors import Doors
 from tests.service.libraries import IMAGE
@@ -32,6 +34,13 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         for daemon in RunningDaemon.alive:
             report.sections.append((f"log of the daemon in {daemon.folder}", daemon.end_of_log()))
     return report
+
+
+@pytest.fixture(autouse=True)
+def without_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With OPDISPATCH_WITHOUT_PLANS, make every call the general way, on both sides."""
+    if os.environ.get("OPDISPATCH_WITHOUT_PLANS"):
+        monkeypatch.setattr(CallPlan, "of", lambda *args: None)
 
 
 @pytest.fixture

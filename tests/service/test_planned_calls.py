@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,16 @@ import opdispatch
 import opdispatch_client as oc
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.lanes.call_plan import CallPlan
+from tests.service.running_daemon import RunningDaemon
 
-SHARED_WORKERS = 1
+SHARED_WORKERS = WORKERS = 1
 LIBRARY = """\
+import os
+import time
+
 import numpy as np
 
+import opdispatch
 from opdispatch import Library, Tensor
 
 lib = Library("planned", "DEF")
@@ -32,6 +38,13 @@ lib.define("number(Tensor x) -> int")
 lib.define("write_(Tensor(a!) x) -> Tensor(a!)")
 lib.define("positive(Tensor x) -> Tensor")
 lib.define("recorded(Tensor x) -> Tensor")
+lib.define("with_defaults(Tensor x, int n=2, *, float f=0.5, int[] sizes=[1, 2]) -> Tensor")
+lib.define("with_constants(Tensor x, int n=2, bool b=True, str? s=None) -> Tensor")
+lib.define("scalar(Tensor x) -> Tensor")
+lib.define("alternating(Tensor x) -> Tensor")
+lib.define("die(Tensor x) -> Tensor")
+lib.define("wait(Tensor x) -> Tensor")
+lib.define("layered(Tensor x) -> Tensor")
 
 
 def positive(x):
@@ -55,6 +68,25 @@ lib.impl("none", lambda x: None, "CPU")
 lib.impl("number", lambda x: int(x.flat[0]), "CPU")
 lib.impl("write_", write_, "CPU")
 lib.impl("positive", positive, "CPU")
+def die(x):
+    if x.flat[0] < 0:
+        os._exit(3)
+    return x
+
+
+def wait(x):
+    if x.flat[0] < 0:
+        time.sleep(3)  # longer than its caller waits
+    return x
+
+
+lib.impl("with_defaults", lambda x, n, *, f, sizes: x * n + f + sum(sizes), "CPU")
+lib.impl("with_constants", lambda x, n, b, s: x * n + b + (s is None), "CPU")
+lib.impl("scalar", lambda x: x.sum(), "CPU")
+lib.impl("alternating", lambda x: x if x.flat[0] % 2 else x.astype(np.float64), "CPU")
+lib.impl("die", die, "CPU")
+lib.impl("wait", wait, "CPU")
+lib.impl("layered", lambda x: opdispatch.ops.planned.positive(x), "CompositeImplicitAutograd")
 lib.impl("recorded", lambda x: Tensor(x, requires_grad=True), "CPU")
 """
 OPERATORS = [
@@ -68,6 +100,11 @@ OPERATORS = [
     "write_",
     "positive",
     "recorded",
+    "with_defaults",
+    "with_constants",
+    "scalar",
+    "alternating",
+    "layered",
 ]
 ARRAYS = {
     "float32": np.arange(1, 5, dtype=np.float32),
@@ -100,21 +137,25 @@ def describe(result: Any) -> Any:
 
 
 @pytest.fixture
-def planned(
-    shared: oc.Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[oc.Session, list[int]]:
+def numbers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The ids of the calls that follow a plan."""
+    found: list[int] = []
+    encode = CallPlan.encode
+
+    def noting(self: CallPlan, args: Any, timeout: float | None, number: int) -> bytes:
+        found.append(number)
+        return encode(self, args, timeout, number)
+
+    monkeypatch.setattr(CallPlan, "encode", noting)
+    return found
+
+
+@pytest.fixture
+def planned(shared: oc.Session, numbers: list[int], tmp_path: Path) -> tuple[oc.Session, list[int]]:
     """A session with the library, and the ids of the calls that follow a plan."""
     library = tmp_path / "planned.py"
     library.write_text(LIBRARY)
     shared.load(library)
-    numbers: list[int] = []
-    encode = CallPlan.encode
-
-    def noting(self: CallPlan, args: Any, number: int, timeout: float | None) -> bytes:
-        numbers.append(number)
-        return encode(self, args, number, timeout)
-
-    monkeypatch.setattr(CallPlan, "encode", noting)
     return shared, numbers
 
 
@@ -161,3 +202,46 @@ def test_a_planned_call_runs_the_new_version(planned: tuple[oc.Session, list[int
     (tmp_path / "planned.py").write_text(LIBRARY.replace("return x + 1", "return x + 2"))
     session.load(tmp_path / "planned.py")
     assert session.call("planned::positive", x).tolist() == [3.0] * 4
+
+
+def test_a_planned_call_that_ends_its_interpreter_is_blamed(
+    daemon: RunningDaemon, numbers: list[int], tmp_path: Path
+):
+    (tmp_path / "planned.py").write_text(LIBRARY)
+    daemon.expects_errors = True
+    with daemon.connect(retry=False) as session:
+        session.load(tmp_path / "planned.py")
+        for _ in range(5):
+            assert session.call("planned::die", np.ones(4)).tolist() == [1.0] * 4
+        assert numbers
+        before = len(numbers)
+        with pytest.raises(oc.InterpreterDiedError, match="planned::die"):
+            session.call("planned::die", -np.ones(4))
+        assert len(numbers) == before + 1
+
+
+def test_a_planned_call_keeps_its_deadline(planned: tuple[oc.Session, list[int]]):
+    session, numbers = planned
+    with oc.connect(session.address, timeout=1.0) as patient:
+        for _ in range(5):
+            assert patient.call("planned::wait", np.ones(4)).tolist() == [1.0] * 4
+        before = len(numbers)
+        with pytest.raises(oc.DeadlineExceededError):
+            patient.call("planned::wait", -np.ones(4))
+        assert len(numbers) == before + 1
+
+
+def test_planned_calls_of_many_threads_get_their_own_results(
+    planned: tuple[oc.Session, list[int]],
+):
+    session, numbers = planned
+
+    def run(place: int) -> list[float]:
+        x = np.full(4, place, np.float32)
+        y = np.full((2, 2), place)
+        return [float(session.call("planned::total", x, y)) for _ in range(50)]
+
+    with ThreadPoolExecutor(8) as pool:
+        for place, totals in enumerate(pool.map(run, range(8))):
+            assert totals == [8.0 * place] * 50
+    assert numbers

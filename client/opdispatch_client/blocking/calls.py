@@ -122,43 +122,54 @@ class BlockingCalls:
         plan, timeout = self._plans.get(key), self._timeout
         if plan is None or self._endpoint.process != os.getpid():
             return UNPLANNED
-        way = self._direct.find_again(plan.way, plan.shape)
-        if way is None or (way is not plan.way and plan.size > way.lane.max_message_bytes):
-            return UNPLANNED
-        memory, sent = way.lane.memory, 0
+        way, route = plan.way, plan.way.route
+        if not route.is_current or len(route.targets) != 1 or not route.within_reach:
+            found = self._direct.find_again(way, plan.shape)
+            if found is None or plan.size > found.lane.max_message_bytes:
+                return UNPLANNED
+            way = found
+        lane = way.lane
+        memory = lane.memory
+        if memory is not None and memory.released:
+            memory.tell_releases()
         deadline = None if timeout is None else time.monotonic() + timeout
-
-        def encode(number: int) -> bytes:
-            nonlocal sent
-            sent = number
-            if memory is not None and memory.released:
-                memory.tell_releases()
-            return plan.encode(args, number, timeout)
-
-        def attempt() -> CallAttempt:
-            call = OperatorCall(operator, args, {}, retry=self._endpoint.retry)
-            attempt = CallAttempt(call, self._endpoint)
-            attempt.deadline = deadline
-            attempt.encode(memory)
-            way.route.direct(attempt.request)
-            attempt.request.id = sent
-            return attempt
-
         watch = functools.partial(self._busy.watching, way) if plan.moves else None
+        encode = functools.partial(plan.encode, args, timeout)
         try:
-            reply = way.lane.exchange(encode, deadline, watch)
+            reply, payload = lane.exchange(encode, deadline, watch, plan.read)
         except OSError as error:  # TimeoutError and LaneClosedError among them
-            again = attempt()
+            number = error.call if isinstance(error, LaneClosedError) else 0
+            again = self._planned_attempt(operator, args, way, deadline, number)
             return again.read(self._reply_to(again, (way, error)))
-        result = plan.read(reply)
-        if result is UNPLANNED:
-            again = attempt()
-            if (refusal := find_refusal(reply)) is not None:
-                return again.read(self._reply_to(again, (way, refusal)))
-            result = again.read(reply)
-            plan.learn(result)
+        if not isinstance(reply, execution_pb2.CallReply):
+            if route.waits:
+                route.note_wait(False)
+            return reply
+        again = self._planned_attempt(operator, args, way, deadline, reply.id)
+        if (refusal := find_refusal(reply)) is not None:
+            return again.read(self._reply_to(again, (way, refusal)))
+        result = again.read(reply)
+        plan.learn(reply, payload)
         way.route.note_wait(reply.has_waited)
         return result
+
+    def _planned_attempt(
+        self,
+        operator: str,
+        args: tuple[Any, ...],
+        way: DirectWay[BlockingLane],
+        deadline: float | None,
+        number: int,
+    ) -> CallAttempt:
+        """Return what stands for a planned call of that id, to go on with it the general way."""
+        attempt = CallAttempt(
+            OperatorCall(operator, args, {}, retry=self._endpoint.retry), self._endpoint
+        )
+        attempt.deadline = deadline
+        attempt.encode(way.lane.memory)
+        way.route.direct(attempt.request)
+        attempt.request.id = number
+        return attempt
 
     def _reply_to(
         self, attempt: CallAttempt, failed: tuple[Way, Exception] | None = None

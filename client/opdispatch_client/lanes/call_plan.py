@@ -3,8 +3,8 @@
 Note [Planned calls]
     The first direct call of an operator with arrays of certain dtypes and shapes is made the
     general way, and leaves a plan: the bytes of its request but for what differs from call to
-    call, which are its id, the time left, and the elements. Protobuf's fields may stand in any
-    order, so the callee cannot tell a planned request from another one.
+    call, which are its id, the time left, and the elements; and those of its reply. See
+    Note [Constant bytes].
 
     A plan covers nothing unusual: keywords, options, other arguments than arrays, keys or modes
     that a task has set, profiles and traces take the general way. So does what a planned call
@@ -13,7 +13,6 @@ Note [Planned calls]
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
@@ -21,26 +20,20 @@ import numpy as np
 
 from opdispatch_client.lanes.direct_way import DirectWay
 from opdispatch_client.lanes.waiting_calls import may_move
-from opdispatch_wire.dtypes import WIRE_DTYPES, dtype_to_name
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
-from opdispatch_wire.protobuf_fields import field_tag, varint
-from opdispatch_wire.v1 import execution_pb2, values_pb2
+from opdispatch_wire.planned_calls import LONGEST, ReplyForm, request_pieces, write_request
+from opdispatch_wire.v1 import execution_pb2
 
 UNPLANNED: Final = object()
-"""Stands for the result of a call, or of a look at a reply, that no plan covers."""
+"""Stands for the result of a call that no plan covers."""
 
 MOST_PLANS = 1024
 """How many a session keeps."""
 
-# Longer requests cost what their elements cost, and may be better off in shared memory.
-_LONGEST = 32 * 1024
-_LENGTH_DELIMITED = 2
-_ID = field_tag(execution_pb2.CallRequest.ID_FIELD_NUMBER, 0)
-_ARGUMENT = field_tag(execution_pb2.CallRequest.ARGS_FIELD_NUMBER, _LENGTH_DELIMITED)
-_TENSOR = field_tag(values_pb2.Value.TENSOR_FIELD_NUMBER, _LENGTH_DELIMITED)
-_DATA = field_tag(values_pb2.Tensor.DATA_FIELD_NUMBER, _LENGTH_DELIMITED)
-_TIMEOUT = field_tag(execution_pb2.CallRequest.TIMEOUT_FIELD_NUMBER, 1)
-_SECONDS = struct.Struct("<d")
+# After so many replies of other forms than the last one, the next ones will be as well.
+_MOST_FORMS = 16
+# The timeout, and the longest id.
+_TAIL_BYTES = 9 + 11
 
 
 def plan_key(operator: str, args: Sequence[Any]) -> Hashable | None:
@@ -57,22 +50,20 @@ def plan_key(operator: str, args: Sequence[Any]) -> Hashable | None:
 
 
 class CallPlan:
-    """The request of such calls, and the way that they go."""
+    """The request of such calls, their replies, and the way that they go."""
 
-    __slots__ = ("_head", "_prefixes", "_result", "moves", "shape", "size", "way")
+    __slots__ = ("_form", "_forms", "_pieces", "moves", "shape", "size", "way")
 
     def __init__(
         self,
-        head: bytes,
-        prefixes: Sequence[bytes],
+        pieces: tuple[bytes, ...],
         size: int,
         shape: Hashable,
         way: DirectWay[BlockingLane],
         *,
         moves: bool,
     ) -> None:
-        self._head = head
-        self._prefixes = prefixes
+        self._pieces = pieces
         self.size = size
         """The bytes of a request, at most."""
         self.shape = shape
@@ -81,8 +72,8 @@ class CallPlan:
         """That of the call which has left the plan."""
         self.moves = moves
         """Whether a call may run twice; see ``may_move``."""
-        # Of the last plain result: its dtype, the name of that, its shape, and its bytes.
-        self._result: tuple[np.dtype[Any], str, list[int], int] | None = None
+        self._form: ReplyForm | None = None
+        self._forms = 0
 
     @classmethod
     def of(
@@ -93,69 +84,26 @@ class CallPlan:
         way: DirectWay[BlockingLane],
     ) -> CallPlan | None:
         """Return the plan that a request leaves; None where the elements are not as they lie."""
-        prefixes = []
-        for message, array in zip(request.args, args, strict=True):
-            tensor = message.tensor
-            name = tensor.dtype
-            if not tensor.data or name == "bool" or array.dtype != WIRE_DTYPES[name]:
-                return None
-            prefixes.append(_prefix(tensor))
-        head = execution_pb2.CallRequest()
-        head.CopyFrom(request)
-        for name in ("id", "timeout", "args"):
-            head.ClearField(name)
-        size = request.ByteSize() + _SECONDS.size
-        if size > min(_LONGEST, way.lane.max_message_bytes):
+        pieces = request_pieces(request, args)
+        if pieces is None:
             return None
-        return cls(
-            head.SerializeToString(), prefixes, size, shape, way, moves=may_move(way, request)
-        )
+        size = sum(map(len, pieces)) + sum(array.nbytes for array in args) + _TAIL_BYTES
+        if size > min(LONGEST, way.lane.max_message_bytes):
+            return None
+        return cls(pieces, size, shape, way, moves=may_move(way, request))
 
     def encode(
-        self, args: Sequence[np.ndarray[Any, Any]], number: int, timeout: float | None
+        self, args: Sequence[np.ndarray[Any, Any]], timeout: float | None, number: int
     ) -> bytes:
         """Return the request of that id."""
-        parts = [_ID, varint(number), self._head]
-        if timeout is not None:
-            parts.append(_TIMEOUT)
-            parts.append(_SECONDS.pack(timeout))
-        for prefix, array in zip(self._prefixes, args, strict=True):
-            parts.append(prefix)
-            parts.append(array.tobytes())
-        return b"".join(parts)
+        return write_request(self._pieces, args, timeout, number)
 
-    def read(self, reply: execution_pb2.CallReply) -> Any:
-        """Return the result if it is one plain array like the last one; else UNPLANNED."""
-        known, returns = self._result, reply.returns
-        if known is None or len(returns) != 1 or reply.mutations or reply.generators:
-            return UNPLANNED
-        dtype, name, shape, size = known
-        message = returns[0]
-        if message.WhichOneof("kind") != "tensor":
-            return UNPLANNED
-        tensor = message.tensor
-        if tensor.dtype != name or tensor.shape != shape or tensor.device != "cpu":
-            return UNPLANNED
-        if tensor.dispatch_keys or tensor.requires_grad:
-            return UNPLANNED
-        data = tensor.data
-        if len(data) != size:
-            return UNPLANNED
-        return np.ndarray(shape, dtype, data).copy()
+    def read(self, payload: bytes | memoryview, place: int) -> np.ndarray[Any, Any] | None:
+        """Return the result in a reply whose id ends at ``place``; None if it has a new form."""
+        return None if self._form is None else self._form.read(payload, place)
 
-    def learn(self, result: Any) -> None:
-        """Record the result that the general decoding has made of a reply."""
-        if type(result) is np.ndarray and result.size and result.dtype != np.bool_:
-            name = dtype_to_name(result.dtype, at="$")
-            self._result = (result.dtype, name, list(result.shape), result.nbytes)
-
-
-def _prefix(tensor: values_pb2.Tensor) -> bytes:
-    """Return what stands before the elements of an argument."""
-    facts = values_pb2.Tensor()
-    facts.CopyFrom(tensor)
-    facts.ClearField("data")
-    length = len(tensor.data)
-    inner = facts.SerializeToString() + _DATA + varint(length)
-    value = _TENSOR + varint(len(inner) + length) + inner
-    return _ARGUMENT + varint(len(value) + length) + value
+    def learn(self, reply: execution_pb2.CallReply, payload: bytes | memoryview) -> None:
+        """Note the form of a reply that was read the general way."""
+        if self._forms < _MOST_FORMS and (form := ReplyForm.of(payload, reply)) is not None:
+            self._forms += 1
+            self._form = form

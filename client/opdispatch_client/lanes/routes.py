@@ -34,12 +34,13 @@ class DirectRoute:
 
     __slots__ = (
         "_turn",
-        "_waits",
         "epoch",
+        "is_current",
         "is_repeatable",
         "kernel",
         "operator",
         "targets",
+        "waits",
         "within_reach",
     )
 
@@ -50,18 +51,21 @@ class DirectRoute:
         self.is_repeatable = message.is_repeatable
         self.targets = tuple(message.targets)
         self.within_reach = frozenset(target.session for target in self.targets)
-        self._waits = 0  # of the last calls that went directly, so many had to wait there
+        self.waits = 0
+        """Of the last calls that went directly, so many had to wait there."""
+        self.is_current = True
+        """Whether ``Routes`` has it; it never comes back."""
         # Not all sessions begin with the same target.
         self._turn = random.randrange(len(self.targets) or 1)
 
     @property
     def is_contended(self) -> bool:
         """Return whether others seem to keep busy the interpreters that are called directly."""
-        return self._waits >= _WAITS_OF_CONTENTION
+        return self.waits >= _WAITS_OF_CONTENTION
 
     def note_wait(self, has_waited: bool) -> None:
         """Record whether a direct call had to wait for others."""
-        self._waits = self._waits + 1 if has_waited else 0
+        self.waits = self.waits + 1 if has_waited else 0
 
     def next_turn(self) -> int:
         """Return another number for each call, most often one more than the last."""
@@ -115,7 +119,8 @@ class Routes:
         with self._mutex:
             if reply.HasField("route") and reply.route.targets:
                 self._refused_until.pop(shape, None)
-                _put(self._routes, shape, DirectRoute(reply.route))
+                for gone in _put(self._routes, shape, DirectRoute(reply.route)):
+                    gone.is_current = False
             elif not epoch:
                 _put(self._refused_until, shape, time.monotonic() + _REFUSAL_LASTS)
 
@@ -123,14 +128,18 @@ class Routes:
         """Drop the routes of an epoch: the registry has changed since."""
         with self._mutex:
             kept = {s: route for s, route in self._routes.items() if route.epoch != epoch}
+            for route in self._routes.values():
+                route.is_current = route.epoch != epoch
             self._routes = kept
 
 
-def _put(table: dict[Hashable, V], shape: Hashable, value: V) -> None:
-    table.pop(shape, None)
+def _put(table: dict[Hashable, V], shape: Hashable, value: V) -> list[V]:
+    """Put a value in, and return those that make room for it."""
+    gone = [table.pop(shape)] if shape in table else []
     if len(table) >= MOST_ROUTES:
-        del table[next(iter(table))]
+        gone.append(table.pop(next(iter(table))))
     table[shape] = value
+    return gone
 
 
 def find_refusal(reply: execution_pb2.CallReply) -> RefusedError | None:

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes.brief_spin import BriefSpin
 from opdispatch_wire.lanes.descriptors import ReceivedDescriptors
+from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.frame_writer import FrameWriter
-from opdispatch_wire.lanes.frames import Frame, FrameReader
+from opdispatch_wire.lanes.frames import Frame, FrameKind, FrameReader
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 
 # What the system is asked to wait at most; its milliseconds are of 32 bits.
@@ -58,12 +59,13 @@ class BlockingConnection:
         With ``spins``, the thread may look for it for a moment before it sleeps.
         """
         while not self._is_broken:
-            try:
-                frame = self._reader.next_frame()
-            except WireError as error:
-                raise self.broken(error) from None
-            if frame is not None:
-                return frame
+            if self._reader.is_ahead:
+                try:
+                    frame = self._reader.next_frame()
+                except WireError as error:
+                    raise self.broken(error) from None
+                if frame is not None:
+                    return frame
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise TimeoutError
@@ -89,6 +91,16 @@ class BlockingConnection:
             raise
         if self._is_broken:
             raise LaneClosedError("the other side has gone")
+
+    def write(self, kind: FrameKind, payload: FramePayload) -> None:
+        """Write a frame at once, like ``put`` and ``flush``. Raises LaneClosedError."""
+        try:
+            was_sent = self.writer.write(kind, payload)
+        except BaseException:
+            self.break_off()  # half a frame may have been written
+            raise
+        if self._is_broken:
+            raise LaneClosedError("the other side has gone", was_sent=was_sent)
 
     def detach(self) -> None:
         """Copy what has not been written yet: its owners may change it from now on."""
@@ -137,13 +149,8 @@ class BlockingConnection:
 
     def _receive(self) -> None:
         """Take what has come. Raises LaneClosedError, and WireError."""
-        space = self._reader.space()
         try:
-            if self.descriptors is None:
-                count = self._socket.recv_into(space, 0, socket.MSG_DONTWAIT)
-            else:
-                count = self.descriptors.receive(self._socket, space, waits=False)
-            self._reader.received(count)
+            count = self._reader.fill(self._socket, self.descriptors, waits=False)
         except BlockingIOError:
             return
         except OSError:

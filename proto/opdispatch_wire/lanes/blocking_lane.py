@@ -32,6 +32,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.errors import WireError
@@ -42,26 +43,35 @@ from opdispatch_wire.lanes.frames import FrameKind
 from opdispatch_wire.lanes.lane_memory import MEMORY_FRAMES, CallerLaneMemory, Put
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.lanes.lane_tensors import TensorLane
-from opdispatch_wire.lanes.patient_wait import Watch, wait_unless_given_up
+from opdispatch_wire.lanes.patient_wait import ASK_SECONDS, Watch, wait_watched
 from opdispatch_wire.lanes.pending_calls import OnDone, PendingCalls
 from opdispatch_wire.lanes.sleeper import sleeper, wake
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
 from opdispatch_wire.status import no_thread_left_error
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
+_ID_TAG = 0x08
+_LONGEST_ID = 11
+
 # How long the attendant stays when it has nothing to do, or looks no further than the socket.
 _LINGER = 1.0
 _MOMENT = 0.001
 
 
+Decode = Callable[["bytes | memoryview", int], Any]
+"""Returns the result in the payload of a REPLY whose id ends at that place, or None."""
+
+
 class _Waiter:
-    """One call. ``wake`` is released when it has its reply, or the right to read."""
+    """One call. ``wake`` is released when it has its reply, or the right to read.
 
-    __slots__ = ("payload", "wake")
+    ``reply`` is the message, or what ``decode`` has made of its bytes, which are ``payload``.
+    """
 
-    def __init__(self) -> None:
-        self.payload: execution_pb2.CallReply | None = None
-        self.wake: threading.Lock | None = None
+    reply: Any = None
+    wake: threading.Lock | None = None
+    decode: Decode | None = None
+    payload: bytes | memoryview = b""
 
 
 class BlockingLane(TensorLane):
@@ -160,15 +170,35 @@ class BlockingLane(TensorLane):
             request.id = number
             return self._tensors.begin(request, what, memory, tensors)
 
-        return self.exchange(encode, deadline, watch)
+        number, waiter = self._exchange(encode, deadline, watch, None)
+        self._tensors.forget(number)
+        reply: execution_pb2.CallReply = waiter.reply
+        return reply
 
     def exchange(
-        self, encode: Callable[[int], FramePayload], deadline: float | None, watch: Watch | None
-    ) -> execution_pb2.CallReply:
-        """Exchange a call like ``call``, with the request that ``encode`` makes for its id, until
-        ``deadline``.
+        self,
+        encode: Callable[[int], FramePayload],
+        deadline: float | None,
+        watch: Watch | None,
+        decode: Decode,
+    ) -> tuple[Any, bytes | memoryview]:
+        """Exchange a call like ``call``, with the plain request that ``encode`` makes for its id.
+
+        Return what ``decode`` makes of the reply and b"", or else the message and its bytes. A
+        LaneClosedError says the id.
         """
+        _, waiter = self._exchange(encode, deadline, watch, decode)
+        return waiter.reply, waiter.payload
+
+    def _exchange(
+        self,
+        encode: Callable[[int], FramePayload],
+        deadline: float | None,
+        watch: Watch | None,
+        decode: Decode | None,
+    ) -> tuple[int, _Waiter]:
         waiter = _Waiter()
+        waiter.decode = decode
         is_sent = False
         with self._mutex:
             if self._is_closed:
@@ -178,23 +208,36 @@ class BlockingLane(TensorLane):
         try:
             payload = encode(number)
             is_sent = True
-            self._connection.put(FrameKind.CALL, payload)
-            self._connection.flush()
+            self._connection.write(FrameKind.CALL, payload)
             if watch is None:
-                reply = self._wait(waiter, deadline)
+                self._wait(waiter, deadline)
             else:
-                wait = functools.partial(self._wait, waiter)
-                reply = wait_unless_given_up(watch, wait, deadline)
+                # The watch begins after a while; few calls take so long.
+                soon = time.monotonic() + ASK_SECONDS
+                if deadline is not None and deadline <= soon:
+                    self._wait(waiter, deadline)
+                else:
+                    try:
+                        self._wait(waiter, soon)
+                    except TimeoutError:
+                        wait = functools.partial(self._wait, waiter)
+                        wait_watched(watch, wait, deadline)
         except BaseException as error:
             # Of the subclass InterpreterBusyError, the lane is still there.
-            if is_sent and type(error) is not LaneClosedError and waiter.payload is None:
+            if is_sent and type(error) is not LaneClosedError and waiter.reply is None:
                 self._send_cancel(number)
             self._leave(number)
-            if self.memory is not None and waiter.payload is not None:  # it has just come
-                self.memory.discard(waiter.payload, None)
+            # It may have just come; a result that was decoded is in no memory.
+            if self.memory is not None and isinstance(waiter.reply, execution_pb2.CallReply):
+                self.memory.discard(waiter.reply, None)
+            if isinstance(error, LaneClosedError):
+                error.call = number
             raise
-        self._leave(number)
-        return reply
+        with self._mutex:
+            del self._waiting[number]
+        if self._is_closed:
+            self._close_if_unused()
+        return number, waiter
 
     def begin(
         self,
@@ -294,28 +337,37 @@ class BlockingLane(TensorLane):
 
     # -- waiting: see Note [Who reads a shared lane] --------------------------------------------
 
-    def _wait(self, waiter: _Waiter, deadline: float | None) -> execution_pb2.CallReply:
+    def _wait(self, waiter: _Waiter, deadline: float | None) -> Any:
+        """Return the reply, when it is there. Raises TimeoutError, LaneClosedError, WireError."""
         while True:
             with self._mutex:
                 reads = not self._reader_is_chosen
                 if reads:
                     self._reader_is_chosen = True
-                elif waiter.payload is None and waiter.wake is None:
+                elif waiter.reply is None and waiter.wake is None:
                     waiter.wake = threading.Lock()
                     waiter.wake.acquire()
             if reads:
                 try:
-                    while waiter.payload is None:
+                    while waiter.reply is None:
                         self._read_reply(waiter, deadline)
-                    return waiter.payload
+                    return waiter.reply
                 finally:
-                    self._choose_reader()
-            if waiter.wake is not None and waiter.payload is None:
+                    # ``_choose_reader``; a caller that is alone has nobody to choose.
+                    with self._mutex:
+                        self._reader_is_chosen = False
+                        if (
+                            len(self._waiting) > 1
+                            or self._pending.calls
+                            or self._connection.writer.is_stuck
+                        ):
+                            self._wake_next_reader()
+            if waiter.wake is not None and waiter.reply is None:
                 left = -1.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
-                if not waiter.wake.acquire(timeout=left) and waiter.payload is None:
+                if not waiter.wake.acquire(timeout=left) and waiter.reply is None:
                     raise TimeoutError
-            if waiter.payload is not None:
-                return waiter.payload
+            if waiter.reply is not None:
+                return waiter.reply
             if self._is_closed:
                 raise LaneClosedError("the lane is closed")
 
@@ -330,6 +382,8 @@ class BlockingLane(TensorLane):
                 return
             if kind is not FrameKind.REPLY:
                 lane_messages.refuse_frame(kind, payload)
+            if self._decode(payload, reader):
+                return
             reply = self._tensors.read_reply(payload)
         except WireError as error:
             raise self._connection.broken(error) from None
@@ -341,7 +395,8 @@ class BlockingLane(TensorLane):
         with self._mutex:
             receiver = self._waiting.get(reply.id)
             if receiver is not None:
-                receiver.payload = reply
+                receiver.payload = payload if receiver.decode is not None else b""
+                receiver.reply = reply
         if receiver is not None:
             if receiver is not reader:
                 wake(receiver.wake)
@@ -349,6 +404,29 @@ class BlockingLane(TensorLane):
             on_done(reply)
         elif memory is not None:
             memory.discard(reply, held)
+
+    def _decode(self, payload: bytes | memoryview, reader: _Waiter | None) -> bool:
+        """Return whether a reply was to a call that can decode it, which has its result now."""
+        if not payload or payload[0] != _ID_TAG:
+            return False
+        number = shift = place = 0
+        for place in range(1, min(len(payload), _LONGEST_ID)):
+            number |= (payload[place] & 0x7F) << shift
+            if payload[place] < 0x80:
+                break
+            shift += 7
+        with self._mutex:
+            receiver = self._waiting.get(number)
+        if receiver is None or receiver.decode is None:
+            return False
+        result = receiver.decode(payload, place + 1)
+        if result is None:
+            return False
+        with self._mutex:
+            receiver.reply = result
+        if receiver is not reader:
+            wake(receiver.wake)
+        return True
 
     def _needs_attendant(self) -> bool:
         return bool(self._pending.calls) or self._connection.writer.is_stuck
@@ -406,7 +484,7 @@ class BlockingLane(TensorLane):
         if self._reader_is_chosen:
             return
         for waiter in self._waiting.values():
-            if waiter.payload is None and waiter.wake is not None:
+            if waiter.reply is None and waiter.wake is not None:
                 wake(waiter.wake)
                 return
         if self._pending.calls or self._connection.writer.is_stuck:

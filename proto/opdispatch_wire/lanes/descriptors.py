@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 from collections import deque
+from collections.abc import Sequence
 
 from opdispatch_wire.errors import WireError
 
@@ -14,12 +15,16 @@ MAX_UNCLAIMED = 8
 """How many may have come whose frames have not; a peer that sends more is not believed."""
 
 _ITEM = array.array("i").itemsize
-# Room for one: the system ends a read after the bytes that a descriptor came with.
-_ROOM = socket.CMSG_LEN(_ITEM)
+ROOM = socket.CMSG_LEN(_ITEM)
+"""For the ancillary data of one: a read ends after the bytes that a descriptor came with."""
+
 # Plain ints: to combine flags of the socket module takes longer than to receive.
-_WAITING = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
-_NOT_WAITING = _WAITING | int(socket.MSG_DONTWAIT)
-_TRUNCATED = int(socket.MSG_CTRUNC)
+WAITING = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+"""Flags of a read that waits ..."""
+NOT_WAITING = WAITING | int(socket.MSG_DONTWAIT)
+"""... and of one that does not."""
+TRUNCATED = int(socket.MSG_CTRUNC)
+"""Said of a read with whose bytes more descriptors came than there was room for."""
 
 Ancillary = list[tuple[int, int, "array.array[int]"]]
 
@@ -55,22 +60,25 @@ class ReceivedDescriptors:
 
     def receive(self, connection: socket.socket, space: memoryview, *, waits: bool = True) -> int:
         """Receive like ``recv_into``. Raises OSError, and WireError for unexpected descriptors."""
-        flags = _WAITING if waits else _NOT_WAITING
-        count, ancillary, said, _ = connection.recvmsg_into((space,), _ROOM, flags)
-        if not ancillary and not said & _TRUNCATED:
-            return count
+        flags = WAITING if waits else NOT_WAITING
+        count, ancillary, said, _ = connection.recvmsg_into((space,), ROOM, flags)
+        if ancillary or said & TRUNCATED:
+            self.add(ancillary, said)
+        return count
+
+    def add(self, ancillary: Sequence[tuple[int, int, bytes]], said: int) -> None:
+        """Add those that ``recvmsg_into`` has returned. Raises WireError if they are unexpected."""
         came = array.array("i")
         for level, kind, data in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 came.frombytes(data[: len(data) // _ITEM * _ITEM])
         self._unclaimed.extend(came)
-        if said & _TRUNCATED:
+        if said & TRUNCATED:
             if came:
                 raise WireError("several descriptors came at once; expected one for each region")
             self._unclaimed.append(None)
         if len(self._unclaimed) > MAX_UNCLAIMED:
             raise WireError(f"more than {MAX_UNCLAIMED} descriptors came without their regions")
-        return count
 
     def take(self) -> int:
         """Return the next descriptor, which is the caller's to close.

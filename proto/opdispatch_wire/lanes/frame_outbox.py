@@ -11,8 +11,9 @@ from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.lanes.descriptors import PassedDescriptor
 from opdispatch_wire.lanes.frames import HEADER, PADDING, FrameKind
 
-# Small frames are copied together; a large payload is written from where it is.
-_COPIED_AT_MOST = 64 * 1024
+COPIED_AT_MOST = 64 * 1024
+"""Payloads of so many bytes are copied together; a larger one is written from where it is."""
+
 # The system takes at most 1,024 (IOV_MAX).
 _PIECES_AT_ONCE = 512
 _NOT_WAITING = int(socket.MSG_DONTWAIT)
@@ -93,7 +94,7 @@ class FrameOutbox:
     def next_batch(self) -> FrameBatch:
         """Return the next frames, to be written together. There must be one."""
         together = bytearray()
-        while self._frames and len(together) < _COPIED_AT_MOST:
+        while self._frames and len(together) < COPIED_AT_MOST:
             # A descriptor goes with the first byte of what is written: its frame begins a batch.
             if self._frames[0][2] is not None and together:
                 break
@@ -101,7 +102,7 @@ class FrameOutbox:
             together += HEADER.pack(len(payload), kind, PADDING)
             if isinstance(payload, MessagePieces):
                 return FrameBatch([together, *payload.parts], descriptor)
-            if len(payload) > _COPIED_AT_MOST:
+            if len(payload) > COPIED_AT_MOST:
                 return FrameBatch([together, payload], descriptor)
             together += payload
             if descriptor is not None:

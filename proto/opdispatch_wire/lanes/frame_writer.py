@@ -8,8 +8,16 @@ import threading
 import time
 from collections.abc import Callable
 
-from opdispatch_wire.lanes.frame_outbox import FrameBatch, FrameOutbox
+from opdispatch_wire.detached_tensors import MessagePieces
+from opdispatch_wire.lanes.descriptors import NOT_WAITING
+from opdispatch_wire.lanes.frame_outbox import (
+    COPIED_AT_MOST,
+    FrameBatch,
+    FrameOutbox,
+    FramePayload,
+)
 from opdispatch_wire.lanes.frame_stream import HIGH_WATER
+from opdispatch_wire.lanes.frames import HEADER, PADDING, FrameKind
 
 # Seconds that the closing thread waits for the thread that writes the rest, which has been told.
 _END_WAIT = 1.0
@@ -45,6 +53,7 @@ class FrameWriter:
         on_error: Callable[[], None] = _nothing,
     ) -> None:
         self._socket = connection
+        self._send = connection.send
         self._patience = patience
         self._on_stuck = on_stuck
         self._on_error = on_error
@@ -52,7 +61,8 @@ class FrameWriter:
         self._sending = threading.Lock()
         self._rest: FrameBatch | None = None
         self._outbox = FrameOutbox()
-        self._frames = self._outbox.frames
+        self._frames = self.frames = self._outbox.frames
+        """Those that nothing of has been written."""
         self.put = self._outbox.put
         """Add a frame, and what goes with it, to what the next ``flush`` writes."""
         self._writable = select.poll()
@@ -62,6 +72,41 @@ class FrameWriter:
         self.is_stuck = False
         """Whether a thread waits for the other side to take something."""
 
+    def write(self, kind: FrameKind, payload: FramePayload) -> bool:
+        """Put a frame and flush; return False if the connection ended before any byte was sent."""
+        if (
+            self._frames
+            or isinstance(payload, MessagePieces)
+            or len(payload) > COPIED_AT_MOST
+            or not self._writing.acquire(blocking=False)
+        ):
+            self.put(kind, payload)
+            self.flush()
+            return True
+        data = HEADER.pack(len(payload), kind, PADDING) + payload
+        is_broken = False
+        try:
+            with self._sending:
+                if self._rest is not None:
+                    self.put(kind, payload)
+                else:
+                    try:
+                        sent = self._send(data, NOT_WAITING)
+                    except BlockingIOError:
+                        sent = 0
+                    if sent < len(data):
+                        self._rest = FrameBatch([memoryview(data)[sent:]])
+        except OSError:
+            is_broken = True
+        finally:
+            self._writing.release()
+        if is_broken:
+            self._drop()
+            self._on_error()
+        elif self._frames or self._rest is not None:
+            self.flush()
+        return not is_broken
+
     def flush(self) -> None:
         """Write what there is, or leave it to the thread that is writing.
 
@@ -69,7 +114,7 @@ class FrameWriter:
         an exception, such as Ctrl-C, the connection is of no use: half a frame may have been
         written.
         """
-        while self._frames and self._writing.acquire(blocking=False):
+        while (self._frames or self._rest is not None) and self._writing.acquire(blocking=False):
             is_ours, is_broken = True, False
             patient_until = time.monotonic() + self._patience
             try:

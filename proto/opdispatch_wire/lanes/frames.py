@@ -6,6 +6,7 @@ length over the limit are WireErrors, found before anything is allocated for the
 
 from __future__ import annotations
 
+import socket
 import struct
 from collections.abc import Callable
 from enum import IntEnum
@@ -13,6 +14,13 @@ from enum import IntEnum
 import numpy as np
 
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.lanes.descriptors import (
+    NOT_WAITING,
+    ROOM,
+    TRUNCATED,
+    WAITING,
+    ReceivedDescriptors,
+)
 from opdispatch_wire.tensor_bytes import ALIGNMENT
 
 HEADER = struct.Struct("<IB3s")
@@ -80,6 +88,8 @@ class FrameReader:
         # A payload that is too long for the buffer: kind, contents, how much of it is there.
         self._long: tuple[FrameKind, memoryview] | None = None
         self._have = 0
+        self.is_ahead = False
+        """Whether anything has been received that ``next_frame`` has not given."""
 
     @property
     def is_between_frames(self) -> bool:
@@ -107,8 +117,39 @@ class FrameReader:
             self._buffer[: len(rest)] = rest
         return self._buffer[self._end :]
 
+    def fill(
+        self,
+        connection: socket.socket,
+        descriptors: ReceivedDescriptors | None = None,
+        *,
+        waits: bool = True,
+    ) -> int:
+        """Receive what the socket has; return how many bytes that is, 0 at its end.
+
+        Raises OSError, among them BlockingIOError unless it ``waits``, and WireError.
+        """
+        if self._long is None and self._start == self._end:
+            self._start = self._end = 0
+            space = self._buffer
+        else:
+            space = self.space()
+        flags = WAITING if waits else NOT_WAITING
+        if descriptors is None:
+            count = connection.recv_into(space, 0, flags)
+        else:
+            count, ancillary, said, _ = connection.recvmsg_into((space,), ROOM, flags)
+            if ancillary or said & TRUNCATED:
+                descriptors.add(ancillary, said)
+        if self._long is None:
+            self._end += count
+        else:
+            self._have += count
+        self.is_ahead = True
+        return count
+
     def received(self, count: int) -> None:
         """Count bytes that were written into ``space()``."""
+        self.is_ahead = True
         if self._long is not None:
             self._have += count
         else:
@@ -121,6 +162,7 @@ class FrameReader:
             if self._have < len(payload):
                 return None
             self._long = None
+            self.is_ahead = self._start < self._end
             return kind, payload
         begin = self._start + HEADER.size
         if self._end < begin:
@@ -132,6 +174,7 @@ class FrameReader:
         end = begin + size
         if end <= self._end:
             self._start = end
+            self.is_ahead = end < self._end
             return known, bytes(self._buffer[begin:end])
         if HEADER.size + size > READ_AT_ONCE and self._may_receive(size):
             contents = _aligned_bytes(size)

@@ -36,6 +36,8 @@ class LaneClosedError(ConnectionError):
     def __init__(self, why: str, *, was_sent: bool = True) -> None:
         super().__init__(why)
         self.was_sent = was_sent
+        self.call = 0
+        """The id of the call, where the lane has chosen it."""
 
 
 class InterpreterBusyError(LaneClosedError):

@@ -15,9 +15,8 @@ Watch = Callable[[], AbstractContextManager[Callable[[], bool]]]
 Wait = Callable[["float | None"], T]
 """Waits until a time of ``time.monotonic``, and raises TimeoutError then; None: for ever."""
 
-# How long a call is waited for before it is watched, and how often it is asked about then, in
-# seconds.
-_ASK_SECONDS = 0.5
+ASK_SECONDS = 0.5
+"""How long a call is waited for before it is watched, and how often it is asked about then."""
 
 
 def wait_unless_given_up(watch: Watch, wait: Wait[T], deadline: float | None) -> T:
@@ -27,6 +26,11 @@ def wait_unless_given_up(watch: Watch, wait: Wait[T], deadline: float | None) ->
     """
     if (found := _wait_a_while(wait, deadline)) is not None:
         return found
+    return wait_watched(watch, wait, deadline)
+
+
+def wait_watched(watch: Watch, wait: Wait[T], deadline: float | None) -> T:
+    """Wait like ``wait_unless_given_up`` for a call, ASK_SECONDS after it was made."""
     with watch() as is_given_up:
         while not is_given_up():
             if (found := _wait_a_while(wait, deadline)) is not None:
@@ -38,7 +42,7 @@ def wait_unless_given_up(watch: Watch, wait: Wait[T], deadline: float | None) ->
 
 
 def _wait_a_while(wait: Wait[T], deadline: float | None) -> T | None:
-    soon = time.monotonic() + _ASK_SECONDS
+    soon = time.monotonic() + ASK_SECONDS
     try:
         return wait(soon if deadline is None else min(soon, deadline))
     except TimeoutError:

@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CallRequest(_message.Message):
-    __slots__ = ("id", "operator", "args", "kwargs", "local_keys", "no_grad", "modes", "profile", "traceparent", "redispatch_keys", "trace", "kernel", "retry", "timeout", "path", "cancel", "wants_route", "route_epoch", "preferred_session", "lost", "keep", "program", "libraries", "adopt", "device_memory", "device_lease", "chunk", "chunks_reply")
+    __slots__ = ("id", "operator", "args", "kwargs", "local_keys", "no_grad", "modes", "profile", "traceparent", "redispatch_keys", "trace", "kernel", "retry", "timeout", "path", "cancel", "wants_route", "route_epoch", "preferred_session", "lost", "keep", "program", "libraries", "adopt", "device_memory", "device_lease", "chunk", "chunks_reply", "constant_bytes")
     class KwargsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class CallRequest(_message.Message):
     DEVICE_LEASE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_REPLY_FIELD_NUMBER: _ClassVar[int]
+    CONSTANT_BYTES_FIELD_NUMBER: _ClassVar[int]
     id: int
     operator: str
     args: _containers.RepeatedCompositeFieldContainer[_values_pb2.Value]
@@ -75,7 +76,8 @@ class CallRequest(_message.Message):
     device_lease: bytes
     chunk: Chunk
     chunks_reply: bool
-    def __init__(self, id: _Optional[int] = ..., operator: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _values_pb2.Value]] = ..., local_keys: _Optional[_Union[LocalKeys, _Mapping]] = ..., no_grad: _Optional[bool] = ..., modes: _Optional[_Iterable[_Union[CallMode, _Mapping]]] = ..., profile: _Optional[_Union[_profile_pb2.ProfileRequest, _Mapping]] = ..., traceparent: _Optional[str] = ..., redispatch_keys: _Optional[int] = ..., trace: _Optional[bool] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., retry: _Optional[bool] = ..., timeout: _Optional[float] = ..., path: _Optional[_Union[CallPath, _Mapping]] = ..., cancel: _Optional[bool] = ..., wants_route: _Optional[bool] = ..., route_epoch: _Optional[int] = ..., preferred_session: _Optional[int] = ..., lost: _Optional[_Union[LostCall, _Mapping]] = ..., keep: _Optional[_Union[_remote_pb2.Keep, _Mapping]] = ..., program: _Optional[bytes] = ..., libraries: _Optional[_Iterable[int]] = ..., adopt: _Optional[bool] = ..., device_memory: _Optional[bytes] = ..., device_lease: _Optional[bytes] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., chunks_reply: _Optional[bool] = ...) -> None: ...
+    constant_bytes: int
+    def __init__(self, id: _Optional[int] = ..., operator: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _values_pb2.Value]] = ..., local_keys: _Optional[_Union[LocalKeys, _Mapping]] = ..., no_grad: _Optional[bool] = ..., modes: _Optional[_Iterable[_Union[CallMode, _Mapping]]] = ..., profile: _Optional[_Union[_profile_pb2.ProfileRequest, _Mapping]] = ..., traceparent: _Optional[str] = ..., redispatch_keys: _Optional[int] = ..., trace: _Optional[bool] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., retry: _Optional[bool] = ..., timeout: _Optional[float] = ..., path: _Optional[_Union[CallPath, _Mapping]] = ..., cancel: _Optional[bool] = ..., wants_route: _Optional[bool] = ..., route_epoch: _Optional[int] = ..., preferred_session: _Optional[int] = ..., lost: _Optional[_Union[LostCall, _Mapping]] = ..., keep: _Optional[_Union[_remote_pb2.Keep, _Mapping]] = ..., program: _Optional[bytes] = ..., libraries: _Optional[_Iterable[int]] = ..., adopt: _Optional[bool] = ..., device_memory: _Optional[bytes] = ..., device_lease: _Optional[bytes] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., chunks_reply: _Optional[bool] = ..., constant_bytes: _Optional[int] = ...) -> None: ...
 
 class CallMode(_message.Message):
     __slots__ = ("name", "settings")

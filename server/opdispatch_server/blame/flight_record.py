@@ -36,8 +36,8 @@ SLOT_WORDS = 5
 ROW_WORDS = 32
 _TEXT_WORDS = ROW_WORDS - 2
 _TEXT_BYTES = 8 * _TEXT_WORDS
-_FIRST_ROW = SLOTS * SLOT_WORDS
-SIZE = 8 * (_FIRST_ROW + ROWS * ROW_WORDS)
+FIRST_ROW = SLOTS * SLOT_WORDS
+SIZE = 8 * (FIRST_ROW + ROWS * ROW_WORDS)
 # Whatever runs when no slot is free is not seen.
 SPARE_SLOT = (SLOTS - 1) * SLOT_WORDS
 # The last row is that of everything that has found no row of its own.
@@ -90,7 +90,7 @@ def call_key(lane: int, number: int) -> int:
 
 def end_word(row: int) -> int:
     """Return the index of a row's time of the last end; the count of ends follows."""
-    return _FIRST_ROW + row * ROW_WORDS
+    return FIRST_ROW + row * ROW_WORDS
 
 
 class FlightRecorder:
@@ -153,7 +153,7 @@ class FlightRecorder:
 
         None, too, for what has found no row of its own.
         """
-        threads = self.words[2:_FIRST_ROW:SLOT_WORDS].tolist()
+        threads = self.words[2:FIRST_ROW:SLOT_WORDS].tolist()
         mine, latest = threading.get_native_id(), (0, 0, 0, 0)
         for index in [index for index, thread in enumerate(threads) if thread == mine]:
             row, began, thread, call, _ = self.words[SLOT_WORDS * index : SLOT_WORDS * (index + 1)]

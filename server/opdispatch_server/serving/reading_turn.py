@@ -58,7 +58,8 @@ class ReadingTurn:
         self._start_thread = start_thread
         self._on_pass = on_pass
         self._mutex = threading.Lock()
-        self._turn = 1
+        self.number = 1
+        """The newest turn; looked at without ``_mutex``: see ``is_at``."""
         self._resting: list[_Rest] = []
         # When the thread whose turn it is began to run kernels; 0: it reads.
         self._busy_since = 0.0
@@ -71,7 +72,7 @@ class ReadingTurn:
 
     def is_at(self, turn: int) -> bool:
         """Return whether it is still that turn; for its own thread, while that runs no kernel."""
-        return self._turn == turn
+        return self.number == turn
 
     def become_mine(self, turn: int) -> None:
         """Make this thread the owner of the turn, for ``hand_over_turn``."""
@@ -80,7 +81,7 @@ class ReadingTurn:
     def begin_kernel(self, turn: int, now: float) -> None:
         """Begin a kernel in the turn's thread, or one more without having read in between."""
         with self._mutex:
-            if self._turn == turn:
+            if self.number == turn:
                 self.was_busy = True
                 # The first of several counts: however short they are, no thread reads meanwhile.
                 self._busy_since = self._busy_since or now
@@ -88,12 +89,12 @@ class ReadingTurn:
     def end_kernels(self, turn: int) -> None:
         """End the kernels: the thread will read again, if it still has the turn."""
         with self._mutex:
-            if self._turn == turn:
+            if self.number == turn:
                 self._busy_since = 0.0
 
     def hand_over(self, turn: int) -> None:
         """Pass the turn to another thread, if it is still that one; for its own thread."""
-        self._pass_on(lambda: self._turn == turn)
+        self._pass_on(lambda: self.number == turn)
 
     def hand_over_if_stuck(self) -> bool:
         """Take the turn from a thread that has run kernels for too long.
@@ -110,7 +111,7 @@ class ReadingTurn:
         with self._mutex:
             if self._is_vacant and not self._is_closed:
                 self._is_vacant = False
-                return self._turn
+                return self.number
             if self._is_closed or len(self._resting) >= _MAX_RESTING:
                 return None
             self._resting.append(rest)
@@ -141,10 +142,10 @@ class ReadingTurn:
             if self._is_closed or not (self._may_try_again() if self._is_vacant else may_pass()):
                 return
             if not self._is_vacant:
-                self._turn += 1
+                self.number += 1
                 self._busy_since = 0.0
             self._is_vacant = False
-            following = self._turn
+            following = self.number
             rest = self._resting.pop() if self._resting else None
         self._on_pass()
         if rest is None:

@@ -5,5 +5,6 @@ daemon_lane                           the calls that kernels make to other inter
 call_accounting                       every run, counted
 raised_errors, kernel_error_log       what kernels raise
 result_lengths                        how long a reply may be
+kernel_plan                           the kernel of calls that are alike, and their replies
 kernel_profile                        what they take
 """

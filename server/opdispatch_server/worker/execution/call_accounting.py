@@ -15,24 +15,28 @@ PROGRAM = "program"
 
 
 class CallAccounting:
-    """Counts the calls of one interpreter, in any thread. Every call passes through ``end``."""
+    """Counts the calls of one interpreter, in any thread.
+
+    Every run of a program passes through ``end``, and every other one through
+    ``KernelExecution.note``.
+    """
 
     def __init__(self, counts: CallCounts) -> None:
-        self._counts = counts
+        self.counts = counts
 
     def row_of(self, choice: ChosenKernel, library: LoadedLibrary | None) -> int:
         """Return where calls of a kernel are counted; it is of no library where every process
         has it."""
         if library is None:
-            return self._counts.row_of(choice.series("", 0))
-        return self._counts.row_of(choice.series(library.name, library.version))
+            return self.counts.row_of(choice.series("", 0))
+        return self.counts.row_of(choice.series(library.name, library.version))
 
     def row_of_program(self, libraries: Sequence[LoadedLibrary]) -> int:
         """Return where programs are counted that use these libraries."""
         if len(libraries) != 1:
-            return self._counts.row_of(Series(PROGRAM))
+            return self.counts.row_of(Series(PROGRAM))
         [library] = libraries
-        return self._counts.row_of(Series(PROGRAM, "", library.name, str(library.version or "")))
+        return self.counts.row_of(Series(PROGRAM, "", library.name, str(library.version or "")))
 
     def end(
         self,
@@ -44,4 +48,4 @@ class CallAccounting:
         failed: bool,
     ) -> None:
         """Record the run of a kernel for a call, which was counted in ``row``."""
-        self._counts.note(row, run_ns, context.queued, failed=failed)
+        self.counts.note(row, run_ns, context.queued, failed=failed)

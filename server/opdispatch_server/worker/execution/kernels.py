@@ -8,7 +8,9 @@ from collections.abc import Callable
 from contextvars import copy_context
 from threading import get_native_id
 from time import monotonic, monotonic_ns
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
 
 from opdispatch.arrays import find_lost_device, preferred_backends
 from opdispatch.arrays.kernel_block import run_on_device
@@ -29,13 +31,20 @@ from opdispatch.local_state.local_dispatch_key_set import (
     LocalState,
 )
 from opdispatch_server.blame.fitness import Fitness
-from opdispatch_server.blame.flight_record import SPARE_SLOT, FlightRecorder, call_key, end_word
+from opdispatch_server.blame.flight_record import (
+    FIRST_ROW,
+    ROW_WORDS,
+    SPARE_SLOT,
+    FlightRecorder,
+    call_key,
+)
 from opdispatch_server.call_context import RUNNING_CALL, CallContext, RunningCall
 from opdispatch_server.operator_names import parse_operator_name
 from opdispatch_server.value_ids import check_keep
 from opdispatch_server.worker.execution.call_accounting import CallAccounting
 from opdispatch_server.worker.execution.daemon_lane import CallTrace, RemoteTraceLine
 from opdispatch_server.worker.execution.kernel_error_log import FailedCall, KernelErrorLog
+from opdispatch_server.worker.execution.kernel_plan import KernelPlan, KernelPlans
 from opdispatch_server.worker.execution.kernel_profile import KernelProfile
 from opdispatch_server.worker.execution.programs import ProgramExecution
 from opdispatch_server.worker.execution.raised_errors import (
@@ -55,11 +64,17 @@ from opdispatch_wire.calls import decode_arguments, reply_of_returns
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
 from opdispatch_wire.detached_tensors import CALL_REPLY, MessagePieces, attach
 from opdispatch_wire.errors import DeadlineExceededError, RefusedError
+from opdispatch_wire.lanes.lane_memory import CalleeLaneMemory
 from opdispatch_wire.modes import autocast_of, check_modes, local_keys_of
 from opdispatch_wire.plain_calls import plain_arguments, plain_reply
+from opdispatch_wire.planned_calls import LONGEST, Received, ReplyForm
+from opdispatch_wire.shared_memory.call_memory import CalleeMemory
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.tensors import CalleeTensorMemory
 from opdispatch_wire.v1 import execution_pb2
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # A kernel that has run so often in this process without harm is not suspected of any.
 _OFTEN = 5
@@ -99,7 +114,8 @@ class KernelExecution:
         self._values = values
         self._programs = programs
         self._recorder = recorder
-        self._fitness = fitness
+        self.fitness = fitness
+        """Whether calls can be run here."""
         self._on_device_lost = on_device_lost
         self._errors = errors
         self._accounting = accounting
@@ -156,13 +172,9 @@ class KernelExecution:
             # Results may have been placed before the one that cannot be sent.
             if memory is not None:
                 memory.drop_results()
+            self.note_error(request, error)
             if not isinstance(error, OpdispatchError):
                 raise
-            if is_of_kernel(error):
-                self._note_error(request, error)
-            # Or another interpreter's, that a kernel has called.
-            if isinstance(error, DeviceLostError) and (lost := find_lost_device()) is not None:
-                self._on_device_lost(lost)
             if profile is None or not profile.has_begun:
                 raise
             reply = execution_pb2.CallReply(id=request.id, error=status_from_error(error))
@@ -170,8 +182,20 @@ class KernelExecution:
             profile.add_to(reply, self._interpreter(), self._limit)
             return reply
 
-    def _note_error(self, request: execution_pb2.CallRequest, error: OpdispatchError) -> None:
-        """Log and count a call that its kernel has failed; of a program, that step's."""
+    def note_error(self, request: execution_pb2.CallRequest, error: BaseException) -> None:
+        """Log and count a call if its kernel has failed it; of a program, that step's.
+
+        And tell of a device that it has lost.
+        """
+        if not isinstance(error, OpdispatchError):
+            return
+        if is_of_kernel(error):
+            self._log_error(request, error)
+        # Or another interpreter's, that a kernel has called.
+        if isinstance(error, DeviceLostError) and (lost := find_lost_device()) is not None:
+            self._on_device_lost(lost)
+
+    def _log_error(self, request: execution_pb2.CallRequest, error: OpdispatchError) -> None:
         operator = error.facts.get("operator") or request.operator
         library = self._find_library(request, operator)
         self._errors.note(
@@ -219,7 +243,7 @@ class KernelExecution:
             )
         if request.modes:
             check_modes(request)
-        fitness = self._fitness
+        fitness = self.fitness
         if fitness.problem:
             raise fitness.refusal(request.operator)
         if request.program or request.adopt:
@@ -230,11 +254,57 @@ class KernelExecution:
         else:
             library = None
             choice = ChosenKernel.of_slot(self._libraries.dispatcher, request)
+        call = RunningCall.of(context, library.version if library else 0)
+        key = call_key(context.direct.lane if context.direct else 0, request.id)
+        if library is None or not library.backends:
+            return self.note(
+                library,
+                choice,
+                call,
+                key,
+                context.queued,
+                self._run,
+                request,
+                choice,
+                memory,
+                profile,
+            )
+        with preferred_backends(library.backends):
+            return self.note(
+                library,
+                choice,
+                call,
+                key,
+                context.queued,
+                self._run,
+                request,
+                choice,
+                memory,
+                profile,
+            )
+
+    def note(
+        self,
+        library: LoadedLibrary | None,
+        choice: ChosenKernel,
+        call: RunningCall,
+        key: int,
+        queued: int,
+        function: Callable[P, T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Call a function that runs a kernel for a call, which the flight record names ``key``.
+
+        The call has waited for ``queued`` ns. Raises RefusedError if the library is gone, or the
+        process unfit to run it.
+        """
         if library is not None:
             library.begin_call()
-        token = RUNNING_CALL.set(RunningCall.of(context, library.version if library else 0))
+        token = RUNNING_CALL.set(call)
         # FlightRecorder.begin and end, in line: every call passes here.
-        recorder = self._recorder
+        recorder, fitness = self._recorder, self.fitness
         row = choice.row
         if row is None:
             choice.counts_row = self._accounting.row_of(choice, library)
@@ -246,42 +316,99 @@ class KernelExecution:
         words = recorder.words
         began = words[slot + 1] = monotonic_ns()
         words[slot + 2] = get_native_id()
-        words[slot + 3] = call_key(context.direct.lane if context.direct else 0, request.id)
+        words[slot + 3] = key
         words[slot + 4] = choice.counts_row + 1
         words[slot] = row + 1
+        at = FIRST_ROW + row * ROW_WORDS  # end_word, in line
         failed = True
         try:
-            if library is None or not library.backends:
-                reply = self._run(request, choice, memory, profile)
-            else:
-                with preferred_backends(library.backends):
-                    reply = self._run(request, choice, memory, profile)
+            result = function(*args, **kwargs)
             failed = False
-            return reply
+            return result
         except Exception as error:
             # One that has not run often may have done that itself, and would do so elsewhere, too.
             may_run_elsewhere = (
-                recorder.words[end_word(row) + 1] >= _OFTEN
-                and not choice.signature.schema.is_mutable
+                recorder.words[at + 1] >= _OFTEN and not choice.signature.schema.is_mutable
             )
+            operator = str(choice.name)
             if fitness.check_after(error) and may_run_elsewhere:
-                raise fitness.refusal(request.operator) from error
+                raise fitness.refusal(operator) from error
             raise
         finally:
             words = recorder.words  # another one in the child of a fork
             # Counted once: from here on it is no call that its interpreter's end cuts off.
             words[slot] = 0
-            at = end_word(row)
             ended = words[at] = monotonic_ns()
-            self._accounting.end(choice.counts_row, ended - began, request, context, failed=failed)
+            self._accounting.counts.note(choice.counts_row, ended - began, queued, failed=failed)
             if not words[at + 1]:
-                fitness.check(request.operator)
+                fitness.check(str(choice.name))
             words[at + 1] += 1
             if slot != SPARE_SLOT:
                 recorder.free.append(slot)
             RUNNING_CALL.reset(token)
             if library is not None:
                 library.end_call()
+
+    def plan(self, plans: KernelPlans, payload: bytes, request: execution_pb2.CallRequest) -> None:
+        """Add the plan of a call that has run. Raises RefusedError if its library is gone."""
+        library = self._libraries.get(request.kernel.load_id)
+        plans.add(
+            payload, request, library, library.kernels.find(self._libraries.dispatcher, request)
+        )
+
+    def run_planned(
+        self,
+        plan: KernelPlan,
+        received: Received,
+        payload: bytes,
+        limit: int,
+        shared: CalleeLaneMemory | None,
+    ) -> tuple[bytes | execution_pb2.CallReply, CalleeMemory | CalleeTensors | None]:
+        """Run the kernel of a plan for the request in ``payload``; ``note`` calls this.
+
+        Return the bytes of a plain reply, of at most ``limit``; or else the reply as ``run`` does,
+        and what has its tensors, in memory that is ``shared`` if any is. Raises what ``run`` does.
+        """
+        number, _, arguments = received
+        stack = [*arguments, *plan.defaults]
+        # What the kernel leaves switched on ends with the call.
+        results = copy_context().run(self._call_planned, plan, stack)
+        value = results[0]
+        if type(value) is np.ndarray and value.nbytes <= LONGEST:
+            form = plan.form
+            reply = form.write(number, value) if form is not None else None
+            if reply is None:
+                form = plan.form = ReplyForm.to_write(value, self._interpreter())
+                reply = form.write(number, value) if form is not None else None
+            if reply is not None and len(reply) <= min(limit, self._limit):
+                return reply, None
+        signature = plan.choice.signature
+        returns = signature.check_returns(results)
+        check_lengths(returns, self._limit, _RESULT)
+        results.clear()
+        memory = CalleeTensors([], len(payload)) if shared is None else shared.new_call()
+        try:
+            message = reply_of_returns(
+                execution_pb2.CallRequest.FromString(payload),
+                signature.schema,
+                [*arguments, *plan.defaults],
+                returns,
+                interpreter=self._interpreter(),
+                memory=memory,
+            )
+        except BaseException:
+            memory.drop_results()
+            raise
+        return message, memory
+
+    def _call_planned(self, plan: KernelPlan, stack: list[Any]) -> list[Any]:
+        """Call a planned kernel like ``_call_in``, in a context of its own."""
+        LOCAL_STATE.set(DEFAULT_STATE)
+        AUTOGRAD_STATE.set(_RECORDING)
+        for backend in plan.blocks:
+            if backend.is_in_use():
+                return run_on_device(stack, self._call, plan.choice, stack)
+        return self._call(plan.choice, stack)
 
     def _run_program(
         self,

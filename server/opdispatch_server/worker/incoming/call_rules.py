@@ -6,6 +6,8 @@ import itertools
 from typing import Protocol
 
 from opdispatch_server.call_context import CallContext
+from opdispatch_server.direct_run import DirectRun
+from opdispatch_server.worker.execution.kernel_plan import KernelPlan, KernelPlans
 from opdispatch_server.worker.libraries.queue_space import QueueSpace
 from opdispatch_wire.v1 import execution_pb2
 
@@ -21,11 +23,21 @@ class CallRules(Protocol):
     def session(self) -> int:
         """The daemon's number for the interpreter, which tells its callers where they are."""
 
+    @property
+    def plans(self) -> KernelPlans | None:
+        """The plans of calls that come this way; None: there are none."""
+
     def new_lane(self) -> int:
         """Return the name of the next connection."""
 
     def admit(self, lane: int, request: execution_pb2.CallRequest) -> CallContext:
         """Admit a call; ``end`` follows. Raises OpdispatchError if it may not run."""
+
+    def admit_planned(self, plan: KernelPlan, lane: int, number: int) -> DirectRun | None:
+        """Admit a planned call; ``end_run`` follows. None: it has to ask ``admit``."""
+
+    def end_run(self, run: DirectRun) -> None:
+        """Forget a planned call, which has ended, or will never run."""
 
     def begin(self, context: CallContext) -> None:
         """Begin the kernel of a call, in this thread."""
@@ -39,6 +51,7 @@ class DaemonCalls:
 
     room = None
     session = 0
+    plans = None
 
     def __init__(self) -> None:
         self._lanes = itertools.count(1)
@@ -50,6 +63,13 @@ class DaemonCalls:
     def admit(self, lane: int, request: execution_pb2.CallRequest) -> CallContext:
         """Return the context of a call, from its request."""
         return CallContext.of_request(request)
+
+    def admit_planned(self, plan: KernelPlan, lane: int, number: int) -> DirectRun | None:
+        """Return None: no call is planned."""
+        return None
+
+    def end_run(self, run: DirectRun) -> None:
+        """Nothing to note: none is admitted."""
 
     def begin(self, context: CallContext) -> None:
         """Do nothing: the daemon knows what runs."""

@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable
 
 from opdispatch_server.call_context import KERNEL_THREADS, CallContext, deadline_of
 from opdispatch_server.direct_run import ATTENTION, DirectRun
+from opdispatch_server.worker.execution.kernel_plan import KernelPlan, KernelPlans
 from opdispatch_server.worker.libraries.instructions import InterpreterLibraries
 from opdispatch_server.worker.libraries.queue_space import QueueSpace
 from opdispatch_wire.errors import RefusedError, WireError
@@ -62,6 +63,8 @@ class DirectCalls:
 
         self.session = 0
         """The daemon's number for this interpreter."""
+        self.plans = KernelPlans()
+        """Those of the epoch whose calls are taken."""
 
     @property
     def in_flight(self) -> int:
@@ -81,6 +84,8 @@ class DirectCalls:
     def take(self, epoch: int) -> None:
         """Accept calls over routes of this epoch from now on; 0 means none."""
         self._epoch = epoch
+        # A thread that plans a call meanwhile puts it among those that are dropped here.
+        self.plans = KernelPlans(epoch, self._run)
 
     async def attend(self, report: Callable[[DirectRun], Awaitable[None]]) -> None:
         """Keep the promise of Note [Direct calls and the registry], until cancelled.
@@ -137,6 +142,23 @@ class DirectCalls:
         limit = min(library.max_concurrency, KERNEL_THREADS)
         deadline = deadline_of(request)
         return CallContext(deadline, 0, self._run, library.load_id, limit, run)
+
+    def admit_planned(self, plan: KernelPlan, lane: int, number: int) -> DirectRun | None:
+        """Admit a planned call; ``end_run`` follows. None: ``admit`` has to be asked."""
+        epoch = self._epoch
+        if not epoch or plan.epoch != epoch or time.monotonic() > self._attentive_until:
+            return None
+        run = DirectRun(plan.operator, plan.library.load_id, lane, number)
+        self._runs[run] = None
+        if self._epoch != epoch:  # see ``admit``
+            del self._runs[run]
+            return None
+        self.total = next(self._counter) + 1
+        return run
+
+    def end_run(self, run: DirectRun) -> None:
+        """Forget a planned call, which has ended, or is to be admitted the general way."""
+        del self._runs[run]
 
     def begin(self, context: CallContext) -> None:
         """Begin the kernel of a call, in this thread."""

@@ -5,7 +5,9 @@ Note [The thread that reads a call runs it]
     its kernel, too, and only then reads the next one. That must not keep other calls waiting, so
     the right to read (the turn) goes to another thread
 
-    - before a kernel of a library whose kernels are not quick on average;
+    - before a kernel of a library whose kernels have proved slow, on average, beside what it takes
+      this lane to begin one, and for whose end other calls have waited: a caller that is alone
+      needs no second thread;
     - before a kernel that is running calls another operator through the daemon, since that
       call may come back to this very lane;
     - when kernels that should have been quick have not ended after PATIENCE. TurnWatch sees to
@@ -20,32 +22,38 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import select
 import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.call_context import CallContext
+from opdispatch_server.blame.flight_record import call_key
+from opdispatch_server.call_context import FOREVER, CallContext, RunningCall
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.serving.reading_turn import ReadingTurn
+from opdispatch_server.worker.execution.kernel_plan import KernelPlan
 from opdispatch_server.worker.execution.kernels import KernelExecution
 from opdispatch_server.worker.incoming.call_rules import CallRules
 from opdispatch_server.worker.incoming.turn_watch import TurnWatch
 from opdispatch_server.worker.libraries.turns import LibraryTurns
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, parse_message
-from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.brief_spin import BriefSpin
+from opdispatch_wire.lanes.descriptors import ReceivedDescriptors
+from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.frame_writer import FrameWriter
 from opdispatch_wire.lanes.frames import Frame, FrameKind, FrameReader
 from opdispatch_wire.lanes.lane_memory import MEMORY_FRAMES, CalleeLaneMemory
+from opdispatch_wire.planned_calls import Received, constant_bytes_of
 from opdispatch_wire.received_call import read_call
-from opdispatch_wire.shared_memory.call_memory import PlacedTensors
+from opdispatch_wire.shared_memory.call_memory import CalleeMemory, PlacedTensors
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
 from opdispatch_wire.shared_memory.shared_mapping import is_supported
 from opdispatch_wire.shared_memory.tensor_arena import IDLE_SECONDS
@@ -55,8 +63,14 @@ from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 LOG = logging.getLogger("opdispatch.lane")
 
-QUICK = 0.0005
-"""Kernels that take less than these seconds on average are run by the thread that reads."""
+# A kernel is slow that takes so many times as long as the lane takes to begin a call.
+_SLOW = 16
+# After a call that was kept waiting by a slow kernel, so many begin in a thread of their own.
+_COMPANY = 64
+_NEWEST_SHARE = 0.125
+# What counts at most of a beginning that takes longer than usual, in usual ones: another process
+# may have had the core.
+_LONGEST = 4.0
 
 # A reply may wait so long for others that follow it at once.
 _GATHERING = 0.0002
@@ -137,6 +151,8 @@ class KernelLane:
         self._on_end = on_end
         self._budget = budget
         self._memory: CalleeLaneMemory | None = None  # decided when hands are shaken
+        self._descriptors: ReceivedDescriptors | None = None
+        self._key = call_key(number, 0)
         self._reader = FrameReader(limit)
         readable = select.poll()
         readable.register(connection, select.POLLIN)
@@ -145,6 +161,9 @@ class KernelLane:
         self._writer = FrameWriter(connection)
         self._turn = ReadingTurn(self._start_thread, on_pass=self._flush)
         self._gathering_since = 0.0
+        # How long it takes to begin a call, in seconds, on average; by the one with the turn.
+        self._beginning = 0.0
+        self._company = 0
         # The calls that wait for others to end, by id.
         self._waiting: dict[int, LaneCall] = {}
         self._is_closed = False
@@ -222,18 +241,25 @@ class KernelLane:
         shares = self._budget is not None and told.shares_memory and is_supported()
         if self._budget is not None and shares:
             self._memory = CalleeLaneMemory(self._writer.put, self._budget)
+            self._descriptors = self._memory.descriptors
         welcome = lane_messages.welcome(self._limit, self._number, shares_memory=shares)
         self._writer.put(FrameKind.WELCOME, welcome)
 
     def _serve(self, turn: int) -> None:
         """Read and run while it is this turn. Raises EOFError, OSError, WireError at the end."""
-        while self._turn.is_at(turn):
+        while self._turn.number == turn:  # ``is_at``, in line
             kind, payload = self._next_frame()
             if kind is FrameKind.CALL:
+                if self._take_planned(payload, turn):
+                    continue
+                constant = constant_bytes_of(payload)
+                planned = bytes(payload) if constant else b""
                 call = self._read(payload)
                 del payload  # the tensors release it, one by one
                 if call is not None:
                     self._take(*call, turn)
+                    if planned:
+                        self._plan(planned, call[0])
                 del call  # it may be long until the next one comes
             elif kind is FrameKind.CANCEL:
                 cancel = lane_pb2.LaneCancel()
@@ -257,8 +283,157 @@ class KernelLane:
         limited, size = not request.chunks_reply, len(payload)
         return request, CalleeTensors([*arguments], size, is_limited=limited)
 
+    def _plan(self, payload: bytes, request: execution_pb2.CallRequest) -> None:
+        """Plan calls like one that has been read, if it said that they will come."""
+        self._flush()
+        if (plans := self._rules.plans) is not None:
+            # It may name a library that has gone, or a kernel that has never been there.
+            with contextlib.suppress(OpdispatchError):
+                self._execution.plan(plans, payload, request)
+
+    def _take_planned(self, payload: bytes | memoryview, turn: int) -> bool:
+        """Run a planned call and reply; return False if it is to be taken the general way."""
+        came = time.monotonic()
+        plans = self._rules.plans
+        if plans is None or not isinstance(payload, bytes):
+            return False
+        found = plans.find(payload)
+        if found is None:
+            return False
+        plan, received = found
+        number, seconds, _ = received
+        turns: LibraryTurns[LaneCall] = plan.library.turns
+        # Negated: neither way would hold for what is no number.
+        if seconds is not None and not 0.0 < seconds <= FOREVER:
+            return False
+        if self._execution.fitness.problem:
+            return False
+        run = self._rules.admit_planned(plan, self._number, number)
+        if run is None:
+            return False
+        if not turns.begin_at_once(plan.limit):
+            self._rules.end_run(run)
+            return False
+        if self._company:
+            self._hand_over_if_slow(turns, turn)
+        run.began = began = time.monotonic()
+        # ``_note_beginning``, in line.
+        usual = self._beginning or began - came
+        self._beginning = usual + _NEWEST_SHARE * (min(began - came, _LONGEST * usual) - usual)
+        self._turn.begin_kernel(turn, began)
+        if not self._watch.is_awake:
+            self._watch.notice()
+        try:
+            if self._is_closed:
+                following = turns.end()
+            else:
+                deadline = None if seconds is None else began + seconds
+                call = RunningCall(deadline, 0, plan.run, run.nested_calls, plan.library.version)
+                reply, memory = self._run_planned(plan, received, payload, call)
+                # Before the reply: the caller's next call finds the turn free.
+                following = turns.end(time.monotonic() - began)
+                if isinstance(reply, bytes):
+                    self._put_planned(reply, turn)
+                else:
+                    self._reply_with(reply, memory)
+        finally:
+            self._rules.end_run(run)
+        if following is not None:
+            self._go_on(following, turns, turn)
+        self._turn.end_kernels(turn)
+        if turns.seconds > _SLOW * self._beginning:
+            self._note_company(turn)
+        return True
+
+    def _run_planned(
+        self, plan: KernelPlan, received: Received, payload: bytes, call: RunningCall
+    ) -> tuple[bytes | execution_pb2.CallReply, CalleeMemory | CalleeTensors | None]:
+        """Run the kernel of a planned call; return the reply, and what has its tensors."""
+        execution, shared = self._execution, self._memory
+        key = self._key | received[0] & 0xFFFFFFFF
+        try:
+            return execution.note(
+                plan.library,
+                plan.choice,
+                call,
+                key,
+                0,
+                execution.run_planned,
+                plan,
+                received,
+                payload,
+                self._reply_limit,
+                shared,
+            )
+        except BaseException as error:  # a call is always answered
+            request = execution_pb2.CallRequest.FromString(payload)
+            execution.note_error(request, error)
+            return self._failed(request, error), None
+        finally:
+            if os.getpid() != GUARD.process:  # ``GUARD.run``, in line
+                os._exit(0)
+
+    def _put_planned(self, reply: bytes, turn: int) -> None:
+        """Send a reply; keep it for a moment if another call has been received already."""
+        if self._memory is not None and self._memory.released:
+            self._memory.tell_releases()
+        if self._turn.number == turn and self._reader.is_ahead:
+            self._put(reply)
+        else:
+            self._writer.write(FrameKind.REPLY, reply)
+
+    def _reply_with(
+        self, reply: execution_pb2.CallReply, memory: CalleeMemory | CalleeTensors | None
+    ) -> None:
+        """Send a reply with its tensors."""
+        if isinstance(memory, CalleeMemory) and self._memory is not None:
+            self._memory.end_call(reply, memory)
+            self._reply(reply, memory.placed)
+        else:
+            self._reply(reply, tensors=memory if isinstance(memory, CalleeTensors) else None)
+
+    def _hand_over_if_slow(self, turns: LibraryTurns[LaneCall] | None, turn: int) -> None:
+        """Have another thread read before a kernel that would keep other calls waiting."""
+        if turns is not None:
+            if turns.seconds <= _SLOW * self._beginning or not self._company:
+                return
+            self._company -= 1
+        self._turn.hand_over(turn)
+
+    def _note_beginning(self, seconds: float) -> None:
+        """Count the time that it took to begin a call."""
+        usual = self._beginning or seconds
+        self._beginning = usual + _NEWEST_SHARE * (min(seconds, _LONGEST * usual) - usual)
+
+    def _note_company(self, turn: int) -> None:
+        """Note whether a call has come while a slow kernel ran in the thread that reads."""
+        # After ``end_kernels``: no other thread takes the turn then, and only its own may look.
+        if self._turn.number == turn and (self._reader.is_ahead or self._look()):
+            self._company = _COMPANY
+
+    def _go_on(self, call: Any, turns: LibraryTurns[LaneCall], turn: int) -> None:
+        """Run a call in the place of one that has ended."""
+        if isinstance(call, LaneCall):
+            self._work_off(call, turns, turns, turn)
+        else:
+            turns.start(call)  # a thread waits for its turn itself
+
+    def _failed(
+        self, request: execution_pb2.CallRequest, error: BaseException
+    ) -> execution_pb2.CallReply:
+        """Return the reply of a call that has failed; log what should not have happened."""
+        if not isinstance(error, OpdispatchError):
+            LOG.error(
+                "the call of %s failed",
+                request.operator,
+                exc_info=error,
+                extra=fields(Event.INTERNAL_ERROR, operator=request.operator, call=request.id),
+            )
+        return _failure(request, error)
+
     def _take(self, request: execution_pb2.CallRequest, tensors: CalleeTensors, turn: int) -> None:
         """Run a call, and those that have waited for it to end; or leave it to who does."""
+        came = time.monotonic()
         try:
             call = LaneCall(self, request, self._rules.admit(self._number, request), tensors)
         except OpdispatchError as error:
@@ -277,10 +452,12 @@ class KernelLane:
             self._rules.end(call.context)
             self._reply(_failure(request, error))
             return
-        if turns is None or turns.seconds > QUICK:
-            self._turn.hand_over(turn)
+        self._hand_over_if_slow(turns, turn)
+        self._note_beginning(time.monotonic() - came)
         self._work_off(call, turns, ordered, turn)
         self._turn.end_kernels(turn)
+        if turns is not None and turns.seconds > _SLOW * self._beginning:
+            self._note_company(turn)
 
     def start_call(self, call: LaneCall, turns: LibraryTurns[LaneCall]) -> None:
         """Run a call whose turn it is, and those that wait for it to end, in a thread."""
@@ -358,36 +535,22 @@ class KernelLane:
             reply.has_waited = call.waits_since > 0
             return reply
         except BaseException as error:  # a call is always answered
-            if not isinstance(error, OpdispatchError):
-                LOG.error(
-                    "the call of %s failed",
-                    call.request.operator,
-                    exc_info=error,
-                    extra=fields(
-                        Event.INTERNAL_ERROR, operator=call.request.operator, call=call.request.id
-                    ),
-                )
-            return _failure(call.request, error)
+            return self._failed(call.request, error)
 
     # -- the connection -------------------------------------------------------------------------
 
     def _next_frame(self) -> Frame:
         while True:
-            frame = self._reader.next_frame()
-            if frame is not None:
+            if self._reader.is_ahead and (frame := self._reader.next_frame()) is not None:
                 return frame
-            self._flush()
+            if self._writer.frames:
+                self._flush()
             if self._writer.is_stuck:
                 self._writer.wait_for_room()
             self._spin.before_sleeping(self._look)
-            if self._memory is None:
-                count = self._socket.recv_into(self._reader.space())
-            else:
-                count = self._memory.descriptors.receive(self._socket, self._reader.space())
-            if not count:
+            if not self._reader.fill(self._socket, self._descriptors):
                 raise EOFError
             self._spin.after_waiting()
-            self._reader.received(count)
 
     def _reply(
         self,
@@ -399,13 +562,17 @@ class KernelLane:
 
         What is ``placed`` in memory is the caller's then; ``tensors`` are beside the reply.
         """
-        payload: bytes | MessagePieces
+        payload: FramePayload
         try:
             payload = self._execution.serialize(reply, self._reply_limit, tensors)
             if self._memory is not None and placed is not None and placed.held:
                 self._memory.hold(placed)
         except OpdispatchError as error:
             payload = _failure(reply, error).SerializeToString()
+        self._put(payload)
+
+    def _put(self, payload: FramePayload) -> None:
+        """Send a payload, or keep it for a moment."""
         self._writer.put(FrameKind.REPLY, payload)
         now = time.monotonic()
         if not self._gathering_since:

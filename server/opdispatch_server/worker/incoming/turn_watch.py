@@ -21,7 +21,8 @@ class TurnWatch:
         self._turns: set[ReadingTurn] = set()
         self._mutex = threading.Lock()  # protects _turns
         self._wake = threading.Event()
-        self._is_awake = False  # as the event is, or about to be
+        self.is_awake = False
+        """As the event is, or about to be."""
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="turn-watch", daemon=True)
         self._thread.start()
@@ -38,8 +39,8 @@ class TurnWatch:
 
     def notice(self) -> None:
         """Wake the watch: a lane is busy now."""
-        if not self._is_awake:
-            self._is_awake = True
+        if not self.is_awake:
+            self.is_awake = True
             self._wake.set()
 
     def stop(self) -> None:
@@ -58,7 +59,7 @@ class TurnWatch:
                     if turn.hand_over_if_stuck():
                         looks = 0
             self._wake.clear()
-            self._is_awake = False
+            self.is_awake = False
             if any(turn.was_busy for turn in self._watched()):
                 self._wake.set()  # it became so between the last look and the clearing
 

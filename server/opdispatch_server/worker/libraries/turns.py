@@ -84,9 +84,22 @@ class LibraryTurns(Generic[J]):
             queue.append((job, room))
             return False
 
-    def end(self) -> J | None:
-        """End a call; return the one that is to run in its place, if one waits."""
+    def begin_at_once(self, limit: int) -> bool:
+        """Begin a call like ``begin``, but return False, and note nothing, if it had to wait."""
         with self._lock:
+            if self._running >= max(limit, 1) or self._waiting:
+                return False
+            self._running += 1
+            return True
+
+    def end(self, seconds: float | None = None) -> J | None:
+        """End a call; return the one that is to run in its place, if one waits.
+
+        It took so many ``seconds``, unless that has been noted.
+        """
+        with self._lock:
+            if seconds is not None:
+                self.seconds += _NEWEST_SHARE * (seconds - self.seconds)
             if not self._waiting:
                 self._running -= 1
                 return None
