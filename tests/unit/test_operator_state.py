@@ -6,12 +6,11 @@ from hypothesis import strategies as st
 
 from opdispatch import DispatchKey, DispatchKeySet, KernelFunction, Registration, parse_schema
 from opdispatch.boxing.signature import Signature
+from opdispatch.dispatch.dispatch_key_extractor import is_fallthrough
 from opdispatch.dispatch.operator_state import (
     MEMO_LIMIT,
     Fallbacks,
     OperatorState,
-    is_fallthrough,
-    table_key,
 )
 from opdispatch.keys.dispatch_key_set import BACKEND_MASK, RUNTIME_KEYS, TABLE_INDEX
 
@@ -36,21 +35,6 @@ def state_of(*keys, falls_through=(), fallbacks=()):
 
 def bits(*keys):
     return DispatchKeySet.of(*keys).bits
-
-
-@given(st.integers(0, (1 << 64) - 1))
-def test_the_key_that_serves_a_word_is_the_one_in_its_slot(word):
-    keys = DispatchKeySet(word)
-    assert table_key(word) is RUNTIME_KEYS[keys.table_index]
-    if word & BACKEND_MASK:
-        assert table_key(word) is keys.highest_priority_key
-
-
-def test_only_a_fallthrough_kernel_falls_through():
-    assert is_fallthrough(registration(K.CPU, falls_through=True))
-    assert not is_fallthrough(registration(K.CPU))
-    assert not is_fallthrough(DEFINITION)
-    assert not is_fallthrough(None)
 
 
 def test_a_slot_is_computed_once():

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from opdispatch.dispatch.dispatch_key_extractor import is_fallthrough, table_key
 from opdispatch.dispatch.operator_dump import TableRow
 from opdispatch.dispatch.operator_handle import OperatorHandle
-from opdispatch.dispatch.operator_state import is_fallthrough, table_key
 from opdispatch.errors import DispatchKeyError
 from opdispatch.keys.dispatch_key import DispatchKey, is_alias_key, parse_dispatch_key
 from opdispatch.keys.dispatch_key_set import DispatchKeySet, bits_of_key

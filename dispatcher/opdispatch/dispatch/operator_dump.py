@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from opdispatch.boxing.kernel_function import KernelFunction
+from opdispatch.dispatch.dispatch_key_extractor import is_fallthrough
 from opdispatch.dispatch.dispatch_table import AMBIGUOUS
-from opdispatch.dispatch.operator_state import OperatorState, is_fallthrough
+from opdispatch.dispatch.operator_state import OperatorState
 from opdispatch.dispatch.registration import Registration
 from opdispatch.keys.dispatch_key import DispatchKey, is_alias_key
 from opdispatch.keys.dispatch_key_set import RUNTIME_KEYS

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from opdispatch.autograd.inference_tensor import ADINPLACE_OR_VIEW_BIT, marking_results
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.boxing.signature import Signature
 from opdispatch.dispatch.call_watch import CallWatch
+from opdispatch.dispatch.dispatch_key_extractor import is_fallthrough
 from opdispatch.dispatch.dispatch_table import AMBIGUOUS
+from opdispatch.dispatch.missing_kernel import missing_kernel_error, no_kernel_error
 from opdispatch.dispatch.op_overload_names import OpOverloadNames
 from opdispatch.dispatch.operator_dump import (
     RegisteredKernel,
@@ -29,14 +31,9 @@ from opdispatch.dispatch.operator_dump import (
     format_table,
     table_rows,
 )
-from opdispatch.dispatch.operator_state import (
-    NEEDS_GRADIENT,
-    OperatorState,
-    Resolution,
-    is_fallthrough,
-)
+from opdispatch.dispatch.operator_state import NEEDS_GRADIENT, OperatorState, Resolution
 from opdispatch.dispatch.registration import Registration
-from opdispatch.errors import AmbiguousKernelError, NoKernelError, OperatorNotFoundError
+from opdispatch.errors import NoKernelError, OperatorNotFoundError
 from opdispatch.keys.dispatch_key import DispatchKey, is_alias_key, key_of
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE, LocalState
@@ -164,11 +161,7 @@ class OperatorHandle(OpOverloadNames):
 
         ``state`` is the one the call was looked up in; the current one, if it is not given.
         """
-        served = [str(k) for k in (state or self._state()).keys_with_kernel()]
-        have = f"kernels serve {_shorten(served)}" if served else "no key has a kernel"
-        return NoKernelError(
-            f"{what}; {have}", operator=str(self.name), key=key, available=", ".join(served)
-        )
+        return no_kernel_error(state or self._state(), str(self.name), key, what)
 
     # -- calls --------------------------------------------------------------------------------
 
@@ -363,41 +356,11 @@ class OperatorHandle(OpOverloadNames):
             # The name that PyTorch gives the highest key differs from its slot's if no backend
             # is set: "QuantizedUndefined" is served by the slot of QuantizedCPU.
             arrived = arrived or str(DispatchKeySet(bits).highest_priority_key)
-            self._raise_no_kernel(state, arrived, reason, registration)
+            report = self._entry.report_error if registration is None else None
+            if report is not None and reason != AMBIGUOUS and arrived != "Meta":
+                report(arrived)
+            raise missing_kernel_error(state, str(self.name), arrived, reason, registration)
         return Resolution(key, registration, registration.kernel, reason)
-
-    def _raise_no_kernel(
-        self, state: OperatorState, arrived: str, reason: str, registration: Registration | None
-    ) -> NoReturn:
-        facts = {"operator": str(self.name), "key": arrived}
-        if reason == AMBIGUOUS:
-            raise AmbiguousKernelError(
-                f"{self.name} has a CompositeImplicitAutograd kernel and a kernel for a backend "
-                "that shares AutogradOther, so which of them autograd should use is ambiguous",
-                hint="register a kernel for AutogradOther, or CompositeExplicitAutograd instead",
-                **facts,
-            )
-        report = self._entry.report_error
-        if report is not None and registration is None and arrived != "Meta":
-            report(arrived)
-        if registration is not None:
-            what = f"{self.name} falls through at {arrived}, which a redispatch cannot do"
-        elif arrived == "Named":
-            what = (
-                f"{self.name} is not yet supported with named tensors: call it with tensors whose "
-                "names are dropped, `tensor.rename(None)`, and name its result"
-            )
-        elif arrived == "Undefined":
-            what = f"{self.name} was called without tensor arguments, and has no kernel for that"
-        else:
-            what = f"{self.name} has no kernel for arguments from the {arrived} backend"
-        error = self.no_kernel_error(arrived, what, state)
-        if arrived == "Undefined" and registration is None:
-            error.hint = (
-                "register one for CompositeExplicitAutograd, which needs no tensor; tensors in a "
-                "Dict do not choose a kernel"
-            )
-        raise error
 
     def _run(
         self,
@@ -428,9 +391,3 @@ class OperatorHandle(OpOverloadNames):
             kernel.kernel.call_boxed(self, DispatchKeySet(bits), stack)
             stack[:] = signature.check_returns(stack)
             watch.result = signature.unbox_returns(stack)
-
-
-def _shorten(names: Sequence[str], most: int = 12) -> str:
-    if len(names) <= most:
-        return ", ".join(names)
-    return f"{', '.join(names[:most])} and {len(names) - most} more"

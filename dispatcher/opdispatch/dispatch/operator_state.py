@@ -17,21 +17,17 @@ import numpy as np
 from opdispatch.arrays import CPU_BITS
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.boxing.signature import Signature
+from opdispatch.dispatch.dispatch_key_extractor import (
+    is_fallthrough,
+    non_fallthrough_mask,
+    table_key,
+)
 from opdispatch.dispatch.dispatch_table import Slot, compute_slot
 from opdispatch.dispatch.registration import Registration
 from opdispatch.keys.dispatch_key import (
-    FUNCTIONALITIES,
-    FUNCTIONALITY_BIT,
-    NUM_BACKENDS,
     DispatchKey,
 )
-from opdispatch.keys.dispatch_key_set import (
-    BACKEND_MASK,
-    OFFSET_AND_MASK,
-    RUNTIME_KEYS,
-    WORD_MASK,
-    DispatchKeySet,
-)
+from opdispatch.keys.dispatch_key_set import BACKEND_MASK, RUNTIME_KEYS, WORD_MASK, DispatchKeySet
 from opdispatch.local_state.local_dispatch_key_set import (
     DEFAULT_STATE,
     LocalState,
@@ -94,18 +90,6 @@ class Fallbacks:
         self.fallthrough_keys = frozenset(
             key for key, registration in by_key.items() if is_fallthrough(registration)
         )
-
-
-def is_fallthrough(registration: Registration | None) -> bool:
-    """Return whether ``registration`` is of a fallthrough kernel, which is never called."""
-    kernel = registration.kernel if registration is not None else None
-    return kernel is not None and kernel.is_fallthrough
-
-
-def table_key(bits: int) -> DispatchKey:
-    """Return the key whose slot serves a call with ``bits``; without a backend, the CPU's."""
-    offset, mask = OFFSET_AND_MASK[(bits >> NUM_BACKENDS).bit_length()]
-    return RUNTIME_KEYS[offset + max((bits & mask).bit_length() - 1, 0)]
 
 
 class Resolution(NamedTuple):
@@ -207,18 +191,15 @@ class OperatorState:
         return bits & mask
 
     def compute_mask(self, backend: int) -> int:
-        """Compute the bits that do not fall through when ``backend`` is the highest one: pure."""
+        """Return the bits that do not fall through when ``backend`` is the highest one: pure."""
         own = any(is_fallthrough(registration) for registration in self.kernels.values())
-        mask = WORD_MASK
-        for functionality in FUNCTIONALITIES:
-            place = FUNCTIONALITY_BIT[functionality]
-            key = table_key(1 << place | 1 << backend)
+
+        def falls_through(key: DispatchKey) -> bool:
             # A slot falls through only if some kernel of the operator does, or its fallback.
-            if (own or key in self.fallbacks.fallthrough_keys) and is_fallthrough(
-                self.slot(key).registration
-            ):
-                mask &= ~(1 << place)
-        return mask
+            may_fall = own or key in self.fallbacks.fallthrough_keys
+            return may_fall and is_fallthrough(self.slot(key).registration)
+
+        return non_fallthrough_mask(backend, falls_through)
 
     def resolve(self, bits: int) -> tuple[DispatchKey, Slot]:
         """Return the key that a call with ``bits`` arrives at, and its slot."""
