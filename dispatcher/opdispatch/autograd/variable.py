@@ -34,6 +34,8 @@ from opdispatch.errors import AutogradError
 from opdispatch.local_state.grad_mode import is_grad_enabled
 from opdispatch.local_state.tracing_state import is_traced
 
+FEW_VIEWS = 32
+"""A list of as many views is not yet searched for those that are gone."""
 DIFFERENTIABLE_KINDS = "fcV"
 """NumPy's kinds of element types that can require gradients; V has those of ml_dtypes."""
 
@@ -227,7 +229,8 @@ def note_view(base: Any, view: Any) -> None:
     views = meta.views
     if views is None:
         views = meta.views = []
-    elif len(views) >= 32 and not len(views) & (len(views) - 1):  # a power of two: seldom enough
+    elif len(views) >= FEW_VIEWS and not len(views) & (len(views) - 1):
+        # At powers of two, which is seldom enough.
         views[:] = [each for each in views if each() is not None]
     views.append(weakref.ref(view))
 

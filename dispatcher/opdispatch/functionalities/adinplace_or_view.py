@@ -6,9 +6,13 @@ PyTorch generates a kernel for each operator that writes or gives views
 
 from __future__ import annotations
 
+import re
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from opdispatch.autograd.differentiable_view import MADE_UNDER_NO_GRAD, ViewOf
 from opdispatch.autograd.inference_tensor import (
@@ -17,6 +21,7 @@ from opdispatch.autograd.inference_tensor import (
     make_inference,
 )
 from opdispatch.autograd.variable import (
+    FEW_VIEWS,
     AutogradMeta,
     counter_of,
     note_view,
@@ -27,6 +32,7 @@ from opdispatch.functionalities.layer_text import FindOperator, LayerText
 from opdispatch.keys.dispatch_key_set import AFTER_ADINPLACEORVIEW_KEYSET
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
 from opdispatch.schema.function_schema import FunctionSchema
+from opdispatch.schema.types import ListType
 from opdispatch.tensors.tensor import Tensor
 
 _keys_below = AFTER_ADINPLACEORVIEW_KEYSET.__and__
@@ -63,7 +69,17 @@ def make_view_kernel(schema: FunctionSchema, operator: FindOperator) -> KernelFu
     elements.
     """
     title = f"view of {schema.name}"
-    return _ViewText(schema).compile(title, _keys_below, _operator=operator, _note=_note_results)
+    return _ViewText(schema).compile(
+        title,
+        _keys_below,
+        _operator=operator,
+        _note=_note,
+        _note_results=_note_results,
+        _partial=partial,
+        _replay=_replay,
+        _ndarray=np.ndarray,
+        _BIT=ADINPLACE_OR_VIEW_BIT,
+    )
 
 
 class _ViewText(LayerText):
@@ -72,12 +88,26 @@ class _ViewText(LayerText):
     def lines(self) -> list[str]:
         """Return the lines that call the kernel below; of a plain array nothing is recorded."""
         first, *others = self.positional
+        # The lists are for the kernel to change; those that were given are for the replay.
+        kinds = {name: a.type for name, a in zip(self.names, self.arguments, strict=True)}
+        below = f"_kernel_below({', '.join(self.passed)})"
+        for name in (*others, *(name for _, name in self.keyword_only)):
+            if isinstance(kinds[name], ListType):
+                below = re.sub(rf"\b{name}(?=[,)])", f"{name}[:]", below)
         named = ", ".join(f"{given!r}: {name}" for given, name in self.keyword_only)
         given = f"({''.join(f'{name}, ' for name in others)}), {{{named}}}"
         return [
             f"if not _isinstance({first}, _Tensor): {self.tail_call()}",
-            f"_result = {self.below()}",
-            f"_note(_operator, {first}, _result, {given})",
+            f"_result = {below}",
+            f"if _type(_result) is _Tensor and {first}.key_bits & _BIT:",
+            f"    _part, _whole = _result.array, {first}.array",
+            "    if _type(_part) is _ndarray and _type(_whole) is _ndarray:",
+            "        _owner = _part.base",
+            "        if _part is _whole or _owner is not None and"
+            " (_owner is _whole or _owner is _whole.base):",
+            f"            _note({first}, _result, _partial(_replay, _operator, {given}))",
+            "            return _result",
+            f"_note_results(_operator, {first}, _result, {given})",
             "return _result",
         ]
 
@@ -126,6 +156,11 @@ def _note(first: Tensor, result: Tensor, replay: Callable[..., Any], made_by: st
         replays = (*outer.replays, replay)
         meta.view = ViewOf(base, replays, made_by or outer.made_by, counter.value)
     if not base.requires_grad_flag:
-        note_view(base, result)
+        of_base = base.autograd_meta
+        views = None if of_base is None else of_base.views
+        if views is not None and len(views) < FEW_VIEWS:
+            views.append(weakref.ref(result))
+        else:
+            note_view(base, result)
     elif made_by == MADE_UNDER_NO_GRAD:
         result.requires_grad_flag = meta.is_borrowed = True  # as in PyTorch

@@ -42,12 +42,37 @@ def _operators() -> _Operators:
 
 def getitem(x: Any, index: Any) -> Any:
     """Return the elements of a tensor that ``index`` selects. Raises IndexError."""
-    if type(index) is int:
-        return _operators().get(x, [index], [None], [None])
+    operators = _operators()
+    kind = type(index)
+    if kind is int:
+        return operators.get(x, [index], [None], [None])
+    if kind is slice:
+        by = index.step
+        return operators.get(x, [index.start], [index.stop], [1 if by is None else by])
+    if kind is np.ndarray:
+        return operators.get_arrays(x, [None], [None], [None], [index])
+    start: list[Any] = []
+    stop: list[Any] = []
+    step: list[Any] = []
+    if kind is tuple:
+        for entry in index:
+            kind = type(entry)
+            if kind is slice:
+                start.append(entry.start)
+                stop.append(entry.stop)
+                step.append(1 if (by := entry.step) is None else by)
+            elif kind is int or entry is None:
+                start.append(entry)
+                stop.append(None)
+                step.append(None)
+            else:
+                break
+        else:
+            return operators.get(x, start, stop, step)
     start, stop, step, indices = _entries_of(index, x.shape)
     if indices:
-        return _operators().get_arrays(x, start, stop, step, indices)
-    return _operators().get(x, start, stop, step)
+        return operators.get_arrays(x, start, stop, step, indices)
+    return operators.get(x, start, stop, step)
 
 
 def setitem(x: Any, index: Any, value: Any) -> None:

@@ -52,6 +52,9 @@ INDEXING = tuple(
 
 def getitem(x: Any, start: Entries, stop: Entries, step: Entries, indices: Any = ()) -> Any:
     """Return ``x[...]`` of any array library. Raises ArgumentError, and its IndexError."""
+    if not indices and len(start) == 1 == len(stop) == len(step):  # what `_make_index` returns
+        by = step[0]
+        return x[start[0], ...] if by is None else x[start[0] : stop[0] : by, ...]
     return x[_make_index("getitem", start, stop, step, indices)]
 
 

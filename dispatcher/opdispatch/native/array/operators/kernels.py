@@ -28,6 +28,7 @@ import numpy as np
 from numpy.exceptions import DTypePromotionError
 
 from opdispatch.boxing.generated_source import compile_function
+from opdispatch.dispatch.operator_state import TENSOR_BITS
 from opdispatch.errors import ArgumentError, OpdispatchError
 from opdispatch.native.array.operators.dtypes import (
     DOUBTFUL_KINDS,
@@ -51,6 +52,19 @@ _USUAL_DTYPES = {name: np.dtype(name.lower()) for name in _USUAL}
 _IS_UNUSUAL = " and ".join(f"one is not {name}" for name in _USUAL_DTYPES)
 
 
+# ``Tensor(made)``, without a call of it for what is nearly always made: arrays of NumPy.
+_TENSOR_OF_MADE = (
+    "if isinstance(made, generic): made = asarray(made)",
+    "if type(made) is not ndarray: return Tensor(made)",
+    "tensor = new(Tensor)",
+    "tensor.array = made",
+    "tensor.key_bits = TENSOR_BITS",
+    "tensor.autograd_meta = None",
+    "tensor.requires_grad_flag = False",
+    "return tensor",
+)
+
+
 def make_kernel(
     function: ArrayFunction,
     call: Callable[..., Any],
@@ -70,12 +84,12 @@ def make_kernel(
     if is_tensor := " or ".join(filter(None, map(_has_tensor, arguments))):
         call_plain = f"kernel({_passed(arguments, _unwrapped)})"
         written = next((each.name for each in arguments if each.is_write), None)
-        wrapper = "Tensor" if returns_tensor else "wrap"
-        unwrap = (
-            [f"return {wrapper}({call_plain})"]
-            if written is None
-            else [call_plain, f"return {written}"]
-        )
+        if written is not None:
+            unwrap = [call_plain, f"return {written}"]
+        elif returns_tensor:
+            unwrap = [f"made = {call_plain}", *_TENSOR_OF_MADE]
+        else:
+            unwrap = [f"return wrap({call_plain})"]
         unwrap = [f"if {is_tensor}:", *(f"    {line}" for line in unwrap)]
         if lists:
             checks = _list_checks(function, name, lists[0], unwrap)
@@ -111,6 +125,10 @@ def make_kernel(
         **CHECKS,
         **functions,
         "ndarray": np.ndarray,
+        "generic": np.generic,
+        "asarray": np.asarray,
+        "new": object.__new__,
+        "TENSOR_BITS": TENSOR_BITS,
         **_USUAL_DTYPES,
         "DOUBTFUL_KINDS": DOUBTFUL_KINDS,
         "KINDS_OF_SCALAR": KINDS_OF_SCALAR,

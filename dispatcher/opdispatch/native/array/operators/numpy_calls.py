@@ -135,7 +135,7 @@ NUMPY_CALLS: Final = {
     "astype": NumpyCall("x.astype(dtype, copy=copy)", _ON_HOST),
     "concat": NumpyCall("np.concatenate(arrays, axis)", "arrays"),
     "take": NumpyCall("x.take(indices, axis)"),
-    "reshape": NumpyCall("x.reshape(shape)", "copy is None and min(shape, default=0) >= -1"),
+    "reshape": NumpyCall("x.reshape(shape)", "copy is None and (not shape or min(shape) >= -1)"),
     "permute_dims": NumpyCall("x.transpose(axes)", "are_axes(axes)"),
     "matrix_transpose": NumpyCall("x.mT", "x.ndim > 1"),
     "sort": NumpyCall(
