@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 
 from opdispatch.errors import RegistrationError, SchemaError
 from opdispatch.schema.function_schema import AliasInfo, OperatorName
+from opdispatch.schema.lexer import Lexer
+from opdispatch.schema.operator_name import find_plain_name, read_operator_name
 from opdispatch.schema.parser import MAX_LIST_SIZE, parse_schema
 from opdispatch.schema.type_parser import MAX_NESTING
 from opdispatch.schema.types import INT, TENSOR, ListType, OptionalType, TypeVariable
@@ -218,3 +220,26 @@ def test_any_text_is_a_schema_or_an_error(text):
     except SchemaError:
         return
     assert parse_schema(str(schema)) == schema
+
+
+def test_schemas_that_differ_in_the_name_share_their_signature():
+    one, other = (parse_schema(f"t::{name}(Tensor x, int n=1) -> Tensor") for name in ("f", "g.h"))
+    assert one.arguments is other.arguments
+    assert (str(one.name), str(other.name)) == ("t::f", "t::g.h")
+
+
+@pytest.mark.parametrize("name", ["f", "t::f", "t::f.g", "_f", "f1.g_2"])
+def test_a_plain_name_is_what_the_lexer_reads(name):
+    assert find_plain_name(name) == read_operator_name(Lexer(name))
+
+
+@pytest.mark.parametrize(
+    "name", ["", "f.", "::f", "t::", "f.default", "f.__g", "None", "t::f.None"]
+)
+def test_what_the_lexer_refuses_is_no_plain_name(name):
+    assert find_plain_name(name) is None
+
+
+@pytest.mark.parametrize("name", [" f", "f # a comment\n", "t :: f", "f . g", "fé"])
+def test_a_name_with_blanks_or_other_letters_is_left_to_the_lexer(name):
+    assert find_plain_name(name) is None

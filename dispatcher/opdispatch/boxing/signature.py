@@ -31,7 +31,10 @@ from opdispatch.tensors.tensor import Tensor
 
 
 class Signature:
-    """Binds, boxes and checks for one schema; immutable."""
+    """Binds, boxes and checks for one schema; immutable.
+
+    Its parts are computed when one of them is first asked for: of many operators, few are called.
+    """
 
     __slots__ = (
         "_converters",
@@ -48,23 +51,41 @@ class Signature:
         "written",
     )
 
+    dispatching: tuple[int, ...]
+    """Places on the stack of the arguments whose tensors have a say in the dispatch."""
+    has_defaults: bool
+    hides_tensors: bool
+    """Whether tensors may be where no key bits are read, such as in an argument of type Any."""
+    keyword_only_names: tuple[str, ...]
+    num_positional: int
+    written: tuple[int, ...]
+    """Places of the arguments that calls write to."""
+
     def __init__(self, schema: FunctionSchema) -> None:
         self.schema = schema
-        self.num_positional = sum(not a.kwarg_only for a in schema.arguments)
-        self.keyword_only_names = tuple(a.name for a in schema.arguments if a.kwarg_only)
-        # Where on the stack the arguments are whose tensors have a say in the dispatch.
-        self.dispatching = tuple(i for i, a in enumerate(schema.arguments) if a.type.dispatches)
-        self.written = tuple(i for i, a in enumerate(schema.arguments) if a.is_write)
-        self._generators = tuple(i for i, a in enumerate(schema.arguments) if is_generator(a.type))
-        # Whether tensors may be where no key bits are read, such as in an argument of type Any.
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in Signature.__slots__:
+            raise AttributeError(f"a Signature has no attribute {name!r}")
+        self._compute()  # by several threads, maybe, and to the same values
+        return getattr(self, name)
+
+    def _compute(self) -> None:
+        """Compute the parts from the schema."""
+        arguments, returns = self.schema.arguments, self.schema.returns
+        self.num_positional = sum(not a.kwarg_only for a in arguments)
+        self.keyword_only_names = tuple(a.name for a in arguments if a.kwarg_only)
+        self.dispatching = tuple(i for i, a in enumerate(arguments) if a.type.dispatches)
+        self.written = tuple(i for i, a in enumerate(arguments) if a.is_write)
+        self._generators = tuple(i for i, a in enumerate(arguments) if is_generator(a.type))
         self.hides_tensors = any(
-            not a.type.dispatches and _may_hold_tensors(a.type) for a in schema.arguments
+            not a.type.dispatches and _may_hold_tensors(a.type) for a in arguments
         )
-        self.has_defaults = any(a.has_default for a in schema.arguments)
-        self._places = {argument.name: i for i, argument in enumerate(schema.arguments)}
-        self._converters = tuple(converter_of(a.type) for a in schema.arguments)
-        self._return_converters = tuple(converter_of(r.type) for r in schema.returns)
-        self._result_names = result_names(schema)
+        self.has_defaults = any(a.has_default for a in arguments)
+        self._places = {argument.name: i for i, argument in enumerate(arguments)}
+        self._converters = tuple(converter_of(a.type) for a in arguments)
+        self._return_converters = tuple(converter_of(r.type) for r in returns)
+        self._result_names = result_names(self.schema)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """Return the stack of a call: every argument, in schema order, converted to its type.

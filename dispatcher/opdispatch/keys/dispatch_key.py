@@ -230,13 +230,16 @@ def to_runtime_key(functionality: DispatchKey, backend: BackendComponent | None)
     return _RUNTIME[functionality, backend]
 
 
+_MEMBERS = DispatchKey.__members__  # a new view each time it is asked for
+
+
 def parse_dispatch_key(name: str) -> DispatchKey:
     """Return the key of that name, names of older releases included.
 
     Raises DispatchKeyError if there is none. PyTorch's parser (``c10::parseDispatchKey``)
     refuses the older names, and 42 runtime keys that it has; this one takes every name.
     """
-    key = DispatchKey.__members__.get(name)
+    key = _MEMBERS.get(name)
     if key is None or name.startswith(("StartOf", "EndOf")):
         raise DispatchKeyError(
             f"there is no dispatch key {name!r}; expected a name such as "

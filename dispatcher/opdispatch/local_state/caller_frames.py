@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import warnings
@@ -52,7 +53,12 @@ def caller_site() -> str:
 
 
 def _registers(frame: FrameType) -> bool:
-    return _REGISTERING.fullmatch(str(frame.f_globals.get("__name__", ""))) is not None
+    return _is_registering(str(frame.f_globals.get("__name__", "")))
+
+
+@functools.lru_cache(maxsize=256)
+def _is_registering(module: str) -> bool:
+    return _REGISTERING.fullmatch(module) is not None
 
 
 def is_between(frame: FrameType) -> bool:

@@ -5,10 +5,11 @@ Mirrors ``ATen/core/operator_name.h``.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from opdispatch.schema.lexer import END, Lexer, UnexpectedTokenError, schema_error
+from opdispatch.schema.lexer import END, KEYWORDS, Lexer, UnexpectedTokenError, schema_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,19 @@ def read_operator_name(lexer: Lexer) -> OperatorName:
     if not _is_legal_overload(overload):
         lexer.fail("an overload name other than 'default' and '__...'", lexer.place - 1)
     return OperatorName(name, overload)
+
+
+def find_plain_name(text: str) -> OperatorName | None:
+    """Return the operator name that a text is, if it can be told without a lexer; else None."""
+    if (found := _PLAIN_NAME.fullmatch(text)) is None:
+        return None
+    name, overload = found[1], found[2] or ""
+    if not KEYWORDS.isdisjoint((*name.split("::"), overload)) or not _is_legal_overload(overload):
+        return None
+    return OperatorName(name, overload)
+
+
+_PLAIN_NAME = re.compile(r"((?:[A-Za-z_]\w*::)?[A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?", re.ASCII)
 
 
 def _is_legal_overload(name: str) -> bool:

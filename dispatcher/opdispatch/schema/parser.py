@@ -6,6 +6,7 @@ included (``0x10`` is 0 as an int). See Note [Deliberate differences from PyTorc
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 from opdispatch.schema import default as schema_default
@@ -20,7 +21,7 @@ from opdispatch.schema.lexer import (
     is_string,
     schema_error,
 )
-from opdispatch.schema.operator_name import read_operator_name
+from opdispatch.schema.operator_name import find_plain_name, read_operator_name
 from opdispatch.schema.type_parser import SchemaTypeParser, container_alias
 from opdispatch.schema.types import (
     BOOL,
@@ -50,6 +51,9 @@ from opdispatch.schema.types import (
 
 MAX_LIST_SIZE: Final = 65_536
 
+Signature = tuple[tuple[Argument, ...], tuple[Argument, ...], bool, bool]
+"""Arguments, returns, and whether either ends with ``...``."""
+
 _TAKES_CONSTANT = frozenset({STR, SCALAR, INT, BOOL, FLOAT, COMPLEX})
 _TAKES_NONE = frozenset({TENSOR, GENERATOR, QUANTIZER})
 
@@ -63,11 +67,22 @@ def parse_schema(text: str, *, allow_typevars: bool = True) -> FunctionSchema:
     """
     if not allow_typevars:
         allow_typevars = text.startswith(("aten::", "prim::"))
-    parser = _SchemaParser(text, allow_typevars=allow_typevars)
     try:
-        return parser.parse_schema()
+        head, bracket, rest = text.partition("(")
+        if bracket and (name := find_plain_name(head)) is not None:
+            try:
+                return FunctionSchema(name, *_parse_signature(bracket + rest, allow_typevars))
+            except UnexpectedTokenError:  # at a place that is counted from the bracket
+                pass
+        return _SchemaParser(text, allow_typevars=allow_typevars).parse_schema()
     except UnexpectedTokenError as error:
         raise schema_error(text, error, "the schema") from None
+
+
+@functools.lru_cache(maxsize=1024)
+def _parse_signature(text: str, allow_typevars: bool) -> Signature:
+    """Parse all of a schema but its name: operators are many, and their signatures few."""
+    return _SchemaParser(text, allow_typevars=allow_typevars).parse_signature()
 
 
 class _SchemaParser:
@@ -80,12 +95,14 @@ class _SchemaParser:
         self.types = SchemaTypeParser(self.lexer, allow_typevars=allow_typevars)
 
     def parse_schema(self) -> FunctionSchema:
-        name = read_operator_name(self.lexer)
+        return FunctionSchema(read_operator_name(self.lexer), *self.parse_signature())
+
+    def parse_signature(self) -> Signature:
         arguments, is_vararg = self.parse_arguments()
         self.lexer.expect("->", "'->' and the types of the returns, or '-> ()' if there are none")
         returns, is_varret = self.parse_returns()
         self.lexer.expect(END, "the end of the schema")
-        return FunctionSchema(name, arguments, returns, is_vararg, is_varret)
+        return arguments, returns, is_vararg, is_varret
 
     def parse_arguments(self) -> tuple[tuple[Argument, ...], bool]:
         lexer = self.lexer
