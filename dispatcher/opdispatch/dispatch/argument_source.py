@@ -202,22 +202,24 @@ class ArgumentSource:
             f"        else: {found} = _Tensor",
         ]
 
-    def are_arrays(self) -> str:
+    def are_arrays(self, is_first: bool) -> str:
         """Return an expression for whether it is a NumPy array, a list of them, or None."""
         if isinstance(self.kind, ListType):
             return f"_l{self.place} is _ndarray"
-        test = f"_type({self.value}) is _ndarray"
+        kind = f"(_t := _type({self.value}))" if is_first else f"_type({self.value})"
+        test = f"{kind} is _ndarray"
         return test if self.kind is TENSOR else f"({self.value} is None or {test})"
 
-    def are_tensors(self) -> str:
+    def are_tensors(self, is_first: bool) -> str:
         """Return an expression for whether it is a plain CPU tensor, a list of them, or None.
 
-        Those of a list require no gradients.
+        Those of a list require no gradients. ``are_arrays`` of the first one comes before.
         """
         name = self.value
         if isinstance(self.kind, ListType):
             return f"_l{self.place} is _Tensor"
-        test = f"_type({name}) is _Tensor and {name}.key_bits is _BITS"
+        kind = "_t" if is_first else f"_type({name})"
+        test = f"{kind} is _Tensor and {name}.key_bits is _BITS"
         return test if self.kind is TENSOR else f"({name} is None or {test})"
 
     def needs_gradient(self) -> str:

@@ -283,11 +283,9 @@ class CallSource:
             return [_FIND_CALLS, *others]
         needs = " or ".join(filter(None, (each.needs_gradient() for each in arguments)))
         recorded = f"_calls.recorded if {needs} else " if needs else ""
-        are_tensors = " and ".join(each.are_tensors() for each in arguments)
-        are_arrays = " and ".join(each.are_arrays() for each in arguments)
-        if len(arguments) > 1 and all(each.kind is TENSOR for each in arguments):
-            types = [f"_type({each.value})" for each in arguments]  # one look at each can tell
-            are_arrays = " is ".join([*types, "_ndarray"])
+        first = arguments[0]
+        are_tensors = " and ".join(each.are_tensors(each is first) for each in arguments)
+        are_arrays = " and ".join(each.are_arrays(each is first) for each in arguments)
         return [
             _FIND_CALLS,
             *(line for each in arguments for line in each.sort_list()),

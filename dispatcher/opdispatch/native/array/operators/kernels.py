@@ -4,19 +4,16 @@ Each is a Python function with the arguments of its operator's schema, written h
 compiled: what it does beside calling the library's own function is what a small call pays for.
 
     def add(x1, x2):
-        if type(x1) is Tensor or type(x2) is Tensor:
-            return Tensor(
-                add(
-                    x1.array if type(x1) is Tensor else x1,
-                    x2.array if type(x2) is Tensor else x2,
-                )
-            )
+        has_tensors = False
+        if type(x1) is Tensor: x1, has_tensors = x1.array, True
+        if type(x2) is Tensor: x2, has_tensors = x2.array, True
         if (one := x1.dtype) is not x2.dtype or (
             one is not FLOAT32 and one is not FLOAT64 and one is not INT64
             and one.kind in DOUBTFUL_KINDS
         ):
             check_pair("add", one, x2.dtype)
-        return function(x1, x2)
+        made = function(x1, x2)
+        return Tensor(made) if has_tensors else made
 """
 
 from __future__ import annotations
@@ -54,6 +51,7 @@ _IS_UNUSUAL = " and ".join(f"one is not {name}" for name in _USUAL_DTYPES)
 
 # ``Tensor(made)``, without a call of it for what is nearly always made: arrays of NumPy.
 _TENSOR_OF_MADE = (
+    "if not has_tensors: return made",
     "if isinstance(made, generic): made = asarray(made)",
     "if type(made) is not ndarray: return Tensor(made)",
     "tensor = new(Tensor)",
@@ -80,21 +78,36 @@ def make_kernel(
     returns_tensor = [str(each.type) for each in function.schema.returns] == ["Tensor"]
     name = function.operator.partition(".")[0]
     lines = [f"def kernel({_parameters(arguments)}):"]
+    unwraps_here = False
     lists = [each.name for each in arguments if str(each.type) == "Tensor[]"]
     if is_tensor := " or ".join(filter(None, map(_has_tensor, arguments))):
         call_plain = f"kernel({_passed(arguments, _unwrapped)})"
         written = next((each.name for each in arguments if each.is_write), None)
-        if written is not None:
-            unwrap = [call_plain, f"return {written}"]
-        elif returns_tensor:
-            unwrap = [f"made = {call_plain}", *_TENSOR_OF_MADE]
+        unwraps_here = returns_tensor and written is None and not lists
+        if unwraps_here:
+            tensors = [each.name for each in arguments if each.type.dispatches]
+            unwrap = ["has_tensors = False"]
+            unwrap += (
+                f"if type({each}) is Tensor: {each}, has_tensors = {each}.array, True"
+                for each in tensors
+            )
         else:
-            unwrap = [f"return wrap({call_plain})"]
-        unwrap = [f"if {is_tensor}:", *(f"    {line}" for line in unwrap)]
+            wrapper = "Tensor" if returns_tensor else "wrap"
+            unwrap = (
+                [f"return {wrapper}({call_plain})"]
+                if written is None
+                else [call_plain, f"return {written}"]
+            )
+            unwrap = [f"if {is_tensor}:", *(f"    {line}" for line in unwrap)]
         if lists:
             checks = _list_checks(function, name, lists[0], unwrap)
         else:
             otherwise = f"return unusual({_passed(arguments, _plain)})" if unusual else ""
+            if otherwise and unwraps_here:
+                otherwise = (
+                    f"made = unusual({_passed(arguments, _plain)}); "
+                    "return Tensor(made) if has_tensors else made"
+                )
             checks = [*unwrap, *_checks(function, name, otherwise)]
         lines += (f"    {line}" for line in checks)
         if any(each.name == "dtype" for each in arguments) and not function.has_device:  # of a sum
@@ -105,10 +118,17 @@ def make_kernel(
     functions: dict[str, Any] = {}
     if short and sum(argument.type.dispatches for argument in arguments) < 2 and not lists:
         short, functions = short.for_its_own()
+    called = [
+        *(_shortened(arguments, short) if short else ()),
+        f"return function({_passed(arguments, _plain)})",
+    ]
+    if unwraps_here:
+        called = [line.replace("return ", "made = ") for line in called]
+        if short:
+            called[-1:] = ["else:", f"    {called[-1]}"]
     lines += [
         "    try:",
-        *(f"        {line}" for line in (_shortened(arguments, short) if short else ())),
-        f"        return function({_passed(arguments, _plain)})",
+        *(f"        {line}" for line in called),
         "    except NoCommonType as error:",
         f"        raise without_common_type({name!r}, error) from None",
         "    except TypeError as error:",
@@ -119,6 +139,8 @@ def make_kernel(
         f"        raise with_shapes({name!r}, error, {_listed(arguments)}, "
         f"{_numbers(arguments)}) from None",
     ]
+    if unwraps_here:
+        lines += (f"    {line}" for line in _TENSOR_OF_MADE)
     namespace: dict[str, Any] = {
         "Tensor": Tensor,
         "np": np,
