@@ -40,7 +40,10 @@ class DaemonConfiguration(NamedTuple):
     on disk, with the folders that they are unpacked to;
     ``direct_ports``, the first and the last port on which interpreters take calls of clients, 0 for
     any, None if on none;
-    ``tokens``, the file of the tokens that those who come over TCP need, None if they need none.
+    ``tokens``, the file of the tokens that those who come over TCP need, None if they need none;
+    ``http``, the address of the page and of metrics, None if there is none, and
+    ``metrics_compat``, what else these are named after; ``slow_call``, after how many seconds a
+    call is logged, None for never.
     """
 
     listen: tuple[str, ...]
@@ -63,6 +66,9 @@ class DaemonConfiguration(NamedTuple):
     direct_ports: tuple[int, int] | None = (0, 0)
     log_level: str = "info"
     tokens: Path | None = None
+    http: str | None = None
+    metrics_compat: str | None = None
+    slow_call: float | None = None
 
 
 CHANGED_WHILE_RUNNING = frozenset(

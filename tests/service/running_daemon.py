@@ -72,7 +72,7 @@ class RunningDaemon:
             MARK: self.mark,
             **(environment or {}),
         }
-        self._listening = len(listen)
+        self._listening = len(listen) + ("--http" in options)
         self.process: subprocess.Popen[bytes] | ForkedDaemon
         with self.log_path.open("wb") as log:
             if warm and program is None and can_fork(variables):
@@ -96,6 +96,11 @@ class RunningDaemon:
     def address(self) -> str:
         """The first address it listens on."""
         return self.addresses[0]
+
+    @property
+    def url(self) -> str:
+        """The address of its page, with ``--http``."""
+        return self.addresses[-1]
 
     def wait_until_ready(self) -> None:
         """Wait for the lines that say where it listens."""

@@ -19,6 +19,7 @@ FOLDER = Path(opdispatch_server.__file__).parent
 
 DAEMON = (
     "daemon",
+    "daemon.monitoring",
     "daemon.servicers",
     "daemon.calls",
     "daemon.values",

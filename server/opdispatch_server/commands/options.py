@@ -25,11 +25,11 @@ ConfigurationFile = Annotated[
 ]
 
 
-def _one_of(choices: Sequence[str]) -> Callable[[str], str]:
-    """Return a check of an option's value, which may be one of some words."""
+def _one_of(choices: Sequence[str]) -> Callable[[str | None], str | None]:
+    """Return a check of an option's value, which may be one of some words, or be left out."""
 
-    def check(value: str) -> str:
-        if value not in choices:
+    def check(value: str | None) -> str | None:
+        if value is not None and value not in choices:
             raise typer.BadParameter(f"expected one of {', '.join(choices)}")
         return value
 
@@ -138,6 +138,36 @@ TokenFile = Annotated[
         metavar="FILE",
         dir_okay=False,
         help="The file with this interpreter's token, of the role worker.",
+        show_default=False,
+    ),
+]
+Http = Annotated[
+    str | None,
+    typer.Option(
+        envvar="OPDISPATCH_HTTP",
+        metavar="HOST:PORT",
+        help="Serve metrics for Prometheus, probes and a page that shows the daemon, over HTTP: "
+        "/metrics, /livez, /readyz. They can only be read. Port 0: any that is free.",
+        show_default=False,
+    ),
+]
+MetricsCompat = Annotated[
+    str | None,
+    typer.Option(
+        envvar="OPDISPATCH_METRICS_COMPAT",
+        callback=_one_of(("triton",)),
+        metavar="NAME",
+        help="triton: /metrics has nv_inference_* of Triton Inference Server, too.",
+        show_default=False,
+    ),
+]
+SlowCall = Annotated[
+    float | None,
+    typer.Option(
+        envvar="OPDISPATCH_SLOW_CALL",
+        min=0.0,
+        metavar="SECONDS",
+        help="Log each call that takes longer, in queues and in its kernel. Default: none.",
         show_default=False,
     ),
 ]

@@ -26,6 +26,7 @@ from opdispatch_server.commands.options import (
     DaemonAddress,
     DirectPorts,
     Heartbeat,
+    Http,
     Insecure,
     KernelTimeout,
     Libraries,
@@ -38,11 +39,13 @@ from opdispatch_server.commands.options import (
     MaxCallBytes,
     MaxLibraryBytes,
     MaxMessageBytes,
+    MetricsCompat,
     QuarantineAfter,
     Queue,
     Reconnect,
     RemoteBytes,
     RemoteValues,
+    SlowCall,
     State,
     TokenFile,
     Tokens,
@@ -105,6 +108,9 @@ def serve(
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
     insecure: Insecure = False,
+    http: Http = None,
+    metrics_compat: MetricsCompat = None,
+    slow_call: SlowCall = None,
 ) -> None:
     """Run the daemon, in the foreground.
 
@@ -261,6 +267,9 @@ def _configuration(values: Mapping[str, Any]) -> DaemonConfiguration:
         insecure=values["insecure"],
         log_level=values["log_level"],
         tokens=values["tokens"],
+        http=values["http"],
+        metrics_compat=values["metrics_compat"],
+        slow_call=values["slow_call"],
     )
 
 

@@ -6,6 +6,7 @@ interpreter_events   what follows when an interpreter comes or goes
 
 Each folder imports from those below it:
 
+monitoring/          the daemon over HTTP: metrics and probes
 servicers/           gRPC services and local lanes: what clients and interpreters can ask
 calls/               calls and programs: whose turn it is, and where they go
 values/              the table of values that interpreters keep for clients

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from opdispatch_server.configuration import CHANGED_WHILE_RUNNING, DaemonConfiguration
 from opdispatch_server.daemon.libraries.load_request import reading_load_request
@@ -24,6 +25,9 @@ from opdispatch_server.serving.run_folder import RunFolder
 from opdispatch_server.serving.service_manager import ServiceManager
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.library_source import LoadSource
+
+if TYPE_CHECKING:
+    from opdispatch_server.daemon.monitoring.service import Monitoring
 
 LOG = logging.getLogger("opdispatch.daemon")
 
@@ -57,6 +61,8 @@ class Daemon:
     ) -> None:
         self._parts = DaemonParts(configuration, folder, entry)
         self._manager = manager
+        self._monitoring: Monitoring | None = None
+        self._urls: list[str] = []
 
     async def run(
         self,
@@ -79,7 +85,7 @@ class Daemon:
         watching = asyncio.create_task(parts.authentication.watch())
         try:
             await self._start()
-            on_ready(parts.addresses())
+            on_ready([*parts.addresses(), *self._urls])
             self._manager.ready(f"listening on {' '.join(parts.addresses())}")
             await parts.stop.wait()
             LOG.info("stopping", extra=fields(Event.DAEMON_STOPPING))
@@ -100,6 +106,8 @@ class Daemon:
             parts.listeners.append(listener)
             if not parts.authentication.has_tokens:
                 warn_of_other_users(listener.address)
+        if parts.configuration.http is not None:
+            self._start_monitoring(parts.configuration.http)
         await parts.libraries.adopt()
         await parts.private.start()
         await parts.public.start()
@@ -119,6 +127,17 @@ class Daemon:
         else:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
+
+    def _start_monitoring(self, address: str) -> None:
+        parts = self._parts
+        try:
+            monitoring = parts.monitoring
+        except ImportError as error:
+            raise StartError(
+                f"--http needs packages that are not installed ({error}): install opdispatch[http]"
+            ) from error
+        self._monitoring = monitoring
+        self._urls = [monitoring.start(address, insecure=parts.configuration.insecure)]
 
     async def _bring_up(self) -> None:
         parts = self._parts
@@ -164,13 +183,19 @@ class Daemon:
         parts.blame.stop()  # first: the next line ends interpreters, with what runs in them
         parts.interpreter_servicer.stop()
         await parts.interpreter_servicer.wait_for_endings()
+        monitoring = asyncio.create_task(self._stop_monitoring())
         await parts.public.stop(SERVER_GRACE)
         parts.lanes.close()
         await parts.supervisor.stop(WORKERS_GRACE)
         await parts.pools.wait_for_endings()
         await parts.private.stop(0)
+        await monitoring
         await parts.journal.close()
         self._clean_up()
+
+    async def _stop_monitoring(self) -> None:
+        if self._monitoring is not None:
+            await asyncio.to_thread(self._monitoring.stop)
 
     def _clean_up(self) -> None:
         parts = self._parts

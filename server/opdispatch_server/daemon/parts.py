@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import cached_property
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
@@ -74,6 +74,9 @@ from opdispatch_wire.addresses import TcpAddress, parse_address
 from opdispatch_wire.asyncio_grpc import asyncio_server
 from opdispatch_wire.channel import server_options
 from opdispatch_wire.v1.interpreter_pb2 import DirectCallRules
+
+if TYPE_CHECKING:
+    from opdispatch_server.daemon.monitoring.service import Monitoring
 
 # How long a load waits for an interpreter, where one is being started.
 INTERPRETER_WAIT = 10.0
@@ -218,6 +221,25 @@ class DaemonParts:
             self._queues,
             self._values,
             self.blame,
+        )
+
+    @cached_property
+    def monitoring(self) -> Monitoring:
+        """The daemon over HTTP; only where that is asked for, since what it needs is an extra."""
+        from opdispatch_server.daemon.monitoring.facts import DaemonReader
+        from opdispatch_server.daemon.monitoring.service import Monitoring
+
+        return Monitoring(
+            DaemonReader(
+                asyncio.get_running_loop(),
+                self._view,
+                self.waits,
+                self.health,
+                self.totals,
+                lambda: self.router.refusals,
+            ),
+            self.authentication,
+            self.configuration.metrics_compat,
         )
 
     @cached_property

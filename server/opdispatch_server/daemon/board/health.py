@@ -51,6 +51,11 @@ class HealthBoard(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the 
         """Make ``server`` answer health requests."""
         health_pb2_grpc.add_HealthServicer_to_server(self, server)
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether the daemon serves calls."""
+        return bool(self._status.get("") == _STATUS.SERVING)
+
     async def interpreters(self, ready: int) -> None:
         """Set how many interpreters are live."""
         self._live = ready

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -100,6 +101,8 @@ class CallRouter:
         self._quick_calls = QuickCalls(
             operators, self._chooser, self._devices, routes, queues, runs, blame
         )
+        self.refusals: Counter[str] = Counter()
+        """Calls that have ended with an error of the daemon's, by its class."""
         self._draining = False
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -160,6 +163,7 @@ class CallRouter:
                 with self._runs.nested_in(parent):
                     reply = await self._call(request, context, progress)
         except OpdispatchError as error:
+            self.refusals[type(error).__name__] += 1
             if not request.HasField("profile"):
                 raise
             reply = execution_pb2.CallReply(error=status_from_error(error))

@@ -127,6 +127,11 @@ class InterpreterTotals:
                 _add(total, series, counts)
         return total
 
+    def near(self) -> set[str]:
+        """Return the names of the interpreters whose processes are on this machine."""
+        with self._lock:
+            return {session.name for session, source in self._live.items() if source.is_near}
+
     def deaths(self) -> tuple[dict[str, int], list[InterpreterDeath]]:
         """Return how many interpreters have died of each cause; and the latest, the last first."""
         with self._lock:

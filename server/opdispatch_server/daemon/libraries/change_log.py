@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 from opdispatch_server.daemon.libraries.version import LibraryVersion
 from opdispatch_server.log_fields import IDENTITY, Event, asked_by, fields
 
 LOG = logging.getLogger("opdispatch.libraries")
+
+_COUNTED: Final = {
+    Event.LIBRARY_LOADED: "loaded",
+    Event.LIBRARY_REPLACED: "replaced",
+    Event.LIBRARY_ROLLED_BACK: "rolled_back",
+    Event.LIBRARY_RESTORED: "restored",
+    Event.LIBRARY_UNLOADED: "unloaded",
+    Event.LIBRARY_SCALED: "scaled",
+    Event.LIBRARY_LOAD_FAILED: "load_failed",
+}
+CHANGES: Final = tuple(_COUNTED.values())
+"""The kinds of changes that are counted."""
+_so_far: Counter[str] = Counter()
+
+
+def changes_so_far() -> dict[str, int]:
+    """Return how many changes of each of ``CHANGES`` this process has made."""
+    return dict(_so_far)
+
+
+def count_change(event: Event) -> None:
+    """Count a change that is logged elsewhere."""
+    _so_far[_COUNTED[event]] += 1
 
 
 def log_loaded(version: LibraryVersion, replaced: LibraryVersion | None) -> None:
@@ -67,6 +92,7 @@ def _holder(version: LibraryVersion) -> str:
 
 
 def _log(event: Event, version: LibraryVersion, message: str) -> None:
+    count_change(event)
     interpreter = version.interpreter.name if version.interpreter else ""
     extra = about(event, version, interpreter) | fields(event, identity=IDENTITY.get())
     LOG.info("%s", message, extra=extra)

@@ -16,7 +16,12 @@ from opdispatch_server.daemon.event_loop.shielded import shielded
 from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.libraries.catalog import LibraryCatalog
-from opdispatch_server.daemon.libraries.change_log import about, log_replica_joined, log_restored
+from opdispatch_server.daemon.libraries.change_log import (
+    about,
+    count_change,
+    log_replica_joined,
+    log_restored,
+)
 from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPools
 from opdispatch_server.daemon.libraries.journal_replay import restore_in_order
 from opdispatch_server.daemon.libraries.placement import BUSY_PATIENCE, Place, Placement
@@ -218,6 +223,7 @@ class LibraryReplicas:
         except InterpreterNotFoundError:
             return  # the next one that joins tries again
         except (InterpreterDiedError, DeadlineExceededError) as error:
+            count_change(Event.LIBRARY_LOAD_FAILED)
             extra = about(Event.LIBRARY_LOAD_FAILED, version)
             LOG.error("%s could not be loaded again: %s", version, error, extra=extra)
             if "suspect" not in error.facts:

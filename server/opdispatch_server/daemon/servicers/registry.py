@@ -18,6 +18,7 @@ from opdispatch_server.access.audit import audited
 from opdispatch_server.access.authentication import CALLER
 from opdispatch_server.daemon.event_loop.shielded import shielded
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.libraries.change_log import count_change
 from opdispatch_server.daemon.libraries.load_request import LONGEST_NAME, reading_load_request
 from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
 from opdispatch_server.daemon.libraries.registry import LibraryRegistry
@@ -135,6 +136,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         except OpdispatchError as error:
             about = fields(Event.LIBRARY_LOAD_FAILED, library=name, identity=IDENTITY.get())
             LOG.warning("%s was not loaded: %s%s", name, error, asked_by(), extra=about)
+            count_change(Event.LIBRARY_LOAD_FAILED)
             raise
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.LoadLibraryReply(

@@ -66,6 +66,16 @@ class RegistryView:
     def _dispatcher(self) -> Dispatcher:
         return self._operators.dispatcher
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of the dispatcher: how many publications there have been."""
+        return self._dispatcher.epoch
+
+    @property
+    def operators(self) -> int:
+        """How many operators are registered."""
+        return len(self._dispatcher.operators())
+
     def list_libraries(self, *, all_versions: bool) -> pb.ListLibrariesReply:
         """Return the libraries, in order of name and version."""
         versions = self._catalog.all_versions() if all_versions else self._catalog.newest()

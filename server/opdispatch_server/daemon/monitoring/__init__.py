@@ -1,0 +1,12 @@
+"""The daemon over HTTP, for people and for Prometheus: read-only, in a thread of its own.
+
+service         all of it, put together
+server          the thread, and the socket that it listens on
+routes          the addresses, and who may read them
+facts           what is read of the daemon, as of one step of its event loop
+exposition      that, as metrics
+triton          the same under the names of Triton's
+
+Nothing here is imported unless ``serve --http`` asks for it: Starlette, uvicorn and
+prometheus-client are an extra.
+"""

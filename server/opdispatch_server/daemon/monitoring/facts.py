@@ -1,0 +1,150 @@
+"""The facts of a daemon that metrics and the page show."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError as FutureCancelledError
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from opdispatch_server.daemon.board.health import HealthBoard
+from opdispatch_server.daemon.interpreters.totals import InterpreterDeath, InterpreterTotals
+from opdispatch_server.daemon.libraries.change_log import changes_so_far
+from opdispatch_server.daemon.servicers.registration_waiters import RegistrationWaiters
+from opdispatch_server.daemon.servicers.registry_view import RegistryView
+from opdispatch_server.metrics.call_counts import Counts, Series
+from opdispatch_wire.errors import DaemonUnavailableError
+from opdispatch_wire.v1 import registry_pb2 as pb
+
+STEP_TIMEOUT = 5.0
+"""Seconds that the daemon's event loop may take to answer."""
+
+_SHARED = re.compile(r"^RssShmem:\s+(\d+) kB$", re.MULTILINE)
+_RESIDENT = re.compile(r"^VmRSS:\s+(\d+) kB$", re.MULTILINE)
+_TICKS = 100  # of USER_HZ, which Linux shows to programs whatever the kernel counts in
+
+T = TypeVar("T")
+
+
+class ProcessUse(NamedTuple):
+    """The resources of one process."""
+
+    cpu_seconds: float
+    resident_bytes: int
+    shared_bytes: int
+    """Of memory that it shares with others: tensors of calls, for the most part."""
+
+
+class Facts(NamedTuple):
+    """One reading of a daemon."""
+
+    interpreters: Sequence[pb.Interpreter]
+    libraries: Sequence[pb.Library]
+    operators: int
+    epoch: int
+    waiters: int
+    is_ready: bool
+    deaths: Mapping[str, int]
+    recent_deaths: Sequence[InterpreterDeath]
+    changes: Mapping[str, int]
+    calls: Mapping[Series, Counts]
+    refusals: Mapping[str, int]
+    """Calls that the daemon has refused or failed itself, by error."""
+    processes: Mapping[str, ProcessUse]
+    """By interpreter, of this machine."""
+
+
+class DaemonReader:
+    """Reads a daemon from other threads. Its parts belong to ``loop``, which takes one step."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        view: RegistryView,
+        waiters: RegistrationWaiters,
+        health: HealthBoard,
+        totals: InterpreterTotals,
+        refusals: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._loop = loop
+        self.view = view
+        self._waiters = waiters
+        self._health = health
+        self._totals = totals
+        self._refusals = refusals
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the daemon's registry."""
+        return self.view.epoch
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """Return the answer of one step of the event loop.
+
+        Raises DaemonUnavailableError if it takes too long, or the loop has ended.
+        """
+
+        async def step() -> T:
+            return question()
+
+        coroutine = step()
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError as error:
+            coroutine.close()
+            raise DaemonUnavailableError("the daemon has stopped") from error
+        try:
+            return future.result(STEP_TIMEOUT)
+        except (TimeoutError, FutureCancelledError) as error:
+            future.cancel()
+            raise DaemonUnavailableError(
+                f"the daemon's event loop has not answered for {STEP_TIMEOUT:g} s"
+            ) from error
+
+    def is_ready(self) -> bool:
+        """Return whether the daemon serves calls. Raises DaemonUnavailableError."""
+        return self.ask(lambda: self._health.is_serving)
+
+    def read(self) -> Facts:
+        """Return all facts. Raises DaemonUnavailableError."""
+        interpreters, is_ready, waiters, refusals = self.ask(self._step)
+        near = self._totals.near()
+        deaths, recent = self._totals.deaths()
+        found = {each.name: read_process(each.pid) for each in interpreters if each.name in near}
+        return Facts(
+            interpreters=interpreters,
+            libraries=self.view.list_libraries(all_versions=False).libraries,
+            operators=self.view.operators,
+            epoch=self.epoch,
+            waiters=waiters,
+            is_ready=is_ready,
+            deaths=deaths,
+            recent_deaths=recent,
+            changes=changes_so_far(),
+            calls=self._totals.read(),
+            refusals=refusals,
+            processes={name: use for name, use in found.items() if use is not None},
+        )
+
+    def _step(self) -> tuple[Sequence[pb.Interpreter], bool, int, Mapping[str, int]]:
+        interpreters = self.view.list_interpreters().interpreters
+        return interpreters, self._health.is_serving, self._waiters.count, dict(self._refusals())
+
+
+def read_process(pid: int) -> ProcessUse | None:
+    """Return the resources of a process of this machine; None if it is gone."""
+    with suppress(OSError, ValueError, IndexError):
+        folder = Path(f"/proc/{pid}")
+        # The name of the program, in parentheses, may have spaces.
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        status = (folder / "status").read_text()
+        resident, shared = _RESIDENT.search(status), _SHARED.search(status)
+        return ProcessUse(
+            (int(fields[11]) + int(fields[12])) / _TICKS,
+            int(resident[1]) * 1024 if resident else 0,
+            int(shared[1]) * 1024 if shared else 0,
+        )
+    return None

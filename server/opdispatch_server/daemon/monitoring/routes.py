@@ -1,0 +1,137 @@
+"""What can be read over HTTP, and by whom."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import Awaitable, Callable
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from opdispatch_server.access.identity import Identity
+from opdispatch_server.daemon.monitoring.facts import DaemonReader
+from opdispatch_wire.errors import (
+    DaemonUnavailableError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_SCRAPES_AT_ONCE = 2
+
+
+Identify = Callable[[str, str], Identity]
+"""Tells who asks, by the other end (``ipv4:HOST:PORT``) and the header ``authorization``; raises
+UnauthenticatedError and PermissionDeniedError."""
+
+# Probes come from what runs the machine, and tell nothing.
+_OPEN = frozenset({"/livez", "/readyz"})
+# A browser asks its user for a password, which is the token then.
+_CHALLENGE = {"www-authenticate": 'Basic realm="opdispatch", charset="UTF-8"'}
+
+
+class IdentityCheck:
+    """The one place where it is decided who may read.
+
+    Everything behind it only reads. What is to change anything needs a check of its own, and a
+    token in a header, which no other site can send.
+    """
+
+    def __init__(self, app: ASGIApp, identify: Identify) -> None:
+        self._app = app
+        self._identify = identify
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, with headers that keep its answer from being interpreted."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        refusal = None if scope["path"] in _OPEN else await self._refusal(Request(scope))
+        await (refusal or self._app)(scope, receive, send_with_headers)
+
+    async def _refusal(self, request: Request) -> Response | None:
+        peer = f"ipv4:{request.client.host}:{request.client.port}" if request.client else ""
+        authorization = _as_bearer(request.headers.get("authorization", ""))
+        try:
+            await asyncio.to_thread(self._identify, peer, authorization)
+        except UnauthenticatedError as error:
+            return PlainTextResponse(f"{error}\n", 401, headers=_CHALLENGE)
+        except PermissionDeniedError as error:
+            return PlainTextResponse(f"{error}\n", 403)
+        return None
+
+
+def _as_bearer(authorization: str) -> str:
+    """Return the header of a browser, whose password is a token, as one that has the token."""
+    scheme, _, value = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return authorization
+    try:
+        return f"Bearer {base64.b64decode(value).decode().partition(':')[2]}"
+    except ValueError:
+        return ""
+
+
+def make_app(
+    facts: DaemonReader,
+    registry: CollectorRegistry,
+    identify: Identify,
+    hosts: list[str],
+    more: list[Route],
+) -> Starlette:
+    """Return the application. ``hosts`` are the names by which it may be asked: a page of another
+    site that has its own name lead here is refused."""
+    scrapes = asyncio.Semaphore(_SCRAPES_AT_ONCE)
+
+    async def metrics(request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        async with scrapes:
+            text = await asyncio.to_thread(encode, registry)
+        return Response(text, media_type=content_type)
+
+    async def livez(request: Request) -> Response:
+        await asyncio.to_thread(facts.ask, time.monotonic)
+        return PlainTextResponse("ok\n")
+
+    async def readyz(request: Request) -> Response:
+        if await asyncio.to_thread(facts.is_ready):
+            return PlainTextResponse("ok\n")
+        return PlainTextResponse("no interpreter serves calls\n", 503)
+
+    async def unavailable(request: Request, error: Exception) -> Response:
+        return PlainTextResponse(f"{error}\n", 503)
+
+    answers: dict[str, Callable[[Request], Awaitable[Response]]] = {
+        "/metrics": metrics,
+        "/livez": livez,
+        "/readyz": readyz,
+    }
+    return Starlette(
+        routes=[*(Route(path, answer) for path, answer in answers.items()), *more],
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
+            Middleware(IdentityCheck, identify),
+        ],
+        exception_handlers={DaemonUnavailableError: unavailable},
+    )

@@ -1,0 +1,111 @@
+"""The thread that serves HTTP, so that a slow reader holds up no call."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from opdispatch_server.serving.listeners import AddressInUseError
+from opdispatch_wire.addresses import AddressError, TcpAddress, parse_address
+
+# Open pages and scrapes together.
+_CONNECTIONS = 512
+_BACKLOG = 128
+_GRACE = 1
+_START_TIMEOUT = 10.0
+
+
+def bind_http(address: str, *, insecure: bool) -> socket.socket:
+    """Return a socket that listens at ``HOST:PORT``.
+
+    Raises AddressError for one that is malformed, or reachable from other machines without
+    ``insecure``, and AddressInUseError.
+    """
+    parsed = parse_address(address)
+    if not isinstance(parsed, TcpAddress):
+        raise AddressError(f"{address} is no HOST:PORT, as --http takes it")
+    if not parsed.is_loopback and not insecure:
+        raise AddressError(
+            f"{parsed} can be reached from other machines, which would read names and errors of "
+            "all libraries",
+            hint="listen on 127.0.0.1, or add --insecure",
+        )
+    info = socket.getaddrinfo(parsed.host, parsed.port, type=socket.SOCK_STREAM)[0]
+    found = socket.socket(info[0], info[1])
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(info[4])
+        found.listen(_BACKLOG)
+    except OSError as error:
+        found.close()
+        raise AddressInUseError(
+            f"cannot serve HTTP at {parsed}: {error.strerror}; give --http another address"
+        ) from error
+    return found
+
+
+def url_of(listening: socket.socket) -> str:
+    """Return where browsers find it."""
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+def hosts_of(listening: socket.socket) -> list[str]:
+    """Return the names by which it may be asked."""
+    host = listening.getsockname()[0]
+    if host in ("127.0.0.1", "::1"):
+        return ["localhost", "127.0.0.1", "[::1]"]
+    return ["*"]
+
+
+class HttpServer:
+    """Serves one application until it is stopped. ``loop`` is the thread's own, once it runs."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._socket = listening
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self, app: ASGIApp) -> None:
+        """Begin to serve."""
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+        config = uvicorn.Config(
+            app,
+            loop="asyncio",
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=_CONNECTIONS,
+            timeout_graceful_shutdown=_GRACE,
+        )
+        self._server = uvicorn.Server(config)
+        started = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(self._server, started), name="http", daemon=True
+        )
+        self._thread.start()
+        started.wait(_START_TIMEOUT)
+
+    def _run(self, server: uvicorn.Server, started: threading.Event) -> None:
+        async def serve() -> None:
+            self.loop = asyncio.get_running_loop()
+            started.set()
+            await server.serve(sockets=[self._socket])
+
+        asyncio.run(serve())
+
+    def stop(self) -> None:
+        """End all connections, and wait for that. Blocks for up to two seconds."""
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = True
+            self._thread.join(2 * _GRACE)
+        self._socket.close()

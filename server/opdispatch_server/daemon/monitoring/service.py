@@ -1,0 +1,45 @@
+"""The HTTP side of one daemon, put together."""
+
+from __future__ import annotations
+
+from opdispatch_server.access.authentication import Authentication
+from opdispatch_server.access.identity import Identity
+from opdispatch_server.daemon.monitoring.exposition import DaemonCollector, registry_of
+from opdispatch_server.daemon.monitoring.facts import DaemonReader
+from opdispatch_server.daemon.monitoring.routes import make_app
+from opdispatch_server.daemon.monitoring.server import HttpServer, bind_http, hosts_of, url_of
+from opdispatch_server.daemon.monitoring.triton import triton_metrics
+
+# What is shown here is what this shows.
+_METHOD = "/opdispatch.v1.RegistryService/ListOperators"
+
+
+class Monitoring:
+    """Metrics, probes and the page of a daemon. ``compat`` is whose names metrics have, too."""
+
+    def __init__(
+        self, reader: DaemonReader, authentication: Authentication, compat: str | None
+    ) -> None:
+        self._reader = reader
+        self._authentication = authentication
+        self._more = [triton_metrics] if compat == "triton" else []
+        self._server: HttpServer | None = None
+
+    def start(self, address: str, *, insecure: bool) -> str:
+        """Begin to serve; return where. Raises AddressError and AddressInUseError."""
+        listening = bind_http(address, insecure=insecure)
+        registry = registry_of(DaemonCollector(self._reader.read, *self._more))
+        self._server = HttpServer(listening)
+        self._server.start(
+            make_app(self._reader, registry, self._identify, hosts_of(listening), [])
+        )
+        return url_of(listening)
+
+    def _identify(self, peer: str, authorization: str) -> Identity:
+        return self._authentication.identify(_METHOD, peer, authorization)
+
+    def stop(self) -> None:
+        """End it. Blocks for up to two seconds; idempotent."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()

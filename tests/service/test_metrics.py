@@ -1,0 +1,318 @@
+"""What a daemon tells Prometheus, against what its clients know."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from opdispatch.errors import OpdispatchError
+from opdispatch_wire.errors import InterpreterDiedError, KernelError
+from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.running_daemon import RunningDaemon, wait_for
+from tests.service.tokens import Tokens
+from tests.waits import LONGEST_WAIT
+
+pytest.importorskip("prometheus_client", reason="opdispatch[http] is not installed")
+pytest.importorskip("starlette", reason="opdispatch[http] is not installed")
+pytest.importorskip("uvicorn", reason="opdispatch[http] is not installed")
+
+from prometheus_client.parser import text_string_to_metric_families
+
+LANES: tuple[dict[str, Any], ...] = (
+    {},
+    {"lane": "local", "direct": False},
+    {"lane": "stream"},
+    {"lane": "stream", "direct": False},
+    {"lane": "grpc", "direct": False},
+)
+CALLS = 10_000
+THREADS = 4
+
+BANK = """\
+from opdispatch import Library
+
+max_concurrency = 2
+lib = Library("bank", "DEF")
+lib.define("quote(float x) -> float")
+lib.define("relay(float x) -> float")
+
+
+def quote(x):
+    if x < 0:
+        raise ValueError("no such quote")
+    return 2 * x
+
+
+lib.impl("quote", quote, "CompositeExplicitAutograd")
+"""
+KILLER = """\
+import os, signal
+from opdispatch import Library
+
+lib = Library("killer", "DEF")
+lib.define("die_(Tensor(a!) self) -> Tensor(a!)")
+lib.impl("die_", lambda self: os.kill(os.getpid(), signal.SIGKILL), "CPU")
+"""
+
+
+def get(url: str, path: str = "", **headers: str) -> tuple[int, str]:
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=LONGEST_WAIT)
+    with contextlib.closing(connection):
+        connection.request("GET", f"/{path}", headers=headers)
+        reply = connection.getresponse()
+        return reply.status, reply.read().decode()
+
+
+Samples = dict[str, dict[frozenset[tuple[str, str]], float]]
+
+
+def scrape(url: str) -> Samples:
+    """Return all samples by name and labels, as Prometheus' own parser reads them."""
+    status, text = get(url, "metrics")
+    assert status == 200, text
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = frozenset(sample.labels.items())
+            assert key not in found.setdefault(sample.name, {}), "a sample twice"
+            found[sample.name][key] = sample.value
+    return found
+
+
+def total(samples: Samples, name: str, **labels: str) -> float:
+    return sum(value for key, value in samples.get(name, {}).items() if set(labels.items()) <= key)
+
+
+@pytest.fixture
+def watched(start_daemon: StartDaemon) -> RunningDaemon:
+    return start_daemon("--http", "127.0.0.1:0", workers=2)
+
+
+def call_often(session: oc.Session, calls: int) -> Counter[str]:
+    """Call in several threads; every tenth call fails."""
+    quote = session.ops.bank.quote
+
+    def call(thread: int) -> Counter[str]:
+        seen: Counter[str] = Counter()
+        for n in range(thread, calls, THREADS):
+            try:
+                quote(-1.0 if n % 10 == 0 else 1.0)
+                seen["ok"] += 1
+            except KernelError:
+                seen["error"] += 1
+        return seen
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return sum(pool.map(call, range(THREADS)), Counter())
+
+
+@pytest.mark.slow
+def test_scrape_equals_the_clients_count_on_all_lanes_with_kills(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Any
+):
+    listen = [f"unix://{tmp_path}/daemon.sock", "127.0.0.1:0"]
+    daemon = start_daemon("--http", "127.0.0.1:0", workers=2, listen=listen)
+    daemon.expects_errors = True
+    seen: Counter[str] = Counter()
+    died = 0
+    with daemon.connect() as session:
+        session.load(str(write_library("bank", BANK)))
+        session.load(str(write_library("killer", KILLER)))
+        for number, options in enumerate(LANES):
+            address = daemon.addresses[1] if options.get("lane") == "stream" else daemon.address
+            with oc.connect(address, **options) as caller:
+                seen += call_often(caller, CALLS // len(LANES))
+                if number % 2:  # from outside, while nothing runs
+                    holder = session.libraries()[0].interpreters[0]
+                    [victim] = [i for i in session.interpreters() if i.name == holder]
+                    os.kill(victim.pid, signal.SIGKILL)
+                else:
+                    with pytest.raises(InterpreterDiedError):
+                        caller.ops.killer.die_(np.zeros(2))
+                    died += 1
+        seen += call_often(session, 10)
+        samples = scrape(daemon.url)
+    calls = {
+        outcome: total(samples, "opdispatch_calls_total", operator="bank::quote", outcome=outcome)
+        for outcome in ("ok", "error", "died")
+    }
+    assert calls == {"ok": seen["ok"], "error": seen["error"], "died": 0}
+    assert total(samples, "opdispatch_calls_total", operator="killer::die_", outcome="died") == died
+    runs = total(samples, "opdispatch_kernel_duration_seconds_count", operator="bank::quote")
+    assert runs == CALLS + 10
+    assert total(samples, "opdispatch_interpreter_deaths_total") == len(LANES)
+
+
+def test_metrics_tell_of_interpreters_libraries_and_failures(
+    watched: RunningDaemon, write_library: WriteLibrary
+):
+    watched.expects_errors = True
+    with watched.connect() as session:
+        session.load(str(write_library("bank", BANK)))
+        with pytest.raises(OpdispatchError):
+            session.load(str(write_library("broken", "import nothing_like_it")))
+        with pytest.raises(OpdispatchError):
+            session.ops.bank.missing(1.0)
+        session.ops.bank.quote(1.0)
+        samples = scrape(watched.url)
+    assert total(samples, "opdispatch_interpreters", state="ready") == 2
+    assert total(samples, "opdispatch_library_changes_total", change="loaded") == 1
+    assert total(samples, "opdispatch_library_changes_total", change="load_failed") == 1
+    assert total(samples, "opdispatch_libraries", state="active") == 1
+    assert total(samples, "opdispatch_operators") == 2
+    assert total(samples, "opdispatch_calls_total", library="bank", version="1", outcome="ok") == 1
+    assert len(samples["opdispatch_interpreter_resident_bytes"]) == 2
+    assert min(samples["opdispatch_interpreter_resident_bytes"].values()) > 1e6
+
+
+def test_names_of_triton_come_where_they_are_asked_for(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon("--http", "127.0.0.1:0", "--metrics-compat", "triton", workers=1)
+    with daemon.connect() as session:
+        session.load(str(write_library("bank", BANK)))
+        session.ops.bank.quote(1.0)
+        samples = scrape(daemon.url)
+    assert total(samples, "nv_inference_request_success", model="bank::quote", version="1") == 1
+    assert total(samples, "nv_inference_request_failure", model="bank::quote") == 0
+
+
+def test_probes_tell_readiness_from_liveness(watched: RunningDaemon):
+    assert get(watched.url, "livez") == (200, "ok\n")
+    assert get(watched.url, "readyz") == (200, "ok\n")
+    watched.signal(signal.SIGSTOP)
+    try:
+        connection = http.client.HTTPConnection(urlsplit(watched.url).netloc, timeout=0.2)
+        with contextlib.closing(connection):
+            connection.request("GET", "/livez")
+            with pytest.raises(TimeoutError):
+                connection.getresponse()
+    finally:
+        watched.signal(signal.SIGCONT)
+    assert get(watched.url, "livez") == (200, "ok\n")
+
+
+def test_a_request_under_another_name_is_refused(watched: RunningDaemon):
+    assert get(watched.url, "metrics", Host="attacker.example")[0] == 400
+    assert get(watched.url, "metrics", Host="localhost:1")[0] == 200
+
+
+def test_tokens_are_asked_for_where_the_daemon_has_them(start_daemon: StartDaemon, tmp_path: Path):
+    tokens = Tokens(tmp_path)
+    token, worker = tokens.add("call"), tokens.add("worker")
+    daemon = start_daemon("--http", "127.0.0.1:0", "--tokens", str(tokens.path), workers=1)
+    password = base64.b64encode(f"me:{token}".encode()).decode()
+    assert get(daemon.url, "livez")[0] == 200, "probes tell nothing"
+    assert get(daemon.url, "metrics")[0] == 401
+    assert get(daemon.url, "metrics", Authorization="Bearer nothing")[0] == 401
+    assert get(daemon.url, "metrics", Authorization="Basic !!!")[0] == 401
+    assert get(daemon.url, "metrics", Authorization=f"Bearer {worker}")[0] == 403
+    assert get(daemon.url, "metrics", Authorization=f"Bearer {token}")[0] == 200
+    assert get(daemon.url, "metrics", Authorization=f"Basic {password}")[0] == 200
+
+
+def test_nothing_can_be_changed_over_http(watched: RunningDaemon):
+    address = urlsplit(watched.url).netloc
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        for path in ("/", "/metrics", "/livez"):
+            connection = http.client.HTTPConnection(address, timeout=LONGEST_WAIT)
+            with contextlib.closing(connection):
+                connection.request(method, path)
+                assert connection.getresponse().status in (404, 405)
+
+
+def test_scrapes_go_on_while_many_operators_are_loaded(
+    watched: RunningDaemon, write_library: WriteLibrary
+):
+    defines = "\n".join(f'lib.define("f{n}(float x) -> float")' for n in range(1000))
+    source = f'from opdispatch import Library\nlib = Library("many", "DEF")\n{defines}\n'
+    has_loaded = threading.Event()
+    scraped: list[float] = []
+
+    def scrape_all_along() -> None:
+        while not has_loaded.is_set():
+            scraped.append(total(scrape(watched.url), "opdispatch_operators"))
+
+    with watched.connect() as session, ThreadPoolExecutor(1) as pool:
+        scraping = pool.submit(scrape_all_along)
+        try:
+            session.load(str(write_library("many", source)))
+        finally:
+            has_loaded.set()
+        scraping.result(LONGEST_WAIT)
+    assert set(scraped) <= {0, 1000}, "a library comes at once"
+    assert total(scrape(watched.url), "opdispatch_operators") == 1000
+
+
+def test_a_scrape_of_a_daemon_that_is_stopping_ends(watched: RunningDaemon):
+    errors: list[BaseException] = []
+
+    def scrape_until_gone() -> None:
+        try:
+            while True:
+                status, text = get(watched.url, "metrics")
+                assert status == 200 or "stopped" in text or "answered" in text, text
+        except (OSError, http.client.HTTPException):
+            return
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=scrape_until_gone)
+    thread.start()
+    assert watched.stop() == 0
+    thread.join(LONGEST_WAIT)
+    assert not thread.is_alive()
+    assert errors == []
+
+
+def test_an_address_that_others_reach_needs_to_be_asked_for(start_daemon: StartDaemon):
+    with pytest.raises(RuntimeError, match="can be reached from other machines"):
+        start_daemon("--http", "0.0.0.0:0", workers=1)
+
+
+@contextlib.contextmanager
+def idle_connections(url: str, count: int) -> Iterator[None]:
+    address = urlsplit(url).netloc
+    connections = [http.client.HTTPConnection(address, timeout=LONGEST_WAIT) for _ in range(count)]
+    try:
+        for connection in connections:
+            connection.connect()
+        yield
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def test_connections_that_say_nothing_do_not_hold_up_others(watched: RunningDaemon):
+    with idle_connections(watched.url, 100):
+        assert get(watched.url, "livez")[0] == 200
+
+
+def test_time_in_the_queue_is_counted(watched: RunningDaemon, write_library: WriteLibrary):
+    source = BANK.replace("max_concurrency = 2", "import time\nmax_concurrency = 1").replace(
+        "    return 2 * x", "    time.sleep(x)\n    return x"
+    )
+    with watched.connect() as session:
+        session.load(str(write_library("bank", source)))
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(session.ops.bank.quote, [0.05] * 3))
+        wait_for(lambda: total(scrape(watched.url), "opdispatch_queue_duration_seconds_count") == 3)
+        waited = total(
+            scrape(watched.url), "opdispatch_queue_duration_seconds_sum", operator="bank::quote"
+        )
+    assert waited >= 0.05
