@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_server.library_code.library_store import digest_content
+from opdispatch_server.library_code.digest import digest_content
 from opdispatch_server.library_code.module_file import digest_module, find_module_file
 
 

@@ -19,7 +19,8 @@ from opdispatch_server.daemon.state.journal_record import (
     library_record_to_text,
 )
 from opdispatch_server.daemon.state.unused_uploads import RemovedUploads, remove_unused_uploads
-from opdispatch_server.library_code.library_store import LibraryStore, digest_content
+from opdispatch_server.library_code.digest import digest_content
+from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_wire.errors import JournalError
 
 OLD, NEWER, NEWEST = b"x = 1\n", b"x = 22\n", b"x = 333\n"

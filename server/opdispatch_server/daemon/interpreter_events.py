@@ -9,7 +9,8 @@ import logging
 from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.daemon.board.health import HealthBoard
 from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
-from opdispatch_server.daemon.calls.kernel_runs import KernelRuns, busy_error
+from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
+from opdispatch_server.daemon.calls.lost_replies import busy_error
 from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.interpreters.termination import InterpreterEnds

@@ -1,5 +1,6 @@
 """The code of libraries: stored, taken apart, imported, and seen in tracebacks.
 
+digest             the SHA-256 that names an upload, and that it is checked by
 library_store      uploaded libraries on disk, each under the SHA-256 of its content
 partial_file       an upload that has not come whole yet
 library_archive    a source file or a zip archive, and the module to import in it

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-import re
 import tempfile
 import threading
 from collections import Counter
@@ -16,6 +14,7 @@ from pathlib import Path
 from opdispatch_server.configuration import LIBRARY_BYTES_DEFAULT, LIBRARY_DISK_BYTES_DEFAULT
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.file_sync import sync_path
+from opdispatch_server.library_code.digest import digest_content, digest_file, is_digest
 from opdispatch_server.library_code.partial_file import PART_PREFIX, PartialFile, is_in_use
 from opdispatch_server.library_code.unpacked_libraries import UnpackedLibraries, folder_bytes
 from opdispatch_wire.errors import JournalError, LibraryLoadError
@@ -23,24 +22,6 @@ from opdispatch_wire.library_content import CHUNK_BYTES
 
 # Of what is being written; a crash can leave such a file behind.
 DRAFT_PREFIX = ".draft-"
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-def is_digest(text: str) -> bool:
-    """Return whether a text is a SHA-256 in lower-case hexadecimal: the name of an upload."""
-    return _DIGEST.fullmatch(text) is not None
-
-
-def digest_content(content: bytes) -> str:
-    """Return the name that the store gives to ``content``: its SHA-256 in hexadecimal."""
-    return hashlib.sha256(content).hexdigest()
-
-
-def digest_file(path: Path) -> str:
-    """Return the SHA-256 of a file. Raises OSError."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _state_of(path: Path) -> tuple[int, int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from opdispatch_server.library_code.library_store import digest_content
+from opdispatch_server.library_code.digest import digest_content
 
 
 def digest_module(name: str, places: Sequence[str] | None = None) -> str:

@@ -9,7 +9,9 @@ program_plans, program_router,
 interpreter_choice                 the same for programs
 interpreter_queue, interpreter_queues,
 queue_deadline                     whose turn it is in each interpreter, and who may wait
-kernel_runs                        what is running, and its end if it takes too long
+kernel_run, kernel_runs            one kernel that runs for a call, and all of them
+kernel_timeout                     the end of those that run too long
+lost_replies                       the errors of calls whose interpreter has died, or is busy
 byte_budget                        the memory that large calls take in the daemon
 profile_events                     what a profile says of it
 """

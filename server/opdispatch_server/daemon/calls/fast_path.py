@@ -9,7 +9,9 @@ from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.calls.interpreter_queue import Slot
 from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.calls.kernel_choice import CallChooser
-from opdispatch_server.daemon.calls.kernel_runs import KernelRun, KernelRuns, is_refused_as_unfit
+from opdispatch_server.daemon.calls.kernel_run import KernelRun
+from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
+from opdispatch_server.daemon.calls.lost_replies import is_refused_as_unfit
 from opdispatch_server.daemon.calls.replica_choice import choose_replica
 from opdispatch_server.daemon.calls.retry import may_run_twice
 from opdispatch_server.daemon.interpreters.blame import Blame

@@ -18,13 +18,9 @@ from opdispatch_server.daemon.calls.fast_path import QuickCall, QuickCalls
 from opdispatch_server.daemon.calls.interpreter_queue import Slot
 from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.calls.kernel_choice import CallChooser, Choice
-from opdispatch_server.daemon.calls.kernel_runs import (
-    KernelRun,
-    KernelRuns,
-    RunningKernel,
-    is_refused_as_unfit,
-    unfit_error,
-)
+from opdispatch_server.daemon.calls.kernel_run import KernelRun, RunningKernel
+from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
+from opdispatch_server.daemon.calls.lost_replies import is_refused_as_unfit, unfit_error
 from opdispatch_server.daemon.calls.profile_events import add_daemon_events, note_received
 from opdispatch_server.daemon.calls.program_router import ProgramRouter
 from opdispatch_server.daemon.calls.queue_deadline import queue_deadline
@@ -205,10 +201,10 @@ class CallRouter:
                 is_harmless = may_run_twice(request, writes=choice.writes)
                 if progress.lost is not None:
                     lost, progress.lost = progress.lost, None
-                    raise await self._runs.explain_lost(lost, str(choice.op.name))
+                    raise await self._runs.lost.explain_direct(lost, str(choice.op.name))
                 if progress.broken is not None:
                     run, progress.broken = progress.broken, None
-                    raise await self._runs.explain(run)
+                    raise await self._runs.lost.explain(run)
                 reply = await self._forward(request, context, choice, progress, remote)
                 break
             except LibraryAwayError as away:

@@ -35,6 +35,7 @@ from opdispatch_server.daemon.environments.interpreter_packages import (
 )
 from opdispatch_server.daemon.environments.library_home import LibraryHome
 from opdispatch_server.daemon.event_loop.shielded import shielded
+from opdispatch_server.library_code.digest import digest_file
 from opdispatch_server.lock_file import open_lock_file
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_wire.errors import DeadlineExceededError, LibraryLoadError
@@ -216,7 +217,7 @@ def find_key(home: LibraryHome) -> str:
             sys.version,
             ABI,
             version("opdispatch"),
-            [_digest_file(path) for path in _local_files(home)],
+            [digest_file(path) for path in _local_files(home)],
         ]
     )
     return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -233,11 +234,6 @@ def _local_files(home: LibraryHome) -> Iterator[Path]:
         path = Path(os.path.expanduser(place))
         if (not at or url.startswith("file:")) and path.is_absolute() and path.is_file():
             yield path
-
-
-def _digest_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

@@ -16,8 +16,9 @@ from opdispatch_server.daemon.environments.import_source import LibrarySource
 from opdispatch_server.daemon.environments.library_home import LibraryHome, read_home
 from opdispatch_server.daemon.libraries.loading import LoadOrder
 from opdispatch_server.daemon.libraries.placement import Place
+from opdispatch_server.library_code.digest import digest_content, is_digest
 from opdispatch_server.library_code.library_archive import read_main_source
-from opdispatch_server.library_code.library_store import LibraryStore, digest_content, is_digest
+from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.library_code.module_file import digest_module
 from opdispatch_wire.errors import LibraryLoadError, PermissionDeniedError, WireError
 from opdispatch_wire.v1 import registry_pb2

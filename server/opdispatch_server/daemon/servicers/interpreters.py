@@ -12,7 +12,8 @@ import grpc
 
 from opdispatch_server.blame.flight_record import FlightRecord
 from opdispatch_server.blame.suspicion import Cause
-from opdispatch_server.daemon.calls.kernel_runs import RUN_BYTES, KernelRuns
+from opdispatch_server.daemon.calls.kernel_run import RUN_BYTES
+from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
 from opdispatch_server.daemon.interpreters.heartbeat_lease import LeaseWatch
 from opdispatch_server.daemon.interpreters.session import (
     UNEXPLAINED,
@@ -140,7 +141,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         # would wait for the garbage collector when it has ended, with its flight record.
         session.on_unfit = self._on_unfit
         session.on_heartbeat = self._totals.note_rows
-        session.on_overdue = self._runs.stop_overdue
+        session.on_overdue = self._runs.timeout.stop_overdue
         welcome = pb.Welcome(
             name=name,
             max_message_bytes=self._max_message_bytes,

@@ -9,7 +9,8 @@ from contextlib import aclosing
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
-from opdispatch_server.library_code.library_store import LibraryStore, is_digest
+from opdispatch_server.library_code.digest import is_digest
+from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.library_code.partial_file import PartialFile
 from opdispatch_server.serving.grpc_services import Malformed
 from opdispatch_wire.errors import DeadlineExceededError, WireError
