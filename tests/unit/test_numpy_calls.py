@@ -262,6 +262,9 @@ CALLS: dict[str, list[Call]] = {
         lambda f, x, shape=shape, copy=copy: f(x, shape, copy=copy)
         for shape, copy in itertools.product(_SHAPES, (None, True, False))
     ],
+    "expand_dims": [
+        lambda f, x, axis=axis: f(x, axis) for axis in ([0], [-1], [1], [-2], [4], [9], [0, 1], [])
+    ],
     "permute_dims": [
         lambda f, x, axes=axes: f(x, axes)
         for axes in ([], [0], [1, 0], [0, 1], [2, 0, 1], [-1, 0], [0, 0], [5, 0])

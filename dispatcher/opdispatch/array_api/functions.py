@@ -12,9 +12,12 @@ from typing import Any
 
 from opdispatch.array_api.operators import OPERATORS
 from opdispatch.boxing.generated_source import compile_function
+from opdispatch.dispatch.call_source import CallSource
+from opdispatch.dispatch.compiled_call import COMPILE
+from opdispatch.dispatch.operator_handle import OperatorHandle
 from opdispatch.local_state.tracing_state import note_reading
 from opdispatch.schema.function_schema import NO_DEFAULT, Argument, FunctionSchema
-from opdispatch.schema.types import SCALAR, OptionalType
+from opdispatch.schema.types import SCALAR, TENSOR, OptionalType
 from opdispatch.tensors.tensor import Tensor, new_tensor
 
 Function = Callable[..., Any]
@@ -100,12 +103,36 @@ def _make_function(name: str, overloads: Sequence[FunctionSchema], module: str) 
             call = f"tuple({call})"
         lines = [f"    return {call}"]
         parameters = _parameters(name, first.arguments)
+    handle = scope.get("operator_Tensor") or scope["operator"]
+    if COMPILE and isinstance(handle, OperatorHandle) and _takes_tensors_alone(first):
+        lines = _with_direct_call(handle, scope, parameters, lines)
     text = "\n".join([f"def {name}({parameters}):", *lines])
     function: Function = compile_function(f"array_api.{name}", text, scope, name)
     function.__name__ = function.__qualname__ = name.removeprefix("linalg_").removeprefix("fft_")
     function.__module__ = module
     function.__doc__ = _documentation(name, overloads)
     return function
+
+
+def _takes_tensors_alone(schema: FunctionSchema) -> bool:
+    is_one = [each.type for each in schema.returns] == [TENSOR]
+    are_plain = all(each.type is TENSOR and not each.kwarg_only for each in schema.arguments)
+    return is_one and are_plain and bool(schema.arguments)
+
+
+def _with_direct_call(
+    handle: OperatorHandle, scope: dict[str, Any], parameters: str, lines: Sequence[str]
+) -> list[str]:
+    """Return lines that call the kernel for arrays or tensors without a call of the handle.
+
+    Other arguments are left to ``lines``.
+    """
+    source = CallSource(handle.schema)
+    arguments = parameters.removesuffix(", /")
+    text = "\n".join([f"def otherwise({parameters}):", *lines])
+    otherwise = compile_function("array_api", text, dict(scope), "otherwise")
+    scope |= source.globals | {"_op": handle, "_otherwise": otherwise}
+    return [f"    {line}" for line in source.direct(f"return _otherwise({arguments})")]
 
 
 def _result_type(name: str, schema: FunctionSchema) -> type:

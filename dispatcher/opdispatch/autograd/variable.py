@@ -20,6 +20,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from opdispatch import arrays
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.autograd.differentiable_view import MADE_IN_FUNCTION, MADE_UNDER_NO_GRAD, ViewOf
@@ -91,7 +93,8 @@ def counter_of(tensor: Any) -> VersionCounter:
 def facts_of(tensor: Any) -> Facts:
     """Return the facts that a gradient of it must match."""
     array = tensor.array
-    return array.shape, array.dtype, arrays.device_of(array)
+    device = "cpu" if type(array) is np.ndarray else arrays.device_of(array)
+    return array.shape, array.dtype, device
 
 
 def edge_of(tensor: Any) -> Edge | None:

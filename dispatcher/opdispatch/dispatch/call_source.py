@@ -109,6 +109,19 @@ class CallSource:
         first = ["_op = _packet._only"]  # once: another thread may set it to None
         return self._function(function, ["_packet"], first, unusual, self._find_kernel(), fallback)
 
+    def direct(self, otherwise: str) -> list[str]:
+        """Return the lines of a function that calls the kernel for tensors itself, of a handle
+        ``_op``; the line ``otherwise`` is for all other arguments, and for first calls.
+
+        Its parameters are the schema's arguments, of which each is a ``Tensor``.
+        """
+        return [
+            *self._find_by_bits(["_k = None"]),
+            f"if _k is None: {otherwise}",
+            f"_r = _k({self._arguments([each.value for each in self.arguments])})",
+            *self._returns(),
+        ]
+
     @property
     def is_sure(self) -> bool:
         """Whether the types of arguments can say that an overload takes them, whatever comes."""

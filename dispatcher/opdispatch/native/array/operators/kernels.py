@@ -83,14 +83,11 @@ def make_kernel(
     if is_tensor := " or ".join(filter(None, map(_has_tensor, arguments))):
         call_plain = f"kernel({_passed(arguments, _unwrapped)})"
         written = next((each.name for each in arguments if each.is_write), None)
-        unwraps_here = returns_tensor and written is None and not lists
+        unwraps_here = returns_tensor and written is None
         if unwraps_here:
-            tensors = [each.name for each in arguments if each.type.dispatches]
             unwrap = ["has_tensors = False"]
-            unwrap += (
-                f"if type({each}) is Tensor: {each}, has_tensors = {each}.array, True"
-                for each in tensors
-            )
+            for argument in arguments:
+                unwrap += _unwrap_here(argument)
         else:
             wrapper = "Tensor" if returns_tensor else "wrap"
             unwrap = (
@@ -100,7 +97,8 @@ def make_kernel(
             )
             unwrap = [f"if {is_tensor}:", *(f"    {line}" for line in unwrap)]
         if lists:
-            checks = _list_checks(function, name, lists[0], unwrap)
+            checks = _list_checks(function, name, lists[0], [] if unwraps_here else unwrap)
+            checks = [*(unwrap if unwraps_here else []), *checks]
         else:
             otherwise = f"return unusual({_passed(arguments, _plain)})" if unusual else ""
             if otherwise and unwraps_here:
@@ -235,6 +233,22 @@ def _has_tensor(argument: Argument) -> str:
     if str(argument.type).endswith("[]"):
         return f"Tensor in map(type, {name})"
     return f"type({name}) is Tensor"
+
+
+def _unwrap_here(argument: Argument) -> list[str]:
+    """Return lines that put the arrays of an argument's tensors in its place."""
+    name = argument.name
+    if not argument.type.dispatches:
+        return []
+    if str(argument.type) in ("Tensor", "Tensor?"):
+        return [f"if type({name}) is Tensor: {name}, has_tensors = {name}.array, True"]
+    return [
+        f"for each in {name}:",
+        "    if type(each) is Tensor:",
+        f"        {name} = [e.array if type(e) is Tensor else e for e in {name}]",
+        "        has_tensors = True",
+        "        break",
+    ]
 
 
 def _unwrapped(argument: Argument) -> str:

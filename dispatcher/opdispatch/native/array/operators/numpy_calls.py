@@ -136,6 +136,10 @@ NUMPY_CALLS: Final = {
     "concat": NumpyCall("np.concatenate(arrays, axis)", "arrays"),
     "take": NumpyCall("x.take(indices, axis)"),
     "reshape": NumpyCall("x.reshape(shape)", "copy is None and (not shape or min(shape) >= -1)"),
+    "expand_dims": NumpyCall(
+        "x.reshape((*(s := x.shape)[: (a := axis[0] % (x.ndim + 1))], 1, *s[a:]))",
+        "len(axis) == 1 and -x.ndim - 1 <= axis[0] <= x.ndim",
+    ),
     "permute_dims": NumpyCall("x.transpose(axes)", "are_axes(axes)"),
     "matrix_transpose": NumpyCall("x.mT", "x.ndim > 1"),
     "sort": NumpyCall(
