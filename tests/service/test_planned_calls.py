@@ -170,6 +170,9 @@ def test_planned_calls_give_what_others_give(
         for step in (0, 1, 2, -9, 3):
             x, y = array.copy() + array.dtype.type(step), array.copy() + array.dtype.type(step)
             mine = outcome(lambda x=x, name=name: session.call(name, x), x)  # type: ignore[misc]
+            z = array.copy() + array.dtype.type(step)
+            late = outcome(lambda z=z, name=name: session.submit(name, z).result(), z)  # type: ignore[misc]
+            assert mine == late, (name, step)
             other = outcome(lambda y=y, name=name: general.call(name, y), y)  # type: ignore[misc]
             assert mine == other, (name, step)
 
@@ -191,6 +194,66 @@ def test_calls_follow_a_plan_once_one_has_gone_directly(planned: tuple[oc.Sessio
     assert len(numbers) == 1
     session.ops.planned.total(x, y)
     assert len(numbers) == 2
+
+
+def test_submitted_calls_follow_a_plan_and_make_one(planned: tuple[oc.Session, list[int]]):
+    session, numbers = planned
+    x, y = np.ones(4, np.float32), np.ones((2, 2))
+    for _ in range(10):
+        assert session.submit("planned::total", x, y).result() == 8
+    assert numbers
+    before = len(numbers)
+    futures = [session.submit("planned::total", x, y) for _ in range(20)]
+    x[:] = 7.0  # what was submitted is what was there then
+    assert [future.result() for future in futures] == [8.0] * 20
+    assert list(session.map("planned::total", [(x, y)] * 20)) == [32.0] * 20
+    assert len(numbers) == before + 40
+    session.submit("planned::total", x, y, timeout=10).result()
+    assert len(numbers) == before + 40
+
+
+def test_errors_of_planned_calls_are_those_of_their_futures(planned: tuple[oc.Session, list[int]]):
+    session, numbers = planned
+    arrays = [np.full(4, value) for value in (1.0, -1.0, 2.0)]
+    for _ in range(4):
+        session.call("planned::positive", arrays[0])
+    before = len(numbers)
+    futures = [session.submit("planned::positive", array) for array in arrays]
+    assert futures[0].result().tolist() == [2.0] * 4
+    with pytest.raises(oc.KernelError, match="negative"):
+        futures[1].result()
+    assert futures[2].result().tolist() == [3.0] * 4
+    assert len(numbers) == before + 3
+
+
+def test_planned_calls_under_way_run_one_version_or_the_next(
+    planned: tuple[oc.Session, list[int]], tmp_path: Path
+):
+    session, numbers = planned
+    x = np.ones(4)
+    for _ in range(4):
+        session.call("planned::positive", x)
+    (tmp_path / "planned.py").write_text(LIBRARY.replace("return x + 1", "return x + 2"))
+    futures = [session.submit("planned::positive", x) for _ in range(200)]
+    session.load(tmp_path / "planned.py")
+    futures += [session.submit("planned::positive", x) for _ in range(50)]
+    results = [float(future.result()[0]) for future in futures]
+    assert set(results[:200]) <= {2.0, 3.0}
+    assert results[200:] == [3.0] * 50
+    assert numbers
+
+
+def test_a_planned_call_that_waits_can_be_cancelled(
+    planned: tuple[oc.Session, list[int]], tmp_path: Path
+):
+    session, _ = planned
+    for _ in range(5):
+        session.call("planned::wait", np.ones(4))
+    slow = session.submit("planned::wait", -np.ones(4))
+    futures = [session.submit("planned::wait", np.ones(4)) for _ in range(5)]
+    assert all(future.cancel() for future in futures)
+    slow.cancel()
+    assert session.call("planned::same", np.ones(4)).tolist() == [1.0] * 4
 
 
 def test_a_planned_call_runs_the_new_version(planned: tuple[oc.Session, list[int]], tmp_path: Path):

@@ -26,6 +26,7 @@ from opdispatch_client.lanes.direct_streams import BlockingDirectStreams
 from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.memory_tender import MemoryTender
 from opdispatch_client.lanes.protocol import CallLane
+from opdispatch_client.lanes.relayed_calls import RelayedCall
 from opdispatch_client.lanes.routes import Routes, find_refusal
 from opdispatch_client.lanes.to_daemon import DaemonLane
 from opdispatch_client.lanes.waiting_calls import WaitingCall, may_move, waiting_call
@@ -37,7 +38,7 @@ from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.blocking_stream import BlockingStream
 from opdispatch_wire.lanes.lane_messages import InterpreterBusyError, LaneClosedError
 from opdispatch_wire.lanes.pending_calls import OnDone
-from opdispatch_wire.shared_memory.peer_memory import is_without_room
+from opdispatch_wire.shared_memory.peer_memory import PeerMemory, is_without_room
 from opdispatch_wire.status import no_thread_left_error
 from opdispatch_wire.v1 import execution_pb2
 
@@ -119,39 +120,48 @@ class BlockingCalls:
 
         UNPLANNED if there is none that holds, and nothing has been sent. Raises what went wrong.
         """
-        plan, timeout = self._plans.get(key), self._timeout
-        if plan is None or self._endpoint.process != os.getpid():
+        found = self._find_planned(key)
+        if found is None:
             return UNPLANNED
+        plan, way = found
+        timeout, lane = self._timeout, way.lane
+        deadline = None if timeout is None else time.monotonic() + timeout
+        watch = functools.partial(self._busy.watching, way) if plan.moves else None
+        encode = functools.partial(plan.encode, args, timeout)
+        # That of results in memory, also when the lane has ended since they came.
+        peer = None if (memory := lane.memory) is None else memory.peer
+        try:
+            reply = lane.exchange(encode, deadline, watch, plan.read)
+        except OSError as error:  # TimeoutError and LaneClosedError among them
+            number = error.call if isinstance(error, LaneClosedError) else 0
+            again = self._planned_attempt(operator, args, way, deadline, number, peer)
+            return again.read(self._reply_to(again, (way, error)))
+        if not isinstance(reply, execution_pb2.CallReply):
+            if way.route.waits:
+                way.route.note_wait(False)
+            return reply
+        again = self._planned_attempt(operator, args, way, deadline, reply.id, peer)
+        if (refusal := find_refusal(reply)) is not None:
+            return again.read(self._reply_to(again, (way, refusal)))
+        result = again.read(reply)
+        way.route.note_wait(reply.has_waited)
+        return result
+
+    def _find_planned(self, key: Hashable) -> tuple[CallPlan, DirectWay[BlockingLane]] | None:
+        """Return the plan of a call that is about to be sent, and its way; None: it has none."""
+        plan = self._plans.get(key)
+        if plan is None or self._endpoint.process != os.getpid():
+            return None
         way, route = plan.way, plan.way.route
         if not route.is_current or len(route.targets) != 1 or not route.within_reach:
             found = self._direct.find_again(way, plan.shape)
             if found is None or plan.size > found.lane.max_message_bytes:
-                return UNPLANNED
+                return None
             way = found
-        lane = way.lane
-        memory = lane.memory
+        memory = way.lane.memory
         if memory is not None and memory.released:
             memory.tell_releases()
-        deadline = None if timeout is None else time.monotonic() + timeout
-        watch = functools.partial(self._busy.watching, way) if plan.moves else None
-        encode = functools.partial(plan.encode, args, timeout)
-        try:
-            reply, payload = lane.exchange(encode, deadline, watch, plan.read)
-        except OSError as error:  # TimeoutError and LaneClosedError among them
-            number = error.call if isinstance(error, LaneClosedError) else 0
-            again = self._planned_attempt(operator, args, way, deadline, number)
-            return again.read(self._reply_to(again, (way, error)))
-        if not isinstance(reply, execution_pb2.CallReply):
-            if route.waits:
-                route.note_wait(False)
-            return reply
-        again = self._planned_attempt(operator, args, way, deadline, reply.id)
-        if (refusal := find_refusal(reply)) is not None:
-            return again.read(self._reply_to(again, (way, refusal)))
-        result = again.read(reply)
-        plan.learn(reply, payload)
-        way.route.note_wait(reply.has_waited)
-        return result
+        return plan, way
 
     def _planned_attempt(
         self,
@@ -160,13 +170,14 @@ class BlockingCalls:
         way: DirectWay[BlockingLane],
         deadline: float | None,
         number: int,
+        peer: PeerMemory | None,
     ) -> CallAttempt:
         """Return what stands for a planned call of that id, to go on with it the general way."""
         attempt = CallAttempt(
             OperatorCall(operator, args, {}, retry=self._endpoint.retry), self._endpoint
         )
         attempt.deadline = deadline
-        attempt.encode(way.lane.memory)
+        attempt.encode(way.lane.memory, peer)
         way.route.direct(attempt.request)
         attempt.request.id = number
         return attempt
@@ -219,6 +230,56 @@ class BlockingCalls:
             self.flush()
         return future
 
+    def submit_planned(
+        self, key: Hashable, operator: str, args: tuple[Any, ...], *, flush: bool
+    ) -> Future[Any] | None:
+        """Begin a call of arrays as the plan for ``key`` says: see Note [Planned calls].
+
+        None if there is none that holds, or the call would have to wait; nothing has begun then.
+        """
+        found = self._find_planned(key)
+        if found is None or not self._slots.acquire(blocking=False):
+            return None
+        plan, way = found
+        future = CallFuture(self._run_callback, self._slots.release)
+        timeout, request = self._timeout, b""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        waiting = waiting_call(way) if plan.moves else None
+
+        def encode(number: int) -> bytes:
+            nonlocal request
+            request = plan.encode(args, timeout, number)
+            return request
+
+        def on_done(result: Any) -> None:
+            if waiting is not None:
+                self._busy.remove(waiting)
+            if isinstance(result, execution_pb2.CallReply | Exception):
+                call = OperatorCall(operator, args, {}, retry=self._endpoint.retry)
+                attempt = CallAttempt.of_sent(call, self._endpoint, request, way.lane.memory)
+                attempt.deadline = deadline
+                self._end_directly(attempt, way, future, result)
+                return
+            if way.route.waits:
+                way.route.note_wait(False)
+            future.succeed(result)
+
+        if waiting is not None:
+            self._busy.add(waiting)
+        try:
+            number = way.lane.begin_plain(encode, timeout, on_done, plan.read)
+        except BaseException as error:
+            if waiting is not None:
+                self._busy.remove(waiting)
+            self._slots.release()
+            if isinstance(error, LaneClosedError | RefusedError):
+                return None  # the general way finds another one, or says why there is none
+            raise
+        self._let_end(way.lane, number, future, on_done, None, waiting)
+        if flush:
+            self.flush()
+        return future
+
     def flush(self) -> None:
         """Send what has been submitted."""
         while self._unsent and self._endpoint.is_of_this_process:
@@ -267,8 +328,20 @@ class BlockingCalls:
         else:
             number = lane.begin(attempt.request, timeout, what, on_done, tensors=attempt.tensors)
 
-        relayed = attempt.relayed  # and not the attempt: futures outlive the arguments
+        self._let_end(lane, number, future, on_done, attempt.relayed, waiting)
 
+    def _let_end(
+        self,
+        lane: CallLane,
+        number: int,
+        future: CallFuture,
+        on_done: OnDone,
+        relayed: RelayedCall | None,
+        waiting: WaitingCall | None,
+    ) -> None:
+        """Let a call that has begun be cancelled, and given up where it waits."""
+
+        # These know no arguments: futures outlive them.
         def cancel() -> None:
             lane.cancel(number)
             if relayed is not None:
@@ -397,20 +470,29 @@ class BlockingCalls:
         def on_done(result: execution_pb2.CallReply | Exception) -> None:
             if waiting is not None:
                 self._busy.remove(waiting)
-            why: Exception | None
-            if isinstance(result, Exception):
-                why = result if isinstance(result, LaneClosedError) else None
-            else:
-                why = find_refusal(result)
-                way.route.note_wait(result.has_waited)
-            if why is None:
-                self._end(attempt, future, result)
-                return
-            try:
-                # Not in this thread, which reads replies: sending may have to wait.
-                self._second_ways.submit(ask_daemon, why)
-            except RuntimeError as error:  # the session is closed, or the system's limit reached
-                end_here(why, error)
+            self._end_directly(attempt, way, future, result)
+
+        if waiting is not None:
+            self._busy.add(waiting)
+        try:
+            self._begin_on(way.lane, attempt, future, on_done, waiting)
+        except BaseException as error:
+            if waiting is not None:
+                self._busy.remove(waiting)
+            if not isinstance(error, LaneClosedError | MessageTooLargeError):
+                raise
+            self._direct_call_failed(attempt, way, error)
+            return False
+        return True
+
+    def _end_directly(
+        self,
+        attempt: CallAttempt,
+        way: Way,
+        future: CallFuture,
+        result: execution_pb2.CallReply | Exception,
+    ) -> None:
+        """End a call that has gone directly, or have the daemon asked for it."""
 
         def end_here(why: Exception, no_thread: RuntimeError) -> None:
             try:
@@ -433,18 +515,22 @@ class BlockingCalls:
                 future.fail(self._failure(error, attempt))
             self.flush()
 
-        if waiting is not None:
-            self._busy.add(waiting)
+        why: Exception | None
+        if isinstance(result, Exception):
+            why = result if isinstance(result, LaneClosedError) else None
+        else:
+            why = find_refusal(result)
+            way.route.note_wait(result.has_waited)
+        if why is None:
+            self._end(attempt, future, result)
+            if isinstance(way.lane, BlockingLane) and not isinstance(result, Exception):
+                self._plan(attempt.call, attempt.request, way)
+            return
         try:
-            self._begin_on(way.lane, attempt, future, on_done, waiting)
-        except BaseException as error:
-            if waiting is not None:
-                self._busy.remove(waiting)
-            if not isinstance(error, LaneClosedError | MessageTooLargeError):
-                raise
-            self._direct_call_failed(attempt, way, error)
-            return False
-        return True
+            # Not in this thread, which reads replies: sending may have to wait.
+            self._second_ways.submit(ask_daemon, why)
+        except RuntimeError as error:  # the session is closed, or the system's limit reached
+            end_here(why, error)
 
     def _direct_call_failed(self, attempt: CallAttempt, way: Way, why: Exception) -> None:
         if isinstance(way.lane, BlockingLane) and is_without_room(why):

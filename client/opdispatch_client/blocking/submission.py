@@ -76,7 +76,9 @@ class Submission:
         results stay where they are: see ``call``. Each call may take `timeout` seconds from when
         it begins, instead of the session's.
         """
-        options = CallOptions.checked(remote=remote, timeout=timeout)
+        options = SESSIONS_OPTIONS
+        if remote is not False or timeout is not None:
+            options = CallOptions.checked(remote=remote, timeout=timeout)
 
         def begin(args: tuple[Any, ...]) -> Future[Any]:
             return self._begin(operator, args, {}, options, flush=False)
@@ -92,6 +94,13 @@ class Submission:
         *,
         flush: bool = True,
     ) -> Future[Any]:
+        key = None
+        if options is SESSIONS_OPTIONS and not kwargs and _nothing_is_set():
+            key = plan_key(operator, args)
+            if key is not None:
+                planned = self._calls.submit_planned(key, operator, args, flush=flush)
+                if planned is not None:
+                    return planned
         # From now on, also while it waits for others.
         deadline = None if options.timeout is None else options.deadline
         if traces() and any(map(is_traced, leaves((args, kwargs)))):
@@ -103,7 +112,11 @@ class Submission:
         begin = functools.partial(self._calls.submit, flush=flush, deadline=deadline)
         if options.remote:
             return self._begin_remote(operator, args, kwargs, deadline, begin)
-        return begin(lambda: OperatorCall(operator, args, kwargs, retry=retry, deadline=deadline))
+        return begin(
+            lambda: OperatorCall(
+                operator, args, kwargs, retry=retry, deadline=deadline, plan_key=key
+            )
+        )
 
     def _begin_remote(
         self,

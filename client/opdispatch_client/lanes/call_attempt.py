@@ -22,7 +22,7 @@ from opdispatch_wire.errors import (
 from opdispatch_wire.lanes.lane_memory import CallerLaneMemory
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
-from opdispatch_wire.shared_memory.peer_memory import is_without_room
+from opdispatch_wire.shared_memory.peer_memory import PeerMemory, is_without_room
 from opdispatch_wire.status import late_answer_error, lost_connection_error
 from opdispatch_wire.v1 import execution_pb2
 
@@ -69,9 +69,24 @@ class CallAttempt:
         self.deadline = None if deadline == math.inf else deadline
         """When the caller waits no more, by ``time.monotonic``; None: never."""
 
-    def encode(self, shared: CallerLaneMemory | None) -> None:
-        """Make the request, for a lane that shares this memory. Raises WireError."""
-        self.memory = shared.new_call() if shared is not None else None
+    @classmethod
+    def of_sent(
+        cls, call: Call, endpoint: Endpoint, request: bytes, shared: CallerLaneMemory | None
+    ) -> CallAttempt:
+        """Return the attempt of a call whose request has been sent on a lane."""
+        attempt = cls(call, endpoint, detached=True)
+        attempt.request = execution_pb2.CallRequest.FromString(request)
+        attempt.request.ClearField("constant_bytes")
+        attempt.memory = shared.new_call() if shared is not None else None
+        attempt._is_encoded = True
+        return attempt
+
+    def encode(self, shared: CallerLaneMemory | None, peer: PeerMemory | None = None) -> None:
+        """Make the request, for a lane that shares this memory. Raises WireError.
+
+        Results are read from ``peer``, if it is given.
+        """
+        self.memory = shared.new_call(peer) if shared is not None else None
         self.request = self.call.encode(self.memory)
         self._is_encoded = True
 

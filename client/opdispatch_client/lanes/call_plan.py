@@ -17,9 +17,11 @@ from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from opdispatch_client.lanes.direct_way import DirectWay
 from opdispatch_client.lanes.waiting_calls import may_move
+from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.planned_calls import LONGEST, ReplyForm, request_pieces, write_request
 from opdispatch_wire.v1 import execution_pb2
@@ -30,8 +32,8 @@ UNPLANNED: Final = object()
 MOST_PLANS = 1024
 """How many a session keeps."""
 
-# After so many replies of other forms than the last one, the next ones will be as well.
-_MOST_FORMS = 16
+# After so many replies in a row of other forms than the last one, the next ones will be as well.
+_MOST_MISSES = 16
 # The timeout, and the longest id.
 _TAIL_BYTES = 9 + 11
 
@@ -52,7 +54,7 @@ def plan_key(operator: str, args: Sequence[Any]) -> Hashable | None:
 class CallPlan:
     """The request of such calls, their replies, and the way that they go."""
 
-    __slots__ = ("_form", "_forms", "_pieces", "moves", "shape", "size", "way")
+    __slots__ = ("_form", "_misses", "_pieces", "moves", "shape", "size", "way")
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class CallPlan:
         self.moves = moves
         """Whether a call may run twice; see ``may_move``."""
         self._form: ReplyForm | None = None
-        self._forms = 0
+        self._misses = 0
 
     @classmethod
     def of(
@@ -99,11 +101,18 @@ class CallPlan:
         return write_request(self._pieces, args, timeout, number)
 
     def read(self, payload: bytes | memoryview, place: int) -> np.ndarray[Any, Any] | None:
-        """Return the result in a reply whose id ends at ``place``; None if it has a new form."""
-        return None if self._form is None else self._form.read(payload, place)
-
-    def learn(self, reply: execution_pb2.CallReply, payload: bytes | memoryview) -> None:
-        """Note the form of a reply that was read the general way."""
-        if self._forms < _MOST_FORMS and (form := ReplyForm.of(payload, reply)) is not None:
-            self._forms += 1
-            self._form = form
+        """Return the result in a reply whose id ends at ``place``; None if it is not plain."""
+        if self._form is not None and (result := self._form.read(payload, place)) is not None:
+            self._misses = 0
+            return result
+        if self._misses == _MOST_MISSES:
+            return None
+        self._misses += 1
+        try:
+            form = ReplyForm.of(payload, execution_pb2.CallReply.FromString(bytes(payload)))
+        except (DecodeError, WireError):
+            return None  # which whoever reads it the general way will say
+        if form is None:
+            return None
+        self._form = form
+        return form.read(payload, place)

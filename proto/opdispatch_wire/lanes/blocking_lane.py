@@ -44,7 +44,7 @@ from opdispatch_wire.lanes.lane_memory import MEMORY_FRAMES, CallerLaneMemory, P
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.lanes.lane_tensors import TensorLane
 from opdispatch_wire.lanes.patient_wait import ASK_SECONDS, Watch, wait_watched
-from opdispatch_wire.lanes.pending_calls import OnDone, PendingCalls
+from opdispatch_wire.lanes.pending_calls import Decode, OnDone, PendingCalls
 from opdispatch_wire.lanes.sleeper import sleeper, wake
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
 from opdispatch_wire.status import no_thread_left_error
@@ -52,26 +52,22 @@ from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 _ID_TAG = 0x08
 _LONGEST_ID = 11
+_NO_CALL = (None, None, None)
 
 # How long the attendant stays when it has nothing to do, or looks no further than the socket.
 _LINGER = 1.0
 _MOMENT = 0.001
 
 
-Decode = Callable[["bytes | memoryview", int], Any]
-"""Returns the result in the payload of a REPLY whose id ends at that place, or None."""
-
-
 class _Waiter:
     """One call. ``wake`` is released when it has its reply, or the right to read.
 
-    ``reply`` is the message, or what ``decode`` has made of its bytes, which are ``payload``.
+    ``reply`` is the message, or what ``decode`` has made of its bytes.
     """
 
     reply: Any = None
     wake: threading.Lock | None = None
     decode: Decode | None = None
-    payload: bytes | memoryview = b""
 
 
 class BlockingLane(TensorLane):
@@ -170,9 +166,8 @@ class BlockingLane(TensorLane):
             request.id = number
             return self._tensors.begin(request, what, memory, tensors)
 
-        number, waiter = self._exchange(encode, deadline, watch, None)
-        self._tensors.forget(number)
-        reply: execution_pb2.CallReply = waiter.reply
+        reply: execution_pb2.CallReply = self.exchange(encode, deadline, watch)
+        self._tensors.forget(reply.id)
         return reply
 
     def exchange(
@@ -180,23 +175,13 @@ class BlockingLane(TensorLane):
         encode: Callable[[int], FramePayload],
         deadline: float | None,
         watch: Watch | None,
-        decode: Decode,
-    ) -> tuple[Any, bytes | memoryview]:
-        """Exchange a call like ``call``, with the plain request that ``encode`` makes for its id.
+        decode: Decode | None = None,
+    ) -> Any:
+        """Exchange a call like ``call``, with the request that ``encode`` makes for its id.
 
-        Return what ``decode`` makes of the reply and b"", or else the message and its bytes. A
-        LaneClosedError says the id.
+        Return what ``decode`` makes of the reply, or else the message. A LaneClosedError says
+        the id.
         """
-        _, waiter = self._exchange(encode, deadline, watch, decode)
-        return waiter.reply, waiter.payload
-
-    def _exchange(
-        self,
-        encode: Callable[[int], FramePayload],
-        deadline: float | None,
-        watch: Watch | None,
-        decode: Decode | None,
-    ) -> tuple[int, _Waiter]:
         waiter = _Waiter()
         waiter.decode = decode
         is_sent = False
@@ -237,7 +222,7 @@ class BlockingLane(TensorLane):
             del self._waiting[number]
         if self._is_closed:
             self._close_if_unused()
-        return number, waiter
+        return waiter.reply
 
     def begin(
         self,
@@ -265,18 +250,45 @@ class BlockingLane(TensorLane):
             on_done(result)
 
         try:
-            self._pending.add(number, on_done if tensors is None else forget_and_tell, timeout)
-            try:
-                self._provide_attendant()
-            except RuntimeError as error:  # of threading: the system's limit is reached
-                if self._pending.take(number) is not None:  # else it has been told the end
-                    raise no_thread_left_error("to wait for a call", error) from error
+            self._begin(number, on_done if tensors is None else forget_and_tell, timeout)
         except BaseException:
-            self._pending.take(number)
             self._tensors.never_sent(number)
             raise
         self._connection.put(FrameKind.CALL, payload)
         return number
+
+    def begin_plain(
+        self,
+        encode: Callable[[int], FramePayload],
+        timeout: float | None,
+        on_done: OnDone,
+        decode: Decode,
+    ) -> int:
+        """Begin a call like ``begin``, with the request that ``encode`` makes for its id.
+
+        ``on_done`` is told what ``decode`` makes of the reply, or else the message.
+        """
+        number = next(self._numbers)
+        payload = encode(number)
+        self._begin(number, on_done, timeout, decode)
+        self._connection.put(FrameKind.CALL, payload)
+        return number
+
+    def _begin(
+        self, number: int, on_done: OnDone, timeout: float | None, decode: Decode | None = None
+    ) -> None:
+        """Record a call that is about to be sent. Raises what ``begin`` does."""
+        try:
+            self._pending.add(number, on_done, timeout, decode)
+            if not self._has_attendant:
+                try:
+                    self._provide_attendant()
+                except RuntimeError as error:  # of threading: the system's limit is reached
+                    if self._pending.take(number) is not None:  # else it has been told the end
+                        raise no_thread_left_error("to wait for a call", error) from error
+        except BaseException:
+            self._pending.take(number)
+            raise
 
     def flush(self) -> None:
         """Send what has begun. The callback of a lane that has ended is ``on_done``.
@@ -395,7 +407,6 @@ class BlockingLane(TensorLane):
         with self._mutex:
             receiver = self._waiting.get(reply.id)
             if receiver is not None:
-                receiver.payload = payload if receiver.decode is not None else b""
                 receiver.reply = reply
         if receiver is not None:
             if receiver is not reader:
@@ -417,15 +428,19 @@ class BlockingLane(TensorLane):
             shift += 7
         with self._mutex:
             receiver = self._waiting.get(number)
-        if receiver is None or receiver.decode is None:
+        if receiver is not None:
+            if receiver.decode is None or (result := receiver.decode(payload, place + 1)) is None:
+                return False
+            with self._mutex:
+                receiver.reply = result
+            if receiver is not reader:
+                wake(receiver.wake)
+            return True
+        _, _, decode = self._pending.calls.get(number, _NO_CALL)
+        if decode is None or (result := decode(payload, place + 1)) is None:
             return False
-        result = receiver.decode(payload, place + 1)
-        if result is None:
-            return False
-        with self._mutex:
-            receiver.reply = result
-        if receiver is not reader:
-            wake(receiver.wake)
+        if (on_done := self._pending.take(number)) is not None:
+            on_done(result)
         return True
 
     def _needs_attendant(self) -> bool:

@@ -152,10 +152,10 @@ class CallerLaneMemory(_LaneMemory):
         """Whether the other side may be waiting to hear that something is released."""
         return not self._has_ended and bool(len(self.peer) or self.released)
 
-    def new_call(self) -> CallerMemory:
-        """Return the memory for the tensors of one call."""
+    def new_call(self, peer: PeerMemory | None = None) -> CallerMemory:
+        """Return the memory for the tensors of one call, which began with this ``peer``."""
         arena = None if self._sends_inline else self._arena
-        return CallerMemory(arena, self.peer, on_release=self._on_release)
+        return CallerMemory(arena, self.peer if peer is None else peer, on_release=self._on_release)
 
     def send_inline(self) -> None:
         """Put no more arguments into memory: the callee has no room for it."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from opdispatch_wire.lanes.deadline_watch import DeadlineWatch
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.status import no_thread_left_error
-from opdispatch_wire.v1 import execution_pb2
 
-OnDone = Callable[["execution_pb2.CallReply | Exception"], None]
+OnDone = Callable[[Any], None]
+"""Told the CallReply of a call, or what its ``Decode`` has made of the bytes; or an exception."""
+Decode = Callable[["bytes | memoryview", int], Any]
+"""Returns the result in the payload of a REPLY whose id ends at that place, or None."""
 
 
 class PendingCalls:
@@ -24,11 +27,17 @@ class PendingCalls:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self.calls: dict[int, tuple[OnDone, float | None]] = {}
+        self.calls: dict[int, tuple[OnDone, float | None, Decode | None]] = {}
         self._ended: LaneClosedError | None = None
         self._watch = DeadlineWatch(self._expire)
 
-    def add(self, number: int, on_done: OnDone, timeout: float | None) -> None:
+    def add(
+        self,
+        number: int,
+        on_done: OnDone,
+        timeout: float | None,
+        decode: Decode | None = None,
+    ) -> None:
         """Add a call; after ``timeout`` seconds it ends with TimeoutError.
 
         Raises LaneClosedError after ``end``, and RefusedError if no thread can be started that
@@ -38,7 +47,7 @@ class PendingCalls:
         with self._mutex:
             if self._ended is not None:
                 raise LaneClosedError(str(self._ended), was_sent=False)
-            self.calls[number] = (on_done, deadline)
+            self.calls[number] = (on_done, deadline, decode)
         if deadline is None:
             return
         try:
@@ -50,7 +59,7 @@ class PendingCalls:
     def first_deadline(self) -> float | None:
         """Return the first deadline, a time of ``time.monotonic``; None if there is none."""
         with self._mutex:
-            return min((at for _, at in self.calls.values() if at is not None), default=None)
+            return min((at for _, at, _ in self.calls.values() if at is not None), default=None)
 
     def take(self, number: int) -> OnDone | None:
         """Take a call out, if it is still there."""
@@ -64,13 +73,13 @@ class PendingCalls:
             self._ended = self._ended or error
             left, self.calls = self.calls, {}
         self._watch.stop()
-        for on_done, _ in left.values():
+        for on_done, _, _ in left.values():
             on_done(error)
 
     def _expire(self, now: float) -> float | None:
         """Fail the calls whose deadline has passed; return when to look again."""
         with self._mutex:
-            due = [n for n, (_, at) in self.calls.items() if at is not None and at <= now]
+            due = [n for n, (_, at, _) in self.calls.items() if at is not None and at <= now]
             late = [self.calls.pop(number)[0] for number in due]
         following = self.first_deadline()
         for on_done in late:
