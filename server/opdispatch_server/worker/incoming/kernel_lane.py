@@ -332,10 +332,16 @@ class KernelLane:
                 reply, memory = self._run_planned(plan, received, payload, call)
                 # Before the reply: the caller's next call finds the turn free.
                 following = turns.end(time.monotonic() - began)
-                if isinstance(reply, bytes):
-                    self._put_planned(reply, turn)
-                else:
+                if not isinstance(reply, bytes):
                     self._reply_with(reply, memory)
+                else:
+                    if self._memory is not None and self._memory.released:
+                        self._memory.tell_releases()
+                    # Other replies may follow at once if calls have been received already.
+                    if self._turn.number == turn and self._reader.is_ahead:
+                        self._put(reply)
+                    else:
+                        self._writer.write(FrameKind.REPLY, reply)
         finally:
             self._rules.end_run(run)
         if following is not None:
@@ -372,15 +378,6 @@ class KernelLane:
         finally:
             if os.getpid() != GUARD.process:  # ``GUARD.run``, in line
                 os._exit(0)
-
-    def _put_planned(self, reply: bytes, turn: int) -> None:
-        """Send a reply; keep it for a moment if another call has been received already."""
-        if self._memory is not None and self._memory.released:
-            self._memory.tell_releases()
-        if self._turn.number == turn and self._reader.is_ahead:
-            self._put(reply)
-        else:
-            self._writer.write(FrameKind.REPLY, reply)
 
     def _reply_with(
         self, reply: execution_pb2.CallReply, memory: CalleeMemory | CalleeTensors | None
