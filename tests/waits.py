@@ -19,11 +19,11 @@ class Joinable(Protocol):
         """Whether it has not ended."""
 
 
-def join(running: Joinable) -> None:
+def join(running: Joinable, seconds: float = LONGEST_WAIT) -> None:
     """Wait for the end of a thread or a process. Raises `TimeoutError` where it does not end."""
-    running.join(LONGEST_WAIT)
+    running.join(seconds)
     if running.is_alive():
-        raise TimeoutError(f"{running} has not ended after {LONGEST_WAIT} s")
+        raise TimeoutError(f"{running} has not ended after {seconds} s")
 
 
 def accept(listener: socket.socket) -> socket.socket:

@@ -15,6 +15,7 @@ import os
 import socket
 import sys
 from pathlib import Path
+from types import ModuleType
 
 REQUEST_BYTES = 1 << 17
 
@@ -75,7 +76,7 @@ def _main(name: str) -> None:
     request = json.loads(data)
     os.environ.clear()
     os.environ.update(request["environment"])
-    value = os.environ[name].encode()
+    value = os.environ.get(name, "").encode()
     ctypes.memmove(mark, value, len(value))
     os.chdir(request["folder"])
     sys.path.insert(0, request["folder"])
@@ -87,10 +88,15 @@ def _main(name: str) -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - open until the end
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
-    sys.argv = ["opdispatch", *request["arguments"]]
     gc.enable()
+    if request["code"] is not None:
+        sys.argv = ["-c"]
+        module = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(request["code"], "<string>", "exec"), module.__dict__)
+        return
     from opdispatch_client.cli import main
 
+    sys.argv = ["opdispatch", *request["arguments"]]
     sys.exit(main())
 
 

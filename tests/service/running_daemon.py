@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import opdispatch_client as oc
 from opdispatch_server.daemon.state.folder import journal_in
 from opdispatch_server.daemon.state.journal_file import DATABASE
-from tests.service.warm_daemon import MARK, ForkedDaemon, can_fork
+from tests.service.warm_daemon import MARK, ForkedProcess, can_fork
 from tests.waits import LONGEST_WAIT
 
 LONGEST_PAUSE = 0.05
@@ -73,10 +73,10 @@ class RunningDaemon:
             **(environment or {}),
         }
         self._listening = len(listen) + ("--http" in options)
-        self.process: subprocess.Popen[bytes] | ForkedDaemon
+        self.process: subprocess.Popen[bytes] | ForkedProcess
         with self.log_path.open("wb") as log:
             if warm and program is None and can_fork(variables):
-                self.process = ForkedDaemon(
+                self.process = ForkedProcess(
                     ["serve", *arguments], env=variables, cwd=folder, stderr=log
                 )
             else:

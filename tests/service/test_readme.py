@@ -12,6 +12,8 @@ import pytest
 from PIL import Image
 
 from tests.service.running_daemon import RunningDaemon
+from tests.service.warm_daemon import run_code
+from tests.waits import LONGEST_WAIT
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -37,14 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run_python(block: str, folder: Path, address: str = "") -> list[str]:
-    completed = subprocess.run(
-        [sys.executable, "-c", block],
-        cwd=folder,
-        env={**os.environ, "OPDISPATCH_ADDRESS": address},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    completed = run_code(block, cwd=folder, env={**os.environ, "OPDISPATCH_ADDRESS": address})
     assert completed.returncode == 0, completed.stderr
     return completed.stdout.splitlines()
 
@@ -56,7 +51,11 @@ def test_the_first_library_has_ten_lines_of_code() -> None:
 
 def test_the_library_works_in_one_process(folder: Path) -> None:
     block = PYTHON_BLOCKS[1]
-    assert run_python(block, folder) == promised_output(block) != []
+    command = [sys.executable, "-c", block]
+    completed = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=LONGEST_WAIT
+    )
+    assert completed.stdout.splitlines() == promised_output(block) != []
 
 
 def test_sessions_print_what_the_readme_says(folder: Path, daemon: RunningDaemon) -> None:

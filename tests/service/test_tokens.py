@@ -209,7 +209,9 @@ def test_no_interpreter_takes_direct_calls_at_a_port(guarded: Guarded):
             session.ops.image.pipeline(x)
     with oc.connect(guarded.unix) as session:
         (interpreter,) = session.interpreters()
-    listening = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout
+    listening = subprocess.run(
+        ["ss", "-Hltnp"], capture_output=True, text=True, check=True, timeout=LONGEST_WAIT
+    ).stdout
     assert f"pid={interpreter.pid}," not in listening
 
 

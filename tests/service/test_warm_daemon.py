@@ -10,7 +10,7 @@ import pytest
 
 from tests.service.conftest import StartDaemon
 from tests.service.running_daemon import RunningDaemon
-from tests.service.warm_daemon import ForkedDaemon, can_fork
+from tests.service.warm_daemon import ForkedProcess, can_fork, run_code
 from tests.waits import LONGEST_WAIT
 
 
@@ -33,12 +33,12 @@ def look_at(daemon: RunningDaemon) -> dict[str, object]:
 
 def test_a_fork_is_what_a_started_process_is(start_daemon: StartDaemon):
     forked = start_daemon(workers=0)
-    assert isinstance(forked.process, ForkedDaemon)
+    assert isinstance(forked.process, ForkedProcess)
     assert forked.process.pid in forked.processes()
     seen = look_at(forked)
     forked.stop()
     started = start_daemon(workers=0, warm=False)
-    assert not isinstance(started.process, ForkedDaemon)
+    assert not isinstance(started.process, ForkedProcess)
     assert seen == look_at(started)
 
 
@@ -58,4 +58,19 @@ def test_a_daemon_that_reads_its_environment_early_is_no_fork(
 ):
     assert not can_fork({**os.environ, **other})
     daemon = start_daemon(workers=0, environment=other)
-    assert not isinstance(daemon.process, ForkedDaemon)
+    assert not isinstance(daemon.process, ForkedProcess)
+
+
+def test_code_runs_as_in_a_process_of_its_own(tmp_path: Path):
+    (tmp_path / "beside.py").write_text("NAME = __name__")
+    code = (
+        "import beside, os, sys; print(beside.NAME, __name__, os.environ['X']); sys.exit(sys.argv)"
+    )
+    variables = {**os.environ, "X": "x"}
+    done = run_code(code, env=variables, cwd=tmp_path)
+    assert (done.stdout, done.stderr, done.returncode) == ("beside __main__ x\n", "['-c']\n", 1)
+    done = run_code("1 / 0", env=variables, cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        1,
+        "ZeroDivisionError: division by zero",
+    )

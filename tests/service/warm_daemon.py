@@ -2,8 +2,8 @@
 
 Most of what it costs to start a daemon is the import of some 800 modules. A process that has done
 that, ``daemon_template``, is asked for forks over its standard input. Each is what ``python -m
-opdispatch_client.cli`` would be, with the environment, the folder and the streams that are asked
-for, and a child of the process that asked.
+opdispatch_client.cli`` would be, or ``python -c``, with the environment, the folder and the streams
+that are asked for, and a child of the process that asked.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +30,7 @@ from tests.waits import LONGEST_WAIT
 MARK = "OPDISPATCH_TEST_MARK"
 """The variable that tells the processes of one daemon from all others; see RunningDaemon."""
 MARK_LENGTH = 32
+READ_LATE = {MARK, "OPDISPATCH_ADDRESS"}
 REPLY_BYTES = 64
 SET_CHILD_SUBREAPER = 36
 # That of the tests' process, before a test has changed it for itself.
@@ -35,14 +38,20 @@ ENVIRONMENT = dict(os.environ)
 PROGRAM = Path(__file__).with_name("daemon_template.py")
 
 
-class ForkedDaemon:
-    """A daemon's process, with as much of subprocess.Popen as tests use."""
+class ForkedProcess:
+    """The command line, or code, in a process, with as much of subprocess.Popen as tests use."""
 
     def __init__(
-        self, arguments: Sequence[str], *, env: dict[str, str], cwd: Path, stderr: IO[bytes]
+        self,
+        arguments: Sequence[str],
+        *,
+        env: dict[str, str],
+        cwd: Path,
+        stderr: IO[bytes],
+        code: str | None = None,
     ) -> None:
         output, stdout = os.pipe()
-        request = {"arguments": arguments, "environment": env, "folder": str(cwd)}
+        request = {"arguments": arguments, "environment": env, "folder": str(cwd), "code": code}
         try:
             self.pid = _template().fork(request, stdout, stderr.fileno())
         except BaseException:
@@ -70,7 +79,7 @@ class ForkedDaemon:
             finally:
                 os.close(descriptor)
             if not ended or self.poll() is None:
-                raise subprocess.TimeoutExpired("opdispatch serve", timeout)
+                raise subprocess.TimeoutExpired(f"forked process {self.pid}", timeout)
         assert self.returncode is not None
         return self.returncode
 
@@ -82,6 +91,29 @@ class ForkedDaemon:
     def kill(self) -> None:
         """End it at once."""
         self.send_signal(signal.SIGKILL)
+
+
+def run_code(code: str, *, env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Return how ``python -c CODE`` has ended, and what it printed."""
+    if not can_fork(env):
+        command = [sys.executable, "-c", code]
+        return subprocess.run(
+            command, env=env, cwd=cwd, capture_output=True, text=True, timeout=LONGEST_WAIT
+        )
+    with tempfile.TemporaryFile() as errors:
+        process = ForkedProcess([], env=env, cwd=cwd, stderr=errors, code=code)
+        try:
+            with process.stdout as stdout, ThreadPoolExecutor(1) as reader:
+                reading = reader.submit(stdout.read)
+                process.wait(LONGEST_WAIT)
+                output = reading.result(LONGEST_WAIT)
+        finally:
+            process.kill()
+            process.wait(LONGEST_WAIT)
+        errors.seek(0)
+        return subprocess.CompletedProcess(
+            code, process.wait(LONGEST_WAIT), output.decode(), errors.read().decode()
+        )
 
 
 def can_fork(environment: dict[str, str]) -> bool:
@@ -137,5 +169,5 @@ def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
-        if name.startswith(("PYTHON", "GRPC_", "OPDISPATCH_")) and name != MARK
+        if name.startswith(("PYTHON", "GRPC_", "OPDISPATCH_")) and name not in READ_LATE
     }

@@ -138,7 +138,7 @@ def test_bad_libraries_leave_good_ones_served(storm_daemon: RunningDaemon):
     for thread in threads:
         thread.start()
     for thread in threads:
-        join(thread)
+        join(thread, SECONDS + 2 * LONGEST_WAIT)
     with storm_daemon.connect() as session:
         deaths = sum(interpreter.restarts for interpreter in session.interpreters())
         for name, factor in GOOD.items():
