@@ -50,7 +50,7 @@ ACROSS = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]], np.float32)
 
 
 def sobel(x, *, normalize=True):
-    """How strongly the brightness changes at each place: bright edges on black."""
+    """Return how strongly the brightness changes at each place: bright edges on black."""
     # Written with operators only, so it serves every backend that has them.
     brightness = ops.image.gray(x)
     across = ops.image.convolve(brightness, ACROSS)
@@ -77,7 +77,7 @@ lib.define("histogram(Tensor x, int bins=16) -> (Tensor counts, Tensor edges)")
 
 
 def histogram(x, bins=16):
-    """How many pixels have which brightness: the counts, and the bins+1 borders between them."""
+    """Count the pixels by brightness: return the counts, and the bins+1 borders between them."""
     return np.histogram(gray(x), bins=bins, range=(0, 1))
 
 

@@ -31,7 +31,7 @@ lib.define("sobel(Tensor x, *, bool normalize=True) -> Tensor")
 
 
 def sobel(x, *, normalize=True):
-    """How strongly the brightness changes at each place: dark lines on white."""
+    """Return how strongly the brightness changes at each place: dark lines on white."""
     down, across = np.gradient(ops.image.gray(x))
     edges = np.hypot(across, down)
     lines = np.sqrt(edges / max(float(edges.max()), 1e-6)) if normalize else edges

@@ -1,4 +1,4 @@
-"""What the daemon's registry promises about one library name, said as simply as possible.
+"""A model of the daemon's registry for one library name, as simple as possible.
 
 A name has at most two versions: the active one, and below it the one that was active before.
 Versions are numbered from 1, and no number is given twice. The content of a version is a number

@@ -1,4 +1,4 @@
-"""What a test's own process has open."""
+"""Open descriptors of a test's own process."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 TENSOR, OTHER, DTYPE, LIST = object(), object(), object(), object()
-"""What arguments are made of: a tensor, another one, a dtype, and a list of two tensors."""
+"""Parts of arguments: a tensor, another one, a dtype, and a list of two tensors."""
 
 
 class SchemaKind(NamedTuple):

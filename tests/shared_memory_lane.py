@@ -198,7 +198,7 @@ class Caller:
 
     def close(self) -> None:
         self.packets.sock.close()
-        self.packets.passed.clear()  # nobody is left to be told
+        self.packets.passed.clear()  # no peer is left to hear it
         self.process.join(LONGEST_WAIT)
         self.arena.close()
         self.peer.close()

@@ -1,4 +1,4 @@
-"""An accelerator that is none: its memory is NumPy's, and nobody but its backend looks into it.
+"""A simulated accelerator: its memory is NumPy's, and only its backend reads it.
 
 It stands for any device with memory of its own: every transfer is counted, and it can be told to
 fail. Its text is a part of kernel libraries, too.
@@ -22,11 +22,11 @@ from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError
 
 DEVICES = 2
 OTHERS_BYTES = 64
-"""What is before an array in the allocation that it is in."""
+"""Offset of an array in its allocation, in bytes."""
 
 
 class AcceleratorArray:
-    """An array in the accelerator's memory. It offers its elements to nobody."""
+    """An array in the accelerator's memory. It does not offer its elements."""
 
     def __init__(self, memory: np.ndarray[Any, Any], number: int = 0) -> None:
         self._memory = memory

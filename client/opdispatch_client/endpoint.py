@@ -56,7 +56,7 @@ class Endpoint:
     retry: bool = True
     """Whether calls may run again elsewhere when the interpreter that runs them dies."""
     credentials: Credentials = NO_CREDENTIALS
-    """What the session shows to be let in."""
+    """Credentials of the session."""
     direct: bool = True
     """Whether calls go directly to interpreters, where they can."""
     process: int = field(default_factory=os.getpid)

@@ -225,7 +225,7 @@ def _flat(values: Sequence[Any]) -> list[Any]:
 
 
 def _copy(value: Any) -> Any:
-    """So that no caller writes to what is remembered, or shares a tensor with another caller."""
+    """Copy a value, so that callers do not write to what is remembered, or share tensors."""
     if isinstance(value, list):
         return [_copy(each) for each in value]
     array = _array_of(value)

@@ -25,7 +25,7 @@ CONV2D = "conv2d(Tensor x, Tensor weight, int[2] padding=0) -> Tensor"
 
 
 def shape_of_conv2d(x, weight, padding):
-    """Of the result. Raises ArgumentError for what does not fit."""
+    """Return the shape of the result. Raises ArgumentError for arguments that do not fit."""
     fits = len(x.shape) == len(weight.shape) == 4 and x.shape[1] == weight.shape[1]
     if not fits or x.dtype != weight.dtype:
         raise ArgumentError(
@@ -158,7 +158,7 @@ def compute_logits(parameters, images):
 
 
 def cross_entropy(logits, labels):
-    """How surprised the network is by the labels: the mean over the images, in nats."""
+    """Return the network's surprise at the labels: the mean over the images, in nats."""
     with no_grad():
         largest = xp.max(logits, axis=1, keepdims=True)
     shifted = logits - largest

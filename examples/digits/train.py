@@ -43,7 +43,7 @@ def load_data(dtype=np.float64):
 
 
 def choose_batches(data, steps, size=BATCH):
-    """Each epoch in an order of its own; what is left over at its end is left out."""
+    """Choose batches, each epoch in an order of its own; the rest at its end is left out."""
     rng = np.random.default_rng(1)
     images, labels = data
     batches = []
@@ -93,7 +93,7 @@ WAYS = ("daemon, operator by operator", "daemon, 8 calls a step", "daemon, a pro
 
 
 def train_there(session, arrays, batches, way):
-    """In the interpreter of a session, which has both libraries."""
+    """Train in the interpreter of a session, which has both libraries."""
     parameters = [session.put(Tensor(array, requires_grad=True)) for array in arrays]
     velocities = [session.put(np.zeros_like(array)) for array in arrays]
     there = session.grad, parameters, velocities
@@ -130,7 +130,7 @@ def running_daemon():
 
 
 def train_everywhere(arrays, batches, *, with_daemon, address):
-    """By the name of each way: losses, seconds a step, and the parameters in the end."""
+    """Return losses, seconds a step, and the final parameters, by the name of each way."""
     results = {"in this process": train_here(arrays, batches)}
     if with_daemon:
         with (

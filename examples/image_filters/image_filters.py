@@ -112,7 +112,7 @@ def shifted(padded, axis, size, by):
 
 
 def correlate(x, weights, axis, mode):
-    """Each pixel becomes a weighted sum of its neighbours along an axis."""
+    """Make each pixel a weighted sum of its neighbours along an axis."""
     padded = pad(x, axis, len(weights) // 2, mode)
     parts = (
         shifted(padded, axis, x.shape[axis], place) * weight
@@ -162,7 +162,7 @@ def unsharp_mask(x, *, sigma=1.0, amount=1.0, threshold=0.0, mode="reflect"):
 
 
 def sobel(x, *, mode="reflect"):
-    """How steeply the brightness changes, from 0 to 1: shape (height, width)."""
+    """Return how steeply the brightness changes, from 0 to 1: shape (height, width)."""
     xp = array_namespace(x)
     x = brightness(x)
     slope, smooth = (-1.0, 0.0, 1.0), (0.25, 0.5, 0.25)
@@ -211,7 +211,7 @@ METHODS = {
 
 
 def resize(x, size, *, method="bilinear"):
-    """Another size, (height, width). Bilinear, or the mean of the area; does not alias.
+    """Resize to (height, width). Bilinear, or the mean of the area; does not alias.
 
     As Pillow's ``BILINEAR`` and ``BOX``: a smaller picture is made of all pixels of the larger one.
     """
@@ -232,7 +232,7 @@ def resize(x, size, *, method="bilinear"):
 
 
 def find_sources(old, new, reach, weigh):
-    """Of which pixels each new one is made: places and weights, both of shape (how many, new)."""
+    """Return the pixels of which each new one is made: places and weights, both (how many, new)."""
     scale = old / new
     stretch = max(scale, 1.0)
     centre = (np.arange(new) + 0.5) * scale

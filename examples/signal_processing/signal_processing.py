@@ -50,7 +50,7 @@ def composite(schema):
 
 
 def as_signal(x):
-    """Of a floating type. Raises ValueError for what is no signal."""
+    """Return a signal of a floating type. Raises ValueError for other arrays."""
     if x.ndim == 0 or x.shape[-1] == 0 or not xp.isdtype(x.dtype, ("integral", "real floating")):
         raise ValueError(
             f"a signal has real numbers along its last dimension, and this is of {x.dtype} with "
@@ -122,7 +122,7 @@ def make_window(name, length, dtype, device, *, is_periodic=True):
 
 
 def find_hop(nperseg, noverlap, samples):
-    """How far apart frames begin. Raises ValueError unless frames fit, and overlap as they can."""
+    """Return the distance of frames. Raises ValueError unless frames fit, and overlap."""
     noverlap = nperseg // 2 if noverlap is None else noverlap
     if not 1 <= nperseg <= samples:
         raise ValueError(f"nperseg is from 1 to {samples}, the signal's length, and not {nperseg}")
@@ -284,7 +284,7 @@ def hilbert(x):
 
 @composite("envelope(Tensor x) -> Tensor")
 def envelope(x):
-    """How strongly it swings at each moment: the magnitude of the analytic signal."""
+    """Return the amplitude at each moment: the magnitude of the analytic signal."""
     return xp.abs(hilbert(x))
 
 

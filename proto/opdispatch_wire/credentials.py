@@ -1,4 +1,4 @@
-"""What a client shows to be let in: a token, read again when its file changes.
+"""Credentials of a client: a token, read again when its file changes.
 
 Without the package ``opdispatch``, unless something is wrong: probes start again and again.
 """
@@ -133,19 +133,19 @@ class SecuredChannel:
         self._metadata = metadata
 
     def unary_unary(self, *args: Any, **options: Any) -> SecuredMethod:
-        """As of the channel."""
+        """Return that of the channel."""
         return SecuredMethod(self._channel.unary_unary(*args, **options), self._metadata)
 
     def unary_stream(self, *args: Any, **options: Any) -> SecuredMethod:
-        """As of the channel."""
+        """Return that of the channel."""
         return SecuredMethod(self._channel.unary_stream(*args, **options), self._metadata)
 
     def stream_unary(self, *args: Any, **options: Any) -> SecuredMethod:
-        """As of the channel."""
+        """Return that of the channel."""
         return SecuredMethod(self._channel.stream_unary(*args, **options), self._metadata)
 
     def stream_stream(self, *args: Any, **options: Any) -> SecuredMethod:
-        """As of the channel."""
+        """Return that of the channel."""
         return SecuredMethod(self._channel.stream_stream(*args, **options), self._metadata)
 
     def close(self, *args: Any) -> Any:

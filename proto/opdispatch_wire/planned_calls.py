@@ -8,9 +8,9 @@ Note [Constant bytes]
                    timeout | id
         reply      id | constant | elements | constant
 
-    Whoever has read one such message as protobuf does knows the next one by its constants, and
-    takes the rest from its place. Protobuf's fields may stand in any order, so that whoever does
-    not know them reads the same message the usual way.
+    A reader of one such message, decoded as protobuf does, knows the next one by its constants, and
+    takes the rest from its place. Protobuf's fields may stand in any order, so that a reader that
+    does not know them reads the same message the usual way.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Longer ones cost what their elements cost, and may be better off in shared memor
 PLAIN_FIELDS: Final = frozenset(
     {"id", "operator", "args", "kernel", "retry", "timeout", "route_epoch", "constant_bytes"}
 )
-"""What a planned request may say."""
+"""Fields that a planned request may have."""
 
 _REQUEST, _REPLY = execution_pb2.CallRequest, execution_pb2.CallReply
 _ID = b"\x08"  # field 1 of both, a varint

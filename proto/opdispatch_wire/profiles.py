@@ -7,7 +7,7 @@
 Note [Clocks of machines]
     All processes of a machine have one monotonic clock, so that their events need no adjustment.
     Those of another machine are moved so that they lie in the middle of the round trip: as if the
-    way there had taken as long as the way back. They count as of the caller's machine from then
+    way there had taken as long as the return. They count as of the caller's machine from then
     on, and the name of their process says that they were moved.
 """
 

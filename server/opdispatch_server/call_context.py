@@ -54,7 +54,7 @@ class CallContext:
     """``deadline`` is a time of ``time.monotonic``; None if there is none.
 
     ``run`` is the daemon's number of the run of a kernel, of 128 random bits: on the way to an
-    interpreter, the run that begins there; on the way back, the one that makes the call. 0: none.
+    interpreter, the run that begins there; on the return, the one that makes the call. 0: none.
     ``lane`` is the load id of the library that the call belongs to, 0 if it takes no slot, and
     ``limit`` how many of the lane's calls an interpreter runs at a time. The daemon believes
     no client's ``depth``, ``lane`` and ``limit``: it knows them. ``direct`` is what an

@@ -1,4 +1,4 @@
-"""What the ways to an operator of the library ``array`` cost over NumPy's function, in one process,
+"""Costs of the ways to an operator of the library ``array`` over NumPy's function, in one process,
 and what a call costs that is recorded for gradients over one that is not. ``array_operators`` has
 the operators one by one.
 

@@ -1,4 +1,4 @@
-"""What operators of the library ``array`` cost over NumPy's functions, for arrays of NumPy's: one
+"""Costs of operators of the library ``array`` over NumPy's functions, for arrays of NumPy's: one
 line each.
 
 The arrays have four elements; what takes longer in NumPy hides what is around it. Contestants take

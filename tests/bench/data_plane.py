@@ -4,7 +4,7 @@ Each contestant adds two float32 arrays, one call after the other, from one clie
 many as it can with 64 in flight. They take turns, round for round; medians are quoted. Who keeps
 the cores busy also when it is not its turn comes after all others, alone. Others run in the Python
 that has them: this one, or that of ``OPDISPATCH_BENCH_PEERS``, an environment with any of ``ray``
-and ``nvidia-pytriton``. Whoever is not there is left out, and said to be.
+and ``nvidia-pytriton``. A missing one is left out, and reported as such.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def start_daemon(stack: ExitStack, folder: Path) -> tuple[str, str]:
 
 
 def start(stack: ExitStack, folder: Path) -> dict[str, Contestant]:
-    """Everybody who is there."""
+    """Start every contestant that is installed."""
     address, tcp = start_daemon(stack, folder)
     (folder / "bench.py").write_text(LIBRARY)
 

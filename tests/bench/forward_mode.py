@@ -1,4 +1,4 @@
-"""What forward mode takes beside PyTorch's, in one run: CPU time of the thread, taking turns.
+"""Costs of forward mode compared with PyTorch's, in one run: CPU time of the thread, taking turns.
 
     OPENBLAS_NUM_THREADS=1 python -m tests.bench.forward_mode
 

@@ -1,4 +1,4 @@
-"""What the dispatcher costs on a GPU, and what copies to it and from it take. `make gpu` runs it.
+"""Costs of the dispatcher on a GPU, and of copies to it and from it. `make gpu` runs it.
 
 Plain CuPy, and copies of pinned memory made by hand, are timed beside it in the same run.
 """

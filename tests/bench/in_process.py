@@ -1,4 +1,4 @@
-"""What dispatching costs in one process, beside its peers: ``make bench``.
+"""Costs of dispatching in one process, compared with its peers: ``make bench``.
 
 Every contestant calls the same Python function of two arrays, which returns one of them; what it
 costs beyond calling the function itself is the price of dispatching. ``functools.singledispatch``

@@ -1,4 +1,4 @@
-"""What loading a large library costs, from a client's request to its answer: ``make bench``.
+"""Costs of loading a large library, from a client's request to its answer: ``make bench``.
 
 The library defines 1,000 operators and gives each a kernel. Beside it stands the same module
 imported in this process, into a dispatcher of its own.

@@ -1,4 +1,4 @@
-"""What registering costs, in time, in memory, and to those who call meanwhile: ``make bench``.
+"""Costs of registering, in time, in memory, and to concurrent callers: ``make bench``.
 
 An operator here is one definition and two kernels, each registered, and undone, on its own:
 three publications. Parsing its schema is part of registering it. The readers' table times every

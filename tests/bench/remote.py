@@ -1,6 +1,6 @@
-"""What a remote call costs on one machine, beside a bare gRPC echo of as many bytes; how many a
-second one client makes with 64 in flight; and what a hundred that depend on each other cost, one by
-one and as a program.
+"""Costs of a remote call on one machine, compared with a bare gRPC echo of as many bytes; how many
+a second one client makes with 64 in flight; and what a hundred that depend on each other cost, one
+by one and as a program.
 
 The echo is grpcio's own asyncio server in another process, which returns what it is sent: the
 floor of one hop. A call through the daemon has two: to the daemon, and on to the interpreter.

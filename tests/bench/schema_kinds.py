@@ -1,4 +1,4 @@
-"""What a call costs for each kind of schema and each way to call: ``make bench``.
+"""Costs of a call for each kind of schema and each way to call: ``make bench``.
 
 Every kernel is a Python function that returns what it is given, or a constant: what is timed is
 dispatching. The contestants are NumPy's arrays, Tensors that need no gradient and Tensors whose

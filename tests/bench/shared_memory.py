@@ -1,4 +1,4 @@
-"""What tensors in shared memory cost between two processes, beside what the machine costs.
+"""Costs of tensors in shared memory between two processes, compared with the machine's.
 
 The floor adds two arrays in place in memory that both processes have mapped, with a packet each
 way; "copied" copies the arguments in and the result out as well. Ours are calls of a session,

@@ -2,8 +2,8 @@
 
 The contestants take turns, many short rounds each, so that a slow spell of the machine hits all of
 them; the median over the rounds is quoted, or the least, where two that differ by little are
-compared. Calls that wait for nobody may be timed by the thread's own clock, which stands still
-while others have the core.
+compared. Calls that wait for no other thread may be timed by the thread's own clock, which stands
+still while others have the core.
 """
 
 from __future__ import annotations

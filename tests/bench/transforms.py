@@ -1,4 +1,4 @@
-"""What ``vmap`` costs over one call, and gains over a loop of as many as there are samples.
+"""Costs of ``vmap`` over one call, and gains over a loop of as many as there are samples.
 
     python -m tests.bench.transforms
 

@@ -1,4 +1,4 @@
-"""What a change costs calls that do not use it: two checkouts, beside each other.
+"""Costs of a change to calls that do not use it: two checkouts, compared.
 
     git worktree add ../before COMMIT
     python -m tests.bench.two_trees ../before .

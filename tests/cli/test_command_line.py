@@ -121,7 +121,7 @@ def test_the_lists_show_what_is_there(run: RunCommand):
     edges = "shop::edges(Tensor picture, *, bool normalize=True) -> Tensor"
     assert any(line.startswith(edges) and line.endswith("shop") for line in operators)
     assert len(run("ops", "add").out.splitlines()) == 3
-    assert run("ops", "nobody::*").err == "no operator matches 'nobody::*'\n"
+    assert run("ops", "missing::*").err == "no operator matches 'missing::*'\n"
     interpreters = json.loads(run("interpreters", "--json").out)
     assert {"worker-1", "worker-2"} <= {interpreter["name"] for interpreter in interpreters}
     listed = run("interpreters").out
@@ -256,16 +256,16 @@ def test_arrays_go_in_and_come_out(run: RunCommand, tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["call", "shop::nobody"], "there is no operator shop::nobody"),
+        (["call", "shop::missing"], "there is no operator shop::missing"),
         (["call", "shop::edges"], "missing its argument 'picture'"),
         (["call", "shop::edges", "1", "2"], "takes 1 positional argument but 2 were given"),
         (["call", "shop::edges", "word"], "expected Tensor"),
         (["call", "shop::edges", "1", "colour=1"], "has no argument 'colour'"),
         (["call", "shop::fail", "1"], "raised ValueError: out of stock"),
         (["call", "shop::show", "x", "-o", "x.npy"], "returned no tensor"),
-        (["describe", "shop::nobody"], "there is no operator shop::nobody"),
-        (["table", "shop::nobody"], "there is no operator shop::nobody"),
-        (["unload", "nobody"], "no library named 'nobody'"),
+        (["describe", "shop::missing"], "there is no operator shop::missing"),
+        (["table", "shop::missing"], "there is no operator shop::missing"),
+        (["unload", "missing"], "no library named 'missing'"),
         (["load", "missing.py"], "there is no file 'missing.py'"),
         (["load", "a-b"], "neither a .py or .zip file nor the dotted name of a module"),
         (["load", "missing_module"], "No module named 'missing_module'"),
@@ -280,7 +280,7 @@ def test_a_request_that_fails_is_one_line_and_1(run: RunCommand, words: list[str
     assert failed.err.count("\n") == 1
 
 
-def test_who_forgets_what_makes_a_name_a_path_is_told(run: RunCommand, tmp_path: Path):
+def test_hint_names_the_path_when_load_gets_a_bare_name(run: RunCommand, tmp_path: Path):
     (tmp_path / "greetings.py").write_text(GREETING.format(answer="hi"))
     (tmp_path / "greeters").mkdir()
     for name, path in (("greetings", "greetings.py"), ("greeters", "greeters/")):

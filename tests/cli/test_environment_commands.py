@@ -85,11 +85,11 @@ def test_an_isolated_library_gives_back_its_memory(run: RunCommand, tmp_path: Pa
 
 def test_what_cannot_be_installed_is_one_line(run: RunCommand, tmp_path: Path):
     (tmp_path / "apart.py").write_text(ISOLATED)
-    (tmp_path / "needs.txt").write_text("--no-index\nnobody-has-this\n")
+    (tmp_path / "needs.txt").write_text("--no-index\nno-such-package\n")
     failed = run("load", "apart.py", "--requirements", "needs.txt")
     assert (failed.code, failed.out) == (1, "")
     last = failed.err.splitlines()[-1]
-    assert last.startswith("opdispatch: nobody-has-this cannot be installed: ")
+    assert last.startswith("opdispatch: no-such-package cannot be installed: ")
     missing = run("load", "apart.py", "--python", str(tmp_path / "python"))
     assert missing.code == 1
     assert "is no Python: there is no such program" in missing.err

@@ -30,7 +30,7 @@ def test_health_of_what_is_not_there_says_what_can_be(run: RunCommand):
 
 
 def test_health_without_a_daemon_is_one(run: RunCommand, tmp_path: Path):
-    done = run("health", "--address", f"unix://{tmp_path}/nobody.sock")
+    done = run("health", "--address", f"unix://{tmp_path}/missing.sock")
     assert (done.code, done.out) == (1, "")
     assert "no daemon answers" in done.err
     wrong = run("health", "--address", "nowhere")

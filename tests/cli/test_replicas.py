@@ -52,7 +52,7 @@ def test_a_library_is_held_by_several_interpreters_and_scaled(run: RunCommand, g
     assert scaled.out.strip().endswith(document["interpreters"][0])
     assert json.loads(run("scale", "greeting", "1", "--json").out)["interpreters_wanted"] == 1
     assert run("scale", "greeting", "0").code == 2
-    assert run("scale", "nobody", "1").err.startswith("opdispatch: no library named 'nobody'")
+    assert run("scale", "missing", "1").err.startswith("opdispatch: no library named 'missing'")
 
 
 def test_a_place_can_be_an_interpreter_or_a_device(run: RunCommand, greeting: Path):

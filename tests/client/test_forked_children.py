@@ -132,7 +132,7 @@ def run(text: str, *arguments: str, environment: dict[str, str] | None = None) -
 
 
 @pytest.mark.parametrize("lane", ["local", "stream", "grpc"])
-def test_a_child_is_told_that_the_session_is_its_parents(daemon: RunningDaemon, lane: str):
+def test_child_gets_an_error_that_the_session_is_its_parents(daemon: RunningDaemon, lane: str):
     asked = ["call", "large", "submit", "map", "put", "remote", "list"]
     assert run(BLOCKING, daemon.address, lane) == [
         *(f"child {what} True True" for what in asked),

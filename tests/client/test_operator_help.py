@@ -165,7 +165,7 @@ async def test_event_loop_never_waits_for_help(daemon: RunningDaemon, helped: No
     async with oc.aio.connect(daemon.address) as session:
         await session.operators()
         ops = session.ops
-        os.kill(daemon.process.pid, signal.SIGSTOP)  # it answers nobody
+        os.kill(daemon.process.pid, signal.SIGSTOP)  # it does not answer
         try:
             began = time.monotonic()
             for _ in range(10):

@@ -126,7 +126,7 @@ def test_a_closed_session_keeps_no_values(daemon: RunningDaemon):
             ask()
 
 
-def test_nobody_there_says_how_to_start_one():
+def test_error_without_a_daemon_says_how_to_start_one():
     with pytest.raises(oc.DaemonUnavailableError, match="start one with `opdispatch serve`"):
         oc.connect(NOWHERE)
 

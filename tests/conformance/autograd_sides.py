@@ -1,4 +1,4 @@
-"""What programs of derivatives call: PyTorch's, and ours by the same names."""
+"""Functions that programs of derivatives call: PyTorch's, and ours by the same names."""
 
 from types import SimpleNamespace
 

@@ -1,7 +1,7 @@
 """Golden data: facts about PyTorch, each file with where they come from.
 
 A file is gzipped JSON whose first member, ``provenance``, says which script took it from which
-release of torch, when, and with which seed. Nobody edits one by hand: run its script again.
+release of torch, when, and with which seed. They are not edited by hand: run the script again.
 
 A live run (``live.py``) records the same files, larger and from another seed, in a folder of its
 own, and has the tests read them there. It says so in the environment:

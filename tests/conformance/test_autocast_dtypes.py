@@ -194,7 +194,7 @@ MADE_OF_OTHERS = {
     ("cpu", "tensordot"): "mm",
     ("cpu", "tensordot.dims"): "mm",
 }
-"""What PyTorch makes an operator of, where that is what has a kernel."""
+"""Operators of PyTorch by the names of those with kernels."""
 
 
 @pytest.mark.parametrize("device_type", array_autocast.POLICIES)

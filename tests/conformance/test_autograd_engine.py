@@ -1,4 +1,4 @@
-"""What ``backward`` and ``grad`` are asked for, and what they leave behind, beside PyTorch's."""
+"""Options and side effects of ``backward`` and ``grad``, compared with PyTorch's."""
 
 import pytest
 from autograd_sides import OURS, THEIRS, leaf, outcome
@@ -98,7 +98,7 @@ def a_view_under_no_grad_must_be_used(side):
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_the_way_back_is_that_of_pytorch(name):
+def test_backward_pass_agrees_with_pytorch(name):
     (ours, found), (theirs, expected) = outcome(CASES[name], OURS), outcome(CASES[name], THEIRS)
     assert ours == theirs, (found, expected)
     assert ours == "refused" or found == expected

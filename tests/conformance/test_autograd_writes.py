@@ -66,7 +66,7 @@ class Program:
         return None if errors else results
 
     def drop_lost_views(self):
-        """Those that no_grad has made of what was written to: nobody may ask for their history."""
+        """Views that no_grad has made of a written tensor: their history must not be asked for."""
         leaves = [
             self.both(partial(getattr, ours, "is_leaf"), partial(getattr, theirs, "is_leaf"))
             for ours, theirs in self.pairs

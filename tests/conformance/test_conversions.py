@@ -1,4 +1,4 @@
-"""What Python values count as which types, as arguments and as results, beside PyTorch.
+"""Conversions of Python values to types, as arguments and as results, compared with PyTorch.
 
 ``DIFFERENT`` has the pairs of which docs/fidelity.md says that they differ on purpose.
 """

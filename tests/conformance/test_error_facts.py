@@ -151,7 +151,7 @@ def test_an_error_says_what_pytorchs_says_and_is_caught_like_it(case):
     assert isinstance(caught.value, base)
 
 
-def test_an_implementation_that_nobody_defined_is_listed():
+def test_implementation_without_a_definition_is_listed():
     site = Site()
     [name] = site.dispatcher.find_dangling_impls()
     [dumped] = GOLDEN["dangling"]

@@ -1,4 +1,4 @@
-"""What PyTorch recorded of sparse, quantized and nested tensors is what ours say."""
+"""Sparse, quantized and nested tensors agree with PyTorch's recorded ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What guards, autocast and inference mode leave behind, in whatever order their blocks end.
+"""State after blocks of guards, autocast and inference mode that end in any order.
 
 A program enters and leaves blocks, not always the innermost first, and sets keys by hand between.
 After each step both sides have the same words of included and excluded keys.

@@ -1,4 +1,4 @@
-"""Who is asked in which order, beside PyTorch: modes, classes of tensors, and what they call.
+"""The order of modes, classes of tensors and their calls, compared with PyTorch.
 
 Each side has the same modes and the same classes, which note who was asked for which operator, of
 which classes, and what was excluded there; and functions registered in their place. Programs are
@@ -211,7 +211,7 @@ def run(make_side, program):
         classes = {f"mode {n}": type(mode) for n, mode in enumerate(entered)} | side.classes
         for (who, name), behaviour in rules.items():
             if who in side.classes and behaviour == "declines":
-                continue  # PyTorch asks nobody else then: see docs/fidelity.md
+                continue  # PyTorch asks no other mode then: see docs/fidelity.md
             if who in classes:
                 side.register_rule(name, classes[who], side.make_rule(who, behaviour))
         try:
@@ -223,7 +223,7 @@ def run(make_side, program):
             except HandlerError:
                 end = "failed"
             except TypeError:
-                end = "nobody"
+                end = "none"
         finally:
             for mode in reversed(entered):
                 mode.__exit__(None, None, None)

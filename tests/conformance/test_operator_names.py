@@ -1,4 +1,4 @@
-"""What an operator and its packet say of themselves, beside PyTorch's: code that asks them runs."""
+"""Attributes of an operator and its packet, compared with PyTorch's: code that reads them runs."""
 
 import copy
 import random

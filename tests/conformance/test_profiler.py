@@ -201,7 +201,7 @@ def test_self_times_are_what_is_left_of_the_total_on_both_sides(sides):
         )
 
 
-def test_steps_of_the_way_back_are_events_on_both_sides():
+def test_steps_of_the_backward_pass_are_events_on_both_sides():
     def program(array, side):
         x = array(np.ones((2, 3)))
         x.requires_grad = True

@@ -1,6 +1,6 @@
 """Traces beside PyTorch's: which operators are recorded, in which order, and what is warned of.
 
-``torch.jit.trace`` records at the key Tracer, and throws away what nobody needs;
+``torch.jit.trace`` records at the key Tracer, and throws away unused calls;
 ``make_fx(pre_dispatch=True)`` records before any other key.
 """
 

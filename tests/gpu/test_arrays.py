@@ -126,7 +126,7 @@ def test_what_there_is_no_room_for_has_the_figures(backend: CupyBackend, cupy: A
     assert backend.lost is None
 
 
-def test_a_limit_of_the_pool_is_told(backend: CupyBackend, cupy: Any):
+def test_error_names_the_limit_of_the_pool(backend: CupyBackend, cupy: Any):
     pool = cupy.get_default_memory_pool()
     pool.free_all_blocks()
     pool.set_limit(size=pool.total_bytes() + (1 << 20))
@@ -161,7 +161,7 @@ def test_a_kernel_finds_the_default_stream_and_its_gpu_whatever_the_last_one_lef
 
 
 def share(pipe: Any, number: int) -> None:
-    """Share part of an allocation, until it is told to end; in a process of its own."""
+    """Share part of an allocation, until it is to end; in a process of its own."""
     import cupy
 
     own = CupyBackend()
@@ -212,7 +212,7 @@ def test_what_is_made_up_is_an_error_after_which_all_goes_on(
     for wrong in (
         DeviceMemory(there.device_id, bytes(64), 0, 8000),
         DeviceMemory(there.device_id, b"\xff" * 64, 0, 8000),
-        DeviceMemory(there.device_id, there.handle[:-8] + b"somebody", 0, 8000),
+        DeviceMemory(there.device_id, there.handle[:-8] + b"stranger", 0, 8000),
         DeviceMemory(there.device_id, b"short", 0, 8000),
         DeviceMemory(there.device_id, there.handle, 1 << 40, 8000),
         DeviceMemory(there.device_id, there.handle, 2**64 - 8000, 8000),

@@ -237,7 +237,7 @@ def mem_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaem
 
 @pytest.fixture
 def bystander(mem_daemon: RunningDaemon) -> Iterator[oc.Session]:
-    """A session of somebody who does nothing wrong; it works before and after."""
+    """A session of a client that does nothing wrong; it works before and after."""
     x = shared_memory.X
     with mem_daemon.connect() as session:
         for _ in range(3):

@@ -1,6 +1,6 @@
 """Kernels that a test holds: each says that it is inside, and waits to be let out.
 
-Both ways go through a FIFO, so nobody has to look again and again.
+Both ways go through a FIFO, so that no side has to look again and again.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class Doors:
         """The label of the next kernel to say that it is inside; it must do so in time."""
         while "\n" not in self._rest:
             ready, _, _ = select.select([self._inside], [], [], seconds)
-            assert ready, "nobody came in"
+            assert ready, "no kernel came in"
             self._rest += os.read(self._inside, 4096).decode()
         label, _, self._rest = self._rest.partition("\n")
         return label
 
-    def nobody_else_is_inside(self) -> bool:
+    def no_other_is_inside(self) -> bool:
         """Whether no kernel has said anything that was not read."""
         return not self._rest and not select.select([self._inside], [], [], 0)[0]
 

@@ -1,4 +1,4 @@
-"""What sessions say of the streams to interpreters that they have tried to open."""
+"""Reports of sessions on the streams to interpreters that they have tried to open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of remote tensors and programs share."""
+"""Common parts of tests of remote tensors and programs."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def kept(session: oc.Session) -> dict[str, tuple[int, int]]:
 
 
 def stores(session: oc.Session, interpreter: str, count: int) -> bool:
-    """Whether an interpreter that holds MATH soon has so many values, whoever counts."""
+    """Whether an interpreter that holds MATH soon has so many values, by either count."""
     with session.put(np.zeros(1), on=interpreter) as x:
         return wait_for(lambda: session.call("math::stored", x) == count + 1)
 

@@ -431,7 +431,7 @@ def test_calls_go_to_one_of_several_interpreters_that_has_their_devices(
         assert program.result.device == device
 
 
-def test_a_client_without_the_backend_is_told_of_the_result(
+def test_client_without_the_backend_gets_the_results_facts(
     lent_daemon: RunningDaemon, write_library: WriteLibrary
 ):
     registration = register_backend(Accelerator())

@@ -27,7 +27,9 @@ X = np.arange(3.0)
 C = grpc.StatusCode
 
 
-def test_a_client_of_another_protocol_version_is_told(unharmed: oc.Session, channel: grpc.Channel):
+def test_client_of_another_protocol_version_gets_an_error(
+    unharmed: oc.Session, channel: grpc.Channel
+):
     stub = registry_pb2_grpc.RegistryServiceStub(channel)
     assert stub.GetServerInfo(registry_pb2.GetServerInfoRequest(protocol_version=9)).pid
     with pytest.raises(grpc.RpcError) as caught:

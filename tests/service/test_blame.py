@@ -135,7 +135,7 @@ def bad(daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary)
 
 
 @pytest.mark.parametrize("operator", ["crash", "leave"])
-def test_crashes_are_the_kernels_and_hurt_nobody_else(bad: Bad, operator: str):
+def test_crashes_are_the_kernels_and_hurt_no_other_call(bad: Bad, operator: str):
     outcomes = []
     for _ in range(6):
         outcomes.append(bad.call(operator))

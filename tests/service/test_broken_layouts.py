@@ -1,4 +1,4 @@
-"""Tensors whose parts fit together no more: who has broken them is told so."""
+"""Tensors whose parts fit together no more: an error for the code that broke them."""
 
 from __future__ import annotations
 

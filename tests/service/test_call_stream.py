@@ -90,7 +90,7 @@ def test_two_calls_of_one_id_end_the_stream(
         error = stream.error()
         assert error.code() is C.INVALID_ARGUMENT
         assert "$.id is 7" in (error.details() or "")
-        # What the stream has begun is nobody's; it ends all the same.
+        # What the stream has begun is not awaited; it ends all the same.
         doors.let_out(2)
         assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0)
         assert session.check_invariants() == []

@@ -367,7 +367,7 @@ async def test_the_asyncio_session_calls_too(shared_daemon: RunningDaemon, image
             await session.call("image::boom", X)
 
 
-def test_a_client_that_goes_away_in_the_middle_harms_nobody(
+def test_client_that_goes_away_in_the_middle_harms_no_other(
     lent_daemon: RunningDaemon, shared: oc.Session, write_library: WriteLibrary, tmp_path: Path
 ):
     shared.load(write_library("gate", GATE))

@@ -271,7 +271,7 @@ def test_a_cancelled_call_never_begins(doors_daemon: RunningDaemon, doors: Doors
         assert doors.next_inside() == "last"
         doors.let_out()
         assert last.result(LONGEST_WAIT) == "last"
-        assert doors.nobody_else_is_inside()
+        assert doors.no_other_is_inside()
 
 
 @each_lane
@@ -378,7 +378,7 @@ def test_a_session_that_floods_leaves_room_for_another(loaded: RunningDaemon, la
 
 
 @each_lane
-def test_large_results_wait_for_whoever_takes_them(loaded: RunningDaemon, lane: LaneChoice):
+def test_large_results_wait_for_their_reader(loaded: RunningDaemon, lane: LaneChoice):
     big = np.zeros(200_000)
     with loaded.connect(lane=lane) as session:
         results = session.map("image::scale", ((big, 1.0) for _ in range(40)))

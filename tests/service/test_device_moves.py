@@ -208,9 +208,7 @@ def test_the_namespace_of_the_standard_moves_it(shared: oc.Session):
 @pytest.mark.parametrize(
     "device", ["cuda:0", "cuda", "privateuseone2", "gpu", "meta", "privateuseone:-1"]
 )
-def test_a_device_that_nobody_has_is_an_error_with_those_that_there_are(
-    shared: oc.Session, device: str
-):
+def test_unknown_device_is_an_error_that_lists_the_known_ones(shared: oc.Session, device: str):
     x = shared.put(X)
     with pytest.raises(DeviceError) as caught:
         x.to_device(device)

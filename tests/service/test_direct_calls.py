@@ -310,11 +310,11 @@ def test_a_library_runs_no_more_calls_at_a_time_than_it_says(
         ]
         doors.next_inside()
         doors.next_inside()
-        assert doors.nobody_else_is_inside()
+        assert doors.no_other_is_inside()
         for _ in range(3):
             doors.let_out()
             doors.next_inside()
-            assert doors.nobody_else_is_inside()
+            assert doors.no_other_is_inside()
         doors.let_out(2)
         assert [call.result(LONGEST_WAIT) for call in calls] == ["0", "1", "2", "3", "4"]
 
@@ -363,10 +363,10 @@ def test_a_queued_call_that_is_cancelled_or_late_never_runs(
         assert runs.result(LONGEST_WAIT) == "runs"
         assert last.result(LONGEST_WAIT) == "last"
         assert doors.next_inside() == "last"
-        assert doors.nobody_else_is_inside()
+        assert doors.no_other_is_inside()
 
 
-def test_a_direct_call_that_takes_too_long_is_stopped_and_hurts_nobody_else(
+def test_overdue_direct_call_is_stopped_and_hurts_no_other(
     start_daemon: StartDaemon, doors: Doors, write_library: WriteLibrary
 ):
     daemon = start_daemon("--kernel-timeout", "0.5", workers=1)

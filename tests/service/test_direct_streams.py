@@ -105,7 +105,7 @@ def test_a_session_may_want_the_daemon_to_see_every_call(loaded_tcp: RunningDaem
             session.ops.image.scale(X, 1.0)
 
 
-def test_progress_is_told_and_what_is_written_to_comes_back(
+def test_progress_is_reported_and_written_arguments_come_back(
     loaded_tcp: RunningDaemon, openings: Openings
 ):
     told: list[oc.TransferProgress] = []
@@ -251,7 +251,7 @@ def test_a_library_runs_no_more_calls_at_a_time_than_it_says(
         doors.next_inside()
         doors.next_inside()
         for _ in range(4):
-            assert doors.nobody_else_is_inside()
+            assert doors.no_other_is_inside()
             doors.let_out()
             doors.next_inside()
         doors.let_out(2)
@@ -301,7 +301,7 @@ def test_a_queued_call_that_is_cancelled_or_late_never_runs(
         doors.let_out(2)
         assert (runs.result(LONGEST_WAIT), last.result(LONGEST_WAIT)) == ("runs", "last")
         assert doors.next_inside() == "last"
-        assert doors.nobody_else_is_inside()
+        assert doors.no_other_is_inside()
 
 
 def test_a_call_that_takes_too_long_is_stopped(

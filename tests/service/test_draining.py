@@ -51,8 +51,8 @@ def test_an_interpreter_is_drained_under_load_and_used_again(
         assert active is not None
         assert session.ops.const.get(X) == 1
         assert session.check_invariants() == []
-        with pytest.raises(oc.InterpreterNotFoundError, match="no interpreter named 'nobody'"):
-            session.drain("nobody")
+        with pytest.raises(oc.InterpreterNotFoundError, match="no interpreter named 'missing'"):
+            session.drain("missing")
 
 
 def test_who_drains_waits_no_longer_than_it_says_for_others_to_import_what_moves(
@@ -93,7 +93,7 @@ def test_an_interpreter_that_is_started_again_is_still_being_drained(
     assert wait_for(lambda: len(session.interpreters()) == 2)
     assert session.interpreters()[0].state == "ready"
     with pytest.raises(oc.InterpreterNotFoundError):
-        session.drain("nobody", undo=True)
+        session.drain("missing", undo=True)
 
 
 def test_the_last_interpreter_keeps_its_libraries_while_it_is_drained(

@@ -81,7 +81,7 @@ def test_a_daemon_that_is_killed_while_it_builds_leaves_no_half_environment(
         assert len(environments(second)) == 1
 
 
-def test_a_build_that_nobody_waits_for_ends_with_the_daemon(
+def test_abandoned_build_ends_with_the_daemon(
     start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
 ):
     project = write_slow_project(tmp_path / "slowpack", tmp_path)

@@ -138,7 +138,7 @@ def test_as_many_run_at_a_time_as_the_library_says(
             for n in range(5)
         ]
         assert {doors.next_inside() for _ in range(2)} == {"caller 0", "caller 1"}
-        assert doors.nobody_else_is_inside()
+        assert doors.no_other_is_inside()
         doors.let_out(5)
         assert [call.result(LONGEST_WAIT) for call in calls] == [f"caller {n}" for n in range(5)]
 
@@ -209,7 +209,7 @@ def test_a_library_moves_between_far_and_near_ones(
         assert session.check_invariants() == []
 
 
-def test_one_that_the_daemon_cannot_reach_is_told_so(shared_daemon: RunningDaemon):
+def test_unreachable_interpreter_learns_that_it_is(shared_daemon: RunningDaemon):
     hello = pb.Hello(protocol_version=PROTOCOL_VERSION, pid=1, name="lost", address="127.0.0.1:1")
     target = shared_daemon.address.replace("unix://", "unix:")
     with grpc.insecure_channel(target) as channel:

@@ -101,7 +101,7 @@ def test_one_that_is_late_or_cancelled_is_over_for_its_caller(
         # Their kernels have the library's places until they end.
         waits = session.submit("doors::enter", x, doors.folder, "waits")
         assert wait_for(lambda: session.interpreters()[0].calls_queued == 1)
-        assert doors.nobody_else_is_inside()
+        assert doors.no_other_is_inside()
         doors.let_out(3)
         assert waits.result(LONGEST_WAIT) == "waits"
         assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0)

@@ -1,4 +1,4 @@
-"""Clients that say that they are kernels: nobody believes them."""
+"""Clients that claim to be kernels: they are not believed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_it_waits_in_the_queue_and_is_refused_when_that_is_full(
         assert doors.next_inside() == "in"
         calls += [forge(claim) for claim in FORGED[1:4]]
         assert wait_for(lambda: session.interpreters()[0].calls_queued == 3)
-        assert doors.nobody_else_is_inside()
+        assert doors.no_other_is_inside()
         refused = forge(FORGED[4])
         with pytest.raises(grpc.RpcError) as caught:
             refused.result()
@@ -75,7 +75,7 @@ def test_it_waits_in_the_queue_and_is_refused_when_that_is_full(
             calls[number].result()
             if number < 3:
                 assert doors.next_inside() == "in"
-                assert doors.nobody_else_is_inside()
+                assert doors.no_other_is_inside()
         assert session.check_invariants() == []
 
 

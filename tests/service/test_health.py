@@ -57,9 +57,9 @@ def test_everything_serves_when_the_daemon_is_ready(health):
     assert [check(health, service) for service in SERVICES] == [SERVING] * 3
 
 
-def test_a_name_that_nobody_has_is_not_found(health):
+def test_unknown_name_is_not_found(health):
     with pytest.raises(grpc.RpcError) as caught:
-        check(health, "library/nobody")
+        check(health, "library/missing")
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
@@ -116,17 +116,17 @@ class Changes:
         self._watch.cancel()
 
 
-def test_the_death_of_an_interpreter_is_told_before_any_heartbeat_is_missed(
+def test_death_of_an_interpreter_is_reported_before_a_heartbeat_is_missed(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     daemon = start_daemon("--heartbeat", "300")
     daemon.expects_errors = True
     with daemon.connect() as session, channel_to(daemon) as channel:
         session.load(write_library("const", constant(1)), interpreter="worker-1")
-        check_deaths_are_told(session, health_pb2_grpc.HealthStub(channel))
+        check_deaths_are_reported(session, health_pb2_grpc.HealthStub(channel))
 
 
-def check_deaths_are_told(session: oc.Session, own_health: health_pb2_grpc.HealthStub) -> None:
+def check_deaths_are_reported(session: oc.Session, own_health: health_pb2_grpc.HealthStub) -> None:
     changes = {
         interpreter.name: Changes(own_health, f"interpreter/{interpreter.name}")
         for interpreter in session.interpreters()
@@ -145,7 +145,7 @@ def check_deaths_are_told(session: oc.Session, own_health: health_pb2_grpc.Healt
         watch.cancel()
 
 
-def test_a_hang_is_told_when_heartbeats_are_missed(start_daemon: StartDaemon, write_library):
+def test_hang_is_reported_when_heartbeats_are_missed(start_daemon: StartDaemon, write_library):
     heartbeat = 0.5
     daemon = start_daemon("--heartbeat", str(heartbeat), workers=1)
     daemon.expects_errors = True
@@ -164,7 +164,7 @@ def test_a_hang_is_told_when_heartbeats_are_missed(start_daemon: StartDaemon, wr
             watch.cancel()
 
 
-def test_one_that_watches_and_does_not_read_holds_up_nobody(
+def test_watcher_that_does_not_read_delays_no_other(
     shared: oc.Session, channel: grpc.Channel, health, write_library: WriteLibrary
 ):
     idle = health.Watch(health_pb2.HealthCheckRequest(service="library/const"), timeout=60)

@@ -205,7 +205,7 @@ def test_a_chunk_for_a_call_under_way_ends_the_stream(
     doors.close()
 
 
-def test_a_client_that_never_reads_a_large_reply_holds_up_nobody_else(
+def test_client_that_never_reads_a_large_reply_delays_no_other(
     unharmed: oc.Session, channel: grpc.Channel
 ):
     stream = RawStream(channel, **{KEY: str(2**20)})

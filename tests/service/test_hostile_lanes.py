@@ -1,4 +1,4 @@
-"""What a peer on a local lane can do to others: nothing. The daemon's lanes, and interpreters'."""
+"""Hostile peers on local lanes of the daemon and of interpreters: they hurt no others."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_bad_call_is_an_error_of_that_call_alone(unharmed: oc.Session, door: D
 
 
 @pytest.mark.parametrize("cut", [1, 7, 8, 9, 60])
-def test_a_frame_that_is_cut_off_hurts_nobody(unharmed: oc.Session, door: Door, cut: int):
+def test_truncated_frame_hurts_no_other_lane(unharmed: oc.Session, door: Door, cut: int):
     with raw_lane(*door) as lane:
         lane.greet()
         request = lane.request(1, "image::scale", X).SerializeToString()
@@ -131,7 +131,7 @@ def test_a_frame_that_is_cut_off_hurts_nobody(unharmed: oc.Session, door: Door, 
         assert frame is None or frame[0] is FrameKind.REFUSAL
 
 
-def _say_until_nobody_listens(lane: RawLane, x: np.ndarray) -> int:
+def _send_until_the_peer_stops_reading(lane: RawLane, x: np.ndarray) -> int:
     """How many calls the daemon takes of a client that never reads a reply."""
     for sent in range(10_000):
         try:
@@ -146,7 +146,7 @@ def test_a_client_that_stops_reading_is_not_read_any_more(unharmed: oc.Session, 
     with raw_lane(*door) as lane:
         lane.greet()
         lane.socket.settimeout(1.0)
-        sent = _say_until_nobody_listens(lane, big)
+        sent = _send_until_the_peer_stops_reading(lane, big)
         assert 0 < sent < 1000
         np.testing.assert_array_equal(unharmed.ops.image.pipeline(X), 1 - X * 3)
 
@@ -235,7 +235,7 @@ def _keep_for_me(request: execution_pb2.CallRequest) -> None:
     request.keep.session, request.keep.prefix = b"y" * 16, b"x" * 12
 
 
-def _somebodys_value(request: execution_pb2.CallRequest) -> None:
+def _value_of_another_client(request: execution_pb2.CallRequest) -> None:
     request.args[0].remote.id = b"x" * 16
 
 
@@ -245,7 +245,7 @@ def _somebodys_value(request: execution_pb2.CallRequest) -> None:
         (_fetch_for_me, RefusedError),
         (_program, RefusedError),
         (_keep_for_me, RefusedError),
-        (_somebodys_value, RefusedError),
+        (_value_of_another_client, RefusedError),
         (_wrong_epoch, RefusedError),
         (_no_epoch, RefusedError),
         (_no_kernel, WireError),

@@ -1,4 +1,4 @@
-"""Libraries that fork, leave, or print without end: an error for whoever is to blame, no more."""
+"""Libraries that fork, leave, or print without end: an error for the culprit, no more."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_fork_that_comes_back_from_an_import_ends_there(
     shared.load(write_library("const", text))
     assert shared.ops.const.get(X) == 1
     shared.unload("const")
-    # A child that has ended is a zombie until somebody waits for it, and has no environment.
+    # A child that has ended is a zombie until it is waited for, and has no environment.
     assert wait_for(lambda: lent_daemon.processes() <= before)
     assert shared.check_invariants() == []
 

@@ -1,4 +1,4 @@
-"""What a peer on a lane that shares memory can do to others: nothing."""
+"""Hostile peers on lanes that share memory: they hurt no others."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_what_makes_no_sense_about_memory_ends_that_lane(
     assert isinstance(lane.last_words(), WireError)
 
 
-def test_whoever_did_not_ask_for_memory_cannot_pass_any(bystander: oc.Session):
+def test_peer_that_did_not_ask_for_memory_cannot_pass_any(bystander: oc.Session):
     route = find_route(bystander, "mem::same", X)
     with raw_lane(route.targets[0].lane, route) as plain:
         plain.greet()

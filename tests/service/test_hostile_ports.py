@@ -28,7 +28,7 @@ X = np.arange(3.0)
 def test_who_answers_at_a_port_must_be_the_interpreter(
     loaded_tcp: RunningDaemon, openings: Openings
 ):
-    """Else arrays would go to whoever has taken the port since."""
+    """Else arrays would go to a process that has taken the port since."""
     port = int(loaded_tcp.address.rpartition(":")[2])
     routes = Routes()
     target = execution_pb2.RouteTarget(interpreter="worker-9", session=99, ports=[1, port])

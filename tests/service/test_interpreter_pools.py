@@ -334,7 +334,7 @@ while not os.path.exists({open!r}):
 """
 
 
-def test_whoever_gave_up_waiting_for_its_turn_leaves_the_interpreters_of_the_next_alone(
+def test_cancelled_waiter_keeps_no_interpreters_from_the_next_one(
     start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
 ):
     entered, gate = tmp_path / "entered", tmp_path / "open"

@@ -68,7 +68,7 @@ def test_a_library_runs_one_call_at_a_time_in_the_order_in_which_they_came(
     assert busy.bytes_queued > 2 * X.nbytes
     assert shared.libraries()[0].calls_in_flight == 3
     for work, label in ((first, "first"), (second, "second"), (third, "third")):
-        assert doors.nobody_else_is_inside()
+        assert doors.no_other_is_inside()
         doors.let_out()
         assert work.result() == label
         if label != "third":
@@ -85,7 +85,7 @@ def test_a_library_says_how_many_calls_it_runs_at_a_time(
     works = [callers.call("door", label) for label in "ab"]
     assert {doors.next_inside(), doors.next_inside()} == {"a", "b"}
     works.append(callers.call("door", "c", queues=True))
-    assert doors.nobody_else_is_inside()
+    assert doors.no_other_is_inside()
     doors.let_out()
     assert doors.next_inside() == "c"
     doors.let_out(2)
@@ -304,7 +304,7 @@ def test_a_kernel_whose_caller_has_given_up_keeps_its_slot_until_it_ends(
     assert wait_for(lambda: shared.libraries()[0].calls_in_flight == 0)
     assert running(shared) == 1
     work = callers.call("door", "next", queues=True)
-    assert doors.nobody_else_is_inside()
+    assert doors.no_other_is_inside()
     doors.let_out(2)
     assert work.result() == "next"
     assert doors.next_inside() == "next"
@@ -330,14 +330,14 @@ async def test_a_cancelled_call_leaves_the_queue_and_the_reply_of_a_running_one_
         two.cancel()
         await until(1)
         one.cancel()
-        assert doors.nobody_else_is_inside()  # the kernel of the first is still running
+        assert doors.no_other_is_inside()  # the kernel of the first is still running
         doors.let_out()
         assert await asyncio.to_thread(doors.next_inside) == "three"
         doors.let_out()
         assert await three == "three"
         assert one.cancelled()
         assert two.cancelled()
-    assert doors.nobody_else_is_inside()
+    assert doors.no_other_is_inside()
     assert shared.check_invariants() == []
 
 

@@ -301,7 +301,7 @@ def test_an_added_interpreter_must_be_within_reach():
         assert done.stderr.count(b"\n") == 1
 
 
-def test_an_interpreter_that_joins_is_told_of_what_is_published_meanwhile(
+def test_joining_interpreter_gets_what_is_published_meanwhile(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     """Which it hears of only once: none of the libraries is published again."""

@@ -80,7 +80,7 @@ def pipe(tmp_path: Path) -> Iterator[Path]:
 
 
 def let_go(pipe: Path) -> None:
-    file = os.open(pipe, os.O_RDWR)  # waits for nobody
+    file = os.open(pipe, os.O_RDWR)  # waits for no reader
     os.write(file, b"x")
     os.close(file)
 

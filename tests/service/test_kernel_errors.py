@@ -1,4 +1,4 @@
-"""What kernels raise is caught by its built-in class, however a call travels."""
+"""Errors of kernels are caught by their built-in class, however a call travels."""
 
 from __future__ import annotations
 

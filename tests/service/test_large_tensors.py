@@ -132,7 +132,7 @@ def test_a_submitted_array_may_be_changed_at_once(session: oc.Session):
         assert (future.result() == n).all()
 
 
-def test_progress_is_told_in_bytes(session: oc.Session):
+def test_progress_is_reported_in_bytes(session: oc.Session):
     told: list[oc.TransferProgress] = []
     x = np.zeros(5 * MB // 8)
     session.with_options(on_progress=told.append).ops.image.invert(x)
@@ -209,7 +209,7 @@ def test_a_call_that_gave_up_leaves_nothing_behind(
         with pytest.raises(oc.MessageTooLargeError, match="the limit is 8000000 bytes") as over:
             session.call("doors::enter", np.zeros(2 * MB), doors.folder, "b")
         assert "--max-call-bytes" in over.value.hint
-        assert doors.nobody_else_is_inside()
+        assert doors.no_other_is_inside()
     doors.close()
 
 

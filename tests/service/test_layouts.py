@@ -87,7 +87,7 @@ def test_it_is_a_plain_array_or_a_tensor_for_the_kernel_and_for_the_caller(
         same(back, tensor)
 
 
-def test_calls_are_told_apart_by_the_layouts_of_their_arguments(session: oc.Session):
+def test_calls_are_distinguished_by_the_layouts_of_their_arguments(session: oc.Session):
     for _ in range(3):
         assert session.ops.lay.which(X) == "CPU"
         for name, key in KEYS.items():

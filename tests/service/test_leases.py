@@ -19,7 +19,7 @@ from tests.service.test_interpreters import is_recovered, pid_of, worker
 X = np.zeros(2)
 HEARTBEAT = 0.1
 
-# Its kernels sleep: one with the interpreter lock, which nobody else gets meanwhile, the other
+# Its kernels sleep: one with the interpreter lock, which no other thread gets meanwhile, the other
 # without. PyDLL keeps the lock during a call of C.
 SLEEPS = """\
 import ctypes, time
@@ -70,7 +70,7 @@ def test_kernel_that_keeps_the_interpreter_lock_is_stopped_at_its_limit_and_no_o
             "the kernel of sleeps::locked kept the interpreter lock for longer than 0.5 s in "
             "interpreter worker-1, which has been stopped"
         )
-        # Which line it was, though nobody in that process could have said so.
+        # Which line it was, though no thread of that process could have said so.
         assert wait_for(lambda: "sleeps.py" in daemon.log())
 
 
@@ -89,7 +89,7 @@ def test_an_import_that_keeps_the_interpreter_lock_has_the_time_of_a_load(
         assert wait_for(lambda: is_recovered(session, {"worker-1": 0, "worker-2": 1}))
 
 
-def test_a_daemon_that_was_stopped_itself_loses_nobody(
+def test_daemon_that_was_stopped_itself_loses_no_interpreter(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     daemon = start_daemon("--heartbeat", str(HEARTBEAT), workers=1)
@@ -98,7 +98,7 @@ def test_a_daemon_that_was_stopped_itself_loses_nobody(
         before = {i.name: i.pid for i in session.interpreters()}
         with Background(session.ops.sleeps.unlocked, X, 10 * HEARTBEAT) as call:
             daemon.signal(signal.SIGSTOP)
-            # Nothing tells that time has passed but a clock of somebody else's.
+            # Nothing tells that time has passed but the clock of another process.
             pass_time(10 * HEARTBEAT)
             daemon.signal(signal.SIGCONT)
             assert call.result() == 7

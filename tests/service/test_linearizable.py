@@ -1,4 +1,4 @@
-"""What many clients saw of one registry could have happened one after the other.
+"""Observations of one registry by many clients could have happened one after the other.
 
 With ``OPDISPATCH_STRESS_SECONDS``, as in ``make stress``, they do more.
 """

@@ -49,9 +49,9 @@ def importing(folder: Path, *numbers: int) -> Callable[[], bool]:
 
 
 def awaited(session: oc.Session) -> str:
-    """Who is expected to register something: whoever is importing a library now."""
+    """Return who is expected to register something: those that are importing a library now."""
     with pytest.raises(oc.WaitTimeoutError) as error:
-        session.wait_for_def("nobody::registers_this", timeout=0)
+        session.wait_for_def("missing::registers_this", timeout=0)
     return str(error.value)
 
 

@@ -98,8 +98,8 @@ def test_an_interpreter_can_be_chosen(shared: oc.Session, write_library: WriteLi
             interpreter="worker-2",
         )
         assert loaded.interpreters == ("worker-2",)
-    with pytest.raises(oc.OpdispatchError, match="no interpreter named 'nobody'; connected"):
-        shared.load(write_library("other", constant(1, namespace="o")), interpreter="nobody")
+    with pytest.raises(oc.OpdispatchError, match="no interpreter named 'missing'; connected"):
+        shared.load(write_library("other", constant(1, namespace="o")), interpreter="missing")
 
 
 def test_a_zip_of_modules_is_loaded_by_its_plain_names(shared: oc.Session, tmp_path: Path):

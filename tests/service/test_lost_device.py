@@ -1,4 +1,4 @@
-"""Devices that are full, or fail: what callers are told, and what becomes of the interpreter."""
+"""Devices that are full, or fail: the errors of callers, and the fate of the interpreter."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_an_interpreter_that_has_lost_its_device_tells_its_caller_and_is_replace
     assert "the accelerator has failed: an illegal address" in dev.log()
 
 
-def test_whoever_has_started_such_an_interpreter_is_told_why_it_ends(
+def test_starter_of_such_an_interpreter_learns_why_it_ends(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     daemon = start_daemon(workers=0)

@@ -80,7 +80,7 @@ def test_leaves_that_move_together_keep_their_gradients(session: oc.Session):
     assert gradients(session, both, x, y) == [[2.0, 4.0], [1.0, 1.0]]
 
 
-def test_a_leaf_that_was_away_between_two_uses_is_told_of(session: oc.Session):
+def test_leaf_that_was_away_between_two_uses_raises(session: oc.Session):
     x = session.put(Tensor(X, requires_grad=True), on="worker-1")
     square = operators(session, "left").square(x)
     with no_grad():
@@ -103,7 +103,7 @@ def test_what_was_written_to_is_no_leaf_any_more(session: oc.Session):
     assert gradients(session, both, x) == [[1.0, 1.0]]  # nothing of `total` was recorded
 
 
-def test_a_kernel_that_calls_elsewhere_is_told_of(session: oc.Session):
+def test_kernel_that_calls_another_interpreter_raises_in_backward(session: oc.Session):
     x = session.put(Tensor(X, requires_grad=True), on="worker-1")
     made = operators(session, "left").through(x)
     np.testing.assert_array_equal(made.numpy(), X * X + X)
@@ -111,7 +111,7 @@ def test_a_kernel_that_calls_elsewhere_is_told_of(session: oc.Session):
         gradients(session, made, x)
 
 
-def test_a_result_of_a_tensor_of_this_process_has_no_way_back(session: oc.Session):
+def test_result_of_a_tensor_of_this_process_has_no_backward_pass(session: oc.Session):
     x = Tensor(X, requires_grad=True)
     made = session.call("left::square", x)
     assert made.requires_grad

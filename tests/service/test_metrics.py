@@ -1,4 +1,4 @@
-"""What a daemon tells Prometheus, against what its clients know."""
+"""Metrics of a daemon for Prometheus, compared with its clients' counts."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_new_version_is_published_when_enough_have_imported_it(
     path = write_library("slow", SLOW.format(folder=doors.folder, version=2))
     with Background(slow.load, path, **options) as load:
         doors.next_inside()  # the first one imports it alone
-        assert doors.nobody_else_is_inside()
+        assert doors.no_other_is_inside()
         for _ in range(ready - 1):
             assert active(slow) == (1, 3)
             doors.let_out()

@@ -62,7 +62,7 @@ def test_libraries_load_while_the_import_of_another_one_blocks(
         assert session.check_invariants() == []
 
 
-def test_waiting_for_somebody_elses_import_ends_with_who_and_for_how_long(
+def test_timeout_of_a_wait_for_another_import_names_importer_and_time(
     daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
 ):
     gate = daemon.folder / "open"

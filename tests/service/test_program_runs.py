@@ -24,7 +24,7 @@ X = np.arange(4.0)
 def test_a_program_takes_the_slots_of_its_libraries(
     lent_daemon: RunningDaemon, write_library: WriteLibrary
 ):
-    """`calc` runs two at a time, `more` one, whoever calls them how."""
+    """`calc` runs two at a time, `more` one, however they are called."""
     counting = MATH.replace("math", "calm").replace("max_concurrency = 2", "max_concurrency = 1")
     with lent_daemon.connect() as session:
         session.load(write_library("calc", MATH))

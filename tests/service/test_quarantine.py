@@ -1,4 +1,4 @@
-"""An interpreter that keeps dying is left alone, visibly, until somebody revives it."""
+"""An interpreter that keeps dying is left alone, visibly, until it is revived."""
 
 from __future__ import annotations
 
@@ -114,9 +114,9 @@ def test_the_daemon_stops_though_one_is_quarantined(broken: RunningDaemon):
 def test_only_the_daemons_own_can_be_revived(daemon: RunningDaemon, session: oc.Session):
     assert not session.revive("worker-1")
     with pytest.raises(oc.InterpreterNotFoundError) as caught:
-        session.revive("nobody")
+        session.revive("missing")
     assert str(caught.value) == (
-        "the daemon runs no interpreter named 'nobody' itself; those it runs: worker-1, worker-2"
+        "the daemon runs no interpreter named 'missing' itself; those it runs: worker-1, worker-2"
     )
 
 

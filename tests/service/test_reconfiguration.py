@@ -77,7 +77,7 @@ def test_hangup_keeps_the_settings_where_the_file_is_wrong(
         assert session.interpreters() == []
 
 
-def test_service_manager_is_told_of_start_reload_watchdog_and_stop(
+def test_service_manager_is_notified_of_start_reload_watchdog_and_stop(
     start_daemon: StartDaemon, manager: Manager
 ):
     watched = {"NOTIFY_SOCKET": manager.path, "WATCHDOG_USEC": "200000"}

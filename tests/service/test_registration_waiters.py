@@ -165,7 +165,7 @@ def test_a_library_that_lost_its_interpreter_is_expected_back(
         [interpreter] = session.interpreters()
         os.kill(interpreter.pid, signal.SIGKILL)
         assert wait_for(lambda: not session.libraries()[0].active)
-        # Nobody has to try again and again.
+        # No client has to try again and again.
         assert session.wait_for_def("const::get", 30).libraries == ("const",)
         assert session.libraries()[0].active
 

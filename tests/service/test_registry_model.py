@@ -145,7 +145,7 @@ def test_the_registry_does_as_its_model() -> None:
             max_examples=150 if THOROUGH else 3,
             stateful_step_count=40 if THOROUGH else 20,
             deadline=None,
-            # A failure is told with the sequence as it was: to make it shorter takes minutes.
+            # A failure is reported with the sequence as it was: to make it shorter takes minutes.
             phases=[Phase.explicit, Phase.reuse, Phase.generate],
             suppress_health_check=list(HealthCheck),
             derandomize=not THOROUGH,

@@ -192,7 +192,7 @@ async def test_from_asyncio(shared_daemon: RunningDaemon, standard: oc.Session):
         np.testing.assert_allclose(gradient, np.exp(X))
 
 
-def test_arithmetic_in_place_keeps_what_the_way_back_needs(standard: oc.Session):
+def test_arithmetic_in_place_keeps_saved_values(standard: oc.Session):
     w = standard.put(Tensor(X, requires_grad=True))
     y = w * 1
     y *= w

@@ -1,4 +1,4 @@
-"""Who takes remote values with him: clients, interpreters, daemons that end in any way."""
+"""Ends of clients, interpreters and daemons, in any way, and of their remote values."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_client_that_is_silent_for_too_long_is_taken_for_gone(
 ):
     """Its machine may have lost its power: its connection does not end by itself.
 
-    On this machine we would know; there somebody may have pressed Ctrl-Z.
+    On this machine we would know; there a user may have pressed Ctrl-Z.
     """
     daemon = start_daemon(listen=["127.0.0.1:0", f"unix://{tmp_path}/here.sock"], workers=1)
     with daemon.connect() as session:
@@ -114,7 +114,7 @@ def resident_bytes(pid: int) -> int:
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_what_is_let_go_of_is_given_back_by_the_interpreter(
+def test_released_values_are_freed_by_the_interpreter(
     start_daemon: StartDaemon,
 ):
     daemon = start_daemon(workers=1)

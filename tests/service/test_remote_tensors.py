@@ -168,7 +168,7 @@ async def test_so_do_those_of_an_asyncio_session(math: RunningDaemon):
             np.testing.assert_array_equal(await result.numpy(), np.arange(4.0) + n)
 
 
-def test_what_a_cancelled_future_would_have_kept_is_let_go_of(session: oc.Session, tmp_path):
+def test_values_of_a_cancelled_future_are_released(session: oc.Session, tmp_path):
     future = session.submit("math::hold", np.zeros(2), str(tmp_path), remote=True)
     assert wait_for((tmp_path / "entered").exists)
     assert future.cancel()
@@ -299,7 +299,7 @@ def test_limits_are_named(start_daemon: StartDaemon, write_library: WriteLibrary
         assert session.check_invariants() == []
 
 
-def test_what_nobody_waits_for_any_more_is_not_kept(
+def test_result_of_an_abandoned_call_is_not_kept(
     math: RunningDaemon, tmp_path, session: oc.Session
 ):
     with math.connect(timeout=0.5) as hasty:
@@ -340,8 +340,10 @@ def test_the_errors_of_calls_leave_nothing(session: oc.Session):
         session.call("math::boom", x, remote=True)
     with pytest.raises(oc.ArgumentError):
         session.call("math::add", x, remote=True)
-    with pytest.raises(oc.InterpreterNotFoundError, match="there is no interpreter named 'nobody'"):
-        session.put(np.zeros(2), on="nobody")
+    with pytest.raises(
+        oc.InterpreterNotFoundError, match="there is no interpreter named 'missing'"
+    ):
+        session.put(np.zeros(2), on="missing")
     with pytest.raises(oc.WireError, match="is no array"):
         session.put([1, 2])  # type: ignore[arg-type]
     assert kept(session) == {"worker-1": (1, 16)}

@@ -79,7 +79,7 @@ def test_one_that_hung_says_hello_again_when_it_wakes_up(
         assert session.check_invariants() == []
 
 
-def test_it_gives_up_when_nobody_comes(start_daemon: StartDaemon):
+def test_interpreter_gives_up_when_no_daemon_comes(start_daemon: StartDaemon):
     daemon = start_daemon(workers=0)
     with daemon.connect() as session, worker(daemon, "--reconnect", "0.5") as process:
         assert wait_for(lambda: len(session.interpreters()) == 1)
@@ -88,12 +88,12 @@ def test_it_gives_up_when_nobody_comes(start_daemon: StartDaemon):
         _, errors = process.communicate(timeout=LONGEST_WAIT)
         assert process.returncode == 1
         last = errors.decode().splitlines()[-1]
-        # Its last attempt found nobody, or met the daemon's last moment.
+        # Its last attempt found no daemon, or met the daemon's last moment.
         said = rf"opdispatch: (no daemon answers at|the connection to) {re.escape(daemon.address)} "
         assert re.match(said, last)
 
 
-def test_it_does_not_look_again_if_it_is_told_not_to(start_daemon: StartDaemon):
+def test_interpreter_does_not_look_for_a_daemon_with_reconnect_0(start_daemon: StartDaemon):
     daemon = start_daemon(workers=0)
     with daemon.connect() as session, worker(daemon, "--reconnect", "0") as process:
         assert wait_for(lambda: len(session.interpreters()) == 1)

@@ -180,7 +180,7 @@ def test_the_death_of_the_primary_under_load_fails_no_call_and_publishes_nothing
                 os.kill(pid_of(session, primary), signal.SIGKILL)
                 assert wait_for(lambda p=primary: holders(session, "const")[0] != p)
                 assert holders(session, "const")[0] == heir
-                # The place that is free is filled as soon as there is somebody for it.
+                # The free place is filled as soon as there is an interpreter for it.
                 assert wait_for(lambda: len(holders(session, "const")) == 3)
                 assert load.since_now()
         assert load.errors == []
@@ -274,7 +274,7 @@ def test_a_call_waits_for_an_interpreter_that_is_about_to_join(
             scaling.result()
 
 
-def test_scaling_up_and_down_under_load_disturbs_nobody(
+def test_scaling_up_and_down_under_load_fails_no_call(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     daemon = start_daemon(workers=3)

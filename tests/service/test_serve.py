@@ -54,7 +54,7 @@ def test_it_says_where_it_listens_when_it_is_ready(start_daemon: StartDaemon, tm
             assert len(session.interpreters()) == 1
 
 
-def test_nobody_else_may_use_its_socket(start_daemon: StartDaemon, tmp_path: Path):
+def test_socket_is_private_to_its_user(start_daemon: StartDaemon, tmp_path: Path):
     path = tmp_path / "private" / "daemon.sock"
     start_daemon(listen=[f"unix://{path}"], workers=0)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -196,7 +196,10 @@ def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path):
         ("unix:///" + "long/" * 30 + "x.sock", "has at most 107"),
         ("nonsense", "is not understood"),
         ("127.0.0.1:99999", "the highest one is 65535"),
-        ("unix:///proc/nobody/daemon.sock", "cannot listen on unix:///proc/nobody/daemon.sock: No"),
+        (
+            "unix:///proc/missing/daemon.sock",
+            "cannot listen on unix:///proc/missing/daemon.sock: No",
+        ),
     ],
 )
 def test_an_address_that_will_not_do_is_wrong_usage(tmp_path: Path, address: str, reason: str):
@@ -256,7 +259,7 @@ def test_a_missing_library_file_is_wrong_usage(tmp_path: Path):
     assert "none.py" in refused.stderr
 
 
-def test_uploads_are_kept_in_the_state_folder_with_nobody_elses_rights(
+def test_uploads_in_the_state_folder_are_private(
     daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
 ):
     loaded = session.load(write_library("const", constant(1)))
@@ -265,7 +268,7 @@ def test_uploads_are_kept_in_the_state_folder_with_nobody_elses_rights(
     assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
 
 
-def test_the_log_is_for_machines_unless_somebody_looks(daemon: RunningDaemon, session: oc.Session):
+def test_log_is_json_unless_it_goes_to_a_terminal(daemon: RunningDaemon, session: oc.Session):
     messages = [record["message"] for record in daemon.log_records()]
     assert sum("is ready" in message for message in messages) == 1
     assert all("time" in record for record in daemon.log_records())

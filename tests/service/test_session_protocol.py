@@ -82,7 +82,7 @@ def test_fetch_of_another_file_than_an_upload_leaves_it_alone(
     assert secret.read_text() == "not an upload"
 
 
-def test_whoever_is_told_goodbye_may_go_on_talking_until_it_has_heard_it(daemon: RunningDaemon):
+def test_interpreter_may_send_until_it_has_read_the_goodbye(daemon: RunningDaemon):
     target = daemon.address.replace("unix://", "unix:")
 
     async def talk() -> pb.DaemonMessage:
@@ -119,9 +119,9 @@ def test_a_worker_of_another_protocol_version_says_so_and_ends(shared_daemon: Ru
 def test_an_interpreter_that_sends_no_heartbeats_has_no_lease(
     daemon: RunningDaemon, session: oc.Session
 ):
-    """As one of an earlier release; and whoever closes the stream is gone.
+    """As one of an earlier release; and one that closes the stream is gone.
 
-    It takes calls at the address of the daemon itself, which is called by nobody here.
+    It takes calls at the address of the daemon itself, which no client calls here.
     """
     target = daemon.address.replace("unix://", "unix:")
     with grpc.insecure_channel(target) as channel:

@@ -1,4 +1,4 @@
-"""Large tensors of direct calls travel in shared memory; nobody can tell but by the time."""
+"""Large tensors of direct calls travel in shared memory; only the time shows it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from opdispatch_client import aio
 from tests.service.conftest import StartDaemon
 from tests.waits import LONGEST_WAIT, join
 
-NOBODY = 65534
+OTHER_USER = 65534
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
@@ -36,16 +36,16 @@ def run_cli(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def listen_as_nobody(path: str, ready: multiprocessing.synchronize.Event, backlog: int) -> None:
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
+def listen_as_other_user(path: str, ready: multiprocessing.synchronize.Event, backlog: int) -> None:
+    os.setgid(OTHER_USER)
+    os.setuid(OTHER_USER)
     with socket.socket(socket.AF_UNIX) as squatter:
         squatter.bind(path)
         squatter.listen(backlog)
         ready.set()
         while True:
             connection, _ = squatter.accept()
-            if connection.recv(1):  # whoever only asks who listens says nothing
+            if connection.recv(1):  # a connection that only asks who listens sends nothing
                 Path(f"{path}.heard").touch()
             connection.close()
 
@@ -58,7 +58,7 @@ def squatted() -> Iterator[str]:
         path = f"{folder}/daemon.sock"
         context = multiprocessing.get_context("fork")
         ready = context.Event()
-        process = context.Process(target=listen_as_nobody, args=(path, ready, 8), daemon=True)
+        process = context.Process(target=listen_as_other_user, args=(path, ready, 8), daemon=True)
         process.start()
         try:
             assert ready.wait(LONGEST_WAIT)
@@ -71,7 +71,7 @@ def squatted() -> Iterator[str]:
 @needs_root
 def test_nothing_is_said_to_a_socket_of_another_user(squatted: str, tmp_path: Path):
     address = f"unix://{squatted}"
-    reason = rf"of user {NOBODY} listens at unix://"
+    reason = rf"of user {OTHER_USER} listens at unix://"
     with pytest.raises(oc.UnsafeAddressError, match=reason):
         oc.connect(address)
 
@@ -83,7 +83,7 @@ def test_nothing_is_said_to_a_socket_of_another_user(squatted: str, tmp_path: Pa
     for words in (["ops"], ["health"], ["worker"]):
         refused = run_cli(*words, "--address", address)
         assert refused.returncode == 1
-        assert f"of user {NOBODY} listens at {address}" in refused.stderr
+        assert f"of user {OTHER_USER} listens at {address}" in refused.stderr
         assert "Traceback" not in refused.stderr
     assert not Path(f"{squatted}.heard").exists()
 
@@ -116,5 +116,5 @@ def test_a_daemon_on_a_port_says_who_can_reach_it(start_daemon: StartDaemon):
     assert all("any user of this machine" in message for message in said)
 
 
-def test_a_daemon_at_a_socket_warns_of_nobody(start_daemon: StartDaemon):
+def test_daemon_at_a_socket_logs_no_warning(start_daemon: StartDaemon):
     assert "open to any" not in start_daemon(workers=0).log()

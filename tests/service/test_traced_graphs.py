@@ -199,7 +199,7 @@ def test_calls_that_are_submitted_are_constants(session: oc.Session):
         graph = trace(function, X)
     assert caught[0].filename == __file__
     assert [node.operator for node in graph.nodes] == ["array::sum"]
-    with Tracer(x=X):  # of other tensors, nobody is to be warned
+    with Tracer(x=X):  # of other tensors, there are no warnings
         assert session.submit("tracing::slope", W, 2.0).result().shape == W.shape
 
 

@@ -1,4 +1,4 @@
-"""What a version leaves when it goes: no memory, no files that are open, no part of itself."""
+"""Unloaded versions leave no memory, no open files, no part of themselves."""
 
 from __future__ import annotations
 

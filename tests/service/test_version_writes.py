@@ -154,7 +154,7 @@ def test_who_waits_too_long_never_starts(
     np.testing.assert_array_equal(x.numpy(), X + 101)
 
 
-def test_a_kernel_that_calls_the_next_version_with_its_argument_waits_for_nobody(
+def test_kernel_that_calls_the_next_version_with_its_argument_does_not_wait(
     shared: oc.Session, replace: Replace, doors: Doors
 ):
     """It hands on the array itself."""

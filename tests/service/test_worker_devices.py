@@ -1,4 +1,4 @@
-"""A daemon starts interpreters for the devices that it is told."""
+"""A daemon starts interpreters for the devices given to it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ BACK_WITHIN = 60.0
 X = np.zeros(2)
 
 Versions = tuple[tuple[int, int], ...]
-"""What is there of a name, oldest first: version and value."""
+"""Versions of a name, oldest first, each with its value."""
 
 
 @dataclass

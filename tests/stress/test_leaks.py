@@ -1,4 +1,4 @@
-"""What a race leaves behind is found: here something does leak, on purpose."""
+"""Leaks of a race are found: here something does leak, on purpose."""
 
 from __future__ import annotations
 

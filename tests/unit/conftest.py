@@ -1,4 +1,4 @@
-"""What the unit tests share: a dispatcher that is checked afterwards, and a lane with a peer."""
+"""Fixtures of the unit tests: a dispatcher that is checked afterwards, and a lane with a peer."""
 
 import sys
 import threading

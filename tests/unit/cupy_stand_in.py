@@ -1,4 +1,4 @@
-"""What we use of CuPy, over host memory: there need not be a GPU where tests run.
+"""The part of CuPy that we use, over host memory: there need not be a GPU where tests run.
 
 Names and signatures are CuPy's; `test_cupy_stand_in.py` compares them where CuPy is installed.
 Work is done at once, and every order that a stream is given is written down.

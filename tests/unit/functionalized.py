@@ -1,4 +1,4 @@
-"""What tests of functionalized functions share: tensors, and a mode that refuses some calls."""
+"""Common parts of tests of functionalized functions: tensors, and a mode that refuses calls."""
 
 import numpy as np
 

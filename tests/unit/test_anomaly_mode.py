@@ -74,7 +74,7 @@ def test_errors_in_hooks_are_explained():
     assert "raised by SqrtBackward" in shown(raised)
 
 
-def test_what_the_way_back_has_made_names_what_has_led_there():
+def test_nodes_made_in_the_backward_pass_name_the_inducing_node():
     x = leaf(0.0)
     with detect_anomaly(check_nan=False):
         [first] = grad(root_of(x), x, create_graph=True)

@@ -1,4 +1,4 @@
-"""What Hypothesis draws for namespaces of the standard, drawn for ``opdispatch.array_api``."""
+"""Hypothesis's strategies for namespaces of the standard, drawn for ``opdispatch.array_api``."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def test_operators_have_kernels_for_it(accelerator: Accelerator):
 
 
 def test_a_number_on_a_device_is_read_from_there(accelerator: Accelerator):
-    """Of an array that is a number to nobody, even zero would be true."""
+    """Of an array that no library takes for a number, even zero would be true."""
     zero, one = (Tensor(accelerator.from_host(np.int64(n), "privateuseone:1")) for n in (0, 1))
     assert [bool(zero), bool(one)] == [False, True]
     assert [int(one), float(one), complex(one), one.item(), range(3)[one]] == [1] * 5

@@ -1,4 +1,4 @@
-"""What kernels for ``Meta`` refuse, in one sentence each."""
+"""Errors of kernels for ``Meta``, in one sentence each."""
 
 import pytest
 

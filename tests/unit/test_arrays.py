@@ -1,4 +1,4 @@
-"""What counts as a tensor: plain arrays, and types that carry their keys."""
+"""Types that count as tensors: plain arrays, and types that carry their keys."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_numpy_arrays_and_scalars_have_the_cpu_alone(value):
     assert list(DispatchKeySet(CPU_BITS)) == [DispatchKey.CPU]
 
 
-def test_a_cupy_array_is_told_by_its_class_and_has_cuda_alone():
+def test_cupy_array_is_recognized_by_its_class_and_has_cuda_alone():
     # CuPy is not a dependency: its class is recognised by module and name.
     cls = type("ndarray", (), {"__module__": "cupy._core.core"})
     derived = type("Derived", (cls,), {"__module__": "somewhere"})

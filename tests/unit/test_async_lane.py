@@ -65,7 +65,7 @@ async def test_a_peer_may_write_its_replies_before_it_reads_on(
     lane.close()
 
 
-async def test_whoever_calls_is_told_of_a_peer_that_has_gone_when_the_call_has_begun(
+async def test_begun_calls_fail_when_the_peer_has_gone(
     pair: tuple[socket.socket, socket.socket],
 ):
     """And not while it begins it: what it notes of the call comes after that."""
@@ -125,14 +125,14 @@ class Announcing(ThreadPoolExecutor):
         return super().submit(run)
 
 
-async def test_a_connection_that_a_thread_makes_for_nobody_is_closed(tmp_path: Path):
+async def test_connection_made_for_a_cancelled_caller_is_closed(tmp_path: Path):
     """It is closed there, and not by the garbage collector, which would warn of it."""
     loop, threads, path = asyncio.get_running_loop(), Announcing(), str(tmp_path / "lane")
     loop.set_default_executor(threads)
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as other:
         listener.bind(path)
         listener.listen(0)
-        other.connect(path)  # nobody else can, until it is accepted
+        other.connect(path)  # no other can, until it is accepted
         connecting = asyncio.create_task(AsyncLane.connect(path, LIMIT))
         await asyncio.sleep(0)
         threads.begun.get(timeout=LONGEST_WAIT)

@@ -40,7 +40,7 @@ def test_what_was_there_is_let_go_when_all_is_stored():
     assert seen == [[0, 1, 2]] * 3
 
 
-def test_an_attribute_that_is_not_there_is_told_before_anything_is_stored():
+def test_missing_attribute_raises_before_anything_is_stored():
     one = Slotted()
     with pytest.raises(AttributeError):
         store_at_once([(one, "value", 7), (SimpleNamespace(), "missing", 1)])

@@ -106,7 +106,7 @@ def test_a_token_that_has_expired_or_changed_ends_what_it_has_begun(
     assert ended == ["changed", "brief"]
 
 
-def test_a_file_without_tokens_lets_nobody_in(tokens: Tokens):
+def test_file_without_tokens_admits_no_client(tokens: Tokens):
     token = tokens.add("admin")
     authentication = Authentication(TokenFile(tokens.path))
     change_tokens(tokens.path, lambda table: TokenTable())

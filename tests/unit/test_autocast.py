@@ -1,4 +1,4 @@
-"""What autocast casts: by policy, once for each leaf, and for operators of one's own."""
+"""Casts by autocast: by policy, once for each leaf, and for operators of one's own."""
 
 import ml_dtypes
 import numpy as np

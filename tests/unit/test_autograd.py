@@ -198,7 +198,7 @@ def test_what_cannot_be_asked_for(x, call, message):
 # -- the graph -------------------------------------------------------------------------------------
 
 
-def test_what_was_kept_is_let_go_of(x):
+def test_saved_values_are_released_after_the_backward_pass(x):
     y = xp.exp(x)
     total = xp.sum(y)
     kept = weakref.ref(y)
@@ -265,7 +265,7 @@ def test_gradients_of_two_leaves_share_nothing(x):
     assert y.grad.array.tolist() == [1, 1, 1]
 
 
-def test_an_operator_without_a_derivative_is_named_on_the_way_back(define):
+def test_backward_pass_names_an_operator_without_a_derivative(define):
     double = define("m::double(Tensor x) -> Tensor", CPU=lambda x: Tensor(x.array * 2))
     x = leaf(1.0)
     y = double(x)

@@ -1,4 +1,4 @@
-"""What ``backward`` and ``grad`` are called with, and how often the backward pass can run."""
+"""Arguments of ``backward`` and ``grad``, and how often the backward pass can run."""
 
 import numpy as np
 import pytest
@@ -71,7 +71,7 @@ def test_backward_is_recorded_in_a_trace():
     assert graph(np.array([10.0, 100.0])).array.tolist() == [20.0, 400.0]
 
 
-def test_zeros_for_what_is_not_used_are_recorded_where_the_way_back_is():
+def test_zeros_for_unused_inputs_are_recorded_where_the_backward_pass_is():
     x, other = leaf(1.0), leaf(1.0)
     for create_graph in (False, True):
         _, zeros = grad(x * 2, [x, other], materialize_grads=True, create_graph=create_graph)

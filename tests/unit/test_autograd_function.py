@@ -88,7 +88,7 @@ def test_gradients_are_checked(returned, text):
         Wrong.apply(leaf(1.0), 1.0).backward()
 
 
-def test_what_was_saved_is_checked_and_let_go_of():
+def test_saved_tensors_are_checked_and_released():
     x = leaf(1.0) * 1
     y = Cube.apply(x, 1.0)
     y.backward(retain_graph=True)
@@ -141,7 +141,7 @@ def test_a_view_that_was_written_to_is_a_write_to_its_base():
     assert [each.array.tolist() for each in grad(xp.sum(y), [x, by])] == [[1, 2, 2], [10, 10]]
 
 
-def test_writes_are_refused_where_the_way_back_would_be_wrong():
+def test_writes_that_would_falsify_the_backward_pass_are_refused():
     class Both(Doubled):
         forward = staticmethod(lambda ctx, x, by: (Doubled.forward(ctx, x, by), x * 1))
 

@@ -1,4 +1,4 @@
-"""What makes a batch of registrations another one."""
+"""Differences between batches of registrations."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def test_equal_batches_do_not_differ():
         ),
     ],
 )
-def test_the_first_difference_is_told(other: pb.RegistrationBatch, words: str):
+def test_first_difference_is_reported(other: pb.RegistrationBatch, words: str):
     assert find_difference(batch(sha256="a" * 64), other) == words
 
 
-def test_what_is_more_is_told():
+def test_additional_registration_is_reported():
     assert find_difference(without_last(3), batch()) == (
         "it also registers a::f(Tensor x) -> Tensor (at a.py:2)"
     )

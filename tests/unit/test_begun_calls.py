@@ -1,4 +1,4 @@
-"""Calls over a blocking lane that nobody waits for, against a peer that the test plays."""
+"""Calls over a blocking lane that no thread waits for, against a peer that the test plays."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ def attendants() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "lane-attendant"}
 
 
-def test_calls_that_have_begun_are_told_their_replies_in_whatever_order(
-    lane: BlockingLane, peer: Peer
-):
+def test_begun_calls_get_their_replies_in_any_order(lane: BlockingLane, peer: Peer):
     begun = Begun(lane)
     for n in range(20):
         begun.begin(f"a::{n}")
@@ -112,7 +110,7 @@ def test_a_call_that_has_begun_is_late_when_its_time_has_come(lane: BlockingLane
         name, error = begun.next_end()
         assert name == operator
         assert isinstance(error, TimeoutError)
-    peer.answer(late)  # nobody's any more
+    peer.answer(late)  # of no call any more
     peer.answer(never)
     assert begun.next_end() == ("a::never", "a::never")
     assert begun.nothing_else_has_ended()
@@ -136,9 +134,7 @@ def test_a_call_that_has_begun_can_be_cancelled(lane: BlockingLane, peer: Peer):
 
 
 @pytest.mark.parametrize("waits_beside", [False, True])
-def test_the_end_of_a_lane_is_told_to_calls_that_have_begun(
-    lane: BlockingLane, peer: Peer, waits_beside: bool
-):
+def test_begun_calls_fail_when_the_lane_ends(lane: BlockingLane, peer: Peer, waits_beside: bool):
     beside = Caller(lane, "a::beside") if waits_beside else None
     if beside is not None:
         peer.read_call()
@@ -161,7 +157,7 @@ def test_the_end_of_a_lane_is_told_to_calls_that_have_begun(
         assert isinstance(beside.outcome, LaneClosedError)
 
 
-def test_closing_is_told_to_calls_that_have_begun(lane: BlockingLane, peer: Peer):
+def test_close_fails_begun_calls(lane: BlockingLane, peer: Peer):
     begun, others = Begun(lane), attendants()
     begun.begin("a::b")
     lane.flush()
@@ -172,7 +168,7 @@ def test_closing_is_told_to_calls_that_have_begun(lane: BlockingLane, peer: Peer
     assert not attendant.is_alive()
 
 
-def test_garbage_is_what_calls_that_have_begun_are_told(lane: BlockingLane, peer: Peer):
+def test_begun_calls_fail_on_garbage(lane: BlockingLane, peer: Peer):
     begun = Begun(lane)
     begun.begin("a::b")
     lane.flush()
@@ -193,7 +189,7 @@ def test_a_call_over_the_limit_never_begins(lane: BlockingLane, peer: Peer):
 
 
 @pytest.mark.parametrize("name", ["lane-attendant", "deadline-watch"])
-def test_a_call_that_nobody_could_tell_its_end_never_begins(
+def test_call_whose_end_could_not_be_watched_never_begins(
     lane: BlockingLane, peer: Peer, monkeypatch: pytest.MonkeyPatch, name: str
 ):
     begun, threads = Begun(lane), ScarceThreads(monkeypatch, name)

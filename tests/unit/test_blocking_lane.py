@@ -60,7 +60,7 @@ def test_a_call_that_is_late_is_cancelled_and_others_go_on(lane: BlockingLane, p
     assert isinstance(late.outcome, TimeoutError)
     kind, payload = peer.read()
     assert (kind, lane_pb2.LaneCancel.FromString(bytes(payload)).id) == (FrameKind.CANCEL, one.id)
-    peer.answer(one)  # nobody's any more
+    peer.answer(one)  # of no call any more
     peer.answer(two)
     other.join(LONGEST_WAIT)
     assert other.outcome == "a::other"
@@ -163,8 +163,8 @@ def test_large_tensors_are_inline_for_the_peer_and_nowhere_else(lane: BlockingLa
 def test_of_large_calls_that_were_given_up_nothing_is_kept(lane: BlockingLane, peer: Peer):
     answers: SimpleQueue[object] = SimpleQueue()
     calls, gone = [], []
-    # One is cancelled, one is late, and one is waited for: while it is, somebody reads the
-    # replies that nobody wants any more.
+    # One is cancelled, one is late, and one is waited for: while it is, a thread reads the
+    # replies that are not wanted any more.
     for timeout, gives_up in ((20.0, True), (0.01, False), (20.0, False)):
         request, tensors = large_call(1.0)
         number = lane.begin(request, timeout, "the call", answers.put, None, tensors)
@@ -213,10 +213,10 @@ def test_ctrl_c_cancels_the_call_and_the_lane_goes_on(lane: BlockingLane, peer: 
     assert after.outcome == "a::after"
 
 
-def test_a_reply_that_nobody_wants_any_more_does_not_keep_the_next_call_from_being_written(
+def test_unwanted_reply_does_not_keep_the_next_call_from_being_written(
     lane: BlockingLane, peer: Peer
 ):
-    """The other side reads on when its reply was taken; somebody has to take it."""
+    """The other side reads on when its reply was taken; some thread has to take it."""
 
     def answer_late() -> None:
         late = peer.read_call()
@@ -259,7 +259,7 @@ def test_who_cancels_waits_for_nothing_that_others_send(lane: BlockingLane, peer
     lane.flush()
     assert peer.read_call().operator == "a::b"
     request, tensors = large_call(1.0)
-    lane.begin(request, 60.0, "the call", answers.put, None, tensors)  # nobody has flushed it
+    lane.begin(request, 60.0, "the call", answers.put, None, tensors)  # not flushed
     lane.cancel(small)
     assert peer.read_call().id == request.id
     assert peer.read()[0] is FrameKind.CANCEL

@@ -1,4 +1,4 @@
-"""Who may hold how many bytes of large calls."""
+"""The budget of bytes of large calls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_one_that_is_larger_than_the_budget_is_let_in_alone():
     assert came_in == ["large", "small"]
 
 
-def test_whoever_leaves_makes_room_for_the_next():
+def test_released_bytes_admit_the_next_waiter():
     budget = ByteBudget(100)
     came_in: list[str] = []
 
@@ -47,7 +47,7 @@ def test_whoever_leaves_makes_room_for_the_next():
 
 
 @given(st.lists(st.tuples(st.integers(1, 150), st.integers(0, 3)), max_size=40))
-def test_it_is_never_exceeded_by_more_than_one_and_forgets_nobody(steps):
+def test_budget_is_exceeded_by_one_call_at_most_and_serves_all(steps):
     budget = ByteBudget(100)
     inside: list[int] = []
     waiting: list[int] = []

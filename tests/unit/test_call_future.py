@@ -62,8 +62,8 @@ def test_a_future_without_a_call_can_be_cancelled():
 
 
 @pytest.mark.parametrize("how", ["succeed", "fail"])
-def test_who_waits_is_told_of_a_cancellation_in_the_moment_of_the_end(how: str):
-    # The last thing that happens before the result is set is that somebody cancels.
+def test_waiter_learns_of_a_cancellation_at_the_moment_of_the_end(how: str):
+    # The last thing that happens before the result is set is a cancellation.
     future: CallFuture = CallFuture(lambda *_: None, lambda: cancelled.append(future.cancel()))
     cancelled: list[bool] = []
     getattr(future, how)(ValueError())
@@ -73,7 +73,7 @@ def test_who_waits_is_told_of_a_cancellation_in_the_moment_of_the_end(how: str):
         future.result(0)
 
 
-def test_callbacks_run_where_they_are_told_to_and_at_once_when_it_is_over():
+def test_callbacks_run_in_their_thread_and_at_once_when_it_is_done():
     calls = Calls()
     calls.future.add_done_callback(lambda _: calls.events.append("first"))
     calls.future.succeed(1)

@@ -54,7 +54,7 @@ class Looks:
             if not handle.cancelled():
                 handle.cancel()
                 return look()
-        raise AssertionError("nobody would look")
+        raise AssertionError("no thread would look")
 
 
 @pytest_asyncio.fixture

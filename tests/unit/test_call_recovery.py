@@ -15,7 +15,7 @@ AWAY = RefusedError("its library is away", operator="a::b")
 
 
 class NeverSettles:
-    """Libraries that do not come back; ``waits`` says that somebody waits for them."""
+    """Libraries that do not come back; ``waits`` says that a call waits for them."""
 
     def __init__(self) -> None:
         self.waits = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What the calls of one connection are answered, whatever they came over."""
+"""Answers to the calls of one connection of any kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line imports, and when."""
+"""Imports of the command line, and when they happen."""
 
 from __future__ import annotations
 

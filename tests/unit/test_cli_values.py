@@ -1,4 +1,4 @@
-"""What the arguments of `opdispatch call` mean, and how its results are shown."""
+"""Arguments of `opdispatch call`, and how its results are shown."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_number_beyond_every_dtype_is_no_tensor():
         build_tensor([2**70])
 
 
-def test_names_are_told_from_values():
+def test_names_are_distinguished_from_values():
     assert split_keywords(["1", "scale=2", "a=b=c", '"x=1"', "=3", "5=6"]) == (
         ["1", '"x=1"', "=3", "5=6"],
         {"scale": "2", "a": "b=c"},

@@ -98,7 +98,7 @@ async def outcomes(tasks: list[asyncio.Task[Any]]) -> list[Any]:
         return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_nobody_waits_for_a_new_lane_beyond_a_deadline(daemon: Daemon):
+async def test_wait_for_a_new_lane_ends_at_the_deadline(daemon: Daemon):
     waiting = await daemon.waiters(1)
     for _ in range(2):
         with pytest.raises(TimeoutError):
@@ -109,9 +109,7 @@ async def test_nobody_waits_for_a_new_lane_beyond_a_deadline(daemon: Daemon):
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-async def test_whoever_begins_an_attempt_may_leave_and_others_get_its_lane(
-    daemon: Daemon, is_cancelled: bool
-):
+async def test_attempt_outlives_its_beginner_and_serves_others(daemon: Daemon, is_cancelled: bool):
     if is_cancelled:
         (first,) = await daemon.waiters(1)
         first.cancel()
@@ -165,7 +163,7 @@ async def test_the_error_of_an_attempt_says_where_it_came_up(daemon: Daemon):
     assert why.traceback[-1].name == "_introduce"
 
 
-async def test_asyncio_does_not_complain_of_an_error_that_nobody_waits_for_any_more(
+async def test_asyncio_does_not_report_an_error_that_is_not_awaited_any_more(
     daemon: Daemon,
 ):
     complaints: list[object] = []
@@ -181,9 +179,7 @@ async def test_asyncio_does_not_complain_of_an_error_that_nobody_waits_for_any_m
 
 
 @pytest.mark.parametrize("heeds_cancellation", [True, False])
-async def test_closing_is_told_to_those_who_wait_and_leaves_no_lane(
-    daemon: Daemon, heeds_cancellation: bool
-):
+async def test_close_fails_waiters_and_leaves_no_lane(daemon: Daemon, heeds_cancellation: bool):
     daemon.heeds_cancellation = heeds_cancellation
     waiting = await daemon.waiters(2)
     daemon.lane.close()

@@ -116,7 +116,7 @@ def outcomes(threads: list[Waiter]) -> list[object]:
     return [each.outcome for each in threads]
 
 
-def test_nobody_waits_for_a_new_lane_beyond_a_deadline(daemon: Daemon):
+def test_wait_for_a_new_lane_ends_at_the_deadline(daemon: Daemon):
     waiters(daemon, 1)
     for _ in range(2):
         with pytest.raises(TimeoutError):
@@ -124,7 +124,7 @@ def test_nobody_waits_for_a_new_lane_beyond_a_deadline(daemon: Daemon):
     assert daemon.asked == 1
 
 
-def test_whoever_begins_an_attempt_waits_no_longer_and_others_get_its_lane(daemon: Daemon):
+def test_attempt_outlives_the_deadline_of_its_beginner_and_serves_others(daemon: Daemon):
     with pytest.raises(TimeoutError):
         daemon.lane.get(time.monotonic())
     threads = waiters(daemon, 2)
@@ -171,7 +171,7 @@ def test_the_error_of_an_attempt_says_where_it_came_up(daemon: Daemon):
     assert why.traceback[-1].name == "_introduce"
 
 
-def test_closing_is_told_at_once_to_those_who_wait_and_ends_the_new_lane(daemon: Daemon):
+def test_close_fails_waiters_at_once_and_ends_the_new_lane(daemon: Daemon):
     threads = waiters(daemon, 2)
     daemon.lane.close()
     for error in outcomes(threads):

@@ -182,7 +182,7 @@ def test_a_tensor_in_a_step_is_refused():
         _compiled(program)
 
 
-def test_what_is_not_needed_any_more_is_let_go_of():
+def test_unneeded_results_are_released():
     """The results of a long program do not pile up."""
     alive: list[Any] = []
 

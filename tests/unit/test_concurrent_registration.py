@@ -142,8 +142,8 @@ def test_a_caller_never_sees_an_older_kernel_again(dispatcher, op):
 
 
 def test_a_transaction_is_seen_whole_whichever_operators_one_looks_at(dispatcher):
-    """Who has seen one operator of it changed sees all of them so: also those that come and go,
-    those with another schema, and a fallback."""
+    """A reader that has seen one operator of it changed sees all of them so: also those that come
+    and go, those with another schema, and a fallback."""
     schemas = [parse_schema(f"t::f{number}(Tensor x) -> int") for number in range(60)]
     fickle = [parse_schema(f"t::g(Tensor x{more}) -> int") for more in ("", ", int y=1")]
     tracked = parse_schema("t::h(Tensor x) -> int")
@@ -322,7 +322,7 @@ def test_a_packet_serves_one_overload_while_another_comes_and_goes(dispatcher):
 
 
 def write_other(dispatcher):
-    """A writer of operators that nobody else uses."""
+    """A writer of operators that no other thread uses."""
 
     def write():
         for number in range(ROUNDS):

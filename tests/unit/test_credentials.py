@@ -1,4 +1,4 @@
-"""What clients show: a token, which is read again, and is told to nothing but the daemon."""
+"""Credentials of clients: a token, which is read again, and is sent to the daemon alone."""
 
 from __future__ import annotations
 

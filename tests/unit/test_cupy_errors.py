@@ -1,4 +1,4 @@
-"""What CuPy and CUDA raise, and what is missing where they cannot be used, each in a sentence."""
+"""Errors of CuPy and CUDA, and reasons why they cannot be used, each in a sentence."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_memory_that_cuda_itself_refuses_is_out_of_memory(cupy_stand_in: Any):
     assert found.message.endswith("(cudaErrorMemoryAllocation: out of memory)")
 
 
-def test_a_limit_of_the_pool_is_told(cupy_stand_in: Any):
+def test_error_names_the_limit_of_the_pool(cupy_stand_in: Any):
     pool = cupy_stand_in.get_default_memory_pool()
     error = OutOfMemoryError(512, 4096, 4096)
     found = explain_error(cupy_stand_in, error, "cuda:0")

@@ -1,4 +1,4 @@
-"""What is added to CuPy's functions for operators, over functions that do as little as CuPy's."""
+"""Adapters of CuPy's functions for operators, over functions that do as little as CuPy's."""
 
 from __future__ import annotations
 

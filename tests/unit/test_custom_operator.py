@@ -89,7 +89,7 @@ def test_a_definition_that_fails_leaves_the_one_before(scale):
     np.testing.assert_array_equal(scale(X), X - 2)
 
 
-def test_somebody_elses_operator_is_not_replaced():
+def test_operator_of_another_library_is_not_replaced():
     with Library("custom", "DEF") as library:
         library.define("scale(Tensor x) -> Tensor")
         with pytest.raises(DuplicateDefinitionError):

@@ -71,7 +71,7 @@ def test_deadlines_come_again_when_there_are_threads_again(monkeypatch: pytest.M
         with pytest.raises(RuntimeError, match="can't start new thread"):
             deadlines.add(0.01)
     threads.are_lacking = False
-    # Later than those that nobody looked at, which come as well, when it looks.
+    # Later than those that were not looked at, which come as well, when it looks.
     added = deadlines.add(0.02)
     come = [deadlines.come.get(timeout=LONGEST_WAIT) for _ in range(3)]
     assert come[-1] == added

@@ -50,7 +50,7 @@ def test_what_is_offered_can_be_read_for_as_long_as_its_lease(
         accelerator.read_shared(memory, X.shape, X.dtype, "privateuseone:1")
 
 
-def test_a_reader_that_comes_too_late_is_told(exports: DeviceExports, now: list[float]):
+def test_late_reader_gets_an_error(exports: DeviceExports, now: list[float]):
     early, late = (offer(exports, AcceleratorArray(X, 1)).device_memory.lease for _ in range(2))
     now[0] = PATIENCE / 2
     exports.end(early)

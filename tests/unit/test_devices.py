@@ -42,7 +42,7 @@ def test_an_interpreter_without_a_gpu_of_its_own_uses_none(cuda: Any):
     assert (contexts, cuda.Stream.null.waits) == (set(), 0)
 
 
-def test_a_gpu_that_somebody_has_for_himself_is_not_taken(cuda: Any):
+def test_gpu_in_exclusive_use_is_not_taken(cuda: Any):
     cuda.Stream.null.failure = CUDARuntimeError(46, "cudaErrorDevicesUnavailable: busy")
     with pytest.raises(DeviceError, match=r"cuda:0 cannot be used: CUDA says .*: busy"):
         take_devices("cuda:0")

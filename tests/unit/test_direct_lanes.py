@@ -59,7 +59,7 @@ def test_a_call_waits_for_an_interpreter_no_longer_than_until_its_deadline(
     assert routes.find(SHAPE) is None, "it is not tried again"
 
 
-def test_a_call_whose_time_is_up_blames_nobody(lanes: DirectLanes, peer: Peer, routes: Routes):
+def test_expired_call_forgets_no_route(lanes: DirectLanes, peer: Peer, routes: Routes):
     with Background(peer.accept):  # and would answer
         assert isinstance(lanes.find(SHAPE, LIMIT, in_time(-1)), RelayedWay)
         assert routes.find(SHAPE) is not None
@@ -96,7 +96,7 @@ async def test_a_task_waits_for_an_interpreter_no_longer_than_until_its_deadline
 ):
     lanes = AsyncDirectLanes(memory, routes)
     assert isinstance(await lanes.find(SHAPE, LIMIT, in_time(-1)), RelayedWay)
-    assert routes.find(SHAPE) is not None, "nobody is to blame"
+    assert routes.find(SHAPE) is not None, "the route is not to blame"
     assert await lanes.find(SHAPE, LIMIT, in_time(SOON)) is None
     assert routes.find(SHAPE) is None, "it is not tried again"
     lanes.close()

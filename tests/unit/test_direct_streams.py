@@ -86,7 +86,7 @@ def test_each_interpreter_is_tried_once_until_it_is_open(routes: Routes, streams
     assert len(streams.opening) == 1
 
 
-def test_what_has_ended_is_let_go_of(routes: Routes, streams: Streams):
+def test_ended_streams_are_dropped(routes: Routes, streams: Streams):
     """Also where no route leads to it any more: its interpreter has another number now."""
     first, second = Stream(), Stream()
     learn(routes, 1)
@@ -148,7 +148,7 @@ def test_an_interpreter_is_tried_again_when_there_are_threads_again(
 async def test_an_attempt_that_was_cancelled_is_made_again(
     routes: Routes, monkeypatch: pytest.MonkeyPatch
 ):
-    """By somebody who cancels all tasks, for one."""
+    """By code that cancels all tasks, for one."""
     monkeypatch.setattr(direct_streams, "_UNREACHABLE_LASTS", 0.0)
     endpoint = resolve_endpoint("127.0.0.1:1", timeout=1, max_message_bytes=None)
     streams = AsyncDirectStreams(endpoint, routes)

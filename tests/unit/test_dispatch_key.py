@@ -73,7 +73,7 @@ def test_every_functionality_has_a_bit_of_its_own_above_the_backends():
     assert bits[-1] == 63
 
 
-def test_per_backend_functionalities_are_told_from_the_others():
+def test_per_backend_functionalities_are_distinguished():
     assert is_per_backend_functionality(K.Sparse)
     assert not is_per_backend_functionality(K.SparseCPU)
     assert not is_per_backend_functionality(K.FPGA)

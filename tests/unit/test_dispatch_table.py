@@ -58,7 +58,7 @@ def test_for_autograd_the_first_of_these_wins(place):
     assert slot(K.AutogradCPU, *rest, fallback=True) == AUTOGRAD_PRECEDENCE[place]
 
 
-def test_nobody_serves_a_key_without_any_kernel():
+def test_key_without_a_kernel_is_unserved():
     assert compute_slot(K.CPU, {}, {}) == Slot(None, MISSING)
 
 

@@ -173,7 +173,7 @@ def test_the_order_is_that_of_definitions_and_not_of_kernels(dispatcher):
 
 @pytest.mark.parametrize("schema", ["t::f.a(float s) -> ()", "t::f.a(Scalar s) -> ()"])
 def test_what_is_defined_anew_is_the_last_one(dispatcher, schema):
-    """As in PyTorch; in one transaction, too: so whoever sees only what is left has the same."""
+    """As in PyTorch; in one transaction, too: so a reader of what is left sees the same."""
     first = dispatcher.register_def(parse_schema("t::f.a(float s) -> ()"))
     dispatcher.register_def(parse_schema("t::f.b(float s) -> ()"))
     assert dispatcher.resolve_overload("t::f", [1.5], {}).name == name("t::f.a")
@@ -238,7 +238,7 @@ def test_overloads_come_and_go(overloads):
 
 
 class Diary:
-    """A listener that writes down what it is told, and whether the operator could be called."""
+    """A listener that writes down its events, and whether the operator could be called."""
 
     def __init__(self, dispatcher):
         self.dispatcher = dispatcher
@@ -262,14 +262,14 @@ def diary(dispatcher):
     return made
 
 
-def test_a_listener_is_told_of_definitions_that_come_and_go(dispatcher, diary):
+def test_listener_gets_definitions_that_come_and_go(dispatcher, diary):
     handle = dispatcher.register_def(parse_schema("t::f() -> ()"))
     assert diary.read() == ["+t::f"]
     handle.close()
     assert diary.read() == ["-t::f"]
 
 
-def test_a_listener_is_told_of_what_was_there_before_it(dispatcher):
+def test_listener_gets_earlier_definitions(dispatcher):
     dispatcher.register_def(parse_schema("t::f() -> ()"))
     dispatcher.register_impl(name("t::g"), K.CPU, KERNEL)
     late = Diary(dispatcher)
@@ -286,7 +286,7 @@ def test_kernels_are_no_news(dispatcher, diary):
     assert diary.read() == []
 
 
-def test_a_transaction_is_told_when_it_is_over_and_only_what_changed(dispatcher, diary):
+def test_listener_gets_a_transactions_changes_when_it_is_over(dispatcher, diary):
     one = dispatcher.register_def(parse_schema("t::one() -> ()"))
     diary.read()
     with dispatcher.transaction():
@@ -318,7 +318,7 @@ def test_a_definition_that_changes_the_order_of_overloads_is_news(dispatcher, di
     assert diary.read() == ["+t::f.b", "+t::f.a"]
 
 
-def test_a_listener_may_call_the_operator_it_is_told_of(dispatcher, caller):
+def test_listener_may_call_the_registered_operator(dispatcher, caller):
     """A new one can be called already, one that goes can still be called."""
     results = []
 
@@ -336,7 +336,7 @@ def test_a_listener_may_call_the_operator_it_is_told_of(dispatcher, caller):
     assert results == ["called", "called"]
 
 
-def test_a_listener_that_was_removed_is_told_nothing(dispatcher, diary):
+def test_removed_listener_is_not_called(dispatcher, diary):
     other = Diary(dispatcher)
     dispatcher.add_registration_listener(other)
     dispatcher.remove_registration_listener(diary)

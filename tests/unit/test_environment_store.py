@@ -47,7 +47,7 @@ async def test_nothing_is_left_of_one_and_the_daemon_goes_on_meanwhile(
     assert threading.get_ident() not in threads
 
 
-async def test_one_that_is_finished_while_somebody_looks_for_it_is_not_made_again(
+async def test_environment_finished_during_a_look_up_is_not_built_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Its folder would be abandoned under the interpreters that run in it."""

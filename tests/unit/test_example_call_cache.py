@@ -181,7 +181,7 @@ def test_other_arguments_are_another_call(call_cache, pair):
     assert (cache.hits, cache.misses) == (2, 2)
 
 
-def test_numbers_are_told_apart_as_numbers_are_not(call_cache):
+def test_cache_distinguishes_equal_numbers_of_different_types(call_cache):
     nan = float("nan")
     calls = [(2.0, "a"), (2, "a"), (0.0, "a"), (-0.0, "a"), (nan, "a"), (True, "a"), (2.0, "b")]
     with call_cache() as cache:

@@ -1,4 +1,4 @@
-"""What the packages promise: every name of ``__all__``, and nothing else."""
+"""The promised names of the packages: every name of ``__all__``, and nothing else."""
 
 import ast
 import importlib

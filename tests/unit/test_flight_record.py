@@ -1,4 +1,4 @@
-"""What an interpreter notes of what it runs, as the daemon reads it."""
+"""The flight record of an interpreter's runs, as the daemon reads it."""
 
 from __future__ import annotations
 

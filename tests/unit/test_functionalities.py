@@ -1,4 +1,4 @@
-"""What the functionality keys do: most let a call pass, some refuse it."""
+"""The functionality keys: most let a call pass, some refuse it."""
 
 import numpy as np
 import pytest

@@ -93,7 +93,7 @@ def test_a_stale_view_is_made_anew_when_it_is_read():
     assert "getitem" not in second
 
 
-def test_a_write_that_nobody_reads_is_applied_when_the_function_returns():
+def test_unread_write_is_applied_when_the_function_returns():
     def function(x):
         x[0][...] = 0
         x[1][...] = 1

@@ -1,4 +1,4 @@
-"""What tells whether derivatives are right."""
+"""The check of derivatives by finite differences."""
 
 import numpy as np
 import pytest

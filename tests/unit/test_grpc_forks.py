@@ -47,7 +47,7 @@ def test_not_where_the_parent_has_had_one_of_asyncio(
 
 
 @pytest.mark.parametrize("setting", ["0", "False", "no"])
-def test_not_where_grpc_is_told_to_leave_children_alone(
+def test_fork_is_refused_where_grpc_fork_support_is_disabled(
     monkeypatch: pytest.MonkeyPatch, setting: str
 ):
     monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", setting)

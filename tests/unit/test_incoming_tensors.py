@@ -41,12 +41,12 @@ async def test_a_call_that_stops_in_the_middle_is_refused_and_its_memory_free():
     incoming.close()
 
 
-async def test_a_call_that_goes_on_is_left_alone_and_so_is_one_that_nobody_read():
+async def test_running_call_is_left_alone_and_so_is_an_unread_one():
     replies: asyncio.Queue[bytes] = asyncio.Queue()
     incoming = IncomingTensors(TensorBudget(LIMIT, "the tensors"), replies.put_nowait, 0.2)
     incoming.take(1, chunk(length=8))
     loop = asyncio.get_running_loop()
-    # Longer than its patience, but it is told in between that nothing was read.
+    # Longer than its patience, but pauses in reading are noted in between.
     pause = [loop.call_later(seconds, incoming.note_pause) for seconds in (0.1, 0.2, 0.3)]
     over = loop.create_future()
     loop.call_later(0.35, over.set_result, None)
@@ -60,7 +60,7 @@ async def test_a_call_that_goes_on_is_left_alone_and_so_is_one_that_nobody_read(
     incoming.close()
 
 
-async def test_a_refusal_is_told_once_and_forgotten_when_the_call_is_cancelled():
+async def test_refusal_is_sent_once_and_forgotten_when_the_call_is_cancelled():
     replies: asyncio.Queue[bytes] = asyncio.Queue()
     incoming = IncomingTensors(TensorBudget(LIMIT, "the tensors"), replies.put_nowait)
     for offset in (0, 4, 8):

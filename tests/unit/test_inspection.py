@@ -1,4 +1,4 @@
-"""What can be asked of an operator that no call asks, and PyTorch's answers to it."""
+"""Inspection of operators, and PyTorch's answers to the same questions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the daemon's blame does with time, and with calls of several operators."""
+"""The daemon's blame over time, and for calls of several operators."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def test_one_thread_opens_it_and_others_do_not_wait_for_that(
     daemon.finish()
     with ThreadPoolExecutor(1) as threads:
         opening = threads.submit(lane.call, op, KEYS, [1])
-        assert select.select([daemon.listener], [], [], LONGEST_WAIT)[0], "nobody opens it"
+        assert select.select([daemon.listener], [], [], LONGEST_WAIT)[0], "it is not opened"
         assert lane.call(op, KEYS, [1]) == ["grpc"]
         daemon.serve(answer, answer)
         assert opening.result(LONGEST_WAIT) == ["lane"]
@@ -218,7 +218,7 @@ def test_a_call_waits_for_a_new_lane_no_longer_than_until_its_deadline(
 ):
     break_lane(daemon, lane, op)
     daemon.finish()
-    # Nobody says welcome.
+    # No welcome comes.
     began = time.monotonic()
     token = RUNNING_CALL.set(RunningCall(deadline=began + 0.05))
     with contextlib.suppress(DeadlineExceededError):  # gRPC may be quick enough even now

@@ -1,4 +1,4 @@
-"""The queue of one interpreter: limits, turns, cancellation, and what is told who is sent away."""
+"""The queue of one interpreter: limits, turns, cancellation, and the errors of refused calls."""
 
 import asyncio
 import random
@@ -86,7 +86,7 @@ async def test_libraries_take_turns_when_the_interpreter_is_full():
 
 
 @pytest.mark.parametrize("limits", [{"calls": 2}, {"size": 2}])
-async def test_who_finds_the_queue_full_is_told_what_waits_and_when_to_come_again(limits):
+async def test_full_queue_error_says_what_waits_and_when_to_retry(limits):
     queue = make_gate(**limits)
     slot = await enter(queue, 1)
     queued = [start(queue, 1) for _ in range(2)]
@@ -115,7 +115,7 @@ async def test_a_queue_of_none_refuses_whatever_cannot_run_at_once():
     assert queue.check_invariants() == []
 
 
-async def test_nobody_yields_to_a_call_for_which_there_will_be_no_room():
+async def test_calls_do_not_yield_to_one_that_will_have_no_room():
     queue = make_gate(size=25)
     slots = [await enter(queue, 1), await enter(queue, 2)]
     flood = [start(queue, 1) for _ in range(20)]
@@ -192,7 +192,7 @@ async def test_a_call_that_is_cancelled_as_it_gets_its_slot_gives_it_to_the_next
     assert queue.calls_running == 0
 
 
-async def test_whoever_waits_for_an_interpreter_that_goes_is_told_that_it_never_started():
+async def test_waiter_learns_that_its_call_never_started_when_the_interpreter_goes():
     queue = make_gate()
     slot = await enter(queue, 1)
     queued = [start(queue, 1), start(queue, 2), start(queue, 2)]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from opdispatch_server.blame.suspicion import NOBODY
+from opdispatch_server.blame.suspicion import NO_CULPRIT
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
@@ -91,7 +91,7 @@ async def test_calls_are_made_once_it_has_joined(session: InterpreterSession):
 async def test_a_call_that_could_not_be_sent_has_never_started(session: InterpreterSession):
     """So it may run elsewhere, whatever it does."""
     runs = KernelRuns(
-        InterpreterSessions(), lambda session, why: None, lambda session: NOBODY, None
+        InterpreterSessions(), lambda session, why: None, lambda session: NO_CULPRIT, None
     )
     session.end("gone")
     with pytest.raises(InterpreterDiedError, match="about to run a::b: gone") as caught:
@@ -130,7 +130,7 @@ async def test_a_session_that_has_ended_meanwhile_keeps_no_stream(session: Inter
     await session.close()
 
 
-async def test_an_answer_that_nobody_waits_for_any_more_is_no_error_of_the_daemons():
+async def test_answer_that_is_not_awaited_any_more_is_no_error():
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, about: reported.append(about))
     hello = interpreter_pb2.Hello(address="unix:/nowhere", pid=1)

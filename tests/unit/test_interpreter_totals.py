@@ -1,4 +1,4 @@
-"""What the daemon knows of calls in interpreters that live, part from it, and end."""
+"""The daemon's totals of calls in interpreters that live, part from it, and end."""
 
 from __future__ import annotations
 

@@ -117,7 +117,9 @@ async def test_what_is_owed_stays_so_if_the_next_change_is_given_up(tmp_path: Pa
         with pytest.raises(RuntimeError, match="died"):
             await fail_on_full_disk(journal)
         given_up = asyncio.create_task(journal.record_drained("worker-1", True))
-        await asyncio.sleep(0)  # it has asked for the write, which fails when nobody waits for it
+        await asyncio.sleep(
+            0
+        )  # it has asked for the write, which fails when it is not awaited any more
         given_up.cancel()
         with pytest.raises(asyncio.CancelledError):
             await given_up

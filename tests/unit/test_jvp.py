@@ -69,7 +69,7 @@ def test_results_that_depend_on_nothing():
     func.jvp(lambda a: a, (V,), (T,), strict=True)
 
 
-def test_grad_mode_is_about_the_way_back():
+def test_grad_mode_governs_the_backward_pass():
     def partly(a):
         with no_grad():
             b = a * a

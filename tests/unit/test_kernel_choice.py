@@ -1,4 +1,4 @@
-"""What the daemon remembers of its choices, and for which calls that holds."""
+"""Choices that the daemon remembers, and the calls that they hold for."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_long_lists_of_numbers_are_of_a_kind_whatever_their_length(registry: Reg
         registry.choose("m::pick", X, [1.5] * 1000)
 
 
-def test_calls_of_many_arguments_and_deep_lists_are_remembered_by_nobody(registry: Registry):
+def test_calls_of_many_arguments_and_deep_lists_are_not_remembered(registry: Registry):
     registry.define("m::nest(Tensor x, int[][][][] places) -> Tensor")
     registry.implement("m::nest(Tensor x, int[][][][] places) -> Tensor", DispatchKey.CPU, "nest")
     assert registry.choose("m::nest", X, [[[[1]]]]) is not registry.choose("m::nest", X, [[[[1]]]])

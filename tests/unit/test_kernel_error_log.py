@@ -1,4 +1,4 @@
-"""What kernels raise: logged once, a few lines of a flood, and all of it counted."""
+"""Errors of kernels: logged once, a few lines of a flood, and all of them counted."""
 
 from __future__ import annotations
 

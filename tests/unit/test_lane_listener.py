@@ -1,4 +1,4 @@
-"""Who connects to a lane is taken in turn with everything else."""
+"""Connections to a lane are accepted in turn with everything else."""
 
 from __future__ import annotations
 

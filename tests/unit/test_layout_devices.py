@@ -93,7 +93,7 @@ def test_parts_that_have_come_to_be_on_two_devices_are_not_moved(
         Tensor(array).to(device)
 
 
-def test_what_nobody_can_write_to_is_not_made_again(accelerator: Accelerator):
+def test_read_only_view_of_an_unwritable_array_is_the_array(accelerator: Accelerator):
     array = nested_tensor([VALUES]).to(ONE).array
     before = accelerator.downloads
     assert find_layout(type(array)).read_only(array) is array

@@ -1,4 +1,4 @@
-"""What is no tensor of a layout, or cannot be done with one, is said in one sentence."""
+"""Errors for malformed tensors of layouts, and for unsupported uses, in one sentence each."""
 
 import math
 import operator

@@ -22,7 +22,7 @@ Read = Callable[[bytes, str, str], object]
 
 @pytest.fixture
 def read_main(tmp_path: Path) -> Read:
-    """Read the source of the main module, as a daemon does before any interpreter is told."""
+    """Read the main module's source, as a daemon does before it sends it to an interpreter."""
 
     def read(content: bytes, filename: str, library: str) -> bytes:
         upload = tmp_path / "upload"

@@ -1,4 +1,4 @@
-"""What the daemon knows of libraries by name."""
+"""The daemon's catalog of libraries by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What closing a library undoes."""
+"""Closing a library: the registrations that it undoes."""
 
 import gc
 

@@ -14,7 +14,7 @@ from opdispatch_server.library_code.unpacked_libraries import LibraryFolder
 
 
 class _Imports(str):
-    """The name of a module; whoever looks at it finds that another one is imported meanwhile."""
+    """The name of a module; a look at it finds that another one is imported meanwhile."""
 
     __slots__ = ()
 
@@ -23,7 +23,7 @@ class _Imports(str):
         return super().startswith(*args)
 
 
-def test_library_is_let_go_of_while_another_thread_imports_something(
+def test_library_is_released_while_another_thread_imports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(sys, "modules", dict(sys.modules))

@@ -1,4 +1,4 @@
-"""What a library needs of its interpreters, read from requests and from its source."""
+"""Requirements of a library for its interpreters, read from requests and from its source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `load` takes, and the upload that it becomes."""
+"""Sources that `load` takes, and the uploads that they become."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_content_is_never_in_memory_whole(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["~nobody-of-this-name/a.py", "a" * 300 + ".py", "a/" * 3000, "a\0.py"]
+    "name", ["~no-user-of-this-name/a.py", "a" * 300 + ".py", "a/" * 3000, "a\0.py"]
 )
 def test_a_path_that_no_file_can_have_is_a_file_that_is_missing(name: str):
     with pytest.raises(LibraryLoadError, match="there is no file"):

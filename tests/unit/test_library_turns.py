@@ -1,4 +1,4 @@
-"""Whose turn it is in a library, where no thread can be started for it."""
+"""Turns in a library where no thread can be started."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ ACCEPTED = {
     "one of two swaps": [("swap", (0, 1), True, 0, 5), ("swap", (0, 2), False, 0, 5)],
 }
 PLANTED = {
-    "a value of nobody": [("read", None, 7, 0, 1)],
+    "a value never written": [("read", None, 7, 0, 1)],
     "a lost update": [("write", 1, None, 0, 1), ("read", None, 0, 2, 3)],
     "a stale read after a fresh one": [
         ("write", 1, None, 0, 9),
@@ -98,7 +98,7 @@ def test_a_planted_violation_is_found(story):
         check_linearizable(history(*PLANTED[story]), 0, register)
 
 
-def test_objects_are_told_apart():
+def test_objects_are_distinguished():
     fine = history(("write", 1, None, 0, 1), ("read", None, 1, 2, 3), name="a")
     wrong = history(("read", None, 1, 2, 3), name="b")
     with pytest.raises(UnexplainedError, match="1 operations on b"):

@@ -12,7 +12,7 @@ from opdispatch_server.daemon.servicers.load_progress import STEPS_QUEUED, in_st
 Report = Callable[[str], None]
 
 
-async def test_steps_come_as_they_are_told_and_then_the_result():
+async def test_steps_come_in_order_before_the_result():
     told, go_on = asyncio.Event(), asyncio.Event()
 
     async def work(report: Report) -> int:

@@ -28,7 +28,7 @@ def test_thread_that_does_not_ask_for_the_lock_holds_it():
     assert choose_holder({A: (0.0, 0.0), B: (0.01, 190.0)}) is A
 
 
-def test_two_that_could_hold_it_are_not_told_apart():
+def test_two_possible_holders_are_not_distinguished():
     assert choose_holder({A: (0.0, 0.0), B: (0.0, 1.0)}) is None
     assert choose_holder({A: (0.5, 50.0), B: (0.4, 50.0)}) is None
     assert choose_holder({}) is None

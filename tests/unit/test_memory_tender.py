@@ -1,4 +1,4 @@
-"""Who says what of memory is not used any more while nobody calls."""
+"""Releases of memory that is not used any more, on lanes without calls."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_it_comes_with_the_next_wake_where_no_thread_could_be_started(
         return False
 
     tender = MemoryTender(tend)
-    tender.wake()  # nobody's call fails for that: it is to be tidied up later
+    tender.wake()  # no call fails for that: it is to be tidied up later
     assert threads.tries == 1
     threads.are_lacking = False
     tender.wake()
@@ -101,7 +101,7 @@ def pass_region(peer: Peer, number: int) -> None:
     socket.send_fds(peer.connection, [frame], [region.descriptor])
 
 
-def test_a_lane_on_which_nobody_calls_says_and_hears_what_there_is(ends: tuple[BlockingLane, Peer]):
+def test_idle_lane_sends_and_reads_releases(ends: tuple[BlockingLane, Peer]):
     lane, peer = ends
     assert lane.memory is not None
     lane.tend()
@@ -186,7 +186,7 @@ def test_a_lane_that_is_closed_while_it_is_tended_keeps_no_descriptor(tmp_path: 
         lane = BlockingLane.connect(
             path,
             LIMIT,
-            # Is told of the region, which is read here.
+            # Sends the region, which is read here.
             lambda put: CallerLaneMemory(arena, put, on_use=lambda: lane.close()),
         )
         accepting.join(LONGEST_WAIT)

@@ -39,7 +39,7 @@ def test_what_no_thread_could_be_started_for_is_never_done(monkeypatch: pytest.M
     one.close()
 
 
-def test_what_is_never_done_is_let_go_of(monkeypatch: pytest.MonkeyPatch):
+def test_unstarted_work_is_released(monkeypatch: pytest.MonkeyPatch):
     class Argument:
         pass
 

@@ -216,7 +216,7 @@ def test_a_view_knows_its_base():
         assert not other._is_view()
 
 
-def test_a_module_that_is_loaded_anew_is_told_what_to_do(tmp_path, monkeypatch):
+def test_reloaded_module_gets_an_error_with_a_hint(tmp_path, monkeypatch):
     (tmp_path / "loaded_twice.py").write_text(
         'from opdispatch import Library\nlib = Library("twice", "DEF")\n'
         'more = Library("twice", "FRAGMENT")\nmore.define("f(Tensor x) -> Tensor")\n'

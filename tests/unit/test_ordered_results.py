@@ -78,7 +78,7 @@ def test_closing_cancels_what_is_under_way():
     assert list(results) == []
     calls = Calls(answers=False)
     del results
-    calls.map(range(10), 3)  # nobody keeps it
+    calls.map(range(10), 3)  # dropped at once
     assert all(future.cancelled() for future in calls.futures)
 
 

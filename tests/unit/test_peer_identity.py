@@ -1,4 +1,4 @@
-"""Who a request comes from, in words."""
+"""The identity of a request's client, in words."""
 
 from __future__ import annotations
 

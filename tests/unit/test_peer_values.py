@@ -66,7 +66,7 @@ def test_nothing_stays_open_to_interpreters_that_are_gone(values: PeerValues, tm
         with owner(tmp_path / f"{number}") as message:
             np.testing.assert_array_equal(values.fetch(message, 10, "$").value, X)
     opened = open_descriptors() - before
-    assert len(opened) == 1  # to the last one, of which nobody has asked since
+    assert len(opened) == 1  # to the last one, which was not asked for since
 
 
 def test_one_that_is_gone_has_no_values(values: PeerValues, tmp_path: Path):
@@ -167,7 +167,7 @@ def test_a_reader_that_goes_by_way_of_the_host_ends_the_lease(
     assert len(exports) == 0
 
 
-def test_the_error_of_a_reader_is_told_though_its_lease_is_gone(
+def test_error_of_a_reader_is_reported_though_its_lease_has_ended(
     values: PeerValues,
     accelerator: Accelerator,
     tmp_path: Path,
@@ -190,7 +190,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def silent(path: Path) -> Iterator[tuple[values_pb2.RemoteTensor, socket.socket]]:
-    """An interpreter that takes no connections until somebody does that for it."""
+    """An interpreter that takes no connections until the test does that for it."""
     with lane_socket.listen(str(path)) as listener:
         message = values_pb2.RemoteTensor(id=b"2", interpreter=path.name)
         message.source.lane = str(path)
@@ -202,7 +202,7 @@ def wait_for_connection(listener: socket.socket) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_one_that_does_not_answer_keeps_nobody_from_others(values: PeerValues, tmp_path: Path):
+def test_silent_place_does_not_delay_reads_from_others(values: PeerValues, tmp_path: Path):
     with silent(tmp_path / "mute") as (mute, listener), ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(values.fetch, mute, None, "$")
         wait_for_connection(listener)

@@ -1,4 +1,4 @@
-"""Calls that nobody waits for, and how they are told their end."""
+"""Calls that no thread waits for, and the callbacks at their end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.scarce_threads import ScarceThreads
 from tests.waits import LONGEST_WAIT
 
 
-def test_a_call_whose_deadline_nobody_could_tell_is_not_added(monkeypatch: pytest.MonkeyPatch):
+def test_call_whose_deadline_could_not_be_watched_is_not_added(monkeypatch: pytest.MonkeyPatch):
     threads, pending = ScarceThreads(monkeypatch, "deadline-watch"), PendingCalls()
     told: queue.Queue[object] = queue.Queue()
     for _ in range(2):
@@ -28,7 +28,7 @@ def test_a_call_whose_deadline_nobody_could_tell_is_not_added(monkeypatch: pytes
     assert list(pending.calls) == [2]
 
 
-def test_a_call_is_told_once_where_the_lane_ends_as_no_thread_can_be_started(
+def test_call_ends_once_when_the_lane_ends_as_no_thread_can_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ):
     pending, told = PendingCalls(), list[object]()

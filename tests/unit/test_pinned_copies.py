@@ -116,9 +116,7 @@ def test_the_threads_use_the_gpu_of_the_target(cupy: Any, monkeypatch: pytest.Mo
     assert found == {1}
 
 
-def test_nobody_reads_the_source_any_more_when_a_copy_has_failed(
-    cupy: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_source_is_not_read_after_a_copy_has_failed(cupy: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pinned_copies, "COPIERS", 4)
     begun, reading = threading.Semaphore(0), threading.Semaphore(0)
     copied: list[int] = []

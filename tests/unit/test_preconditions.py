@@ -1,4 +1,4 @@
-"""What the standard leaves undefined, and NumPy computes: refused, and the arguments as they were.
+"""Calls that the standard leaves undefined, and NumPy computes: refused, and the arguments intact.
 
 Each was found by calling all functions at random, beside array-api-strict.
 """

@@ -121,7 +121,7 @@ def test_redispatches_belong_to_their_call():
     assert tree(prof) == [(0, "array::exp")]
 
 
-def test_the_way_back_has_events():
+def test_backward_pass_has_events():
     x = Tensor(X, requires_grad=True)
     y = xp.sum(x * 2)
     with profile() as prof:

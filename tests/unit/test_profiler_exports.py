@@ -1,4 +1,4 @@
-"""What a profile writes: a trace for Perfetto, and a picture."""
+"""Exports of a profile: a trace for Perfetto, and a picture."""
 
 import asyncio
 import gzip

@@ -1,4 +1,4 @@
-"""What a profile notes beside times: memory, lines of Python; and which steps it records."""
+"""Options of a profile: memory, lines of Python, and the steps that it records."""
 
 import json
 from pathlib import Path
@@ -165,7 +165,7 @@ def test_lines_that_call_are_noted_of_outermost_calls():
     assert not any(event.stack for event in prof.events())
 
 
-def test_events_are_told_apart_by_lines():
+def test_events_are_distinguished_by_lines():
     with profile(with_stack=True) as prof:
         ops.noted.make(X, 1)
         for _ in range(2):
@@ -179,7 +179,9 @@ def test_events_are_told_apart_by_lines():
     assert [len(row.stack) for row in rows] == [1, 1, 0]  # the last ones are in another call
     table = prof.key_averages(group_by_stack_n=3).table()
     assert "Source Location" in table
-    assert f"{HERE}({test_events_are_told_apart_by_lines.__code__.co_firstlineno + 2}): " in table
+    assert (
+        f"{HERE}({test_events_are_distinguished_by_lines.__code__.co_firstlineno + 2}): " in table
+    )
     assert "Source Location" not in prof.key_averages().table()
 
 

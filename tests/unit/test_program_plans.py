@@ -1,4 +1,4 @@
-"""What the daemon makes of programs, and where it does so."""
+"""The daemon's plans of programs, and the interpreters that run them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recorded program says, without a daemon."""
+"""Recorded programs, without a daemon."""
 
 from __future__ import annotations
 

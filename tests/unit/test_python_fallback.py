@@ -105,7 +105,7 @@ def test_several_results_and_none(define):
     assert nothing(logged([1.0])) is None
 
 
-def test_where_the_key_is_excluded_nobody_is_asked(add):
+def test_excluded_key_calls_no_handler(add):
     logged = make_class()
     with ExcludeDispatchKeyGuard(DispatchKeySet.of(K.Python)), pytest.raises(NotImplementedError):
         add(logged([1.0]), logged([1.0]))

@@ -13,7 +13,7 @@ from opdispatch_server.worker.incoming.turn_watch import TurnWatch
 from tests.waits import LONGEST_WAIT
 
 LONG_AGO = 1.0
-"""Whoever runs kernels since then has run them for too long."""
+"""A thread that runs kernels since then has run them for too long."""
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_who_ends_its_kernel_reads_again_where_no_thread_could_be_started(scarce
     assert scarce_turn.is_at(2)
 
 
-def test_a_turn_that_nobody_has_is_given_to_one_thread_only(scarce_turn: ReadingTurn):
+def test_free_turn_is_given_to_one_thread_only(scarce_turn: ReadingTurn):
     assert scarce_turn.rest() == 2
     scarce_turn.close()
     assert scarce_turn.rest() is None
@@ -222,7 +222,7 @@ def test_that_there_are_no_threads_is_said_once(
     assert len(caplog.records) == 1
 
 
-def test_a_closed_turn_that_nobody_has_stays_so(scarce_turn: ReadingTurn, threads: Threads):
+def test_closed_free_turn_stays_free(scarce_turn: ReadingTurn, threads: Threads):
     scarce_turn.close()
     threads.are_any = True
     scarce_turn.hand_over_if_stuck()

@@ -1,4 +1,4 @@
-"""What a recorded call keeps, and what it leaves as it was: what its generated kernel relies on."""
+"""Values that a recorded call saves, and the state that its generated kernel relies on."""
 
 import gc
 import weakref

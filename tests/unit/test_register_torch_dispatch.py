@@ -155,7 +155,7 @@ def test_a_result_is_checked(lib):
 
 
 @pytest.mark.parametrize("cls", [int, 3, Noting()])
-def test_a_class_that_nobody_asks_has_none(lib, cls):
+def test_rule_for_an_unrelated_class_is_refused(lib, cls):
     with pytest.raises(KernelTypeError, match="is for a class of modes or of tensors"):
         register_torch_dispatch("ruled::f", cls, answer, lib=lib)
 

@@ -120,7 +120,7 @@ def test_results_are_kept_without_a_circle(lib):
         gc.enable()
 
 
-def test_what_was_kept_is_checked_and_let_go_of(lib):
+def test_saved_values_are_checked_and_released(lib):
     lib.register_autograd("product", product_backward, setup_context=keep)
     x = leaf(1.0, 2.0) * 1
     y = ops.reg.product(x, x)

@@ -145,7 +145,7 @@ def test_a_registration_may_be_applied_again_after_it_was_undone(dispatcher):
 
 @pytest.mark.parametrize("what", ["a kernel", "a library"])
 def test_a_finalizer_in_the_middle_of_a_look_up_waits_for_no_writer(dispatcher, what):
-    """Who waits for the look-up to end. What it closes is undone when the writer is done."""
+    """A waiter for the look-up's end. What it closes is undone when the writer is done."""
     library = Library("t", "DEF", dispatcher=dispatcher)
     library.define("f(Tensor x) -> Tensor")
     kernel = library.impl("f", lambda x: x, "CPU")

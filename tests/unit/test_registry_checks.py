@@ -1,4 +1,4 @@
-"""What the recomputation of the tables finds."""
+"""Violations that the recomputation of the tables finds."""
 
 import pytest
 

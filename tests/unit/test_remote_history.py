@@ -39,7 +39,7 @@ def test_leaves_that_came_are_leaves():
     assert float(x.grad) == 3.0
 
 
-def test_the_way_back_does_not_end_silently_where_a_history_was_left():
+def test_backward_pass_raises_where_a_history_was_left():
     value, here = arrived("value", 2.0, has_history=True), leaf(3.0)
     assert not value.is_leaf
     y = xp.sum(value * here)
@@ -73,7 +73,7 @@ def test_a_leaf_that_comes_back_is_not_the_one_that_left():
     assert float(grad(xp.sum(after * 3), after)[0]) == 3.0
 
 
-def test_a_call_that_was_made_elsewhere_ends_the_way_back():
+def test_call_made_in_another_process_ends_the_backward_pass():
     x, plain = leaf(1.0, 2.0), np.ones(2)
     made = [leaf(2.0, 4.0), leaf(3.0, 6.0), Tensor(np.ones(2)), 5]
     note_call("interpreter b", [[x], plain], made)

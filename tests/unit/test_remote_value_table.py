@@ -28,7 +28,7 @@ X = np.zeros(4)  # 32 bytes
 
 @pytest.fixture
 async def make_session(tmp_path) -> AsyncIterator[MakeSession]:
-    """Sessions of interpreters that never answer; what they are told stays in their outbox."""
+    """Sessions of interpreters that never answer; their messages stay in their outbox."""
     made = []
 
     def make(name: str) -> InterpreterSession:
@@ -120,7 +120,7 @@ async def test_the_end_of_a_client_lets_go_of_all_that_it_kept(table, make_sessi
     assert table.check_invariants() == []
 
 
-async def test_what_a_call_uses_is_let_go_of_when_it_has_ended(table, make_session):
+async def test_values_used_by_a_call_are_released_when_it_ends(table, make_session):
     home = make_session("w")
     holder = table.open()
     table.add_all(holder, home, _kept(A))
@@ -227,7 +227,7 @@ async def test_many_values_of_a_client_that_goes_are_forgotten_in_several_steps(
     assert sorted({*counts}, reverse=True) == [count, count - SLICE, count - 2 * SLICE]
 
 
-async def test_a_value_that_arrives_after_its_client_has_gone_is_let_go_of(make_session):
+async def test_value_that_arrives_after_its_client_has_gone_is_released(make_session):
     table = RemoteValueTable(ValueLimits(values=10_000, bytes=1 << 30))
     here, there = make_session("here"), make_session("there")
     holder = table.open()
@@ -240,7 +240,7 @@ async def test_a_value_that_arrives_after_its_client_has_gone_is_let_go_of(make_
 
 
 @pytest.mark.parametrize("ending", ["the caller gives up", "the client goes"])
-async def test_what_is_kept_is_noted_in_steps_and_let_go_of_if_nobody_waits(make_session, ending):
+async def test_kept_values_are_added_in_slices_and_released_if_unwanted(make_session, ending):
     table, home = RemoteValueTable(ValueLimits(values=10_000, bytes=1 << 30)), make_session("w")
     holder = table.open()
     keep = remote_pb2.Keep(session=holder.name, prefix=A)

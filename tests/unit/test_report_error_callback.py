@@ -1,4 +1,4 @@
-"""An operator's own callback is told of calls that find no kernel."""
+"""An operator's own callback is called for calls that find no kernel."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def op(dispatcher):
     return dispatcher.get_schema(SCHEMA.name)
 
 
-def test_it_is_told_the_key_and_then_the_error_is_raised(op):
+def test_callback_gets_the_key_before_the_error_is_raised(op):
     told = []
     op.set_report_error_callback(told.append)
     with pytest.raises(NoKernelError):
@@ -50,7 +50,7 @@ def test_what_it_raises_is_raised_instead(op):
         op(np.ones(1))
 
 
-def test_it_is_not_told_of_meta_tensors_ambiguity_or_fallthroughs(dispatcher, op):
+def test_callback_is_not_called_for_meta_tensors_ambiguity_or_fallthroughs(dispatcher, op):
     told = []
     op.set_report_error_callback(told.append)
     with pytest.raises(NoKernelError):
@@ -65,13 +65,13 @@ def test_it_is_not_told_of_meta_tensors_ambiguity_or_fallthroughs(dispatcher, op
     assert told == []
 
 
-def test_it_is_not_told_of_calls_that_find_a_kernel(dispatcher, op):
+def test_callback_is_not_called_for_calls_that_find_a_kernel(dispatcher, op):
     op.set_report_error_callback(lambda key: 1 / 0)
     dispatcher.register_impl(SCHEMA.name, K.CPU, KERNEL)
     assert op(np.ones(1)) == np.ones(1)
 
 
-def test_the_newest_is_told_and_none_takes_it_away(op):
+def test_newest_callback_is_called_and_none_removes_it(op):
     told = []
     op.set_report_error_callback(lambda key: 1 / 0)
     op.set_report_error_callback(told.append)

@@ -1,4 +1,4 @@
-"""What the extras let an installer choose: it does not ask packages that are there already."""
+"""Versions that the extras allow an installer: it does not ask packages that are there already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the system refuses is told for what it is."""
+"""Resources that the system refuses: errors that name them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_status_names_the_resource_that_has_run_out(error: Exception, resource: 
     assert isinstance(told, ResourceLimitError)
     assert told.facts["resource"] == resource
     assert f"no {resource} left" in str(told)
-    assert "/x" not in str(told), "names of files may be nobody's business"
+    assert "/x" not in str(told), "names of files may be private"
 
 
 @pytest.mark.parametrize(

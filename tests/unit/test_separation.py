@@ -63,7 +63,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_everybody_has_an_interpreter_and_nobody_innocent_shares_one(story):
+def test_every_library_has_an_interpreter_and_no_innocent_one_shares_a_culprits(story):
     separation = Separation()
     for apart, names, name, ready in story:
         separation.update(apart, names, name)

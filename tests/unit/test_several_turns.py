@@ -1,4 +1,4 @@
-"""Turns in several libraries at once: nobody waits for ever, and nobody runs beside."""
+"""Turns in several libraries at once: no call waits for ever, and none runs beside another."""
 
 from __future__ import annotations
 

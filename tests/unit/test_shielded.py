@@ -1,4 +1,4 @@
-"""Work that goes on when nobody waits for it any more."""
+"""Work that goes on when it is not awaited any more."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def test_who_waits_gets_the_result_or_the_error():
 
 
 @pytest.mark.parametrize("error", [None, KeyError("x")])
-async def test_the_work_goes_on_when_who_waits_is_cancelled_and_its_error_is_nobodys(
+async def test_shielded_work_outlives_its_cancelled_waiter_and_its_error_is_not_reported(
     error: Exception | None,
 ):
     loop = asyncio.get_running_loop()

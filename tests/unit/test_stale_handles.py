@@ -208,7 +208,7 @@ def test_a_handle_keeps_its_dispatcher_alive():
 def test_a_handle_that_is_made_while_its_operator_goes_calls_what_has_the_name_then(
     dispatcher, monkeypatch
 ):
-    """It is for the schema that it has found, and nobody else knows of it yet."""
+    """It is for the schema that it has found, and no other handle knows it yet."""
 
     def define(schema, kernel):
         parsed = parse_schema(schema)

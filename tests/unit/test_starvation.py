@@ -1,4 +1,4 @@
-"""Who waits for a core, and who has one or wants none."""
+"""Processes that wait for a core, have one, or want none."""
 
 from __future__ import annotations
 

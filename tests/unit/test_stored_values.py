@@ -119,7 +119,7 @@ def is_waiting(store: ValueStore, count: int) -> bool:
     return wait_for(lambda: store.waiting == count, SECONDS)
 
 
-def test_what_nobody_writes_to_becomes_the_next_versions_once(versions: _Versions):
+def test_unwritten_value_is_converted_to_the_next_version_once(versions: _Versions):
     before = versions.next.uploads
     assert versions.read() == [0, 0, 0]
     assert versions.read() == [0, 0, 0]
@@ -187,7 +187,7 @@ def test_calls_with_values_in_common_do_not_wait_in_a_circle(
 def test_of_two_that_change_it_at_a_time_no_write_is_lost(
     versions: _Versions, begin: Callable[..., Future[Any]]
 ):
-    """The second one would make an array of its own, which nobody finds."""
+    """The second one would make an array of its own, which no call finds."""
     versions.next.may_make.clear()
     calls = [begin(versions.write, X)]
     assert versions.next.is_asked.acquire(timeout=SECONDS)

@@ -54,7 +54,7 @@ def test_a_death_excuses_no_call_but_one_that_may_have_written():
     assert not disruptions.excuses_call(DIED, mutates=False)
 
 
-def test_nobody_runs_a_call_again_while_there_is_no_daemon():
+def test_failed_call_is_excused_while_there_is_no_daemon():
     alone = InterpreterDiedError("went away", interpreter="worker-1", daemon="unavailable")
     disruptions = Disruptions(interpreters=True, daemon=True)
     disruptions.note_interpreter("worker-1")

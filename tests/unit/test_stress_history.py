@@ -104,7 +104,7 @@ def test_a_violation_says_what_it_contradicts(story, words):
     assert words.format(*(f"{second:.6f}" for second in range(10))) in violation
 
 
-def test_libraries_are_told_apart():
+def test_libraries_are_distinguished():
     writes = [Write("a", 1, 0, 1), Write("b", 2, 0, 1)]
     reads = [Read("a", 1, 2, 3), Read("b", 1, 2, 3)]
     [violation] = find_violations(writes, reads)

@@ -1,4 +1,4 @@
-"""Who is to blame for a death, against a model of who can have been."""
+"""The blame for a death, against a model of the possible culprits."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def test_import_that_ran_by_itself_is_blamed():
     assert judge(Suspicion(), GOOD_IMPORT).culprit == GOOD_IMPORT
 
 
-def test_death_from_outside_with_nothing_running_blames_nobody():
+def test_death_from_outside_with_nothing_running_blames_no_library():
     suspicion = Suspicion()
     death = Death(Cause.KILLED, recent=[GOOD])
     assert suspicion.judge(death, {}, 0.0).shares == {}
     assert suspicion.apart(0.0) == []
 
 
-def test_orderly_end_blames_nobody():
+def test_orderly_end_blames_no_library():
     assert judge(Suspicion(), BAD, cause=Cause.ORDERLY).shares == {}
 
 
@@ -173,7 +173,7 @@ def test_only_what_ran_is_blamed_and_never_for_ever(story):
     st.sampled_from(OWN_DOING),
 )
 def test_culprit_of_several_deaths_is_found_among_those_that_were_there(beside, cause):
-    """One library has done it each time; nobody else was there every time, or ran so seldom."""
+    """One library has done it each time; no other was there every time, or ran so seldom."""
     suspicion = Suspicion()
     runs = {kernel(name): 50 for name in "xyz"}
     for names in beside:

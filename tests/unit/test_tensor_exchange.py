@@ -1,4 +1,4 @@
-"""What NumPy, and what is built on it, gets of a tensor that it has no array for, or no history."""
+"""Tensors given to NumPy, and to libraries on top of it, without an array or with a history."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_a_mode_sees_a_move_as_a_call(accelerator: Accelerator, key: DispatchKey
         there = x.to(THERE)
         assert x.to("cpu") is x
         meta = x.to("meta")
-        loss = xp.sum(there.to("cpu") * 2.0)  # there is no kernel: nobody is asked
+        loss = xp.sum(there.to("cpu") * 2.0)  # there is no kernel: no mode is asked
     assert mode.moves == [("cpu", THERE), ("cpu", "meta")]
     assert accelerator.uploads == 1
     assert repr(there.grad_fn) == repr(meta.grad_fn) == "<ToCopyBackward>"

@@ -73,7 +73,7 @@ def test_a_redispatch_is_a_line_below_the_call_that_made_it(twice, dispatcher):
     ]
 
 
-def test_boxed_and_unboxed_visits_are_told_apart(twice, dispatcher):
+def test_boxed_and_unboxed_visits_are_distinguished(twice, dispatcher):
     add, x = dispatcher.get_schema("t::add"), np.ones(2)
     cpu = DispatchKeySet.of(K.CPU)
     with capture_dispatch_trace() as lines:

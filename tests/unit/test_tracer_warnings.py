@@ -1,4 +1,4 @@
-"""What a trace warns of: what may be wrong for other inputs."""
+"""Warnings of traces that may be wrong for other inputs."""
 
 import warnings
 

@@ -83,7 +83,7 @@ def test_dead_code_is_what_nothing_depends_on(dispatcher):
         row = y[0]
         row[0] = 5.0  # written to a view of what is returned
         z = x * 2
-        z[0] = 1.0  # dead: nobody sees z
+        z[0] = 1.0  # dead: z is not read
         w = xp.sin(x)
         xp.cos(w)  # dead
         return y, w
@@ -197,7 +197,7 @@ def test_a_graph_runs_with_the_operators_of_any_dispatcher():
         graph.on(changed)(X)
 
 
-def test_a_graph_frees_what_nobody_needs_any_more(dispatcher):
+def test_graph_frees_unneeded_results(dispatcher):
     library = Library("t", "DEF", dispatcher=dispatcher)
     library.define("next(Tensor x) -> Tensor")
     living, most = set(), []

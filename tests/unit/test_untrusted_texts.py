@@ -1,4 +1,4 @@
-"""Every entry for texts that nobody has checked: errors of ours only, in work that stays linear.
+"""Every entry point for untrusted texts: errors of ours only, in work that stays linear.
 
 What is tried are pieces of each language, repeated: what backtracks, recurses, copies or converts
 too much shows in how the work grows.
@@ -147,7 +147,7 @@ def test_requirements_files_that_include_each_other_twice_come_to_an_end(tmp_pat
         read_requirements(tmp_path / "0.txt")
 
 
-@pytest.mark.parametrize("place", ["~nobody-of-this-name/a.whl", "./a\ud800", "-e ./\ud800"])
+@pytest.mark.parametrize("place", ["~no-user-of-this-name/a.whl", "./a\ud800", "-e ./\ud800"])
 def test_a_place_that_is_none_is_a_requirement_or_refused(place: str):
     try:
         assert read_requirements([place])

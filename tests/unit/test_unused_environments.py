@@ -51,7 +51,7 @@ def test_environment_that_no_version_needs_is_removed(tmp_path: Path):
     record(tmp_path, "waves", SCIPY)
     kept = {make_environment(tmp_path, find_key(home)) for home in (SCIPY, SHAPELY)}
     gone = make_environment(tmp_path, UNKNOWN)
-    (tmp_path / "environments" / "README").write_text("somebody's")
+    (tmp_path / "environments" / "README").write_text("another's")
 
     looked_at = remove_unused_environments(tmp_path, dry_run=True)
     assert gone.exists()

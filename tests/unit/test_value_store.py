@@ -1,4 +1,4 @@
-"""What an interpreter keeps for clients."""
+"""Values that an interpreter keeps for clients."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_is_released_is_gone_and_nothing_else():
     assert store.find(ME, _key(prefix, 1)) is None
     assert store.find(ME, Y_KEY) is not None
     store.release(remote_pb2.ReleaseValues(session=ME))
-    store.release(remote_pb2.ReleaseValues(session=b"nobody"))
+    store.release(remote_pb2.ReleaseValues(session=b"absent"))
     assert store.count() == 1
     store.clear()
     assert store.count() == 0
@@ -120,7 +120,7 @@ def _known_array_of_a_tensor() -> tuple[list[Any], Any]:
 
 
 @pytest.mark.parametrize("make", [_known, _view, _read_only, _known_array_of_a_tensor])
-def test_a_result_that_somebody_else_could_write_to_is_copied(make: Any):
+def test_result_that_other_code_could_write_to_is_copied(make: Any):
     store = ValueStore()
     results, known = make()
     address = getattr(results[0], "array", results[0]).ctypes.data
@@ -159,7 +159,7 @@ def test_what_is_said_of_a_value_is_what_it_is():
     assert (kept.key_set, kept.requires_grad) == (keys, True)
 
 
-def test_a_value_that_is_let_go_of_is_freed():
+def test_released_value_is_freed():
     store = ValueStore()
     _keeping(store).take([np.zeros(3)], 0)
     freed = weakref.ref(store.find(ME, _key(PREFIX, 0)))

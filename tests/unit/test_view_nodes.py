@@ -40,7 +40,7 @@ def remainder(x, y):
 
 @pytest.mark.parametrize("write", [multiply, divide, power, remainder])
 @pytest.mark.parametrize("of", [leaf, plain])
-def test_the_way_back_has_the_values_from_before_a_write(write, of):
+def test_backward_pass_uses_the_values_from_before_a_write(write, of):
     x, y = of(5.0, 7.0), leaf(2.0, 3.0)
     wanted = [each for each in (x, y) if each.requires_grad]
     written = grad(xp.sum(write(x * 1, y)), wanted)

@@ -34,7 +34,7 @@ class Waiters:
             with self.mutex:
                 if len(self.condition._waiters) == count:
                     return
-        raise AssertionError("nobody waits")
+        raise AssertionError("no thread waits")
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_without_a_key_the_composite_kernel_is_meant(dispatcher, pool, waiters, 
     waiting.result(LONGEST_WAIT)
 
 
-def test_nobody_is_woken_before_a_transaction_is_over(dispatcher, pool, waiters):
+def test_waiters_sleep_until_a_transaction_is_over(dispatcher, pool, waiters):
     waiting = pool.submit(dispatcher.wait_for_def, NAME, 30)
     waiters.until(1)
     with dispatcher.transaction():
@@ -122,7 +122,7 @@ def test_a_timeout_without_a_name_blames_another_interpreter(dispatcher):
         dispatcher.wait_for_impl(NAME, K.CUDA, timeout=0)
 
 
-def test_waiting_within_a_transaction_is_refused_since_nobody_could_register(dispatcher):
+def test_waiting_within_a_transaction_is_refused(dispatcher):
     with dispatcher.transaction(), pytest.raises(RegistrationError, match="within a transaction"):
         dispatcher.wait_for_def(NAME, timeout=30)
 

@@ -13,7 +13,7 @@ WAKING = 60 * US
 
 
 class World:
-    """Time that passes by a microsecond whenever somebody looks at it, and what comes in it.
+    """Time that passes by a microsecond at each look at it, and what comes in it.
 
     To be woken takes WAKING; while others have the cores, to look delays what is looked for.
     """
@@ -62,7 +62,7 @@ def share_of_looking(looks: list[int]) -> float:
     return sum(count > 0 for count in looks) / len(looks)
 
 
-def test_at_first_nobody_looks(spin: BriefSpin, world: World):
+def test_first_wait_does_not_spin(spin: BriefSpin, world: World):
     assert world.wait(spin, 10 * US) == 0
 
 
@@ -78,7 +78,7 @@ def test_but_not_for_longer_than_sleep_would_cost(spin: BriefSpin, world: World)
     assert world.wait(spin, 1.0) == pytest.approx(SPIN_SECONDS / US, abs=3)
 
 
-def test_where_they_come_late_nobody_looks_any_more(spin: BriefSpin, world: World):
+def test_wait_does_not_spin_where_replies_come_late(spin: BriefSpin, world: World):
     world.wait_often(spin, 30 * US)
     world.wait_often(spin, 1e-3, 20)
     assert share_of_looking(world.wait_often(spin, 1e-3)) == 0

@@ -74,7 +74,7 @@ def test_nothing_outlives_a_peer_that_was_killed(caller):
     regions = set(pending.placed.regions)
     pending.abandon()
     pending.release()  # what it has copied may be read until then
-    assert not regions & set(caller.arena.regions), "nobody gets the pages of a pending call"
+    assert not regions & set(caller.arena.regions), "the pages of a pending call are not reused"
     caller.peer.close()
     assert (result == 2).all(), "what was received stays valid"
     caller.arena.close()

@@ -102,7 +102,7 @@ def test_several_at_once_are_refused_and_closed(pair: Pair, file: int):
     assert open_descriptors() == before
 
 
-def test_those_that_nobody_takes_are_bounded_and_closed(pair: Pair, file: int):
+def test_untaken_descriptors_are_bounded_and_closed(pair: Pair, file: int):
     before = open_descriptors()
     received = ReceivedDescriptors()
     for _ in range(MAX_UNCLAIMED + 1):
@@ -116,7 +116,7 @@ def test_those_that_nobody_takes_are_bounded_and_closed(pair: Pair, file: int):
     assert open_descriptors() == before
 
 
-def test_a_process_without_room_is_told_so_by_take(pair: Pair, file: int):
+def test_take_raises_in_a_process_without_room_for_descriptors(pair: Pair, file: int):
     received = ReceivedDescriptors()
     socket.send_fds(pair[0], [b"x"], [file])
     before = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""What is written together, and what a slow peer leaves over."""
+"""Frames written together, and the rest that a slow peer leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lane's connection in an event loop: who is told that the peer has everything."""
+"""A lane's connection in an event loop: the callback when the peer has everything."""
 
 import asyncio
 import socket

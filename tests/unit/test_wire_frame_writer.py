@@ -1,4 +1,4 @@
-"""Frames of several threads on one connection: whole, in order, and nobody waits for long."""
+"""Frames of several threads on one connection: whole, in order, and without long waits."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_who_flushes_writes_all_where_no_thread_can_be_started(
     writer.wait_for_room()
 
 
-def test_the_end_of_the_connection_is_told_once(sockets: tuple[socket.socket, socket.socket]):
+def test_end_of_the_connection_is_reported_once(sockets: tuple[socket.socket, socket.socket]):
     ours, theirs = sockets
     told = threading.Semaphore(0)
     writer = FrameWriter(ours, on_error=told.release)

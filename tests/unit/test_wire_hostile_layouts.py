@@ -92,7 +92,7 @@ HOSTILE = [
     ("quantized", say("requires_grad", True), r"\$\.requires_grad is set of a tensor of uint8"),
     ("nested", with_keys, r"\$ has a part with dispatch keys"),
 ]
-# Only whoever has the elements can see these.
+# Only a process with the elements can see these.
 OUT_OF_RANGE = [
     ("sparse_coo", reshape(2, 2), r"\$\.indices\[1\] has 2, which is no place among 2"),
     ("sparse_coo", put("indices", np.full((2, 3), -1)), r"\$\.indices\[0\] has -1"),

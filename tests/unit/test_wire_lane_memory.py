@@ -121,7 +121,7 @@ def test_regions_are_passed_once_and_results_released_with_the_next_call(ends: E
     assert len(ends.callee._results) == 0
 
 
-def test_a_region_that_is_dropped_is_told(ends: Ends):
+def test_dropped_region_is_reported_to_the_peer(ends: Ends):
     ends.call(X)
     ends.caller.tell_releases()
     ends.deliver()
@@ -132,7 +132,7 @@ def test_a_region_that_is_dropped_is_told(ends: Ends):
     np.testing.assert_array_equal(ends.call(X), X)
 
 
-def test_nobody_gets_the_memory_of_a_call_before_its_reply(ends: Ends):
+def test_memory_of_a_call_is_not_reused_before_its_reply(ends: Ends):
     request, memory = ends.send(X)
     del memory  # its caller has given up
     gc.collect()
@@ -147,7 +147,7 @@ def test_nobody_gets_the_memory_of_a_call_before_its_reply(ends: Ends):
         each.release()
 
 
-def test_a_reply_that_nobody_reads_gives_its_results_back(ends: Ends):
+def test_unread_reply_releases_its_results(ends: Ends):
     request, memory = ends.send(X)
     ends.deliver()
     reply = ends.serve(request)

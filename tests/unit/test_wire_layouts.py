@@ -138,7 +138,7 @@ def test_arguments_are_read_only_and_results_are_not(name: str):
 
 
 @each_layout
-def test_whoever_chooses_a_kernel_sees_keys_and_shapes(name: str):
+def test_kernel_choice_sees_keys_and_shapes(name: str):
     for value in (ARRAYS[name], Tensor(ARRAYS[name]), with_gradients(name)):
         message = value_to_proto(value)
         seen = undecoded_from_proto(message)

@@ -124,7 +124,7 @@ def test_a_process_in_a_real_group_knows_its_limit():
         try:
             folder.mkdir()
         except OSError:
-            continue  # nobody but root may
+            continue  # only root may
         try:
             if not limit.exists():
                 continue  # the hierarchy does not limit memory

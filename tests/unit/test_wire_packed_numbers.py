@@ -57,7 +57,7 @@ def test_a_number_outside_of_the_range_is_named_by_its_place():
 
 
 @pytest.mark.parametrize("number", [True, 1, 1.5, 1j])
-def test_whoever_chooses_a_kernel_sees_one_number_of_the_type(number):
+def test_kernel_choice_sees_one_number_of_the_type(number):
     message = value_to_proto([number] * 1000)
     (one,) = undecoded_from_proto(message)
     assert type(one) is type(number)

@@ -178,7 +178,7 @@ def test_the_same_argument_twice_may_be_kept_twice(pair):
     assert all((view == 1).all() for view in kept)
 
 
-def test_without_room_for_a_copy_the_caller_is_told_what_not_to_reuse(pair):
+def test_callee_reports_extents_still_in_use_when_a_copy_has_no_room(pair):
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     pair.owner[:] = 1
     call = pair.lend()
@@ -230,7 +230,7 @@ def test_threads_lend_keep_and_write_at_once(pair):
 # -- results --------------------------------------------------------------------------------------
 
 
-def test_a_result_is_writable_and_its_owner_is_told_when_its_last_view_is_gone(pair):
+def test_result_is_writable_and_released_with_its_last_view(pair):
     pair.owner[:] = 4
     array = pair.received(2 * PAGE, 10)
     array[3] = 5

@@ -65,7 +65,7 @@ def test_of_a_call_with_too_much_only_the_id_is_read(kind):
     assert not arguments
 
 
-def test_fields_that_nobody_knows_are_parts_of_a_call_too():
+def test_unknown_fields_are_parts_of_a_call():
     unknown = b"\xf8\x3f\x01" * 100_000
     *_, refusal = read_call(call_request("a::b", [1], {}).SerializeToString() + unknown)
     assert refusal is not None
@@ -119,7 +119,7 @@ def test_the_bytes_of_a_program_are_not_among_those_of_the_call():
     assert received(program).refusal is None  # it is refused as a program
 
 
-def test_whoever_takes_no_tensors_beside_has_them_inline():
+def test_callee_without_detached_tensors_gets_them_inline():
     data = call_request("a::b", [np.zeros(1_000_000)], {}).SerializeToString()
     request, arguments, refusal = read_call(data, detaches=False)
     assert len(request.args[0].tensor.data) == 8_000_000

@@ -1,4 +1,4 @@
-"""What is said of remote values on the wire."""
+"""Remote values on the wire."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_only_the_daemon_can_route_what_is_remote():
         ("f(Tensor x, Tensor[] xs, Tensor y, *, Tensor out) -> ()", ""),
     ],
 )
-def test_who_decodes_is_told_first_of_what_is_written_to(schema: str, written: str):
+def test_decoder_gets_written_arguments_first(schema: str, written: str):
     places = {
         "x": "$.args[0]",
         "xs0": "$.args[1][0]",

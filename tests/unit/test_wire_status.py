@@ -255,7 +255,7 @@ async def test_the_longest_error_crosses_a_real_connection(address, serve):
     assert "ValueError: the reason" in error.facts["traceback"]
 
 
-async def test_nobody_listening_says_how_to_start_a_daemon(address):
+async def test_error_without_a_listener_says_how_to_start_a_daemon(address):
     for error in await call_both_ways(address):
         assert type(error) is DaemonUnavailableError
         assert error.message == f"no daemon answers at {address}"
@@ -263,7 +263,7 @@ async def test_nobody_listening_says_how_to_start_a_daemon(address):
         assert error.facts["started"] == "no"
 
 
-async def test_a_refused_port_is_nobody_listening():
+async def test_refused_port_means_no_listener():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -321,13 +321,13 @@ async def test_grpcs_own_refusal_of_a_large_message_says_how_to_raise_the_limit(
             assert remedy in error.hint
 
 
-async def test_a_deadline_that_passes_is_told(address, serve):
+async def test_passed_deadline_is_an_error_that_says_so(address, serve):
     await serve(Waiting())
     for error in await call_both_ways(address, timeout=0.05):
         assert type(error) is DeadlineExceededError
 
 
-async def test_a_method_that_the_peer_lacks_is_told(address, serve):
+async def test_missing_method_of_the_peer_is_an_error_that_says_so(address, serve):
     await serve(None)
     for error in await call_both_ways(address):
         assert type(error) is OpdispatchError

@@ -157,7 +157,7 @@ def test_a_process_at_its_real_limits_gets_no_block_and_lives_on(message):
 # -- giving back ----------------------------------------------------------------------------------
 
 
-def test_idle_regions_go_back_and_are_told():
+def test_idle_regions_are_returned_and_reported():
     clock, dropped = Clock(), []
     arena = TensorArena(step=MIB, idle_seconds=30, on_drop=dropped.append, clock=clock)
     blocks = [arena.allocate(MIB) for _ in range(3)]
@@ -181,7 +181,7 @@ def test_idle_regions_go_back_and_are_told():
     in_use[:] = 3
     arena.close()
     assert dropped == [1, 2, 3]
-    assert (in_use == 3).all(), "whoever looks at a block may go on"
+    assert (in_use == 3).all(), "readers of a block may go on"
     blocks.clear()
     arena.trim()
     assert arena.allocate(1) is None

@@ -213,7 +213,7 @@ def test_a_cupy_array_is_sent_from_its_gpu_and_put_on_it(cupy_stand_in):
     assert tensor_to_proto(Tensor(array)).dispatch_keys == Tensor(array).key_bits
 
 
-def test_a_gpu_that_is_not_there_is_told(cupy_stand_in):
+def test_missing_gpu_is_an_error_that_says_so(cupy_stand_in):
     message = tensor_message(device="cuda:5")
     with pytest.raises(
         WireError, match=r"\$: .*'cuda:5' \(CUDARuntimeError: cudaErrorInvalidDevice"

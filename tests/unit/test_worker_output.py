@@ -1,4 +1,4 @@
-"""What interpreters print: last lines kept, floods held back."""
+"""Output of interpreters: last lines kept, floods held back."""
 
 from __future__ import annotations
 

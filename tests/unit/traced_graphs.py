@@ -1,4 +1,4 @@
-"""What tests of traces share."""
+"""Common parts of tests of traces."""
 
 import numpy as np
 

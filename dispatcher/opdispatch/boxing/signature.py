@@ -140,7 +140,7 @@ class Signature:
         return bits
 
     def needs_gradient(self, stack: Sequence[Any]) -> bool:
-        """Whether a tensor that has a say in the dispatch requires gradients."""
+        """Return whether a tensor that takes part in the dispatch requires gradients."""
         for place in self.dispatching:
             value = stack[place]
             for each in value if isinstance(value, list) else (value,):

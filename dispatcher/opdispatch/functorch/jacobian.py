@@ -28,9 +28,9 @@ def jacrev(
     result.
 
     For a result of shape R and an argument of shape A, it is a tensor of shape (*R, *A); in the
-    containers of the results, and within them those of the arguments. The ways back are one batch,
-    or batches of ``chunk_size``. Arguments and results are real: a complex function has no Jacobian
-    unless it is holomorphic. As ``torch.func.jacrev``.
+    containers of the results, and within them those of the arguments. The backward passes are one
+    batch, or batches of ``chunk_size``. Arguments and results are real: a complex function has no
+    Jacobian unless it is holomorphic. As ``torch.func.jacrev``.
     """
     _check_chunk_size("jacrev", chunk_size)
 

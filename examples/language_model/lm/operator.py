@@ -72,7 +72,7 @@ def plain(value):
 
 
 def widened(x):
-    """In the dtype in which to calculate."""
+    """Return an array in the dtype in which to calculate."""
     xp = array_namespace(x)
     return x if x.dtype in (xp.float32, xp.float64) else xp.astype(x, xp.float32)
 

@@ -365,7 +365,7 @@ class BlockingLane(TensorLane):
                         self._read_reply(waiter, deadline)
                     return waiter.reply
                 finally:
-                    # ``_choose_reader``; a caller that is alone has nobody to choose.
+                    # ``_choose_reader``; a caller that is alone has none to choose.
                     with self._mutex:
                         self._reader_is_chosen = False
                         if (

@@ -113,7 +113,7 @@ class ExecutionServiceServicer:
     def HoldValues(self, request_iterator, context):
         """Holds the client's values for as long as the stream is open: those that calls with
         CallRequest.keep leave in interpreters. When it ends, or the client is silent for too long,
-        they are let go of. Served by the daemon alone.
+        they are released. Served by the daemon alone.
         UNAVAILABLE  REFUSED   more clients hold values than may
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

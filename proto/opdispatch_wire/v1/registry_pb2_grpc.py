@@ -125,7 +125,7 @@ class RegistryServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def GetServerInfo(self, request, context):
-        """Who is there: also the handshake of a session.
+        """Identifies the daemon: also the handshake of a session.
         FAILED_PRECONDITION WIRE   the daemon does not speak the client's protocol version
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -255,10 +255,10 @@ class RegistryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WaitForDef(self, request, context):
-        """Waits until an operator is defined, whoever defines it. What counts is that it is defined
+        """Waits until an operator is defined, by any library. What counts is that it is defined
         when the daemon looks: at once, and after every publication that may have defined it. One
         that was defined and is gone again by then does not. Cancelling the call ends the wait.
-        DEADLINE_EXCEEDED   WAIT_TIMEOUT            nobody has defined it in time; the message
+        DEADLINE_EXCEEDED   WAIT_TIMEOUT            it was not defined in time; the message
         says who was expected to
         NOT_FOUND           OPERATOR_NOT_FOUND      no operator can have that name
         INVALID_ARGUMENT    WIRE                    the timeout is negative or no number

@@ -1,4 +1,4 @@
-"""Who may do what: identities, their roles, and what a role allows.
+"""Access control: identities, their roles, and the permissions of a role.
 
 authentication   who asks, by the peer and the token; ends what a revoked token has begun
 audit            the audit log: who has changed what, and what came of it

@@ -1,4 +1,4 @@
-"""Who asks, by what the transport and the request say: asked once for each request or stream."""
+"""Authentication by transport and metadata: once for each request or stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOK_EVERY: Final = 1.0
 """How often the file of tokens is looked at, and open streams against it, in seconds."""
 
 ANYBODY: Final = Identity("anybody", Role.OWNER)
-"""Whoever reaches a TCP port of a daemon without tokens."""
+"""Identity of any client at a TCP port of a daemon without tokens."""
 
 CALLER: ContextVar[Identity] = ContextVar("opdispatch_caller", default=OWNER)
 """The identity whose request this task serves; the daemon's own work is the owner's."""

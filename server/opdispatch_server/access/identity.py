@@ -1,4 +1,4 @@
-"""Who asks: an identity, with its role and the operators that it may register."""
+"""Identities of clients, with their roles and the operators that they may register."""
 
 from __future__ import annotations
 

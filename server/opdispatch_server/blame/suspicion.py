@@ -106,7 +106,7 @@ class Verdict(NamedTuple):
         return f"while running {' and '.join(map(str, self.shares))}"
 
 
-NOBODY = Verdict(Cause.ORDERLY)
+NO_CULPRIT = Verdict(Cause.ORDERLY)
 
 
 @dataclass(slots=True)

@@ -98,7 +98,7 @@ class InterpreterSettings(NamedTuple):
     cache: Path | None = None
     """Where it keeps uploads of a daemon whose files it cannot read; None: the user's cache."""
     credentials: Credentials = NO_CREDENTIALS
-    """What it shows the daemon."""
+    """Credentials for the daemon."""
 
 
 class Interpreter:

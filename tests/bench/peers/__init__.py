@@ -1,4 +1,4 @@
-"""What the data plane is measured beside. Each file is a program that any Python can run.
+"""Peers of the data plane. Each file is a program that any Python can run.
 
 It says "ready" on its stdout, and then answers each line of its stdin, a JSON list, with the
 seconds that it took: ``["calls", ELEMENTS, COUNT]`` is so many additions of two float32 arrays, one

@@ -1,6 +1,6 @@
 """Executions of a Ray compiled graph of one actor, on one machine.
 
-Its processes wait by spinning, and keep the cores busy also while nobody executes it.
+Its processes wait by spinning, and keep the cores busy also while it is not executed.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from opdispatch_server.blame.circuit_breaker import CircuitBreaker
 from opdispatch_server.blame.flight_record import KERNEL, Flight, Subject
 from opdispatch_server.blame.separation import Separation
-from opdispatch_server.blame.suspicion import NOBODY, Cause, Death, Suspicion, Verdict
+from opdispatch_server.blame.suspicion import NO_CULPRIT, Cause, Death, Suspicion, Verdict
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_wire.errors import CircuitOpenError
@@ -70,7 +70,7 @@ class Blame:
     def judge(self, session: InterpreterSession) -> Verdict:
         """Judge who has brought down an interpreter that has ended; once, when first asked."""
         if session.verdict is None:
-            session.verdict = NOBODY  # also of one that fails below
+            session.verdict = NO_CULPRIT  # also of one that fails below
             session.verdict = self._judge(session)
         if not session.alive:  # it is remembered for longer than what it was running is of use
             session.flight_record = None
@@ -107,7 +107,7 @@ class Blame:
 
     def _take_in(self, session: InterpreterSession, death: Death) -> Verdict:
         if death.cause is Cause.ORDERLY or self._is_stopped:
-            return NOBODY
+            return NO_CULPRIT
         now = time.monotonic()
         verdict = self._suspicion.judge(death, self._runs(session), now)
         if verdict.culprit is not None and verdict.culprit.kind == KERNEL:

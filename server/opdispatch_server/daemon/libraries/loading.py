@@ -42,7 +42,7 @@ class LoadOrder:
     report: Report = lambda line: None
     """Called with steps that take long."""
     caller: Identity = OWNER
-    """Who asks; it has to be allowed to register what the library does."""
+    """Identity of the client; it must be allowed to register the library's operators."""
     patience: float | None = None
     """Seconds that the caller waits for the outcome; None: for ever."""
 

@@ -1,4 +1,4 @@
-"""What can be read over HTTP, and by whom."""
+"""Routes that can be read over HTTP, and their access."""
 
 from __future__ import annotations
 

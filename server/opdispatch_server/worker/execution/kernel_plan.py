@@ -64,7 +64,7 @@ class KernelPlan:
         self.library = library
         self.choice = choice
         self.defaults = defaults
-        """What the kernel gets after the arguments."""
+        """Arguments that the kernel gets after the call's."""
         self.epoch = epoch
         self.run = run
         """See ``RunningCall.run``."""

@@ -69,7 +69,7 @@ class DaemonCalls:
         return None
 
     def end_run(self, run: DirectRun) -> None:
-        """Nothing to note: none is admitted."""
+        """Do nothing: no call is admitted."""
 
     def begin(self, context: CallContext) -> None:
         """Do nothing: the daemon knows what runs."""
