@@ -116,3 +116,15 @@ def test_no_gradient_arrives_in_a_view_that_was_made_under_no_grad():
     view.register_post_accumulate_grad_hook(seen.append)
     (view * 2).backward()
     assert seen == []
+
+
+def test_what_only_such_a_view_needs_may_be_written_to():
+    """As in PyTorch, where it is not saved: no gradient goes to the view."""
+    one, factor = leaf(1.0, 1.0), Tensor(np.array([2.0, 3.0]))
+    with no_grad():
+        view = one[:]
+    product = view * factor + one
+    factor += 1.0
+    backward(product, xp.ones(2))
+    assert view.grad is None
+    np.testing.assert_array_equal(one.grad, [1, 1])

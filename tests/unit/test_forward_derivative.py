@@ -134,6 +134,34 @@ def test_second_derivatives_of_norms_exist_beside_infinite_factors():
         np.testing.assert_array_equal(mixed(np.zeros(2), INF), 0.0)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        xp.abs,
+        lambda x: xp.copysign(x, -1.0),
+        *(lambda x, ord=ord: xp.linalg.vector_norm(x, ord=ord) for ord in (1, INF, -INF)),
+        *(lambda x, ord=ord: xp.linalg.matrix_norm(x, ord=ord) for ord in (1, INF, -1, -INF)),
+    ],
+)
+def test_second_derivatives_of_sizes_are_zero_beside_infinite_factors(function):
+    def first(x):
+        with np.errstate(all="ignore"):
+            return func.grad(lambda x: xp.sum(function(x * INF)))(x)
+
+    x = np.array([[1.0, -2.0], [3.0, 0.5]])
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(func.grad(lambda x: xp.sum(first(x)))(x), np.zeros((2, 2)))
+
+
+def test_the_sign_of_a_small_complex_number_moves_across_alone():
+    """What is left of a rounding along it is not divided by its size."""
+    x = np.array([1e-9, -3e-9, 7e-12]) + 0j
+    gradient = func.grad(lambda x: xp.real(xp.sum(3.7 * xp.sign(x))))(x)
+    np.testing.assert_array_equal(gradient, np.zeros(3))
+    turned = func.grad(lambda x: xp.imag(xp.sum(xp.sign(x))))(x)
+    close(turned, 1j / abs(x))
+
+
 def test_derivatives_by_an_exponent_of_zero_stay_zero():
     x, y = np.array([0.0, 1.0]), np.array([0.5, 2.0])
     with np.errstate(all="ignore"):
@@ -142,6 +170,14 @@ def test_derivatives_by_an_exponent_of_zero_stay_zero():
         np.testing.assert_array_equal(found, [0, 0])
         found = func.jacfwd(func.grad(lambda x, y: xp.sum(x**y), argnums=1))(x, y)
         np.testing.assert_array_equal(found, [[0, 0], [0, 1]])
+
+
+def test_second_derivatives_of_a_cumulative_product_exist_before_an_infinity():
+    with np.errstate(all="ignore"):
+        first = func.grad(lambda x: xp.sum(xp.cumulative_prod(x)))
+        found = func.jacrev(first)(np.array([1.0, 2.0, INF]))
+    assert found[0, 1] == found[1, 0] == INF
+    assert (found[0, 2], found[1, 2]) == (2, 1)
 
 
 @pytest.mark.parametrize("inner", [func.jacfwd, func.jacrev])
@@ -185,6 +221,8 @@ def test_the_size_of_nan_has_no_derivative():
         np.testing.assert_array_equal(xp.sign(Tensor(x)), [NAN, -1.0])
         np.testing.assert_array_equal(func.grad(lambda x: xp.sum(xp.abs(x)))(x), [NAN, -1.0])
         np.testing.assert_array_equal(func.jvp(xp.abs, (x,), (np.ones(2),))[1], [NAN, -1.0])
+        of_norm = func.grad(lambda x: xp.linalg.vector_norm(x, ord=1))
+        np.testing.assert_array_equal(of_norm(x), [NAN, -1.0])
 
 
 def test_complex_powers_of_zero_are_numpys():

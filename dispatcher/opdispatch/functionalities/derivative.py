@@ -175,7 +175,8 @@ class FormulaNode(Node):
             )
         derivative, widths = self.derivative, self.widths
         # The last three are where _OWN_SHAPE, _GRADS and _GRAD point.
-        kept = map(self._unpacked, self.kept, derivative.kept, derivative.has_tensors)
+        saved = self.kept if None not in self.edges else self._needed(self.kept)
+        kept = map(self._unpacked, saved, derivative.kept, derivative.has_tensors)
         known = [*kept, None, grads, grads[0]]
         results: list[Any] = []
         for n, formula in enumerate(derivative.formulas):
@@ -192,6 +193,21 @@ class FormulaNode(Node):
             else:
                 results.append(gradient)
         return results
+
+    def _needed(self, kept: list[Any]) -> list[Any]:
+        """Return what is kept, with None for what no wanted formula needs.
+
+        It may have been written to. There is some where an argument requires gradients, and no
+        edge leads to it: a view of a leaf that was made under ``no_grad``.
+        """
+        needed: set[int] = set()
+        place = 0
+        for n, needs in enumerate(self.derivative.needs):
+            width = 1 if self.widths is None else self.widths[n]
+            if self.edges[place : place + width].count(None) != width:
+                needed.update(needs)
+            place += width
+        return [each if n in needed else None for n, each in enumerate(kept)]
 
     def _unpacked(self, kept: Any, name: str, has_tensors: bool) -> Any:
         """Return the saved value of a name, as formulas take it."""

@@ -10,6 +10,7 @@ from opdispatch.functionalities.derivative import RESULT, Formula, Formulas, For
 from opdispatch.native.array.derivatives.namespace import (
     as_complex,
     conj,
+    direction,
     masked,
     with_forward,
     xp,
@@ -22,8 +23,9 @@ def _sign(grad: Any, x: Any, result: Any) -> Any:
     if x.dtype.kind != "c":
         return zeros_like(grad)
     size = xp.abs(x)
-    along = (grad - xp.real(grad * xp.conj(result)) * result) / xp.where(size == 0, 1.0, size)
-    return masked(size != 0, along)
+    # The part across, not the rest of the part along: that would be a rounding, over the size.
+    across = as_complex(xp.imag(grad * xp.conj(result))) * 1j * result
+    return masked(size != 0, across / xp.where(size == 0, 1.0, size))
 
 
 def _sign_forward(x_t: Any, x: Any, result: Any) -> Any:
@@ -31,7 +33,7 @@ def _sign_forward(x_t: Any, x: Any, result: Any) -> Any:
 
 
 def _abs_forward(x_t: Any, x: Any) -> Any:
-    along = conj(xp.sign(x)) * x_t
+    along = conj(direction(x)) * x_t
     return xp.real(along) if x.dtype.kind == "c" else along
 
 
@@ -48,7 +50,7 @@ def _acosh(grad: Any, x: Any) -> Any:
 
 _CONSTANT: Formulas = {"x": zeros_like, RESULT: Forward.CONSTANT}
 _UNARY: dict[str, Formulas] = {
-    "abs": {"x": lambda grad, x: grad * xp.sign(x), RESULT: _abs_forward},
+    "abs": {"x": lambda grad, x: grad * direction(x), RESULT: _abs_forward},
     "acos": {"x": lambda grad, x: -_asin(grad, x)},
     "acosh": {"x": _acosh},
     "asin": {"x": _asin},
@@ -144,7 +146,7 @@ def _atan2(product: Any, x1: Any, x2: Any) -> Any:
 
 
 def _copysign(grad: Any, x1: Any, result: Any) -> Any:
-    return grad * (xp.sign(x1) * xp.sign(result))
+    return grad * (direction(x1) * direction(result))
 
 
 def _floor_divided(x1: Any, x2: Any) -> Any:

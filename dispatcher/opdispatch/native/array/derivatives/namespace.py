@@ -58,6 +58,14 @@ def with_forward(forward: Forward, table: Mapping[str, Formulas]) -> dict[str, F
     return {name: {RESULT: forward, **formulas} for name, formulas in table.items()}
 
 
+def direction(x: Any) -> Any:
+    """Return the sign of ``x``; of real numbers as a constant.
+
+    Its own gradient of zeros would be NaN where it is multiplied by an infinity.
+    """
+    return xp.sign(x if x.dtype.kind == "c" else x.detach())
+
+
 def zeros_for(shape: Any, grad: Any, *others: Any) -> Any:
     """Return zeros like ``grad`` in all but the shape, of which parts can be written to.
 

@@ -8,7 +8,14 @@ from typing import Any
 
 from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
 from opdispatch.functionalities.forward_derivative import sum_of_moved
-from opdispatch.native.array.derivatives.namespace import conj, masked, with_forward, xp, zeros_like
+from opdispatch.native.array.derivatives.namespace import (
+    conj,
+    direction,
+    masked,
+    with_forward,
+    xp,
+    zeros_like,
+)
 from opdispatch.native.array.derivatives.reductions import kept, mean_of, shared
 
 _MATRIX = (-2, -1)
@@ -21,7 +28,7 @@ def _vector_norm(
     if ord == 0:
         return None  # nothing goes back, whatever comes before
     if ord in (math.inf, -math.inf):
-        return xp.sign(x) * shared(grad, xp.abs(x) == norm, axis)
+        return direction(x) * shared(grad, xp.abs(x) == norm, axis)
     slope = _slope_of_powers(x, ord)
     return grad * (slope if ord == 1 else slope / _divisor(norm, ord))
 
@@ -32,7 +39,7 @@ def _slope_of_powers(x: Any, ord: float) -> Any:
         return x
     if ord > 2:
         return x * xp.abs(x) ** (ord - 2)
-    return xp.sign(x) if ord == 1 else xp.sign(x) * masked(x != 0, xp.abs(x) ** (ord - 1))
+    return direction(x) if ord == 1 else direction(x) * masked(x != 0, xp.abs(x) ** (ord - 1))
 
 
 def _divisor(norm: Any, ord: float) -> Any:
@@ -48,7 +55,7 @@ def _vector_norm_forward(
         return None
     if ord in (math.inf, -math.inf):
         mask = xp.abs(x) == kept(result, x.shape, axis, keepdims)
-        return mean_of(conj(xp.sign(x)) * x_t, mask, axis, keepdims)
+        return mean_of(conj(direction(x)) * x_t, mask, axis, keepdims)
     moved = sum_of_moved(conj(_slope_of_powers(x, ord)), x_t, axis, keepdims)
     # Divided at the end: what is infinite there, or zero, is so of all elements.
     return moved if ord == 1 else moved / _divisor(result, ord)
@@ -70,7 +77,7 @@ def _matrix_norm(grad: Any, x: Any, keepdims: bool, ord: Any, result: Any) -> An
         return xp.matmul(u * (grad if ord == "nuc" else _of_one(grad, values, ord)), vh)
     # Of the sums of the sizes in each column, or in each row.
     sums = xp.sum(xp.abs(x), axis=-2 if abs(ord) == 1 else -1, keepdims=True)
-    return xp.sign(x) * _of_one(grad, sums, ord)
+    return direction(x) * _of_one(grad, sums, ord)
 
 
 def _of_one(grad: Any, values: Any, ord: Any) -> Any:

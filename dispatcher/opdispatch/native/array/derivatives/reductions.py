@@ -161,7 +161,9 @@ def _cumulative_prod(
         return xp.zeros_like(xp.reshape(x, given))
     # From the last element to the first: what comes after it is worth one sum for each.
     each_x, each_grad = xp.unstack(conj(x), axis=axis), xp.unstack(grad, axis=axis)
-    before = xp.unstack(conj(result), axis=axis)
+    # The product of all is left out: its own derivative is NaN where infinity meets zero.
+    earlier = part_of(conj(x), axis, 0, x.shape[axis] - 1)
+    before = xp.unstack(xp.cumulative_prod(earlier, axis=axis), axis=axis)
     later, parts = None, []
     for n in reversed(range(len(each_x))):
         later = each_grad[n] if later is None else each_grad[n] + each_x[n + 1] * later
