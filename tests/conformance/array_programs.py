@@ -384,7 +384,7 @@ class Case:
             except RuntimeError:  # of LAPACK
                 continue
             same = (moved == values) | (np.isnan(moved) & np.isnan(values))
-            distance = np.nan_to_num(abs(moved - values), nan=np.inf)
+            distance = np.nan_to_num(abs(moved - values), nan=np.inf, posinf=np.inf)
             far = np.maximum(far, np.where(same, 0.0, distance))
         if self.has_decompositions and values.ndim > 1:
             far, size = (np.max(each, axis=(-2, -1), keepdims=True) for each in (far, size))

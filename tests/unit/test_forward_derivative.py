@@ -154,7 +154,7 @@ def test_second_derivatives_of_sizes_are_zero_beside_infinite_factors(function):
 
 
 def test_the_sign_of_a_small_complex_number_moves_across_alone():
-    """What is left of a rounding along it is not divided by its size."""
+    """A rounding along it would be divided by its size."""
     x = np.array([1e-9, -3e-9, 7e-12]) + 0j
     gradient = func.grad(lambda x: xp.real(xp.sum(3.7 * xp.sign(x))))(x)
     np.testing.assert_array_equal(gradient, np.zeros(3))
