@@ -1,4 +1,4 @@
-"""State of the daemon as clients see it: frozen values, one ``x_from_proto`` for each.
+"""State of the daemon as clients see it: frozen values, read from messages field by field.
 
 Times are aware datetimes in UTC. Lists keep the order in which the daemon sent them.
 """
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from opdispatch.arrays import DeviceTransfers
-    from opdispatch_wire.v1 import execution_pb2, registry_pb2
+    from opdispatch_wire.v1 import registry_pb2
 
 
 _T = TypeVar("_T")
@@ -231,14 +231,9 @@ class TraceLine:
         return f"{head} ({place})" if place else head
 
 
-def server_info_from_proto(msg: registry_pb2.GetServerInfoReply) -> ServerInfo:
-    """Decode the message."""
-    return _read(ServerInfo, msg)
-
-
 def library_from_proto(msg: registry_pb2.Library) -> Library:
     """Decode the message."""
-    return _read(Library, msg, **_fields_of_library(msg))
+    return read_fields(Library, msg, **_fields_of_library(msg))
 
 
 def unloaded_library_from_proto(msg: registry_pb2.UnloadLibraryReply) -> UnloadedLibrary:
@@ -257,7 +252,7 @@ def unloaded_library_from_proto(msg: registry_pb2.UnloadLibraryReply) -> Unloade
 def loaded_library_from_proto(msg: registry_pb2.LoadLibraryReply) -> LoadedLibrary:
     """Decode the message."""
     others = _fields_of_library(msg.library)
-    return _read(
+    return read_fields(
         LoadedLibrary, msg.library, **others, already_loaded=msg.already_loaded, role=msg.role
     )
 
@@ -272,7 +267,7 @@ def interpreter_from_proto(msg: registry_pb2.Interpreter) -> Interpreter:
     from opdispatch.arrays import DeviceTransfers  # the command line starts without it
 
     has_heartbeat = msg.HasField("heartbeat_age_seconds")
-    return _read(
+    return read_fields(
         Interpreter,
         msg,
         connected_at=_time_of(msg, "connected_at"),
@@ -284,41 +279,21 @@ def interpreter_from_proto(msg: registry_pb2.Interpreter) -> Interpreter:
     )
 
 
-def operator_summary_from_proto(msg: registry_pb2.OperatorSummary) -> OperatorSummary:
-    """Decode the message."""
-    return _read(OperatorSummary, msg)
-
-
-def kernel_summary_from_proto(msg: registry_pb2.KernelSummary) -> KernelSummary:
-    """Decode the message."""
-    return _read(KernelSummary, msg)
-
-
 def operator_description_from_proto(
     msg: registry_pb2.DescribeOperatorReply,
 ) -> OperatorDescription:
     """Decode the message."""
-    return _read(
+    return read_fields(
         OperatorDescription,
         msg.summary,
         documentation=msg.documentation,
         defined_at=msg.defined_at,
-        kernels=tuple(map(kernel_summary_from_proto, msg.kernels)),
+        kernels=tuple(read_fields(KernelSummary, each) for each in msg.kernels),
         tags=tuple(msg.tags),
     )
 
 
-def table_row_from_proto(msg: registry_pb2.TableRow) -> TableRow:
-    """Decode the message."""
-    return _read(TableRow, msg)
-
-
-def trace_line_from_proto(msg: execution_pb2.TraceLine) -> TraceLine:
-    """Decode the message."""
-    return _read(TraceLine, msg)
-
-
-def _read(cls: type[_T], msg: Message, **others: Any) -> _T:
+def read_fields(cls: type[_T], msg: Message, **others: Any) -> _T:
     """Return a ``cls`` with the message's fields of the same names, and ``others``."""
     names: Any = cls.__dataclass_fields__.keys() - others.keys()  # type: ignore[attr-defined]
     values = ((name, getattr(msg, name)) for name in names)

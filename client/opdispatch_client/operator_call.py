@@ -135,7 +135,7 @@ class OperatorCall:
             note_interpreter((*self.args, *self._kwargs.values()), reply.interpreter)
         if not self._trace:
             return result
-        return result, [listings.trace_line_from_proto(line) for line in reply.trace]
+        return result, [listings.read_fields(listings.TraceLine, line) for line in reply.trace]
 
     def close(self) -> None:
         """Close the call, read or not. Idempotent."""

@@ -62,13 +62,8 @@ def get_server_info() -> Rpc[listings.ServerInfo]:
 
     Reading the reply raises WireError if the daemon speaks another version.
     """
-    return Rpc(
-        f"{_REGISTRY}/GetServerInfo",
-        "the handshake",
-        registry_pb2.GetServerInfoRequest(protocol_version=PROTOCOL_VERSION),
-        registry_pb2.GetServerInfoReply,
-        _read_server_info,
-    )
+    request = registry_pb2.GetServerInfoRequest(protocol_version=PROTOCOL_VERSION)
+    return _ask(request, "the handshake", _read_server_info)
 
 
 def call_by_itself(call: Call, request: execution_pb2.CallRequest) -> Rpc[Any]:
@@ -167,13 +162,11 @@ def unload_and_measure(
     name: str, *, version: int | None, measure: bool = True
 ) -> Rpc[listings.UnloadedLibrary]:
     """Unload a library, and report what is left and the memory given back."""
-    return Rpc(
-        f"{_REGISTRY}/UnloadLibrary",
-        f"the request to unload {name}",
-        registry_pb2.UnloadLibraryRequest(name=name, version=version or 0, measure_memory=measure),
-        registry_pb2.UnloadLibraryReply,
-        listings.unloaded_library_from_proto,
-        metadata=_who_asks(),
+    request = registry_pb2.UnloadLibraryRequest(
+        name=name, version=version or 0, measure_memory=measure
+    )
+    return _ask(
+        request, f"the request to unload {name}", listings.unloaded_library_from_proto, changes=True
     )
 
 
@@ -182,61 +175,53 @@ def scale(name: str, interpreters: int) -> Rpc[listings.Library]:
     """Request another number of replicas, answered by the library as it is held then."""
     if interpreters < 1:
         raise WireError(f"interpreters is {interpreters}; expected 1 or more")
-    return Rpc(
-        f"{_REGISTRY}/ScaleLibrary",
+    request = registry_pb2.ScaleLibraryRequest(name=name, interpreters=interpreters)
+    return _ask(
+        request,
         f"the request to scale {name}",
-        registry_pb2.ScaleLibraryRequest(name=name, interpreters=interpreters),
-        registry_pb2.ScaleLibraryReply,
         lambda reply: listings.library_from_proto(reply.library),
-        metadata=_who_asks(),
+        changes=True,
     )
 
 
 @checked
 def rollback(name: str) -> Rpc[listings.RolledBack]:
     """Request a rollback, answered by the version that is active then, and the one that was."""
-    return Rpc(
-        f"{_REGISTRY}/RollbackLibrary",
-        f"the request to roll {name} back",
-        registry_pb2.RollbackLibraryRequest(name=name),
-        registry_pb2.RollbackLibraryReply,
-        listings.rolled_back_from_proto,
-        metadata=_who_asks(),
+    request = registry_pb2.RollbackLibraryRequest(name=name)
+    return _ask(
+        request, f"the request to roll {name} back", listings.rolled_back_from_proto, changes=True
     )
 
 
 @checked
 def drain(interpreter: str, *, undo: bool) -> Rpc[listings.Interpreter]:
     """Request a drain, answered by the interpreter as it is then."""
-    return Rpc(
-        f"{_REGISTRY}/DrainInterpreter",
+    request = registry_pb2.DrainInterpreterRequest(name=interpreter, undo=undo)
+    return _ask(
+        request,
         f"the request to drain {interpreter}",
-        registry_pb2.DrainInterpreterRequest(name=interpreter, undo=undo),
-        registry_pb2.DrainInterpreterReply,
         lambda reply: listings.interpreter_from_proto(reply.interpreter),
-        metadata=_who_asks(),
+        changes=True,
     )
 
 
 @checked
 def list_libraries(*, all_versions: bool) -> Rpc[list[listings.Library]]:
     """Request the loaded libraries, in order of name, then version."""
-    return Rpc(
-        f"{_REGISTRY}/ListLibraries",
+    request = registry_pb2.ListLibrariesRequest(all_versions=all_versions)
+    return _ask(
+        request,
         "the request for the libraries",
-        registry_pb2.ListLibrariesRequest(all_versions=all_versions),
-        registry_pb2.ListLibrariesReply,
         lambda reply: [listings.library_from_proto(msg) for msg in reply.libraries],
     )
 
 
 def list_interpreters() -> Rpc[list[listings.Interpreter]]:
     """Request the interpreters that are connected to the daemon."""
-    return Rpc(
-        f"{_REGISTRY}/ListInterpreters",
+    request = registry_pb2.ListInterpretersRequest()
+    return _ask(
+        request,
         "the request for the interpreters",
-        registry_pb2.ListInterpretersRequest(),
-        registry_pb2.ListInterpretersReply,
         lambda reply: [listings.interpreter_from_proto(msg) for msg in reply.interpreters],
     )
 
@@ -244,61 +229,56 @@ def list_interpreters() -> Rpc[list[listings.Interpreter]]:
 @checked
 def revive(interpreter: str) -> Rpc[bool]:
     """Request a revival, answered by whether the interpreter was quarantined."""
-    return Rpc(
-        f"{_REGISTRY}/ReviveInterpreter",
+    request = registry_pb2.ReviveInterpreterRequest(name=interpreter)
+    return _ask(
+        request,
         f"the request to revive {interpreter}",
-        registry_pb2.ReviveInterpreterRequest(name=interpreter),
-        registry_pb2.ReviveInterpreterReply,
         lambda reply: bool(reply.revived),
-        metadata=_who_asks(),
+        changes=True,
     )
 
 
 @checked
 def list_operators(pattern: str) -> Rpc[list[listings.OperatorSummary]]:
     """Request the operators that match a shell pattern or contain a text, in order of name."""
-    return Rpc(
-        f"{_REGISTRY}/ListOperators",
+    request = registry_pb2.ListOperatorsRequest(pattern=pattern)
+    return _ask(
+        request,
         "the request for the operators",
-        registry_pb2.ListOperatorsRequest(pattern=pattern),
-        registry_pb2.ListOperatorsReply,
-        lambda reply: [listings.operator_summary_from_proto(msg) for msg in reply.operators],
+        lambda reply: [
+            listings.read_fields(listings.OperatorSummary, msg) for msg in reply.operators
+        ],
     )
 
 
 @checked
 def describe(operator: str) -> Rpc[listings.OperatorDescription]:
     """Request schema, documentation and kernels of one operator."""
-    return Rpc(
-        f"{_REGISTRY}/DescribeOperator",
-        f"the request to describe {operator}",
-        registry_pb2.DescribeOperatorRequest(operator=operator),
-        registry_pb2.DescribeOperatorReply,
-        listings.operator_description_from_proto,
+    request = registry_pb2.DescribeOperatorRequest(operator=operator)
+    return _ask(
+        request, f"the request to describe {operator}", listings.operator_description_from_proto
     )
 
 
 @checked
 def get_table(operator: str) -> Rpc[list[listings.TableRow]]:
     """Request the computed dispatch table of one operator."""
-    return Rpc(
-        f"{_REGISTRY}/GetDispatchTable",
+    request = registry_pb2.GetDispatchTableRequest(operator=operator)
+    return _ask(
+        request,
         f"the request for the table of {operator}",
-        registry_pb2.GetDispatchTableRequest(operator=operator),
-        registry_pb2.GetDispatchTableReply,
-        lambda reply: [listings.table_row_from_proto(msg) for msg in reply.rows],
+        lambda reply: [listings.read_fields(listings.TableRow, msg) for msg in reply.rows],
     )
 
 
 @checked
 def wait_for_def(operator: str, timeout: float | None) -> Rpc[listings.OperatorSummary]:
     """Request the operator, once it is defined."""
-    return Rpc(
-        f"{_REGISTRY}/WaitForDef",
+    request = registry_pb2.WaitForDefRequest(operator=operator, timeout=timeout)
+    return _ask(
+        request,
         f"the request to wait for {operator}",
-        registry_pb2.WaitForDefRequest(operator=operator, timeout=timeout),
-        registry_pb2.WaitForDefReply,
-        lambda reply: listings.operator_summary_from_proto(reply.operator),
+        lambda reply: listings.read_fields(listings.OperatorSummary, reply.operator),
         waits=timeout,
     )
 
@@ -308,25 +288,39 @@ def wait_for_impl(
     operator: str, key: str | None, timeout: float | None
 ) -> Rpc[listings.KernelSummary]:
     """Request the operator's kernel for a key, once it is registered."""
-    return Rpc(
-        f"{_REGISTRY}/WaitForImpl",
+    request = registry_pb2.WaitForImplRequest(operator=operator, key=key or "", timeout=timeout)
+    return _ask(
+        request,
         f"the request to wait for {operator}",
-        registry_pb2.WaitForImplRequest(operator=operator, key=key or "", timeout=timeout),
-        registry_pb2.WaitForImplReply,
-        lambda reply: listings.kernel_summary_from_proto(reply.kernel),
+        lambda reply: listings.read_fields(listings.KernelSummary, reply.kernel),
         waits=timeout,
     )
 
 
 def check_invariants() -> Rpc[list[str]]:
     """Ask for the violated invariants of the daemon's registry, one sentence each."""
-    return Rpc(
-        f"{_REGISTRY}/CheckInvariants",
-        "the request to check the invariants",
-        registry_pb2.CheckInvariantsRequest(),
-        registry_pb2.CheckInvariantsReply,
-        lambda reply: list(reply.violations),
+    request = registry_pb2.CheckInvariantsRequest()
+    return _ask(
+        request, "the request to check the invariants", lambda reply: list(reply.violations)
     )
+
+
+def _ask(
+    request: Message,
+    what: str,
+    read: Callable[[Any], T],
+    *,
+    changes: bool = False,
+    waits: float | None = 0.0,
+) -> Rpc[T]:
+    """Return the call of RegistryService that a request is of: ``X`` of an ``XRequest``.
+
+    With ``changes``, which is of what changes the registry, it says who asks.
+    """
+    method = type(request).__name__.removesuffix("Request")
+    reply_type = getattr(registry_pb2, f"{method}Reply")
+    metadata = _who_asks() if changes else ()
+    return Rpc(f"{_REGISTRY}/{method}", what, request, reply_type, read, metadata, waits)
 
 
 def _who_asks() -> tuple[tuple[str, str], ...]:
@@ -335,7 +329,7 @@ def _who_asks() -> tuple[tuple[str, str], ...]:
 
 
 def _read_server_info(reply: registry_pb2.GetServerInfoReply) -> listings.ServerInfo:
-    info = listings.server_info_from_proto(reply)
+    info = listings.read_fields(listings.ServerInfo, reply)
     if info.protocol_version != PROTOCOL_VERSION:
         raise WireError(
             f"the daemon speaks protocol version {info.protocol_version}, "

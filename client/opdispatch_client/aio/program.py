@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from opdispatch_client.program_recording import RecordedProgram
@@ -28,12 +27,7 @@ class AsyncProgram(RecordedProgram):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, exc_type: object, exc: object, traceback: object) -> None:
         data = self._end()
         if exc_type is None:
             self._results = await self._run(data, self.inputs, self.keeps)

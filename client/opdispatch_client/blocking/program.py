@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from opdispatch_client.program_recording import RecordedProgram
@@ -29,12 +28,7 @@ class Program(RecordedProgram):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: object, exc: object, traceback: object) -> None:
         data = self._end()
         if exc_type is None:
             self._results = self._run(data, self.inputs, self.keeps)

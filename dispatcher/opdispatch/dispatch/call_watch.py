@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import Token
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE, LocalState
@@ -57,12 +56,7 @@ class CallWatch:
         self._token: Token[LocalState] = LOCAL_STATE.set(state)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: object, exc: object, traceback: object) -> None:
         LOCAL_STATE.reset(self._token)
         if self._observer is not None:
             self._observer.end(self.result, exc is not None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from opdispatch.dispatch.registration import Registration, RegistrationHandle
@@ -108,12 +107,7 @@ class Transaction:
         self._start = len(self._log.changes)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: object, exc: object, traceback: object) -> None:
         try:
             if exc_type is not None:
                 self.rollback()

@@ -6,7 +6,6 @@ import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
-from types import TracebackType
 from typing import Any, Self
 
 
@@ -21,12 +20,7 @@ class ModeDecorator(ABC):
     def __enter__(self) -> Self: ...
 
     @abstractmethod
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, exc_type: object, exc: object, traceback: object) -> None: ...
 
     @abstractmethod
     def clone(self) -> ModeDecorator:

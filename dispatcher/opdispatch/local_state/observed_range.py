@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextvars import Token
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE, LocalState
@@ -33,12 +32,7 @@ class ObservedRange:
             self._token = LOCAL_STATE.set(replace(local, observer=self._observer))
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: object, exc: object, traceback: object) -> None:
         token, observer = self._token, self._observer
         if token is not None and observer is not None:
             self._token = self._observer = None

@@ -5,7 +5,6 @@ Mirrors ``torch.profiler.record_function``.
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 from opdispatch.errors import ArgumentError
@@ -36,10 +35,5 @@ class record_function(ModeDecorator):  # noqa: N801 - PyTorch's name
         self._ranges.append(ObservedRange(self._name, "user").__enter__())
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: object, exc: object, traceback: object) -> None:
         self._ranges.pop().__exit__(exc_type, exc, traceback)

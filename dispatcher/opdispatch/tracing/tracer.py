@@ -14,7 +14,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from opdispatch.arrays import find_backend, find_key_bits, find_layout
@@ -116,12 +115,7 @@ class Tracer:
             self._stack.enter_context(_PreDispatchTracer(self._recorder))
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: object, exc: object, traceback: object) -> None:
         recorder = self._recorder
         recorder.is_over = True
         self._stack.close()

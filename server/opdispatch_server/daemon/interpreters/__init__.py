@@ -1,7 +1,6 @@
 """Interpreters as the daemon knows them, for as long as they are connected.
 
-sessions, session    all of them, and one
-lane                 the connection on which it gets calls
+sessions, session    all of them, and one, with the lane on which it gets calls
 heartbeat_lease,
 starvation           how long one may be silent, and whether it could speak
 silence              which of the silent ones are busy, and which are lost

@@ -20,7 +20,6 @@ from opdispatch_server.blame.flight_record import KERNEL, FlightRecord, Subject
 from opdispatch_server.blame.suspicion import Cause, Verdict
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.interpreters.heartbeat_lease import Lease
-from opdispatch_server.daemon.interpreters.lane import InterpreterLane
 from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.message_limit import internal_message_limit
@@ -44,6 +43,9 @@ LANE_END_WAIT = 0.2
 # What is known of the end of a session whose stream has ended, and how long more is waited for.
 UNEXPLAINED = "its session ended"
 EXPLANATION_WAIT = 0.4
+
+InterpreterLane = AsyncLane | AsyncStream
+"""The connection on which an interpreter gets calls: a local one, or one over gRPC."""
 
 _NUMBERS = itertools.count(secrets.randbits(62))
 
