@@ -120,8 +120,9 @@ class OperatorEntry:
 
     def prune(self) -> None:
         """Forget the keys that have no kernels any more (I2)."""
-        for key in [key for key, handles in self.kernels.items() if not handles]:
-            del self.kernels[key]
+        if not all(self.kernels.values()):
+            for key in [key for key, handles in self.kernels.items() if not handles]:
+                del self.kernels[key]
 
     def begin(self, state: OperatorState) -> None:
         """Show ``state``, in an entry that is not called yet."""

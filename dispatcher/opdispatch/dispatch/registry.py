@@ -90,21 +90,22 @@ class Registry:
     def end(self) -> None:
         """Leave a transaction; the outermost one publishes."""
         try:
-            while self._depth == 1 and self.log.has_changes:
-                log, self._log = self.log, ChangeLog()
+            while self._depth == 1 and (log := self.log).has_changes:
+                self._log = ChangeLog()
                 self._busy = True
                 try:
                     self._publish(log)
                 finally:
                     self._busy = False
-                self._undo_deferred()
+                if self._deferred:
+                    self._undo_deferred()
         finally:
             self._depth -= 1
             is_over = self._depth == 0
             if is_over:
                 self._owner = self._log = None
             self.mutex.release()
-            if is_over:
+            if is_over and self._deferred:
                 self._undo_put_off()
 
     @property
@@ -122,12 +123,14 @@ class Registry:
         try:
             self._check(registration)
             handle.number = next(self._numbers)
+            log = self.log
             for handles in self._lists_of(registration):
-                self.log.insert(handles, handle)
+                log.insert(handles, handle)
             self._touch(registration)
         finally:
             self._busy = False
-        self._undo_deferred()
+        if self._deferred:
+            self._undo_deferred()
 
     def remove(self, handle: RegistrationHandle) -> None:
         """Undo a registration that is live."""
@@ -179,8 +182,8 @@ class Registry:
 
     def is_skipped(self, registration: Registration) -> bool:
         """Return whether the registration is for a key that is not allowed."""
-        allowed, key = self.allowed_keys, registration.key
-        return allowed is not None and bool(key) and key not in allowed
+        allowed = self.allowed_keys
+        return allowed is not None and bool(registration.key) and registration.key not in allowed
 
     def find_handle(self, registration: Registration) -> RegistrationHandle | None:
         """Return the live handle of a kernel's registration. The caller holds the mutex."""
@@ -242,10 +245,11 @@ class Registry:
             case "def":
                 assert registration.schema is not None
                 name = registration.schema.name
-                entry = self.entries.get(name)
-                taken = entry.definitions if entry is not None else None
-                what = f"operator {name} is defined"
-                self._refuse_second(taken, registration, what, operator=str(name))
+                if (entry := self.entries.get(name)) is None:
+                    return
+                if entry.definitions:
+                    what = f"operator {name} is defined"
+                    self._refuse_second(entry.definitions, registration, what, operator=str(name))
                 check_signatures(entry, registration)
             case "impl":
                 if registration.kernel is None or registration.key is None:
@@ -329,13 +333,15 @@ class Registry:
             rules = {key: h[0].registration for key, h in self.rules.items()}
             stores.append((self, "published_rules", rules))
         touched = list(log.touched)
-        for name in [e.name for e in touched if _is_defined(e) and _is_known_otherwise(e)]:
+        lost, gained = [], []
+        for entry in touched:
+            changes_meaning = _is_known_otherwise(entry)
+            if changes_meaning and _is_defined(entry):
+                lost.append(entry.name)
+            if entry.definitions and (changes_meaning or self._has_moved(entry)):
+                gained.append(entry.name)
+        for name in lost:
             self.on_undefined(name)
-        gained = [
-            e.name
-            for e in touched
-            if e.definitions and (_is_known_otherwise(e) or self._has_moved(e))
-        ]
         changes, dead = self._prepare(touched, fallbacks, stores)
         if changes:
             self.names.write(lambda names: names.update(changes), stores)

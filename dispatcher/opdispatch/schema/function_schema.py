@@ -5,7 +5,7 @@ All values here are frozen. See Note [Printed schemas read back] for what ``str(
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from opdispatch.schema.argument import NO_DEFAULT, AliasInfo, Argument
 from opdispatch.schema.operator_name import OperatorName
@@ -63,7 +63,7 @@ class FunctionSchema:
 
     def with_name(self, name: OperatorName) -> FunctionSchema:
         """Return the same signature under another name."""
-        return replace(self, name=name)
+        return FunctionSchema(name, self.arguments, self.returns, self.is_vararg, self.is_varret)
 
     def with_namespace(self, namespace: str) -> FunctionSchema:
         """Return this schema in the namespace, unless it names one already."""

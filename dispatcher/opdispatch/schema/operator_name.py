@@ -48,6 +48,8 @@ class OperatorName:
 @lru_cache(maxsize=4096)
 def parse_operator_name(text: str) -> OperatorName:
     """Parse an operator name, ``ns::name`` or ``ns::name.overload``. Raises SchemaError."""
+    if (plain := find_plain_name(text)) is not None:
+        return plain
     lexer = Lexer(text)
     try:
         name = read_operator_name(lexer)
