@@ -114,7 +114,8 @@ class OperatorCall:
 
         Raises WireError for what cannot be sent.
         """
-        self._span = CallSpan.begin(self.operator)
+        if self._span is None:  # a call that is sent again, another way, is one call
+            self._span = CallSpan.begin(self.operator)
         request = call_request(
             self.operator, self.args, self._kwargs, trace=self._trace, memory=memory
         )

@@ -55,7 +55,8 @@ class ProgramCall:
 
         Raises WireError, RemoteValueGoneError.
         """
-        self._span = CallSpan.begin(self.what)
+        if self._span is None:  # a call that is sent again, another way, is one call
+            self._span = CallSpan.begin(self.what)
         request = execution_pb2.CallRequest(program=self._data, keep=self._keep)
         for i, value in enumerate(self._inputs):
             fill_value(request.args.add(), value, at=f"$.args[{i}]", memory=memory)

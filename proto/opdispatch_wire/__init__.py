@@ -24,6 +24,7 @@
     plain_calls  the same, of plain arrays alone, in one step each
     planned_calls  messages of calls that are alike, by the bytes that they share
     programs    programs as messages: what is checked before anything of one runs
+    tracing     spans of distributed traces
     profiles    what calls took <-> v1.Profile
     mutations   new contents of arguments that an operator writes to
     status      errors <-> google.rpc.Status

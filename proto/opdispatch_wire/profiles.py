@@ -14,11 +14,16 @@ Note [Clocks of machines]
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.profiler.function_events import flops_of
 from opdispatch.profiler.recorder import Place, Process, Recorder, Span, this_process
+from opdispatch_wire import tracing
 from opdispatch_wire.v1 import execution_pb2, profile_pb2
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span as OpenSpan
 
 MAX_EVENTS = 4096
 """How many events the reply to one call may have."""
@@ -29,27 +34,36 @@ _UNKNOWN_EXTENT = -1
 
 
 class CallSpan:
-    """The round trip of one call of a task that has a profile."""
+    """The round trip of one call of a task that has a profile, or in a process with traces."""
 
-    __slots__ = ("_place",)
+    __slots__ = ("_place", "_traced")
 
-    def __init__(self, place: Place) -> None:
-        self._place: Place | None = place
+    def __init__(self, place: Place | None, traced: OpenSpan | None) -> None:
+        self._place = place
+        self._traced = traced
 
     @classmethod
     def begin(cls, what: str) -> CallSpan | None:
         """Begin the span of a call of an operator or a program.
 
-        Return None where no profile is on.
+        Return None where neither a profile nor tracing is on.
         """
         observer = LOCAL_STATE.get().observer
-        if not isinstance(observer, Place):
-            return None
-        name = what.removeprefix("the ").partition(".")[0]  # as in process: without the overload
-        return cls(observer.begin_range(f"rpc {name}", "rpc"))
+        place: Place | None = None
+        if isinstance(observer, Place):
+            name = what.removeprefix("the ").partition(".")[0]  # as in process: no overload
+            place = observer.begin_range(f"rpc {name}", "rpc")
+        if tracing.is_on():
+            about = {"opdispatch.operator": what}
+            return cls(place, tracing.begin_span(f"call {what}", "CLIENT", about))
+        return cls(place, None) if place is not None else None
 
     def ask(self, request: execution_pb2.CallRequest) -> None:
-        """Add to the request the wishes of all profiles of the task."""
+        """Add to the request the wishes of all profiles of the task, and the span."""
+        if self._traced is not None:
+            request.traceparent = tracing.traceparent_of(self._traced)
+        if self._place is None:
+            return
         recorders = [place.recorder for place in _all_places(self._place)]
         asked = request.profile
         asked.record_shapes = any(recorder.record_shapes for recorder in recorders)
@@ -60,6 +74,9 @@ class CallSpan:
 
     def end(self, reply: execution_pb2.CallReply | None) -> None:
         """End the span; ``reply`` is None without one. Idempotent."""
+        traced, self._traced = self._traced, None
+        if traced is not None:
+            tracing.end_span(traced, failed=reply is None or reply.HasField("error"))
         place, self._place = self._place, None
         if place is None:
             return

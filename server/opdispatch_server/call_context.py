@@ -197,6 +197,8 @@ class RunningCall:
     nested_calls: NestedTime | None = None
     version: int = 0
     """The version of the library whose code runs; 0 where it is of several, or of none."""
+    traceparent: str = ""
+    """The span that calls of the kernel are a part of."""
 
     @classmethod
     def of(cls, context: CallContext, version: int = 0) -> RunningCall:

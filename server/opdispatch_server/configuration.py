@@ -43,7 +43,8 @@ class DaemonConfiguration(NamedTuple):
     ``tokens``, the file of the tokens that those who come over TCP need, None if they need none;
     ``http``, the address of the page and of metrics, None if there is none, and
     ``metrics_compat``, what else these are named after; ``slow_call``, after how many seconds a
-    call is logged, None for never.
+    call is logged, None for never; ``tracing``, the function that sets a tracer provider, None if
+    there is none.
     """
 
     listen: tuple[str, ...]
@@ -69,6 +70,7 @@ class DaemonConfiguration(NamedTuple):
     http: str | None = None
     metrics_compat: str | None = None
     slow_call: float | None = None
+    tracing: str | None = None
 
 
 CHANGED_WHILE_RUNNING = frozenset(

@@ -28,6 +28,8 @@ FIELDS: Final = (
     "identity",  # who asked
     "action",  # what they have asked for
     "outcome",  # what came of it: "done", or the code of an error
+    "queue_seconds",  # how long a call waited, in the daemon and in its interpreter
+    "kernel_seconds",  # how long its kernel ran, with the calls that it made
     "exception",  # the class of what was raised
     "left_out",  # how many records like this one were left out before it
 )
@@ -66,6 +68,8 @@ class Event(enum.StrEnum):
     LIBRARY_CLEARED = "library_cleared"
     INTERPRETER_OUTPUT = "interpreter_output"
     KERNEL_ERROR = "kernel_error"
+    SLOW_CALL = "slow_call"
+    TRACING_FAILED = "tracing_failed"
     DEVICE_LOST = "device_lost"
     VALUE_BY_HOST = "value_by_host"
     LANE_CLOSED = "lane_closed"
@@ -134,7 +138,7 @@ def fields_of(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
     """Yield the fields that a record has, by name."""
     for name in FIELDS:
         value = getattr(record, name, None)
-        if isinstance(value, str | int) and value != "":
+        if isinstance(value, str | int | float) and value != "":
             yield name, value
 
 

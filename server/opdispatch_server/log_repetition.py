@@ -32,6 +32,7 @@ FLOODS: Final = frozenset(
         Event.LANE_CLOSED,
         Event.CONNECTION_REFUSED,
         Event.LIBRARY_LOAD_FAILED,
+        Event.SLOW_CALL,
         Event.VALUE_BY_HOST,
     }
 )

@@ -102,7 +102,7 @@ def execution(libraries: InterpreterLibraries) -> Iterator[KernelExecution]:
             Fitness(lambda: None),
             lambda error: None,
             KernelErrorLog(lambda: "here"),
-            CallAccounting(CallCounts()),
+            CallAccounting(CallCounts(), lambda: "here"),
         )
 
 

@@ -24,6 +24,7 @@ from opdispatch_client.lanes.call_plan import UNPLANNED, plan_key
 from opdispatch_client.map_arguments import IN_FLIGHT_DEFAULT
 from opdispatch_client.operator_call import Call, OperatorCall
 from opdispatch_client.program_recording import PlaceholderUsed, one_for_each
+from opdispatch_wire import tracing
 
 Gradients = tuple[Any, ...]
 
@@ -183,7 +184,12 @@ class Submission:
 
 def _nothing_is_set() -> bool:
     """Return whether this task has set no keys and modes, and has no profile and no trace."""
-    return LOCAL_STATE.get() is DEFAULT_STATE and AUTOGRAD_STATE.get().grad_mode and not traces()
+    return (
+        LOCAL_STATE.get() is DEFAULT_STATE
+        and AUTOGRAD_STATE.get().grad_mode
+        and not traces()
+        and not tracing.is_on()
+    )
 
 
 def split_gradients(gradients: Any, inputs: Any) -> Gradients:

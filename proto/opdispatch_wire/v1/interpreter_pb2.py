@@ -27,7 +27,7 @@ from opdispatch_wire.v1 import registry_pb2 as opdispatch_dot_v1_dot_registry__p
 from opdispatch_wire.v1 import remote_pb2 as opdispatch_dot_v1_dot_remote__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fopdispatch/v1/interpreter.proto\x12\ropdispatch.v1\x1a\x17google/rpc/status.proto\x1a\x1copdispatch/v1/registry.proto\x1a\x1aopdispatch/v1/remote.proto\"5\n\x13\x46\x65tchLibraryRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"\"\n\x11\x46\x65tchLibraryReply\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\"\xdc\x03\n\x12InterpreterMessage\x12\x16\n\x0einstruction_id\x18\x01 \x01(\x04\x12%\n\x05hello\x18\x02 \x01(\x0b\x32\x14.opdispatch.v1.HelloH\x00\x12\x32\n\x06staged\x18\x03 \x01(\x0b\x32 .opdispatch.v1.RegistrationBatchH\x00\x12#\n\x04\x64one\x18\x04 \x01(\x0b\x32\x13.opdispatch.v1.DoneH\x00\x12$\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12-\n\theartbeat\x18\x06 \x01(\x0b\x32\x18.opdispatch.v1.HeartbeatH\x00\x12-\n\x07overdue\x18\x07 \x01(\x0b\x32\x1a.opdispatch.v1.OverdueCallH\x00\x12\x32\n\x0c\x64irect_ports\x18\x08 \x01(\x0b\x32\x1a.opdispatch.v1.DirectPortsH\x00\x12\x38\n\x0fregistry_report\x18\t \x01(\x0b\x32\x1d.opdispatch.v1.RegistryReportH\x00\x12\x34\n\rkernel_errors\x18\x14 \x01(\x0b\x32\x1b.opdispatch.v1.KernelErrorsH\x00\x42\x06\n\x04kind\"\xf0\x01\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x16\n\x0epython_version\x18\x05 \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x06 \x03(\t\x12\x15\n\rprocess_space\x18\x08 \x01(\t\x12\x12\n\nheartbeats\x18\t \x01(\x08\x12\x0c\n\x04lane\x18\n \x01(\t\x12\x13\n\x0b\x64irect_lane\x18\x0b \x01(\t\x12\x15\n\rflight_record\x18\x0c \x01(\r\x12\x13\n\x0b\x63\x61ll_counts\x18\r \x01(\r\"\x06\n\x04\x44one\"\xce\x01\n\tHeartbeat\x12\x1e\n\x16\x64irect_calls_in_flight\x18\x01 \x01(\x04\x12\x1a\n\x12\x64irect_calls_total\x18\x02 \x01(\x04\x12\x31\n\ttransfers\x18\x0f \x03(\x0b\x32\x1e.opdispatch.v1.DeviceTransfers\x12\x30\n\x0b\x63\x61ll_counts\x18\x12 \x03(\x0b\x32\x1b.opdispatch.v1.CallCountRow\x12\x0f\n\x07problem\x18\x10 \x01(\t\x12\x0f\n\x07suspect\x18\x11 \x01(\t\"*\n\x0c\x43\x61llCountRow\x12\x0b\n\x03row\x18\x01 \x01(\r\x12\r\n\x05words\x18\x02 \x01(\x0c\"9\n\x0bOverdueCall\x12\x10\n\x08operator\x18\x01 \x01(\t\x12\x0c\n\x04lane\x18\x02 \x01(\x04\x12\n\n\x02id\x18\x03 \x01(\x04\"?\n\x0cKernelErrors\x12/\n\x06\x63ounts\x18\x01 \x03(\x0b\x32\x1f.opdispatch.v1.KernelErrorCount\"D\n\x10KernelErrorCount\x12\x10\n\x08operator\x18\x01 \x01(\t\x12\x0f\n\x07load_id\x18\x02 \x01(\x04\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\"\x1c\n\x0b\x44irectPorts\x12\r\n\x05ports\x18\x01 \x03(\r\"\xb0\x05\n\rDaemonMessage\x12\x16\n\x0einstruction_id\x18\x01 \x01(\x04\x12)\n\x07welcome\x18\x02 \x01(\x0b\x32\x16.opdispatch.v1.WelcomeH\x00\x12%\n\x05stage\x18\x03 \x01(\x0b\x32\x14.opdispatch.v1.StageH\x00\x12\'\n\x06\x63ommit\x18\x04 \x01(\x0b\x32\x15.opdispatch.v1.CommitH\x00\x12%\n\x05\x61\x62ort\x18\x05 \x01(\x0b\x32\x14.opdispatch.v1.AbortH\x00\x12\'\n\x06retire\x18\x06 \x01(\x0b\x32\x15.opdispatch.v1.RetireH\x00\x12\'\n\x06mirror\x18\x07 \x01(\x0b\x32\x15.opdispatch.v1.MirrorH\x00\x12)\n\x07restore\x18\x08 \x01(\x0b\x32\x16.opdispatch.v1.RestoreH\x00\x12)\n\x07goodbye\x18\n \x01(\x0b\x32\x16.opdispatch.v1.GoodbyeH\x00\x12)\n\x04trim\x18\x0b \x01(\x0b\x32\x19.opdispatch.v1.TrimMemoryH\x00\x12\x32\n\x0c\x64irect_calls\x18\x0c \x01(\x0b\x32\x1a.opdispatch.v1.DirectCallsH\x00\x12=\n\x12\x61wait_direct_calls\x18\r \x01(\x0b\x32\x1f.opdispatch.v1.AwaitDirectCallsH\x00\x12\x38\n\x0freport_registry\x18\x0e \x01(\x0b\x32\x1d.opdispatch.v1.ReportRegistryH\x00\x12%\n\x05\x66\x65tch\x18\x10 \x01(\x0b\x32\x14.opdispatch.v1.FetchH\x00\x12\x36\n\x0erelease_values\x18\x14 \x01(\x0b\x32\x1c.opdispatch.v1.ReleaseValuesH\x00\x42\x06\n\x04kind\"\xc7\x01\n\x07Welcome\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x19\n\x11heartbeat_seconds\x18\x03 \x01(\x01\x12\x0c\n\x04lane\x18\x04 \x01(\t\x12\x34\n\x0c\x64irect_calls\x18\x05 \x01(\x0b\x32\x1e.opdispatch.v1.DirectCallRules\x12\x19\n\x11slow_call_seconds\x18\x06 \x01(\x01\x12\x19\n\x11wants_call_counts\x18\x07 \x01(\x08\"\xbf\x01\n\x0f\x44irectCallRules\x12\x0b\n\x03run\x18\x01 \x01(\x0c\x12\x13\n\x0bqueue_calls\x18\x02 \x01(\x04\x12\x13\n\x0bqueue_bytes\x18\x03 \x01(\x04\x12\x16\n\x0ekernel_timeout\x18\x04 \x01(\x01\x12\r\n\x05hosts\x18\x05 \x03(\t\x12\x12\n\nfirst_port\x18\x06 \x01(\r\x12\x11\n\tlast_port\x18\x07 \x01(\r\x12\x16\n\x0emax_call_bytes\x18\x08 \x01(\x04\x12\x0f\n\x07session\x18\t \x01(\x06\"\x1c\n\x0b\x44irectCalls\x12\r\n\x05\x65poch\x18\x01 \x01(\x06\"#\n\x10\x41waitDirectCalls\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\",\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x11\n\tcome_back\x18\x02 \x01(\x08\"\x9f\x01\n\x05Stage\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x06sha256\x18\x07 \x01(\tH\x00\x12\x10\n\x06module\x18\x04 \x01(\tH\x00\x12\x10\n\x08\x66ilename\x18\x05 \x01(\t\x12\x0e\n\x06\x66older\x18\x08 \x01(\t\x12\x10\n\x08replaces\x18\x06 \x01(\x04\x12\x0f\n\x07version\x18\x14 \x01(\rB\x08\n\x06sourceJ\x04\x08\x03\x10\x04\"7\n\x05\x46\x65tch\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x10\n\x08\x66ilename\x18\x02 \x01(\t\x12\x0c\n\x04size\x18\x03 \x01(\x04\"(\n\x06\x43ommit\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\x12\r\n\x05\x61\x62ove\x18\x02 \x03(\x04\"\x18\n\x05\x41\x62ort\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\"\'\n\x06Retire\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\x12\x0c\n\x04keep\x18\x02 \x01(\x08\" \n\x07Restore\x12\x0f\n\x07load_id\x18\x01 \x01(\x04J\x04\x08\x02\x10\x03\"\x0c\n\nTrimMemory\"\x10\n\x0eReportRegistry\"6\n\x0eRegistryReport\x12\x10\n\x08load_ids\x18\x01 \x03(\x04\x12\x12\n\nviolations\x18\x02 \x03(\t\"m\n\x06Mirror\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12/\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32 .opdispatch.v1.RegistrationBatch\x12\r\n\x05\x61\x62ove\x18\x05 \x03(\x04J\x04\x08\x04\x10\x05\"\xa0\x01\n\x11RegistrationBatch\x12\x32\n\rregistrations\x18\x01 \x03(\x0b\x32\x1b.opdispatch.v1.Registration\x12\x0e\n\x06sha256\x18\x03 \x01(\t\x12\x17\n\x0fmax_concurrency\x18\x02 \x01(\r\x12\x14\n\x0c\x64\x65vice_types\x18\x04 \x03(\t\x12\x18\n\x10has_unload_hooks\x18\x05 \x01(\x08\"\x9a\x02\n\x0cRegistration\x12\x0c\n\x04site\x18\x01 \x01(\t\x12\x39\n\tnamespace\x18\x02 \x01(\x0b\x32$.opdispatch.v1.NamespaceRegistrationH\x00\x12;\n\ndefinition\x18\x03 \x01(\x0b\x32%.opdispatch.v1.DefinitionRegistrationH\x00\x12\x43\n\x0eimplementation\x18\x04 \x01(\x0b\x32).opdispatch.v1.ImplementationRegistrationH\x00\x12\x37\n\x08\x66\x61llback\x18\x05 \x01(\x0b\x32#.opdispatch.v1.FallbackRegistrationH\x00\x42\x06\n\x04kind\"*\n\x15NamespaceRegistration\x12\x11\n\tnamespace\x18\x01 \x01(\t\"6\n\x16\x44\x65\x66initionRegistration\x12\x0e\n\x06schema\x18\x01 \x01(\t\x12\x0c\n\x04tags\x18\x02 \x03(\t\"h\n\x1aImplementationRegistration\x12\x10\n\x08operator\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12+\n\x06kernel\x18\x03 \x01(\x0b\x32\x1b.opdispatch.v1.KernelTraits\"P\n\x14\x46\x61llbackRegistration\x12\x0b\n\x03key\x18\x01 \x01(\t\x12+\n\x06kernel\x18\x02 \x01(\x0b\x32\x1b.opdispatch.v1.KernelTraits\"O\n\x0cKernelTraits\x12\x13\n\x0b\x66\x61llthrough\x18\x01 \x01(\x08\x12\x13\n\x0bwith_keyset\x18\x02 \x01(\x08\x12\x15\n\rdocumentation\x18\x03 \x01(\t2\xbc\x01\n\x12InterpreterService\x12N\n\x07Session\x12!.opdispatch.v1.InterpreterMessage\x1a\x1c.opdispatch.v1.DaemonMessage(\x01\x30\x01\x12V\n\x0c\x46\x65tchLibrary\x12\".opdispatch.v1.FetchLibraryRequest\x1a .opdispatch.v1.FetchLibraryReply0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fopdispatch/v1/interpreter.proto\x12\ropdispatch.v1\x1a\x17google/rpc/status.proto\x1a\x1copdispatch/v1/registry.proto\x1a\x1aopdispatch/v1/remote.proto\"5\n\x13\x46\x65tchLibraryRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"\"\n\x11\x46\x65tchLibraryReply\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\"\xdc\x03\n\x12InterpreterMessage\x12\x16\n\x0einstruction_id\x18\x01 \x01(\x04\x12%\n\x05hello\x18\x02 \x01(\x0b\x32\x14.opdispatch.v1.HelloH\x00\x12\x32\n\x06staged\x18\x03 \x01(\x0b\x32 .opdispatch.v1.RegistrationBatchH\x00\x12#\n\x04\x64one\x18\x04 \x01(\x0b\x32\x13.opdispatch.v1.DoneH\x00\x12$\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12-\n\theartbeat\x18\x06 \x01(\x0b\x32\x18.opdispatch.v1.HeartbeatH\x00\x12-\n\x07overdue\x18\x07 \x01(\x0b\x32\x1a.opdispatch.v1.OverdueCallH\x00\x12\x32\n\x0c\x64irect_ports\x18\x08 \x01(\x0b\x32\x1a.opdispatch.v1.DirectPortsH\x00\x12\x38\n\x0fregistry_report\x18\t \x01(\x0b\x32\x1d.opdispatch.v1.RegistryReportH\x00\x12\x34\n\rkernel_errors\x18\x14 \x01(\x0b\x32\x1b.opdispatch.v1.KernelErrorsH\x00\x42\x06\n\x04kind\"\xf0\x01\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x16\n\x0epython_version\x18\x05 \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x06 \x03(\t\x12\x15\n\rprocess_space\x18\x08 \x01(\t\x12\x12\n\nheartbeats\x18\t \x01(\x08\x12\x0c\n\x04lane\x18\n \x01(\t\x12\x13\n\x0b\x64irect_lane\x18\x0b \x01(\t\x12\x15\n\rflight_record\x18\x0c \x01(\r\x12\x13\n\x0b\x63\x61ll_counts\x18\r \x01(\r\"\x06\n\x04\x44one\"\xce\x01\n\tHeartbeat\x12\x1e\n\x16\x64irect_calls_in_flight\x18\x01 \x01(\x04\x12\x1a\n\x12\x64irect_calls_total\x18\x02 \x01(\x04\x12\x31\n\ttransfers\x18\x0f \x03(\x0b\x32\x1e.opdispatch.v1.DeviceTransfers\x12\x30\n\x0b\x63\x61ll_counts\x18\x12 \x03(\x0b\x32\x1b.opdispatch.v1.CallCountRow\x12\x0f\n\x07problem\x18\x10 \x01(\t\x12\x0f\n\x07suspect\x18\x11 \x01(\t\"*\n\x0c\x43\x61llCountRow\x12\x0b\n\x03row\x18\x01 \x01(\r\x12\r\n\x05words\x18\x02 \x01(\x0c\"9\n\x0bOverdueCall\x12\x10\n\x08operator\x18\x01 \x01(\t\x12\x0c\n\x04lane\x18\x02 \x01(\x04\x12\n\n\x02id\x18\x03 \x01(\x04\"?\n\x0cKernelErrors\x12/\n\x06\x63ounts\x18\x01 \x03(\x0b\x32\x1f.opdispatch.v1.KernelErrorCount\"D\n\x10KernelErrorCount\x12\x10\n\x08operator\x18\x01 \x01(\t\x12\x0f\n\x07load_id\x18\x02 \x01(\x04\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\"\x1c\n\x0b\x44irectPorts\x12\r\n\x05ports\x18\x01 \x03(\r\"\xb0\x05\n\rDaemonMessage\x12\x16\n\x0einstruction_id\x18\x01 \x01(\x04\x12)\n\x07welcome\x18\x02 \x01(\x0b\x32\x16.opdispatch.v1.WelcomeH\x00\x12%\n\x05stage\x18\x03 \x01(\x0b\x32\x14.opdispatch.v1.StageH\x00\x12\'\n\x06\x63ommit\x18\x04 \x01(\x0b\x32\x15.opdispatch.v1.CommitH\x00\x12%\n\x05\x61\x62ort\x18\x05 \x01(\x0b\x32\x14.opdispatch.v1.AbortH\x00\x12\'\n\x06retire\x18\x06 \x01(\x0b\x32\x15.opdispatch.v1.RetireH\x00\x12\'\n\x06mirror\x18\x07 \x01(\x0b\x32\x15.opdispatch.v1.MirrorH\x00\x12)\n\x07restore\x18\x08 \x01(\x0b\x32\x16.opdispatch.v1.RestoreH\x00\x12)\n\x07goodbye\x18\n \x01(\x0b\x32\x16.opdispatch.v1.GoodbyeH\x00\x12)\n\x04trim\x18\x0b \x01(\x0b\x32\x19.opdispatch.v1.TrimMemoryH\x00\x12\x32\n\x0c\x64irect_calls\x18\x0c \x01(\x0b\x32\x1a.opdispatch.v1.DirectCallsH\x00\x12=\n\x12\x61wait_direct_calls\x18\r \x01(\x0b\x32\x1f.opdispatch.v1.AwaitDirectCallsH\x00\x12\x38\n\x0freport_registry\x18\x0e \x01(\x0b\x32\x1d.opdispatch.v1.ReportRegistryH\x00\x12%\n\x05\x66\x65tch\x18\x10 \x01(\x0b\x32\x14.opdispatch.v1.FetchH\x00\x12\x36\n\x0erelease_values\x18\x14 \x01(\x0b\x32\x1c.opdispatch.v1.ReleaseValuesH\x00\x42\x06\n\x04kind\"\xd8\x01\n\x07Welcome\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x19\n\x11heartbeat_seconds\x18\x03 \x01(\x01\x12\x0c\n\x04lane\x18\x04 \x01(\t\x12\x34\n\x0c\x64irect_calls\x18\x05 \x01(\x0b\x32\x1e.opdispatch.v1.DirectCallRules\x12\x19\n\x11slow_call_seconds\x18\x06 \x01(\x01\x12\x19\n\x11wants_call_counts\x18\x07 \x01(\x08\x12\x0f\n\x07tracing\x18\x08 \x01(\t\"\xbf\x01\n\x0f\x44irectCallRules\x12\x0b\n\x03run\x18\x01 \x01(\x0c\x12\x13\n\x0bqueue_calls\x18\x02 \x01(\x04\x12\x13\n\x0bqueue_bytes\x18\x03 \x01(\x04\x12\x16\n\x0ekernel_timeout\x18\x04 \x01(\x01\x12\r\n\x05hosts\x18\x05 \x03(\t\x12\x12\n\nfirst_port\x18\x06 \x01(\r\x12\x11\n\tlast_port\x18\x07 \x01(\r\x12\x16\n\x0emax_call_bytes\x18\x08 \x01(\x04\x12\x0f\n\x07session\x18\t \x01(\x06\"\x1c\n\x0b\x44irectCalls\x12\r\n\x05\x65poch\x18\x01 \x01(\x06\"#\n\x10\x41waitDirectCalls\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\",\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x11\n\tcome_back\x18\x02 \x01(\x08\"\x9f\x01\n\x05Stage\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x06sha256\x18\x07 \x01(\tH\x00\x12\x10\n\x06module\x18\x04 \x01(\tH\x00\x12\x10\n\x08\x66ilename\x18\x05 \x01(\t\x12\x0e\n\x06\x66older\x18\x08 \x01(\t\x12\x10\n\x08replaces\x18\x06 \x01(\x04\x12\x0f\n\x07version\x18\x14 \x01(\rB\x08\n\x06sourceJ\x04\x08\x03\x10\x04\"7\n\x05\x46\x65tch\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x10\n\x08\x66ilename\x18\x02 \x01(\t\x12\x0c\n\x04size\x18\x03 \x01(\x04\"(\n\x06\x43ommit\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\x12\r\n\x05\x61\x62ove\x18\x02 \x03(\x04\"\x18\n\x05\x41\x62ort\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\"\'\n\x06Retire\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\x12\x0c\n\x04keep\x18\x02 \x01(\x08\" \n\x07Restore\x12\x0f\n\x07load_id\x18\x01 \x01(\x04J\x04\x08\x02\x10\x03\"\x0c\n\nTrimMemory\"\x10\n\x0eReportRegistry\"6\n\x0eRegistryReport\x12\x10\n\x08load_ids\x18\x01 \x03(\x04\x12\x12\n\nviolations\x18\x02 \x03(\t\"m\n\x06Mirror\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12/\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32 .opdispatch.v1.RegistrationBatch\x12\r\n\x05\x61\x62ove\x18\x05 \x03(\x04J\x04\x08\x04\x10\x05\"\xa0\x01\n\x11RegistrationBatch\x12\x32\n\rregistrations\x18\x01 \x03(\x0b\x32\x1b.opdispatch.v1.Registration\x12\x0e\n\x06sha256\x18\x03 \x01(\t\x12\x17\n\x0fmax_concurrency\x18\x02 \x01(\r\x12\x14\n\x0c\x64\x65vice_types\x18\x04 \x03(\t\x12\x18\n\x10has_unload_hooks\x18\x05 \x01(\x08\"\x9a\x02\n\x0cRegistration\x12\x0c\n\x04site\x18\x01 \x01(\t\x12\x39\n\tnamespace\x18\x02 \x01(\x0b\x32$.opdispatch.v1.NamespaceRegistrationH\x00\x12;\n\ndefinition\x18\x03 \x01(\x0b\x32%.opdispatch.v1.DefinitionRegistrationH\x00\x12\x43\n\x0eimplementation\x18\x04 \x01(\x0b\x32).opdispatch.v1.ImplementationRegistrationH\x00\x12\x37\n\x08\x66\x61llback\x18\x05 \x01(\x0b\x32#.opdispatch.v1.FallbackRegistrationH\x00\x42\x06\n\x04kind\"*\n\x15NamespaceRegistration\x12\x11\n\tnamespace\x18\x01 \x01(\t\"6\n\x16\x44\x65\x66initionRegistration\x12\x0e\n\x06schema\x18\x01 \x01(\t\x12\x0c\n\x04tags\x18\x02 \x03(\t\"h\n\x1aImplementationRegistration\x12\x10\n\x08operator\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12+\n\x06kernel\x18\x03 \x01(\x0b\x32\x1b.opdispatch.v1.KernelTraits\"P\n\x14\x46\x61llbackRegistration\x12\x0b\n\x03key\x18\x01 \x01(\t\x12+\n\x06kernel\x18\x02 \x01(\x0b\x32\x1b.opdispatch.v1.KernelTraits\"O\n\x0cKernelTraits\x12\x13\n\x0b\x66\x61llthrough\x18\x01 \x01(\x08\x12\x13\n\x0bwith_keyset\x18\x02 \x01(\x08\x12\x15\n\rdocumentation\x18\x03 \x01(\t2\xbc\x01\n\x12InterpreterService\x12N\n\x07Session\x12!.opdispatch.v1.InterpreterMessage\x1a\x1c.opdispatch.v1.DaemonMessage(\x01\x30\x01\x12V\n\x0c\x46\x65tchLibrary\x12\".opdispatch.v1.FetchLibraryRequest\x1a .opdispatch.v1.FetchLibraryReply0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -59,49 +59,49 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DAEMONMESSAGE']._serialized_start=1432
   _globals['_DAEMONMESSAGE']._serialized_end=2120
   _globals['_WELCOME']._serialized_start=2123
-  _globals['_WELCOME']._serialized_end=2322
-  _globals['_DIRECTCALLRULES']._serialized_start=2325
-  _globals['_DIRECTCALLRULES']._serialized_end=2516
-  _globals['_DIRECTCALLS']._serialized_start=2518
-  _globals['_DIRECTCALLS']._serialized_end=2546
-  _globals['_AWAITDIRECTCALLS']._serialized_start=2548
-  _globals['_AWAITDIRECTCALLS']._serialized_end=2583
-  _globals['_GOODBYE']._serialized_start=2585
-  _globals['_GOODBYE']._serialized_end=2629
-  _globals['_STAGE']._serialized_start=2632
-  _globals['_STAGE']._serialized_end=2791
-  _globals['_FETCH']._serialized_start=2793
-  _globals['_FETCH']._serialized_end=2848
-  _globals['_COMMIT']._serialized_start=2850
-  _globals['_COMMIT']._serialized_end=2890
-  _globals['_ABORT']._serialized_start=2892
-  _globals['_ABORT']._serialized_end=2916
-  _globals['_RETIRE']._serialized_start=2918
-  _globals['_RETIRE']._serialized_end=2957
-  _globals['_RESTORE']._serialized_start=2959
-  _globals['_RESTORE']._serialized_end=2991
-  _globals['_TRIMMEMORY']._serialized_start=2993
-  _globals['_TRIMMEMORY']._serialized_end=3005
-  _globals['_REPORTREGISTRY']._serialized_start=3007
-  _globals['_REPORTREGISTRY']._serialized_end=3023
-  _globals['_REGISTRYREPORT']._serialized_start=3025
-  _globals['_REGISTRYREPORT']._serialized_end=3079
-  _globals['_MIRROR']._serialized_start=3081
-  _globals['_MIRROR']._serialized_end=3190
-  _globals['_REGISTRATIONBATCH']._serialized_start=3193
-  _globals['_REGISTRATIONBATCH']._serialized_end=3353
-  _globals['_REGISTRATION']._serialized_start=3356
-  _globals['_REGISTRATION']._serialized_end=3638
-  _globals['_NAMESPACEREGISTRATION']._serialized_start=3640
-  _globals['_NAMESPACEREGISTRATION']._serialized_end=3682
-  _globals['_DEFINITIONREGISTRATION']._serialized_start=3684
-  _globals['_DEFINITIONREGISTRATION']._serialized_end=3738
-  _globals['_IMPLEMENTATIONREGISTRATION']._serialized_start=3740
-  _globals['_IMPLEMENTATIONREGISTRATION']._serialized_end=3844
-  _globals['_FALLBACKREGISTRATION']._serialized_start=3846
-  _globals['_FALLBACKREGISTRATION']._serialized_end=3926
-  _globals['_KERNELTRAITS']._serialized_start=3928
-  _globals['_KERNELTRAITS']._serialized_end=4007
-  _globals['_INTERPRETERSERVICE']._serialized_start=4010
-  _globals['_INTERPRETERSERVICE']._serialized_end=4198
+  _globals['_WELCOME']._serialized_end=2339
+  _globals['_DIRECTCALLRULES']._serialized_start=2342
+  _globals['_DIRECTCALLRULES']._serialized_end=2533
+  _globals['_DIRECTCALLS']._serialized_start=2535
+  _globals['_DIRECTCALLS']._serialized_end=2563
+  _globals['_AWAITDIRECTCALLS']._serialized_start=2565
+  _globals['_AWAITDIRECTCALLS']._serialized_end=2600
+  _globals['_GOODBYE']._serialized_start=2602
+  _globals['_GOODBYE']._serialized_end=2646
+  _globals['_STAGE']._serialized_start=2649
+  _globals['_STAGE']._serialized_end=2808
+  _globals['_FETCH']._serialized_start=2810
+  _globals['_FETCH']._serialized_end=2865
+  _globals['_COMMIT']._serialized_start=2867
+  _globals['_COMMIT']._serialized_end=2907
+  _globals['_ABORT']._serialized_start=2909
+  _globals['_ABORT']._serialized_end=2933
+  _globals['_RETIRE']._serialized_start=2935
+  _globals['_RETIRE']._serialized_end=2974
+  _globals['_RESTORE']._serialized_start=2976
+  _globals['_RESTORE']._serialized_end=3008
+  _globals['_TRIMMEMORY']._serialized_start=3010
+  _globals['_TRIMMEMORY']._serialized_end=3022
+  _globals['_REPORTREGISTRY']._serialized_start=3024
+  _globals['_REPORTREGISTRY']._serialized_end=3040
+  _globals['_REGISTRYREPORT']._serialized_start=3042
+  _globals['_REGISTRYREPORT']._serialized_end=3096
+  _globals['_MIRROR']._serialized_start=3098
+  _globals['_MIRROR']._serialized_end=3207
+  _globals['_REGISTRATIONBATCH']._serialized_start=3210
+  _globals['_REGISTRATIONBATCH']._serialized_end=3370
+  _globals['_REGISTRATION']._serialized_start=3373
+  _globals['_REGISTRATION']._serialized_end=3655
+  _globals['_NAMESPACEREGISTRATION']._serialized_start=3657
+  _globals['_NAMESPACEREGISTRATION']._serialized_end=3699
+  _globals['_DEFINITIONREGISTRATION']._serialized_start=3701
+  _globals['_DEFINITIONREGISTRATION']._serialized_end=3755
+  _globals['_IMPLEMENTATIONREGISTRATION']._serialized_start=3757
+  _globals['_IMPLEMENTATIONREGISTRATION']._serialized_end=3861
+  _globals['_FALLBACKREGISTRATION']._serialized_start=3863
+  _globals['_FALLBACKREGISTRATION']._serialized_end=3943
+  _globals['_KERNELTRAITS']._serialized_start=3945
+  _globals['_KERNELTRAITS']._serialized_end=4024
+  _globals['_INTERPRETERSERVICE']._serialized_start=4027
+  _globals['_INTERPRETERSERVICE']._serialized_end=4215
 # @@protoc_insertion_point(module_scope)

@@ -161,11 +161,21 @@ MetricsCompat = Annotated[
         show_default=False,
     ),
 ]
+Tracing = Annotated[
+    str | None,
+    typer.Option(
+        envvar="OPDISPATCH_TRACING",
+        metavar="MODULE:FUNCTION",
+        help="Make OpenTelemetry spans of calls. The daemon and each interpreter call the function "
+        "with their name; it sets a tracer provider.",
+        show_default=False,
+    ),
+]
 SlowCall = Annotated[
     float | None,
     typer.Option(
         envvar="OPDISPATCH_SLOW_CALL",
-        min=0.0,
+        min=1e-6,
         metavar="SECONDS",
         help="Log each call that takes longer, in queues and in its kernel. Default: none.",
         show_default=False,

@@ -49,6 +49,7 @@ from opdispatch_server.commands.options import (
     State,
     TokenFile,
     Tokens,
+    Tracing,
     WorkerListen,
     WorkerName,
     Workers,
@@ -111,6 +112,7 @@ def serve(
     http: Http = None,
     metrics_compat: MetricsCompat = None,
     slow_call: SlowCall = None,
+    tracing: Tracing = None,
 ) -> None:
     """Run the daemon, in the foreground.
 
@@ -270,6 +272,7 @@ def _configuration(values: Mapping[str, Any]) -> DaemonConfiguration:
         http=values["http"],
         metrics_compat=values["metrics_compat"],
         slow_call=values["slow_call"],
+        tracing=values["tracing"],
     )
 
 

@@ -23,6 +23,7 @@ from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.serving.listeners import bind, warn_of_other_users
 from opdispatch_server.serving.run_folder import RunFolder
 from opdispatch_server.serving.service_manager import ServiceManager
+from opdispatch_wire import tracing
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.library_source import LoadSource
 
@@ -98,6 +99,8 @@ class Daemon:
 
     async def _start(self) -> None:
         parts = self._parts
+        if parts.configuration.tracing is not None:
+            await asyncio.to_thread(_set_up_tracing, parts.configuration.tracing)
         await parts.health.interpreters(0)
         bind(parts.private, parts.private_address, insecure=False)
         for address in parts.configuration.listen:
@@ -190,6 +193,7 @@ class Daemon:
         await parts.pools.wait_for_endings()
         await parts.private.stop(0)
         await monitoring
+        await asyncio.to_thread(tracing.shut_down)
         await parts.journal.close()
         self._clean_up()
 
@@ -241,6 +245,17 @@ class Daemon:
         parts.supervisor.kill_all()
         self._clean_up()
         os._exit(1)
+
+
+def _set_up_tracing(target: str) -> None:
+    """Call the user's function that sets a tracer provider. Raises StartError if that fails."""
+    try:
+        tracing.set_up(target, "opdispatch daemon")
+    except Exception as error:  # it may raise anything
+        raise StartError(
+            f"--tracing {target} raised {type(error).__name__}: {error}; expected MODULE:FUNCTION, "
+            "which sets a tracer provider"
+        ) from error
 
 
 def _has_terminal() -> bool:

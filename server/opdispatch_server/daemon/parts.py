@@ -199,6 +199,8 @@ class DaemonParts:
             insecure=self.configuration.insecure,
             lane=self.kernel_lane,
             store=self.store,
+            slow_call=self.configuration.slow_call or 0.0,
+            tracing=self.configuration.tracing or "",
         )
 
     @cached_property

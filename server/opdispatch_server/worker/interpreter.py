@@ -50,6 +50,7 @@ from opdispatch_server.worker.lost_device import LostDevice
 from opdispatch_server.worker.values.device_exports import DeviceExports
 from opdispatch_server.worker.values.peers import PeerValues
 from opdispatch_server.worker.values.store import ValueStore
+from opdispatch_wire import tracing
 from opdispatch_wire.addresses import check_socket_owner
 from opdispatch_wire.asyncio_grpc import asyncio_server
 from opdispatch_wire.channel import (
@@ -125,6 +126,7 @@ class Interpreter:
         self._recorder = process_recorder()
         self._direct = DirectCalls(self._libraries)
         self._counts = process_call_counts()
+        self._accounting = CallAccounting(self._counts, lambda: self._name)
         self._heartbeats = Heartbeats(self._direct, self._counts)
         self._peers = PeerValues(self._limit)
         self._exports = DeviceExports()
@@ -148,7 +150,7 @@ class Interpreter:
             self._heartbeats.fitness,
             self._lost_device.note,
             self._kernel_errors,
-            CallAccounting(self._counts),
+            self._accounting,
         )
         self._direct_lanes = KernelLanes(
             self._execution, self._direct, settings.max_message_bytes, MemoryBudget()
@@ -211,6 +213,8 @@ class Interpreter:
             lanes.close()
             self._lane.close()
             self._peers.close()
+            if not self.may_come_back:
+                await asyncio.to_thread(tracing.shut_down)
             self._values.clear()  # no client is left to claim them
             listener.close()
 
@@ -362,10 +366,25 @@ class Interpreter:
             self._predecessor = None
         self._name = welcome.name
         self._heartbeats.tells_counts = welcome.wants_call_counts
+        self._accounting.log_calls_slower_than(welcome.slow_call_seconds)
+        if welcome.tracing and not tracing.is_on():
+            await asyncio.to_thread(self._set_up_tracing, welcome.tracing)
         self.met_daemon = True
         LOG.debug(
             "welcome as %s", self._name, extra=fields(Event.DAEMON_MET, interpreter=self._name)
         )
+
+    def _set_up_tracing(self, target: str) -> None:
+        try:
+            tracing.set_up(target, f"opdispatch {self._name}")
+        except Exception as error:  # what users write may raise anything; calls go on without
+            LOG.warning(
+                "interpreter %s makes no traces: %s raised %r",
+                self._name,
+                target,
+                error,
+                extra=fields(Event.TRACING_FAILED, interpreter=self._name),
+            )
 
     async def _begin(self, session: Session, welcome: pb.Welcome) -> None:
         # Nothing that the daemon says is read before that, so no library is there yet whose kernels

@@ -24,6 +24,7 @@ from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.process_watch import ProcessEnd, describe_exit
+from opdispatch_wire import tracing
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.asyncio_grpc import asyncio_channel
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
@@ -312,9 +313,21 @@ class InterpreterSession:
 
     def _write(self, request: execution_pb2.CallRequest, context: CallContext) -> None:
         context.write_to(request)
+        if request.traceparent:
+            self._trace(request, context)
         # Only from here: a client's own word would take the limit off the reply.
         tensors = context.tensors
         request.chunks_reply = tensors is not None and tensors.results_of_any_size
+
+    def _trace(self, request: execution_pb2.CallRequest, context: CallContext) -> None:
+        """Make the span of the call's time in the daemon, in which that of its kernel is."""
+        if tracing.is_on():
+            began = time.time_ns() - context.queued
+            about = {"opdispatch.operator": request.operator, "opdispatch.interpreter": self.name}
+            name, parent = f"queue {request.operator}", request.traceparent
+            span = tracing.begin_span(name, "SERVER", about, parent, began)
+            request.traceparent = tracing.traceparent_of(span)
+            tracing.end_span(span)
 
     def _call_ended(self, reply: asyncio.Future[execution_pb2.CallReply]) -> None:
         self.calls_in_flight -= 1

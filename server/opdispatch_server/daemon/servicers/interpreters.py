@@ -65,7 +65,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
     directly; ``runs`` is called with those whose kernels run for too long,
     ``count_kernel_errors`` of those that their kernels fail, ``judge`` of every session that has
     ended, and ``on_unfit`` of interpreters that say that they can run kernels no more; ``totals``
-    adds up what they count.
+    adds up what they count. ``slow_call`` and ``tracing`` are what Welcome says of slow calls and
+    of traces.
     """
 
     def __init__(
@@ -89,6 +90,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         insecure: bool,
         lane: str,
         store: LibraryStore,
+        slow_call: float = 0.0,
+        tracing: str = "",
     ) -> None:
         self._sessions = sessions
         self._pid_of = pid_of
@@ -109,6 +112,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         self._insecure = insecure
         self._lane = lane
         self._store = store
+        self._slow_call = slow_call
+        self._tracing = tracing
         self._endings: set[asyncio.Task[None]] = set()
         # Those that serve a session, until its interpreter has been told of its end.
         self._handlers: dict[asyncio.Task[Any], InterpreterSession] = {}
@@ -148,6 +153,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             heartbeat_seconds=self._leases.heartbeat,
             lane=self._lane,
             direct_calls=self._direct_calls,
+            slow_call_seconds=self._slow_call,
+            tracing=self._tracing,
         )
         rules = welcome.direct_calls
         rules.run = self._runs.begin_direct_calls(session).to_bytes(RUN_BYTES)

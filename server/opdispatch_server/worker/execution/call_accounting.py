@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import math
+from collections.abc import Callable, Sequence
 
 from opdispatch_server.call_context import CallContext
+from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.logs import log_regardless
 from opdispatch_server.metrics.call_counts import CallCounts, Series
 from opdispatch_server.worker.libraries.chosen_kernel import ChosenKernel
 from opdispatch_server.worker.libraries.loaded import LoadedLibrary
+from opdispatch_wire.tracing import trace_id_of
 from opdispatch_wire.v1 import execution_pb2
+
+LOG = logging.getLogger("opdispatch.calls")
 
 PROGRAM = "program"
 """The operator that programs are counted under."""
@@ -21,8 +28,38 @@ class CallAccounting:
     ``KernelExecution.note``.
     """
 
-    def __init__(self, counts: CallCounts) -> None:
+    def __init__(self, counts: CallCounts, interpreter: Callable[[], str]) -> None:
         self.counts = counts
+        self._interpreter = interpreter
+        self.slow_ns: float = math.inf
+        """After how many ns, in queues and in its kernel, a call is logged."""
+
+    def log_calls_slower_than(self, seconds: float) -> None:
+        """Log them from now on; 0: none."""
+        self.slow_ns = seconds * 1e9 if seconds > 0 else math.inf
+
+    def log_slow(
+        self,
+        operator: str,
+        library: LoadedLibrary | None,
+        call: int,
+        queue_ns: int,
+        kernel_ns: int,
+        traceparent: str,
+    ) -> None:
+        """Log a slow call; of many alike a few: see ``FLOODS``."""
+        extra = fields(
+            Event.SLOW_CALL,
+            operator=operator,
+            library=library.name if library else "",
+            version=library.version if library else 0,
+            interpreter=self._interpreter(),
+            call=call & 0xFFFFFFFF,
+            trace=trace_id_of(traceparent),
+        )
+        extra |= {"queue_seconds": queue_ns / 1e9, "kernel_seconds": kernel_ns / 1e9}
+        message = f"the call of {operator} was slow"
+        log_regardless(LOG, logging.WARNING, message, extra=extra)
 
     def row_of(self, choice: ChosenKernel, library: LoadedLibrary | None) -> int:
         """Return where calls of a kernel are counted; it is of no library where every process
@@ -49,3 +86,7 @@ class CallAccounting:
     ) -> None:
         """Record the run of a kernel for a call, which was counted in ``row``."""
         self.counts.note(row, run_ns, context.queued, failed=failed)
+        if run_ns + context.queued > self.slow_ns:
+            self.log_slow(
+                request.operator, None, request.id, context.queued, run_ns, request.traceparent
+            )

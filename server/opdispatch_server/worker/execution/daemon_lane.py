@@ -112,7 +112,9 @@ class DaemonLane:
             sink = None
         args, kwargs = op.signature.split(stack)
         lane = self._working_lane(running.deadline) if self._is_in_doubt else self._lane
-        encode = functools.partial(self._encode, op, keys, args, kwargs, sink is not None)
+        encode = functools.partial(
+            self._encode, op, keys, args, kwargs, sink is not None, running.traceparent
+        )
         request, tensors = encode(lane)
         span = CallSpan.begin(op.name.name)
         if span is not None:
@@ -204,6 +206,7 @@ class DaemonLane:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         trace: bool,
+        traceparent: str,
         lane: BlockingLane | None,
     ) -> tuple[execution_pb2.CallRequest, CallerTensors | None]:
         """Return the request for the lane, and its detached tensors.
@@ -214,6 +217,8 @@ class DaemonLane:
         request = call_request(
             str(op.name), args, kwargs, trace=trace, redispatch_keys=keys, memory=tensors
         )
+        if traceparent:
+            request.traceparent = traceparent
         check_message_size(request, self._limit, f"the call of {op.name}")
         return request, tensors
 

@@ -46,6 +46,8 @@ class FailedCall:
     load_id: int = 0
     library: str = ""
     version: int = 0
+    trace: str = ""
+    """The id of the distributed trace."""
     level: int = logging.ERROR
     """DEBUG where what the kernel has raised was logged already, by the interpreter that it had
     called."""
@@ -166,6 +168,7 @@ class KernelErrorLog:
                     version=call.version,
                     interpreter=self._interpreter(),
                     call=call.call,
+                    trace=call.trace,
                     exception=call.exception,
                     left_out=left_out,
                     traceback=call.traceback,

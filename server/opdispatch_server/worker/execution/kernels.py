@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from contextvars import copy_context
 from threading import get_native_id
 from time import monotonic, monotonic_ns
@@ -71,6 +72,7 @@ from opdispatch_wire.planned_calls import LONGEST, Received, ReplyForm
 from opdispatch_wire.shared_memory.call_memory import CalleeMemory
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.tensors import CalleeTensorMemory
+from opdispatch_wire.tracing import kernel_sink, trace_id_of, traced_run
 from opdispatch_wire.v1 import execution_pb2
 
 P = ParamSpec("P")
@@ -207,6 +209,7 @@ class KernelExecution:
                 library=library.name if library else "",
                 version=library.version if library else 0,
                 level=logging.DEBUG if was_logged_elsewhere(error) else logging.ERROR,
+                trace=trace_id_of(request.traceparent),
             )
         )
 
@@ -254,7 +257,25 @@ class KernelExecution:
         else:
             library = None
             choice = ChosenKernel.of_slot(self._libraries.dispatcher, request)
+        if not request.traceparent:
+            return self._run_noted(request, context, memory, profile, library, choice)
+        about = _attributes_of(choice, library, self._interpreter())
+        queued = context.queued - request.path.queued  # the daemon has a span for that
+        with traced_run(str(choice.name), request.traceparent, queued, about) as traceparent:
+            return self._run_noted(request, context, memory, profile, library, choice, traceparent)
+
+    def _run_noted(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        memory: CalleeTensorMemory | None,
+        profile: KernelProfile | None,
+        library: LoadedLibrary | None,
+        choice: ChosenKernel,
+        traceparent: str = "",
+    ) -> execution_pb2.CallReply:
         call = RunningCall.of(context, library.version if library else 0)
+        call.traceparent = traceparent
         key = call_key(context.direct.lane if context.direct else 0, request.id)
         if library is None or not library.backends:
             return self.note(
@@ -340,6 +361,10 @@ class KernelExecution:
             words[slot] = 0
             ended = words[at] = monotonic_ns()
             self._accounting.counts.note(choice.counts_row, ended - began, queued, failed=failed)
+            if ended - began + queued > self._accounting.slow_ns:
+                self._accounting.log_slow(
+                    str(choice.name), library, key, queued, ended - began, call.traceparent
+                )
             if not words[at + 1]:
                 fitness.check(str(choice.name))
             words[at + 1] += 1
@@ -424,11 +449,19 @@ class KernelExecution:
             profile.begin_program(request.operator)
         # What is kept must not be in memory of the caller's.
         tensors = memory if isinstance(memory, CalleeTensors) else None
-        token = RUNNING_CALL.set(RunningCall.of(context))
+        call = RunningCall.of(context)
+        tracing_stack = ExitStack()
+        if request.traceparent:
+            about = {"opdispatch.interpreter": self._interpreter()}
+            queued = context.queued - request.path.queued
+            traced = traced_run(request.operator, request.traceparent, queued, about)
+            call.traceparent = tracing_stack.enter_context(traced)
+        token = RUNNING_CALL.set(call)
         counts_row = self._accounting.row_of_program(libraries)
         began, failed = monotonic_ns(), True
         try:
             with (
+                tracing_stack,
                 turns_of_all(libraries, request.operator),
                 ForceLocalState(_local_state_of(request, None, profile)),
                 _GradModeOf(request),
@@ -490,7 +523,8 @@ class KernelExecution:
         if profile is not None:
             profile.begin_kernel(request, str(choice.name), signature, arguments)
         local = DEFAULT_STATE
-        if trace is not None or profile is not None or request.HasField("local_keys"):
+        is_plain_task = trace is None and profile is None and not request.traceparent
+        if not is_plain_task or request.HasField("local_keys"):
             local = _local_state_of(request, trace, profile)
         # What the kernel leaves switched on ends with the call.
         stack = copy_context().run(self._call_in, local, request, choice, arguments)
@@ -561,6 +595,18 @@ class KernelExecution:
             raise error_of_kernel(error, what, facts) from error
 
 
+def _attributes_of(
+    choice: ChosenKernel, library: LoadedLibrary | None, interpreter: str
+) -> dict[str, str | int | float]:
+    """Return the attributes of a kernel's span."""
+    return {
+        "opdispatch.key": choice.key,
+        "opdispatch.library": library.name if library else "",
+        "opdispatch.version": library.version if library else 0,
+        "opdispatch.interpreter": interpreter,
+    }
+
+
 class _GradModeOf:
     """A block in which gradients are recorded, or not, as the caller would have them."""
 
@@ -592,10 +638,10 @@ def _local_state_of(
     request: execution_pb2.CallRequest, trace: CallTrace | None, profile: KernelProfile | None
 ) -> LocalState:
     """Return the local state that a kernel runs in: its caller's, and nothing of this thread's."""
-    if trace is None and profile is None and not request.HasField("local_keys"):
+    sink = trace.sink() if trace else kernel_sink() if request.traceparent else None
+    if sink is None and profile is None and not request.HasField("local_keys"):
         return DEFAULT_STATE
     included, excluded = local_keys_of(request)
-    sink = trace.sink() if trace else None
     if profile is None:
         return LocalState(included.bits, excluded.bits, sink)
     # The lines of a trace name interpreters, and so go nowhere else: visits are not counted then.

@@ -1,0 +1,229 @@
+"""Distributed traces: spans of calls, and the traceparent that ties those of processes together.
+
+    caller      CallSpan.begin, ask     ->  CallRequest.traceparent
+    daemon      begin_span, traceparent_of
+    callee      KernelSpan
+
+A process makes spans once its program has set a tracer provider of OpenTelemetry; without one it
+passes on the traceparent that it gets. Nothing of OpenTelemetry is imported before that: who sets a
+provider has imported it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from opdispatch.local_state.trace_line import TraceLine, TraceSink
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+LONGEST: Final = 512
+"""The longest traceparent that is looked at, in characters; those of today have 55."""
+
+MOST_EVENTS: Final = 128
+"""How many kernels one span tells of."""
+
+_API = "opentelemetry.trace"
+_FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
+_SCOPE = "opdispatch"
+
+
+class TraceParent(NamedTuple):
+    """The span that something is a part of, and its trace."""
+
+    trace_id: int
+    span_id: int
+    flags: int
+
+
+def parse_traceparent(text: str) -> TraceParent | None:
+    """Return what a W3C traceparent says; None for what is none."""
+    found = _FORM.fullmatch(text) if len(text) <= LONGEST else None
+    # Version 00 has no further parts, and ff is no version.
+    if found is None or found[1] == "ff" or (found[1] == "00" and found[5] is not None):
+        return None
+    parsed = TraceParent(int(found[2], 16), int(found[3], 16), int(found[4], 16))
+    return parsed if parsed.trace_id and parsed.span_id else None
+
+
+def trace_id_of(text: str) -> str:
+    """Return the id of the trace, as logs have it; empty for what is no traceparent."""
+    parent = parse_traceparent(text) if text else None
+    return f"{parent.trace_id:032x}" if parent is not None else ""
+
+
+def is_on() -> bool:
+    """Return whether this process makes spans: it has a tracer provider."""
+    find = getattr(sys.modules.get(_API), "get_tracer_provider", None)
+    if find is None:
+        return False
+    from opentelemetry.trace import ProxyTracerProvider
+
+    return not isinstance(find(), ProxyTracerProvider)
+
+
+def set_up(target: str, process: str) -> None:
+    """Call a user's function, named ``MODULE:FUNCTION``, which sets a tracer provider.
+
+    ``process`` is the name of this one, for the user's resource. Raises whatever that raises.
+    """
+    if (folder := os.getcwd()) not in sys.path:  # as for libraries that are modules
+        sys.path.append(folder)
+    module, _, function = target.partition(":")
+    getattr(importlib.import_module(module), function)(process)
+
+
+def shut_down() -> None:
+    """Have the provider send what it has. Blocks for as long as that takes."""
+    if is_on():
+        from opentelemetry.trace import get_tracer_provider
+
+        if (end := getattr(get_tracer_provider(), "shutdown", None)) is not None:
+            end()
+
+
+def begin_span(
+    name: str,
+    kind: str,
+    attributes: Mapping[str, str | int | float],
+    parent: str | None = None,
+    began: int | None = None,
+) -> Span:
+    """Begin a span, of a kind of ``opentelemetry.trace.SpanKind``.
+
+    ``parent`` is a traceparent, empty or malformed for a trace of its own; None is the span of this
+    task. ``began`` is a time of ``time.time_ns``.
+    """
+    from opentelemetry import context, trace
+
+    within = (
+        None if parent is None else trace.set_span_in_context(_remote(parent), context.Context())
+    )
+    return trace.get_tracer(_SCOPE).start_span(
+        name,
+        within,
+        kind=trace.SpanKind[kind],
+        attributes={"rpc.system": "opdispatch", **attributes},
+        start_time=began,
+    )
+
+
+def end_span(span: Span, *, failed: bool = False) -> None:
+    """End a span."""
+    from opentelemetry.trace import Status, StatusCode
+
+    if failed:
+        span.set_status(Status(StatusCode.ERROR))
+    span.end()
+
+
+def traceparent_of(span: Span) -> str:
+    """Return the traceparent of what a span calls."""
+    context = span.get_span_context()
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+
+
+def _remote(parent: str) -> Span:
+    from opentelemetry import trace
+
+    parsed = parse_traceparent(parent)
+    if parsed is None:
+        return trace.INVALID_SPAN
+    return trace.NonRecordingSpan(
+        trace.SpanContext(parsed.trace_id, parsed.span_id, True, trace.TraceFlags(parsed.flags & 1))
+    )
+
+
+class KernelSpan:
+    """The spans of one call in an interpreter: its wait, if it had to, and the run of its kernel.
+
+    What the kernel does in its task is within it. Begun and ended in one thread.
+    """
+
+    __slots__ = ("_own_token", "_span", "_token", "events")
+
+    def __init__(
+        self, operator: str, parent: str, queue_ns: int, attributes: Mapping[str, str | int | float]
+    ) -> None:
+        from opentelemetry import context, trace
+
+        about = {"opdispatch.operator": operator, **attributes}
+        if queue_ns:
+            began = time.time_ns() - queue_ns
+            begin_span(f"queue {operator}", "INTERNAL", about, parent, began).end()
+        self._span = begin_span(f"kernel {operator}", "SERVER", about, parent)
+        self._token = context.attach(trace.set_span_in_context(self._span))
+        self._own_token = _KERNEL.set(self)
+        self.events = 0
+
+    @property
+    def traceparent(self) -> str:
+        """The traceparent of what the kernel calls."""
+        return traceparent_of(self._span)
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether the span is kept, as samplers decide."""
+        return self._span.is_recording()
+
+    def take(self, line: TraceLine) -> None:
+        """Note a kernel that is visited as an event.
+
+        At most MOST_EVENTS are.
+        """
+        self.events += 1
+        if self.events <= MOST_EVENTS:
+            attributes: dict[str, Any] = {
+                "opdispatch.operator": line.operator,
+                "opdispatch.key": line.key,
+                "opdispatch.kernel": line.kernel,
+                "opdispatch.depth": line.depth,
+            }
+            self._span.add_event(line.kind, attributes)
+
+    def end(self, *, failed: bool) -> None:
+        """End the run's span."""
+        from opentelemetry import context
+
+        _KERNEL.reset(self._own_token)
+        context.detach(self._token)
+        end_span(self._span, failed=failed)
+
+
+_KERNEL: ContextVar[KernelSpan | None] = ContextVar("opdispatch_kernel_span", default=None)
+
+
+def kernel_sink() -> TraceSink | None:
+    """Return where kernels that this task's kernel visits become events; None if nowhere."""
+    span = _KERNEL.get()
+    if span is None or not span.is_recording:
+        return None
+    return TraceSink(span.take, 1, takes_remote=False)
+
+
+@contextmanager
+def traced_run(
+    operator: str, parent: str, queue_ns: int, attributes: Mapping[str, str | int | float]
+) -> Iterator[str]:
+    """Enter the block in which a kernel runs for a call with that traceparent.
+
+    Yield the traceparent of what the kernel calls: without a provider here, that of the call.
+    """
+    if not is_on():
+        yield parent if parse_traceparent(parent) is not None else ""
+        return
+    span, failed = KernelSpan(operator, parent, queue_ns, attributes), True
+    try:
+        yield span.traceparent
+        failed = False
+    finally:
+        span.end(failed=failed)
