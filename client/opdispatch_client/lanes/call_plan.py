@@ -111,7 +111,7 @@ class CallPlan:
         try:
             form = ReplyForm.of(payload, execution_pb2.CallReply.FromString(bytes(payload)))
         except (DecodeError, WireError):
-            return None  # which whoever reads it the general way will say
+            return None  # the general way raises that error
         if form is None:
             return None
         self._form = form

@@ -266,7 +266,7 @@ class BlockingLane(TensorLane):
     ) -> int:
         """Begin a call like ``begin``, with the request that ``encode`` makes for its id.
 
-        ``on_done`` is told what ``decode`` makes of the reply, or else the message.
+        ``on_done`` gets what ``decode`` makes of the reply, or else the message.
         """
         number = next(self._numbers)
         payload = encode(number)
