@@ -104,6 +104,8 @@ class DirectLanes:
                 return None
             try:
                 patience = min(patience, _OPENING_PATIENCE)
+                # Looked up again: another thread may have opened it before this one held
+                # ``_opening``.
                 lane = self._lanes.get(target.session) or self._open(target, limit, patience)
             finally:
                 self._opening.release()
@@ -125,6 +127,7 @@ class DirectLanes:
             return None
         with self._mutex:
             over = [self._lanes.pop(s) for s, each in [*self._lanes.items()] if each.is_closed]
+            # ``close`` takes the mutex as well: it either finds this lane, or is seen here.
             if self._is_closed:
                 over.append(lane)
             else:

@@ -116,6 +116,8 @@ class DirectStreams(ABC, Generic[S]):
             retry_at = self._retry_at.get(session, 0.0)
             is_due = stream is None and bool(target.ports) and time.monotonic() >= retry_at
             if is_due:
+                # Marks the opening that begins below, after the mutex: no second one begins
+                # meanwhile.
                 self._retry_at[session] = math.inf
         if stream is not None:
             self._end(stream)

@@ -139,6 +139,8 @@ class DaemonLane:
         info, limit = self._introduce()
         name, lane = self._choose(info.lane, limit)
         with self._guard:
+            # Without a thread for it (``_wait_for_another``), several callers may have come here:
+            # one lane is kept, and after ``close`` none.
             if self._lane is broken and not self._is_closed:
                 self.name, self._lane = name, lane
                 return lane

@@ -189,6 +189,8 @@ class BlockingLane(TensorLane):
             if self._is_closed:
                 raise LaneClosedError("the lane is closed", was_sent=False)
             number = next(self._numbers)
+            # Before the request is written: whichever thread reads may have the reply before this
+            # one waits.
             self._waiting[number] = waiter
         try:
             payload = encode(number)
@@ -250,6 +252,7 @@ class BlockingLane(TensorLane):
             on_done(result)
 
         try:
+            # Before the frame is put: any thread's flush may send it, and its reply come at once.
             self._begin(number, on_done if tensors is None else forget_and_tell, timeout)
         except BaseException:
             self._tensors.never_sent(number)
@@ -319,6 +322,7 @@ class BlockingLane(TensorLane):
             return
         self.memory.tell_releases()
         with self._mutex:
+            # A thread that reads already takes the other side's frames, too.
             reads = not self._reader_is_chosen
             if reads:
                 self._reader_is_chosen = True
@@ -335,6 +339,8 @@ class BlockingLane(TensorLane):
 
     def close(self) -> None:
         """End the lane; calls of other threads end with LaneClosedError. Idempotent."""
+        # Before any caller hears of the end: the blocks that its call had must be abandoned by the
+        # time it uses its memory again.
         self._tensors.end()
         with self._mutex:
             self._is_closed = True
@@ -357,6 +363,8 @@ class BlockingLane(TensorLane):
                 if reads:
                     self._reader_is_chosen = True
                 elif waiter.reply is None and waiter.wake is None:
+                    # Made with the mutex held, which the reader takes to hand a reply over: a reply
+                    # that has come is seen above, and a later one finds the lock to release.
                     waiter.wake = threading.Lock()
                     waiter.wake.acquire()
             if reads:

@@ -60,6 +60,8 @@ class DeadlineWatch:
             while self._next is not None:
                 left = self._next - time.monotonic()
                 if left <= 0:
+                    # Cleared before ``expire`` runs: a call that is added meanwhile does not rely
+                    # on this look.
                     self._next = None
                     return True
                 self._changed.wait(left)

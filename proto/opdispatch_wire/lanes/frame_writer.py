@@ -114,6 +114,8 @@ class FrameWriter:
         an exception, such as Ctrl-C, the connection is of no use: half a frame may have been
         written.
         """
+        # A loop: a frame that is put just before another thread releases the lock may not have been
+        # seen by that one, and must not lie until the next flush.
         while (self._frames or self._rest is not None) and self._writing.acquire(blocking=False):
             is_ours, is_broken = True, False
             patient_until = time.monotonic() + self._patience

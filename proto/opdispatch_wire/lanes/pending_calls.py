@@ -72,6 +72,7 @@ class PendingCalls:
         with self._mutex:
             self._ended = self._ended or error
             left, self.calls = self.calls, {}
+        # After the mutex, as everywhere here: callbacks may add and take calls themselves.
         self._watch.stop()
         for on_done, _, _ in left.values():
             on_done(error)

@@ -101,6 +101,8 @@ class ReadingTurn:
 
         Whether it has begun any since this was last called, or no thread has the turn.
         """
+        # Without the mutex: if a kernel begins in between, and this loses it, the next look finds
+        # it by ``_busy_since``.
         was_busy, self.was_busy = self.was_busy, False
         self._pass_on(self._is_stuck)
         return was_busy or self._is_vacant
@@ -114,6 +116,8 @@ class ReadingTurn:
                 return self.number
             if self._is_closed or len(self._resting) >= _MAX_RESTING:
                 return None
+            # In one step with the look at the vacancy: a turn that falls vacant later finds this
+            # rest.
             self._resting.append(rest)
         if not rest.wake.acquire(timeout=_REST):
             with self._mutex:
@@ -141,12 +145,16 @@ class ReadingTurn:
         with self._mutex:
             if self._is_closed or not (self._may_try_again() if self._is_vacant else may_pass()):
                 return
+            # From here on the thread before sees that its turn is over; a vacant turn has had none
+            # yet.
             if not self._is_vacant:
                 self.number += 1
                 self._busy_since = 0.0
             self._is_vacant = False
             following = self.number
             rest = self._resting.pop() if self._resting else None
+        # After the mutex, since it writes to the connection, and before the next thread reads: what
+        # the last one has gathered must not wait for a kernel to end.
         self._on_pass()
         if rest is None:
             self._start(following)

@@ -89,6 +89,7 @@ class DirectRoutes:
     @asynccontextmanager
     async def closed(self) -> AsyncIterator[None]:
         """Keep direct calls from beginning in the block; afterwards there is a new epoch."""
+        # Before interpreters are asked: no route is given while they answer.
         self._changes += 1
         try:
             # One that is busy has not listened for longer than ATTENTION, and so takes none.
@@ -98,6 +99,7 @@ class DirectRoutes:
                 await asyncio.wait(answers, timeout=HEARING_WAIT)
             yield
         finally:
+            # Also after an error: interpreters take no direct calls until they get another epoch.
             self._changes -= 1
             self.renew()
 

@@ -112,6 +112,8 @@ class LibraryPublication:
         fault_point(FaultPoint.STAGED)
         with self._collections.spared():
             try:
+                # Before the turn: to decode a large batch takes long, and no publication changes
+                # it.
                 await asyncio.to_thread(_take_batch, version, batch)
                 permit(version)
                 for each, its in others.items():
@@ -119,12 +121,19 @@ class LibraryPublication:
             except Exception:
                 await self.staging.abandon(version, session, *others)
                 raise
+            # Held until the mirrors are posted: no other version can come between the check and its
+            # publication, and each interpreter gets publications in the order in which they were
+            # made.
             async with self._order, AsyncExitStack() as recorded:
                 try:
                     old = replaced.handles if replaced else ()
                     await asyncio.to_thread(self._operators.check, version.registrations, old)
+                    # Only now: the check has waited in another thread, and callers may have left
+                    # meanwhile.
                     if not still_wanted():
                         raise DeadlineExceededError(f"no caller waits for {version} any more")
+                    # The journal first. A daemon that dies from here on finds the version there,
+                    # and what fails below takes it back as the stack unwinds.
                     await recorded.enter_async_context(recording())
                 except Exception:
                     await self.staging.abandon(version, session, *others)
@@ -140,6 +149,8 @@ class LibraryPublication:
                     above,
                     [*others],
                 )
+                # Posted in this turn, for their order, but awaited after it: a slow interpreter
+                # delays no other load.
                 mirrors = self._followers.mirror_everywhere(version, above)
         await finish(mirrors)
 
@@ -362,10 +373,16 @@ class LibraryPublication:
             undo = pb.DaemonMessage(retire=pb.Retire(load_id=version.load_id, keep=keep))
             async with asyncio.timeout(instruction_timeout(version)):
                 posted = session.post(instruction)
+                # The interpreter before the daemon: its kernels' own calls must find the version as
+                # soon as clients' calls arrive.
                 checked_answer(await self._followers.unless_busy(version, session, posted, undo))
             others = await self._commit_others(version, others, instruction)
             fault_point(FaultPoint.INTERPRETER_COMMITTED)
+            # Routes before the lock: interpreters may take long to answer, and what begins after
+            # this change was acknowledged must not run, by an old route, what it replaced.
             async with self.routes.closed(), self.lock:
+                # Looked at with the lock held. ``interpreter_left`` waits for it, so that a death
+                # is seen either here or there, and never by neither.
                 if not session.alive:
                     raise session.death(f"loading {version}")
                 old = replaced.handles if replaced else ()

@@ -494,6 +494,8 @@ class KernelLane:
     def _begin_turn(self, call: LaneCall, turns: LibraryTurns[LaneCall]) -> bool:
         """Begin the call's turn and return True; otherwise it waits. Raises QueueFullError."""
         number = call.request.id
+        # Before ``begin``: another thread may start a waiting call at once, and remove it
+        # here.
         self._waiting[number] = call
         may_run = True
         try:
@@ -505,6 +507,7 @@ class KernelLane:
 
     def _answer(self, call: LaneCall) -> None:
         """Run a call, unless it is not awaited any more, and reply."""
+        # From here on a cancellation comes too late.
         self._waiting.pop(call.request.id, None)
         try:
             if self._is_closed:

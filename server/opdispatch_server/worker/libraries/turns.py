@@ -72,6 +72,8 @@ class LibraryTurns(Generic[J]):
         Raises QueueFullError if it would have to wait, and there is no ``room`` for it.
         """
         with self._lock:
+            # Behind those that wait, even if this call's limit is higher: its source may be among
+            # them, and the calls of one source begin in order.
             if self._running < max(limit, 1) and not self._waiting:
                 self._running += 1
                 return True
@@ -103,9 +105,12 @@ class LibraryTurns(Generic[J]):
             if not self._waiting:
                 self._running -= 1
                 return None
+            # ``_running`` stays: the slot passes on without being free, or a call that comes in
+            # this moment would take it from one that has waited.
             source, queue = self._waiting.popitem(last=False)
             job, room = queue.popleft()
             if queue:
+                # At the end, so that sources take turns.
                 self._waiting[source] = queue
             if room is not None:
                 room.leave(job.size)
