@@ -154,7 +154,11 @@ def unload(name: str, *, version: int | None) -> Rpc[listings.Library | None]:
     None if the library is gone.
     """
     rpc = unload_and_measure(name, version=version, measure=False)
-    return Rpc(rpc.path, rpc.what, rpc.request, rpc.reply_type, lambda m: rpc.read(m).active)
+
+    def read(reply: registry_pb2.UnloadLibraryReply) -> listings.Library | None:
+        return rpc.read(reply).active
+
+    return Rpc(rpc.path, rpc.what, rpc.request, rpc.reply_type, read, rpc.metadata)
 
 
 @checked

@@ -76,12 +76,15 @@ def test_client_over_tcp_is_known_by_its_address(
     daemon = start_daemon(workers=1, listen=["127.0.0.1:0"])
     with daemon.connect() as session:
         session.load(write_library("const", constant(1)))
+        session.unload("const")
+        session.load(write_library("const", constant(1)))
     with grpc.insecure_channel(grpc_target(daemon.address)) as channel:
         stub = registry_pb2_grpc.RegistryServiceStub(channel)
         stub.UnloadLibrary(registry_pb2.UnloadLibraryRequest(name="const"))
-    loaded, gone = events(daemon, "library_loaded", "library_unloaded")
-    assert loaded["identity"].startswith(f"{SELF} from 127.0.0.1:")
-    assert gone["identity"].startswith("127.0.0.1:")
+    *own, foreign = events(daemon, "library_loaded", "library_unloaded")
+    assert len(own) == 3
+    assert all(each["identity"].startswith(f"{SELF} from 127.0.0.1:") for each in own)
+    assert foreign["identity"].startswith("127.0.0.1:")
 
 
 def test_library_that_is_served_again_is_no_new_load(
