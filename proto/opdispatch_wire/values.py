@@ -71,6 +71,8 @@ __all__ = [
 FILL_VALUE = "__opdispatch_fill_value__"
 """A method ``(message: Value, at: str) -> None`` of objects that encode themselves."""
 
+# Longer texts are cut by reprlib.
+_SHORT_KEY = reprlib.aRepr.maxstring
 _ACCEPTED = (
     "accepted are None, bool, int, float, complex, str, NumPy arrays and scalars, SciPy's coo and "
     "csr arrays, dtypes, and lists, tuples and dicts of these"
@@ -246,9 +248,9 @@ def _fill(
         message.dict.SetInParent()
         for key, item in value.items():
             entry = message.dict.entries.add()
-            _fill_key(entry.key, key, at, count)
-            item_at = f"{at}[{reprlib.repr(key)}]"
-            _fill(entry.value, item, item_at, depth + 1, memory, count)
+            shown = _show_key(key)
+            _fill_key(entry.key, key, at, shown, count)
+            _fill(entry.value, item, f"{at}[{shown}]", depth + 1, memory, count)
     elif isinstance(value, np.dtype):
         message.dtype = dtype_to_name(value, at=at)
     elif isinstance(value, type) and (issubclass(value, np.generic) or value in _PYTHON_DTYPES):
@@ -266,7 +268,14 @@ def _fill(
         )
 
 
-def _fill_key(message: values_pb2.Value, key: Any, at: str, count: ValueCount) -> None:
+def _show_key(key: Any) -> str:
+    """Return ``reprlib.repr(key)``, which takes longer than all else of a short entry."""
+    if type(key) is str and len(key) < _SHORT_KEY and len(text := repr(key)) <= _SHORT_KEY:
+        return text
+    return reprlib.repr(key)
+
+
+def _fill_key(message: values_pb2.Value, key: Any, at: str, shown: str, count: ValueCount) -> None:
     if isinstance(key, np.generic) and not isinstance(key, str):
         key = key.item()
     if not isinstance(key, bool | int | float | str):
@@ -274,7 +283,10 @@ def _fill_key(message: values_pb2.Value, key: Any, at: str, count: ValueCount) -
             f"{at} has a key of type {describe_type(key)}; a key is a bool, an int, a float or "
             "a str"
         )
-    _fill(message, key, f"{at} key {reprlib.repr(key)}", 0, None, count)
+    if type(key) is str:
+        message.text = check_text(key, f"{at} key {shown}")
+    else:
+        _fill(message, key, f"{at} key {shown}", 0, None, count)
 
 
 def _decode(message: values_pb2.Value, at: str, depth: int, decoders: _Decoders) -> Any:

@@ -1,6 +1,7 @@
 """Every kind of value, there and back; every way for one to be wrong, with its place."""
 
 import math
+import reprlib
 import struct
 from contextlib import suppress
 from enum import IntEnum, StrEnum
@@ -134,6 +135,14 @@ def test_arrays_within_lists_are_writable_if_asked_for():
     message = value_to_proto([np.arange(3)])
     assert value_from_proto(message, writable=True)[0].flags.writeable
     assert not value_from_proto(message)[0].flags.writeable
+
+
+@given(st.text() | st.text("a'\x00\n", min_size=8, max_size=32))
+def test_a_place_names_keys_cut_short(key: str):
+    with pytest.raises(WireError) as caught:
+        value_to_proto({key: object()})
+    place = f"$[{reprlib.repr(key)}]: "
+    assert str(caught.value).startswith(place)
 
 
 def test_keys_of_dicts_may_be_numpy_numbers():
