@@ -9,6 +9,7 @@ process that is started again gets past the point.
 from __future__ import annotations
 
 import enum
+import functools
 import os
 import signal
 
@@ -42,7 +43,8 @@ class FaultPoint(enum.Enum):
 
 def fault_point(point: FaultPoint) -> None:
     """End the process here, if it has been asked for."""
-    if _ARMED is not None and _ARMED[0] is point and _is_due(_ARMED[1]):
+    armed = _armed()
+    if armed is not None and armed[0] is point and _is_due(armed[1]):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -56,9 +58,7 @@ def _is_due(file: str) -> bool:
     return True
 
 
-def _read_setting(setting: str) -> tuple[FaultPoint, str] | None:
-    name, _, file = setting.partition("=")
+@functools.cache
+def _armed() -> tuple[FaultPoint, str] | None:
+    name, _, file = os.environ.get(VARIABLE, "").partition("=")
     return (FaultPoint(name), file) if name else None
-
-
-_ARMED = _read_setting(os.environ.get(VARIABLE, ""))

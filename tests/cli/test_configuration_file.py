@@ -12,19 +12,22 @@ import typer
 import typer.main
 
 from opdispatch_server.commands import serve, worker
-from tests.cli.conftest import SCRIPT
-from tests.waits import LONGEST_WAIT
+from tests.service.warm_daemon import run_code
+
+SHOW = """\
+import sys
+
+from opdispatch_client.cli import main
+
+sys.argv[1:] = {words}
+sys.exit(main())
+"""
 
 
 def show(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     home = {"XDG_CONFIG_HOME": "/nonexistent", "XDG_STATE_HOME": "/state"}
-    return subprocess.run(
-        [SCRIPT, "config", "show", *words],
-        env={**os.environ, **home, **environment},
-        capture_output=True,
-        text=True,
-        timeout=LONGEST_WAIT,
-    )
+    code = SHOW.format(words=["config", "show", *words])
+    return run_code(code, env={**os.environ, **home, **environment}, cwd=Path.cwd())
 
 
 def write(folder: Path, *lines: str) -> str:

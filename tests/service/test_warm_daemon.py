@@ -52,7 +52,7 @@ def test_its_end_is_seen(start_daemon: StartDaemon, number, status):
     assert process.wait(LONGEST_WAIT) == process.poll() == process.returncode == status
 
 
-@pytest.mark.parametrize("other", [{"PYTHONHASHSEED": "3"}, {"OPDISPATCH_FAULT": ""}], ids=str)
+@pytest.mark.parametrize("other", [{"PYTHONHASHSEED": "3"}, {"OPDISPATCH_QUEUE": "9"}], ids=str)
 def test_a_daemon_that_reads_its_environment_early_is_no_fork(
     start_daemon: StartDaemon, other: dict[str, str]
 ):

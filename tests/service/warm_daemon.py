@@ -30,7 +30,7 @@ from tests.waits import LONGEST_WAIT
 MARK = "OPDISPATCH_TEST_MARK"
 """The variable that tells the processes of one daemon from all others; see RunningDaemon."""
 MARK_LENGTH = 32
-READ_LATE = {MARK, "OPDISPATCH_ADDRESS"}
+READ_LATE = {MARK, "OPDISPATCH_ADDRESS", "OPDISPATCH_FAULT"}
 REPLY_BYTES = 64
 SET_CHILD_SUBREAPER = 36
 # That of the tests' process, before a test has changed it for itself.
