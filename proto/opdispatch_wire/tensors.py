@@ -216,11 +216,6 @@ def tensor_from_proto(
     return array  # type: ignore[no-any-return]  # any backend's
 
 
-def check_tensor(message: values_pb2.Tensor, *, at: str = "$") -> None:
-    """Raise WireError, which starts with the place ``at``, if the message is malformed."""
-    _check(message, at=at)
-
-
 def _check(message: values_pb2.Tensor, *, at: str) -> _Checked:
     dtype = dtype_from_name(message.dtype, at=f"{at}.dtype")
     shape = tuple(message.shape)

@@ -43,7 +43,6 @@ from opdispatch_wire.packed_numbers import fill_packed, packed_from_proto, undec
 from opdispatch_wire.tensors import (
     TensorMemory,
     WireTensor,
-    check_tensor,
     fill_tensor,
     is_tensor,
     tensor_from_proto,
@@ -57,7 +56,6 @@ __all__ = [
     "DecodeReference",
     "DecodeRemote",
     "WireTensor",
-    "check_tensor",
     "check_text",
     "fill_value",
     "step_value_from_proto",
