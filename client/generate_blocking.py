@@ -1,4 +1,5 @@
-"""Regenerates the blocking twins of ``opdispatch_client/aio``; run it with ``make blocking``.
+"""Regenerates the blocking counterparts of ``opdispatch_client/aio``; run it with ``make
+blocking``.
 
 The source is the asyncio code: names, keywords and texts are replaced, and what is left over is
 formatted by ruff. Texts that differ by more than that are in ``PHRASES``.
@@ -46,7 +47,7 @@ _WRAPPER = re.compile(r"\b(?:Awaitable|Coroutine)\[")
 
 
 def blocking_text(source: str) -> tuple[str, set[str]]:
-    """Return the blocking twin of a module, not yet formatted, and the phrases found in it.
+    """Return the blocking counterpart of a module, not yet formatted, and the phrases found in it.
 
     Raises ValueError for a coroutine's type whose brackets do not close.
     """

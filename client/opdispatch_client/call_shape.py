@@ -31,7 +31,7 @@ def call_shape(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     dispatch keys and on the same devices, whatever the elements, shapes and dtypes, but for arrays
     without dimensions and tensors of one element: they may be numbers to the daemon, as their dtype
     says. (Where it chooses by the text of an argument, it gives no route.) None for arguments that
-    it does not know, and for what is no operator's name.
+    it does not know, and for anything but an operator's name.
     """
     if not isinstance(operator, str):
         return None

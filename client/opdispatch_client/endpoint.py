@@ -54,7 +54,7 @@ class Endpoint:
     """How calls travel: over the local lane, over a gRPC stream, each by its own gRPC request,
     or whichever is fastest and works."""
     retry: bool = True
-    """Whether calls may run again elsewhere when the interpreter that runs them dies."""
+    """Whether calls may run again in another interpreter when theirs dies."""
     credentials: Credentials = NO_CREDENTIALS
     """Credentials of the session."""
     direct: bool = True

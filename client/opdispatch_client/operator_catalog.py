@@ -59,7 +59,7 @@ class OperatorCatalog:
         return self._names
 
     def check(self, name: str) -> None:
-        """Raise OperatorNotFoundError, with similar names, for what is known not to be there.
+        """Raise OperatorNotFoundError, with similar names, for a name known to be missing.
 
         `name` is a namespace, an operator or an overload. Nothing is known before the first
         listing, and if the daemon does not answer.

@@ -61,7 +61,7 @@ def checked(make: Callable[P, T]) -> Callable[P, T]:
 
 
 def check_int(value: Any, name: str) -> int:
-    """Return ``value`` as an int. Raises ArgumentError for what is none, as a bool."""
+    """Return ``value`` as an int. Raises ArgumentError for anything but an int, also for a bool."""
     try:
         # protobuf takes no bool for a number, and an array of several has no index.
         number = None if isinstance(value, bool) else index(value)
@@ -73,7 +73,10 @@ def check_int(value: Any, name: str) -> int:
 
 
 def check_seconds(value: Any, name: str) -> float:
-    """Return ``value`` as a float. Raises ArgumentError for what is no number, and WireError."""
+    """Return ``value`` as a float.
+
+    Raises ArgumentError for anything but a number, and WireError.
+    """
     try:
         if isinstance(value, SupportsFloat):  # no text, of which float() would make a number
             return float(value)
@@ -87,7 +90,7 @@ def check_seconds(value: Any, name: str) -> float:
 def check_timeout(value: Any, name: str = "timeout") -> float | None:
     """Return how many seconds one call may take; None as it is, for the session's timeout.
 
-    Raises ArgumentError for what is no positive number.
+    Raises ArgumentError for anything but a positive number.
     """
     if value is None:
         return None
@@ -105,7 +108,7 @@ def check_timeout(value: Any, name: str = "timeout") -> float | None:
 def check_flag(value: Any, name: str) -> bool:
     """Return ``value`` as a bool.
 
-    Raises ArgumentError for what is none: "no" would count as true.
+    Raises ArgumentError for anything but a bool: "no" would count as true.
     """
     if isinstance(value, bool | np.bool_):
         return bool(value)
@@ -113,7 +116,7 @@ def check_flag(value: Any, name: str) -> bool:
 
 
 def check_callable(value: Any, name: str) -> Any:
-    """Return ``value``. Raises ArgumentError for what is neither None nor can be called."""
+    """Return ``value``. Raises ArgumentError unless it is None or callable."""
     if value is None or callable(value):
         return value
     raise ArgumentError(f"{name} is {reprlib.repr(value)}; expected a function, or None")

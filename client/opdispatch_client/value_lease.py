@@ -48,7 +48,7 @@ class Lease:
     def new_keep(self, on: str | None = None, device: str | None = None) -> remote_pb2.Keep:
         """Ask for the results of one call to be kept, in an interpreter or on a device.
 
-        Raises ArgumentError for what is no text, and WireError for text that cannot be sent.
+        Raises ArgumentError for anything but a text, and WireError for text that cannot be sent.
         """
         return remote_pb2.Keep(
             session=self.session,

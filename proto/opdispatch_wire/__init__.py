@@ -1,6 +1,6 @@
 """The wire: generated code, and the conversions that client and server share.
 
-    errors      what the service raises on purpose, beside the dispatcher's own errors
+    errors      errors of the service, besides the dispatcher's own
     kernel_errors  kernels' exceptions, of the built-in classes that they have
     resource_limits  errors of the system that mean that something has run out
     printable   text of unknown origin, as a terminal or a log may show it
@@ -20,7 +20,7 @@
     generators  generators <-> v1.GeneratorState
     modes       what a task has switched on <-> v1.CallRequest
     calls       boxed calls <-> v1.CallRequest and v1.CallReply
-    received_call  a call as it came, with its large tensors beside it
+    received_call  a call as it came, with its detached tensors
     plain_calls  the same, of plain arrays alone, in one step each
     planned_calls  messages of calls that are alike, by the bytes that they share
     programs    programs as messages: what is checked before anything of one runs

@@ -1,4 +1,4 @@
-"""The large tensors of a call on a local lane, beside its messages, as its callee sees them."""
+"""The large tensors of a call on a local lane, outside its messages, as its callee sees them."""
 
 from __future__ import annotations
 

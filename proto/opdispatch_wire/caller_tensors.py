@@ -1,4 +1,4 @@
-"""The large tensors of a call, beside its messages, as its caller sees them."""
+"""The large tensors of a call, outside its messages, as its caller sees them."""
 
 from __future__ import annotations
 

@@ -40,11 +40,11 @@ Buffer = memoryview
 
 
 class CallTensors:
-    """The large tensors of one call, beside its messages. Belongs to the owner of the call."""
+    """The large tensors of one call, outside its messages. Belongs to the owner of the call."""
 
     def __init__(self, *, results_of_any_size: bool = True) -> None:
         self.results_of_any_size = results_of_any_size
-        """Whether the caller takes them beside messages: no limit for those applies then."""
+        """Whether the caller takes them outside messages: no limit for those applies then."""
         self.arguments: Sequence[Buffer] = []
         """Those of the CallRequest, by ChunkedData.number."""
         self.message_bytes = 0

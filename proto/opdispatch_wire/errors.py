@@ -16,8 +16,8 @@ OpdispatchError                      (opdispatch.errors)
 ├── RemoteValueGoneError             a remote tensor is not there any more, or never was
 ├── RemoteLimitError                 a session keeps as many remote values as it may
 ├── ResourceLimitError               a process has no descriptors, memory or threads left
-├── UnauthenticatedError             the daemon does not know who asks
-├── PermissionDeniedError            who asks has not the role that this needs
+├── UnauthenticatedError             the daemon does not know the client
+├── PermissionDeniedError            the client lacks the role that this needs
 ├── EventLoopError                   an asyncio session is used in an event loop not its own
 ├── JournalError                     the daemon's journal cannot be used, or not written to
 └── WireError                        a value or message is malformed
@@ -170,7 +170,7 @@ class UnauthenticatedError(OpdispatchError, ConnectionError):
 
 
 class PermissionDeniedError(OpdispatchError, PermissionError):
-    """The one who asks has not the role that this needs.
+    """The one the client lacks the role that this needs.
 
     ``facts`` has ``role``, and ``needed``, the role that would do; where it is about what a library
     registers, ``namespace``, too.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-# Larger ones are better off beside the message.
+# Larger ones are better off outside the message.
 _LARGEST = 32 * 1024
 _HOST = ("cpu", "")
 

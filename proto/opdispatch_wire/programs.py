@@ -68,7 +68,7 @@ def checked_program(data: bytes) -> CheckedProgram:
     if len(data) > MAX_PROGRAM_BYTES:
         raise WireError(
             f"$.program has {len(data)} bytes; the limit is {MAX_PROGRAM_BYTES}",
-            hint="what is large is an input of a program, and not a part of it",
+            hint="make large values inputs of a program, not parts of it",
             limit=str(MAX_PROGRAM_BYTES),
         )
     program = remote_pb2.Program()

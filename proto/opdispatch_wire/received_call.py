@@ -26,7 +26,7 @@ from opdispatch_wire.v1 import execution_pb2
 MAX_ARGUMENTS = 10_000
 """How many arguments a call may have, and how many inputs a program."""
 MAX_VALUES_BYTES = 4 << 20
-"""How many bytes a call may have beside texts and the data of tensors and packed numbers."""
+"""Limit of the bytes of a call besides texts and the data of tensors and packed numbers."""
 
 # A shorter text, and the data of a shorter tensor, count, too: to look for them takes longer than
 # to pass them on.

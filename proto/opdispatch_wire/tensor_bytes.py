@@ -1,4 +1,4 @@
-"""The elements of a tensor, as bytes that lie beside a message."""
+"""The elements of a tensor, as bytes outside a message."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def parse_traceparent(text: str) -> TraceParent | None:
 
 
 def trace_id_of(text: str) -> str:
-    """Return the id of the trace, as logs have it; empty for what is no traceparent."""
+    """Return the id of the trace, as logs have it; empty for anything but a traceparent."""
     parent = parse_traceparent(text) if text else None
     return f"{parent.trace_id:032x}" if parent is not None else ""
 

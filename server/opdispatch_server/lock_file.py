@@ -1,4 +1,4 @@
-"""Files that say by a lock who owns what lies beside them."""
+"""Lock files: their locks say which process owns the files next to them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Registrations <-> ``opdispatch.v1.Registration``: how a library's registrations travel.
 
-Kernels stay where they are. What arrives elsewhere is a kernel that forwards, made by the
+Kernels stay where they are. Other processes get a kernel that forwards, made by the
 receiver from the place that the registration has in its batch.
 """
 

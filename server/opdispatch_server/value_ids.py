@@ -19,7 +19,7 @@ def ids_meant(ids: Collection[bytes], known: Iterable[bytes]) -> list[bytes]:
 
 
 def check_keep(keep: remote_pb2.Keep) -> None:
-    """Raise WireError if what is to be kept could have no ids."""
+    """Raise WireError if values to be kept could have no ids."""
     for name, value, length in (
         ("session", keep.session, SESSION_BYTES),
         ("prefix", keep.prefix, PREFIX_BYTES),

@@ -43,7 +43,7 @@ def stress(
     ] = 2,
     libraries: Annotated[int, typer.Option(metavar="L", min=1, help="Libraries to race for.")] = 3,
     operators: Annotated[
-        int, typer.Option(metavar="O", min=1, help="Operators of each, beside one that writes.")
+        int, typer.Option(metavar="O", min=1, help="Operators of each, besides one that writes.")
     ] = 2,
     kill_every: Annotated[
         float,

@@ -49,7 +49,7 @@ def calls(cupy: Any) -> Table:
 
 
 def uploads(cupy: Any, backend: CupyBackend) -> Table:
-    """A large array to the GPU, complete there, beside a copy of memory that is pinned already."""
+    """A large array to the GPU, complete there, compared with a copy of pinned memory."""
     source = np.ones(COPIED_BYTES, np.uint8)
     pinned = cupy.cuda.alloc_pinned_memory(COPIED_BYTES)
     np.frombuffer(pinned, np.uint8, COPIED_BYTES)[:] = 1

@@ -1,4 +1,4 @@
-"""Processor time of one direct call of 16-byte arrays, beside bytes over a unix socket.
+"""Processor time of one direct call of 16-byte arrays, compared with bytes over a unix socket.
 
 All processes that take part are counted. Both take turns, and their ratio is what counts: other
 load of the machine lengthens a call, and changes little of what its processors do for it.

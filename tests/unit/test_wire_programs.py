@@ -133,7 +133,7 @@ def test_so_are_a_million_of_other_fields(field: bytes):
 def test_a_program_with_large_constants_is_refused():
     program = remote_pb2.Program()
     program.steps.add(operator="a::b").args.add().text = "x" * MAX_PROGRAM_BYTES
-    with pytest.raises(WireError, match="what is large is an input") as caught:
+    with pytest.raises(WireError, match="make large values inputs") as caught:
         checked_program(program.SerializeToString())
     assert caught.value.facts["limit"] == str(MAX_PROGRAM_BYTES)
 

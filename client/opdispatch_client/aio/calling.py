@@ -1,4 +1,4 @@
-"""Calls of an asyncio session: operators, with values here or elsewhere, and programs."""
+"""Calls of an asyncio session: operators, with local or remote values, and programs."""
 
 from __future__ import annotations
 

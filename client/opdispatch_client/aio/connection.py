@@ -1,4 +1,4 @@
-"""The connection of an asyncio session. Written by hand, as its twin ``blocking.connection`` is."""
+"""The connection of an asyncio session; written by hand, like ``blocking.connection``."""
 
 from __future__ import annotations
 

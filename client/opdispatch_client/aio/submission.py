@@ -1,7 +1,7 @@
 """How an asyncio session makes one call, and many.
 
-Written by hand, as its twin ``blocking.submission`` is: calls are made when they are awaited, and
-one with placeholders of a program is recorded at once.
+Written by hand, as its counterpart ``blocking.submission`` is: calls are made when they are
+awaited, and one with placeholders of a program is recorded at once.
 """
 
 from __future__ import annotations

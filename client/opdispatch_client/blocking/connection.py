@@ -1,4 +1,4 @@
-"""The connection of a blocking session. Written by hand, as its twin ``aio.connection`` is."""
+"""The connection of a blocking session; written by hand, like ``aio.connection``."""
 
 from __future__ import annotations
 

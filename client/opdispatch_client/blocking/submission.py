@@ -1,7 +1,7 @@
 """How a blocking session makes one call, and many.
 
-Written by hand, as its twin ``aio.submission`` is: calls are made at once, and only one that cannot
-be encoded is looked at for placeholders of a program.
+Written by hand, as its counterpart ``aio.submission`` is: calls are made at once, and only one that
+cannot be encoded is looked at for placeholders of a program.
 """
 
 from __future__ import annotations

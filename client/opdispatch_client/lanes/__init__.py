@@ -17,6 +17,6 @@ direct_way                             which of them gets a call, and how it goe
 direct_local, async_direct_local       over local lanes, on the same machine
 direct_streams, async_direct_streams   over gRPC streams, on another one
 waiting_calls                          which of them are kept from running there; no I/O
-busy_watch, async_busy_watch           ask the daemon that, and have them run elsewhere
+busy_watch, async_busy_watch           ask the daemon whether calls are to move, and move them
 memory_tender                          memory that is shared with those on the same machine
 """

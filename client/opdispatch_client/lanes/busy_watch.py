@@ -54,7 +54,7 @@ class BusyWatch:
 
     @contextlib.contextmanager
     def watching(self, way: DirectWay[InterpreterLane]) -> Iterator[Callable[[], bool]]:
-        """Watch a call that a thread waits for; give what says whether it should run elsewhere."""
+        """Watch a call that a thread waits for; return a function that says if it should move."""
         call, is_given_up = waiting_call(way), threading.Event()
         call.give_up = is_given_up.set
         self.add(call)

@@ -109,7 +109,7 @@ class CallAttempt:
     def prepare(self, inline_bytes: int | None) -> None:
         """Make the request for a lane that shares no memory, if it was not made. Raises WireError.
 
-        Tensors with more bytes than ``inline_bytes`` go beside it; None: all go inline.
+        Tensors with more bytes than ``inline_bytes`` are detached; None: all go inline.
         """
         call = self.call
         if inline_bytes is not None and self.tensors is None:

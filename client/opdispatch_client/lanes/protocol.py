@@ -18,7 +18,7 @@ class CallLane(Protocol):
 
     @property
     def inline_bytes(self) -> int | None:
-        """How long tensors may be in a message; None: the other side takes none beside it."""
+        """How long tensors may be in a message; None: the other side takes none outside it."""
 
     @property
     def is_closed(self) -> bool:

@@ -20,7 +20,7 @@ _RARER = 0.25
 
 
 class WaitingCall:
-    """One call that may run elsewhere.
+    """One call that may move to another interpreter.
 
     ``give_up`` ends its wait; None: it has not begun, or is over.
     """

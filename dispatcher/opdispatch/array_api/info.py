@@ -26,7 +26,7 @@ class NamespaceInfo:
     def default_dtypes(self, *, device: str | None = None) -> dict[str, np.dtype[Any]]:
         """Return the dtypes that ``zeros``, ``arange`` and so on use by default.
 
-        Raises DeviceError for what is no device.
+        Raises DeviceError for anything but a device.
         """
         _check_device(device)
         return {
@@ -43,7 +43,7 @@ class NamespaceInfo:
     def dtypes(self, *, device: str | None = None, kind: Any = None) -> dict[str, np.dtype[Any]]:
         """Return the element types, of one kind or of several.
 
-        Raises DeviceError for what is no device.
+        Raises DeviceError for anything but a device.
         """
         _check_device(device)
         return {

@@ -1,4 +1,4 @@
-"""Arrays as tensors: which values are tensors, where they are, and how they get elsewhere.
+"""Arrays as tensors: which values are tensors, where they are, and how they move.
 
 devices          the names of devices
 device_memory    what processes on one device say to each other of an array

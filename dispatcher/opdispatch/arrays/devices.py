@@ -37,7 +37,7 @@ def canonical_device(device: str) -> str:
 
     ``"cpu"`` and ``"meta"`` have none.
 
-    Raises DeviceError for what is no device.
+    Raises DeviceError for anything but a device.
     """
     kind, number = split_device(device)
     return kind if kind in ("cpu", "meta") else f"{kind}:{number or 0}"

@@ -22,8 +22,8 @@ MATH_BITS = _CONJUGATE | _NEGATIVE
 class MathBitsArray(LazyArray):
     """A view of ``base``, a dense array, with at least one of the two bits.
 
-    It has the keys Conjugate and Negative beside its backend's. Raises ArgumentError for what is no
-    dense array.
+    It has the keys Conjugate and Negative as well as its backend's. Raises ArgumentError for what
+    is no dense array.
     """
 
     __slots__ = ("base", "is_conj", "is_neg", "key_bits")

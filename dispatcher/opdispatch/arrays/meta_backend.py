@@ -28,7 +28,7 @@ class MetaArray:
     device = "meta"
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-        """Raise ArgumentError for a shape that none has, and TypeError for what is no dtype."""
+        """Raise ArgumentError for a shape that none has, and TypeError for anything but a dtype."""
         if any(extent < 0 for extent in shape):
             raise ArgumentError(f"shape is {list(shape)}; a dimension is never negative")
         if any(extent > sys.maxsize for extent in shape):

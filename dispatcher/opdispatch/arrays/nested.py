@@ -38,7 +38,7 @@ class NestedArray:
 
     Both are arrays on one device, which are not copied: ``values`` of at least one dimension,
     ``offsets`` of int64 or int32, from 0 to the length of ``values``. Raises ArgumentError for
-    offsets that are not in order, and for what is no array, and DeviceError for two devices.
+    offsets that are not in order, and for anything but an array, and DeviceError for two devices.
     """
 
     values: Any
@@ -75,7 +75,7 @@ class NestedArray:
     def to_padded(self, padding: float) -> Any:
         """Return a dense array of all components, each padded with ``padding`` to the longest.
 
-        Raises ArgumentError for what is no number of their dtype, and DeviceMemoryError.
+        Raises ArgumentError for anything but a number of their dtype, and DeviceMemoryError.
         """
         number = _number_of(padding, self.dtype)
         lengths = np.diff(_on_host(self.offsets))

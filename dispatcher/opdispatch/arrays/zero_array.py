@@ -15,9 +15,11 @@ ZERO_TENSOR = bits_of_key(DispatchKey.ZeroTensor)
 
 
 class ZeroArray(LazyArray):
-    """Zeros on a device, with the key ZeroTensor beside its backend's; they are never written to.
+    """Zeros on a device, with the key ZeroTensor as well as its backend's.
 
-    Raises DeviceError for a device that no backend has, and TypeError for what is no dtype.
+    They are never written to.
+
+    Raises DeviceError for a device that no backend has, and TypeError for anything but a dtype.
     """
 
     __slots__ = ("_device", "dtype", "key_bits", "shape")

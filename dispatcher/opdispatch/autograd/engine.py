@@ -151,7 +151,7 @@ def _batched_gradients(
 
 
 def _listed(tensors: Any, what: str) -> list[Any]:
-    """Return one tensor or several as a list. Raises AutogradError for what is neither."""
+    """Return one tensor or several as a list. Raises AutogradError for anything else."""
     if isinstance(tensors, Variable):
         return [tensors]
     listed = list(tensors) if isinstance(tensors, Iterable) and not _is_array(tensors) else None

@@ -43,12 +43,12 @@ class FunctionContext(Context):
     def mark_dirty(self, *tensors: Any) -> None:
         """Mark arguments that ``forward`` has written to; each must be one of its results.
 
-        Their versions are counted up. Raises ArgumentError for what is no tensor.
+        Their versions are counted up. Raises ArgumentError for anything but a tensor.
         """
         self._dirty = _only_tensors(tensors, "mark_dirty")
 
     def mark_non_differentiable(self, *results: Any) -> None:
-        """Mark results without a gradient. Raises ArgumentError for what is no tensor."""
+        """Mark results without a gradient. Raises ArgumentError for anything but a tensor."""
         self._constant = _only_tensors(results, "mark_non_differentiable")
 
     def is_constant(self, result: Any) -> bool:
@@ -78,8 +78,8 @@ class Function:
     ``cls.apply(*args)`` calls ``forward(ctx, *args)``, or, of a class with a ``setup_context``,
     ``forward(*args)`` and ``setup_context(ctx, inputs, output)``: one step of the graph, whatever
     they call. ``backward(ctx, *grads)`` is given a gradient for each result and returns one for
-    each argument, None for what is no tensor. As ``torch.autograd.Function``, but without ``vmap``
-    and ``jvp``: transforms are refused. For these, register an operator.
+    each argument, None for anything but a tensor. As ``torch.autograd.Function``, but without
+    ``vmap`` and ``jvp``: transforms are refused. For these, register an operator.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Whether derivatives are right: gradients beside differences of the function's values.
+"""Checks of derivatives: gradients compared with differences of the function's values.
 
 Mirrors ``torch/autograd/gradcheck.py``, in its slow and thorough mode.
 """

@@ -1,7 +1,7 @@
 """How a call's arguments become a stack, and a stack becomes a call's result.
 
 A ``Signature`` is what the calls of one schema need, worked out once: converters, positions of
-tensors, names. It is the readable twin of the code that ``call_source.py`` generates.
+tensors, names. It is the interpreter path of the code that ``call_source.py`` generates.
 """
 
 from __future__ import annotations

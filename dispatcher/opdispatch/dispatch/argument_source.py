@@ -1,7 +1,7 @@
 """The lines that have to do with one argument, in what ``call_source.py`` generates.
 
 They set a value to what the caller gave or to the default, convert it, and read its key bits. They
-may raise KeyError and TypeError: then the readable twin takes the call.
+may raise KeyError and TypeError: then the interpreter path takes the call.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class ArgumentSource:
         self.argument = argument
         self.name = name
         self.kind = argument.type
-        # Parameter and value differ where there is a default or a conversion, since the twin is
-        # given what the caller gave.
+        # Parameter and value differ where there is a default or a conversion, since the interpreter
+        # path is given what the caller gave.
         as_given = _is_one_tensor(self.kind) and not argument.has_default
         self.value = name if as_given else f"_v{place}"
         self.globals: dict[str, Any] = {}

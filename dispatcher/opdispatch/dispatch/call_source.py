@@ -85,7 +85,7 @@ class CallSource:
         self.dispatching = [each for each in self.arguments if each.kind.dispatches]
         positional = [each for each in self.arguments if not each.argument.kwarg_only]
         # Up to the last one that has a name of ours, parameters are given by position only. The
-        # twin deals with a caller who gives them by name.
+        # interpreter path deals with callers that give them by name.
         ours = [place for place, each in enumerate(positional) if each.name != each.argument.name]
         first = ours[-1] + 1 if ours else 0
         self.positional_only = [each.name for each in positional[:first]]
@@ -258,7 +258,7 @@ class CallSource:
             *(f"        {line}" for line in (*values, *body)),
             "    except _errors:",
             "        _k = None",
-            # Outside the handler, or the twin's errors would drag this one along.
+            # Outside the handler, or the interpreter path's errors would drag this one along.
             "    if _k is None:",
             f"        {fallback}",
             f"    _r = _k({self._arguments([each.value for each in self.arguments])})",

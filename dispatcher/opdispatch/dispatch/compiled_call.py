@@ -4,8 +4,9 @@ The counterpart of the C++ templates around ``Dispatcher::call``. A handle's cla
 ``__call__`` with the schema's own parameters, which reads the key bits of the tensors, finds the
 kernel that a call with these bits led to before, in a task that had the same keys switched on and
 off, and calls it. Whenever anything is out of the ordinary (a first call, a trace, a missing,
-surplus or unusual argument), it hands over to the readable twin, ``OperatorHandle.interpret_call``,
-which gives the same answer or the error. ``OPDISPATCH_COMPILE=0`` leaves everything to the twin.
+surplus or unusual argument), it hands over to the interpreter path,
+``OperatorHandle.interpret_call``, which gives the same answer or the error.
+``OPDISPATCH_COMPILE=0`` leaves everything to that path.
 
 The three kinds of redispatch have compiled forms of the same kind; kernels that are layers get one
 with the kernel already found (``KernelFunction.from_layer``). So has the call
@@ -13,11 +14,11 @@ of a packet that has one overload, or one for tensors alone: it is the call of t
 function. What is generated is in ``call_source.py``.
 
 Note [Compiled for one schema]
-    Generated parameters have the names of one schema. An entry's schema never changes while it
-    is published (I4 of ``OperatorEntry``), so they fit for as long as it is. When it dies, its
-    handle becomes an ordinary OperatorHandle, which takes the arguments as they come, and binds
-    them by whatever schema the name has then. A call that was under way at that moment, its
-    arguments bound, goes to the twin with each argument under its old name: it may be refused,
+    Generated parameters have the names of one schema. An entry's schema never changes while it is
+    published (I4 of ``OperatorEntry``), so they fit for as long as it is. When it dies, its handle
+    becomes an ordinary OperatorHandle, which takes the arguments as they come, and binds them by
+    whatever schema the name has then. A call that was under way at that moment, its arguments
+    bound, goes to the interpreter path with each argument under its old name: it may be refused,
     but a value can never end up under another name than its caller gave it.
 """
 
@@ -35,7 +36,7 @@ from opdispatch.schema.function_schema import FunctionSchema
 COMPILE = os.environ.get("OPDISPATCH_COMPILE", "1") != "0"
 
 MOST_ARGUMENTS = 64
-"""Operators with more are left to the twin: 500 took 0.2 s to compile, and 8,000 seven seconds."""
+"""Operators with more are interpreted: 500 took 0.2 s to compile, and 8,000 seven seconds."""
 
 # Classes by the text of their parameters and returns: operators of one shape share one.
 # Two threads may both compile a shape; either class will do.

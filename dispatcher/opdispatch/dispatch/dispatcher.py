@@ -53,7 +53,7 @@ class Dispatcher:
 
         A key is allowed as it is registered, so an alias key must be listed itself. What
         opdispatch itself registers is always allowed. Without ``compiles``, every call takes the
-        readable way: for who looks kernels up, and calls none.
+        interpreter path: for dispatchers that look kernels up, and call none.
         """
         self._compiles = compiles
         self._registry = Registry(lambda name: OperatorEntry(self, name))

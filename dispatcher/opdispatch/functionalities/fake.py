@@ -46,7 +46,7 @@ _DEVICES = (DEVICE, OptionalType(DEVICE))
 _INDICES = ListType(OptionalType(TENSOR))
 
 ALLOWS_REAL: ContextVar[bool] = ContextVar("opdispatch_fake_allows_real", default=False)
-"""Whether tensors with elements may be arguments beside fake ones."""
+"""Whether tensors with elements may be arguments together with fake ones."""
 DRAWS: ContextVar[bool] = ContextVar("opdispatch_fake_draws", default=False)
 """Whether calls draw from the generators that they are given: where they are recorded."""
 

@@ -139,7 +139,7 @@ def _adopted(level: Level, value: Any) -> Any:
 
 
 def _check_no_overlap(op: OperatorHandle, argument: Argument, value: Any) -> None:
-    """Raise ArgumentError for what was made by ``broadcast_to``."""
+    """Raise ArgumentError for a result of ``broadcast_to``."""
     if isinstance(value, list):
         for each in value:
             _check_no_overlap(op, argument, each)

@@ -43,8 +43,8 @@ class OperatorContext(Context):
 
     _edges: Sequence[Edge | None]
     _widths: Sequence[int | None] | None = None
-    """Of each positional argument, how many tensors a list has, and None for what is no list. Not
-    needed where no argument is one."""
+    """Of each positional argument, how many tensors a list has, and None for anything but a list.
+    Not needed where no argument is one."""
     _num_given: int | None = None
     """How many positional arguments there are but for trailing ones that have their default, which
     PyTorch does not hand over; None: all."""

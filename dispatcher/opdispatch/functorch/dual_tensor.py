@@ -1,4 +1,4 @@
-"""Dual tensors: values of a level of forward mode, with tangents beside them.
+"""Dual tensors: values of a level of forward mode, with their tangents.
 
     value       a tensor of the level below
     tangent     how fast it changes: another one, of the same shape and dtype; None is zero

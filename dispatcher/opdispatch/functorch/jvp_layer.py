@@ -1,4 +1,4 @@
-"""The level of ``jvp`` and its kin: tangents are carried beside values.
+"""The level of ``jvp`` and its kin: tangents are carried along with values.
 
 Each call is made at the level below with the values, and then the operator's rule gives the
 tangents of its results, also at the level below: so whatever is there, batches or gradients, holds

@@ -20,7 +20,7 @@ def register_autograd(
     """Register the derivative of an operator, ``"image::sobel"``, a handle or a CustomOpDef.
 
     ``backward(ctx, *grads)`` is given the gradients of the results, and returns one for each
-    positional argument, None for what is no tensor; a list for a list of tensors.
+    positional argument, None for anything but a tensor; a list for a list of tensors.
     ``setup_context(ctx, inputs, output)`` keeps what it needs with ``ctx.save_for_backward``, or as
     attributes of ``ctx``; of an operator with keyword-only arguments, they come by the name
     ``keyword_only_inputs``. It is undone with ``lib``; without one, it stays. Raises

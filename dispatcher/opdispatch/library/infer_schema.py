@@ -1,6 +1,6 @@
 """A schema from a Python function's annotations.
 
-The counterpart of ``torch.library.infer_schema``, with NumPy's classes beside our own Tensor.
+The counterpart of ``torch.library.infer_schema``, with NumPy's classes as well as our own Tensor.
 It knows a few more annotations than PyTorch's: complex, generators, and any nesting of
 optionals and lists that the schema language can express.
 """

@@ -42,9 +42,10 @@ def register_jvp(
     """Register the forward-mode derivative of an operator: its name, a handle or a CustomOpDef.
 
     ``jvp(ctx, *tangents)`` gets a tangent for each positional argument: zeros for tensors that do
-    not move, None for what is no tensor of floating-point or complex numbers, a list for a list. It
-    returns the tangent of the result, of the result's shape and dtype, or None for zero; of several
-    results, a tuple. Calls in it are made at the levels below, so it nests with all transforms.
+    not move, None for anything but a tensor of floating-point or complex numbers, a list for a
+    list. It returns the tangent of the result, of the result's shape and dtype, or None for zero;
+    of several results, a tuple. Calls in it are made at the levels below, so it nests with all
+    transforms.
 
     ``setup_context(ctx, inputs, output)`` keeps what it needs, as that of ``register_autograd``,
     and may be the same function: ``ctx.save_for_forward`` or ``save_for_backward``, attributes, and

@@ -48,7 +48,7 @@ OperatorLike = str | OperatorHandle | OperatorDefinition
 
 
 def name_of(op: OperatorLike) -> str:
-    """Return the name of an operator, ``"image::sobel"``. Raises SchemaError for what is none."""
+    """Return the name of an operator, ``"image::sobel"``. Raises SchemaError if there is none."""
     if isinstance(op, OperatorDefinition):
         return op._name
     if isinstance(op, OperatorHandle):

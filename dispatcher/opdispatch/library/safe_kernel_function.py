@@ -32,8 +32,8 @@ def get_kernel(
 
     It stays that kernel when others cover it: so one that covers it may call it. ``op`` is an
     operator or its name, ``"array::add.Tensor"``. Raises OperatorNotFoundError, DispatchKeyError
-    for an alias key and for what is no key, NoKernelError if there is no kernel, or the kernel is
-    in another interpreter, AmbiguousKernelError, and ArgumentError for another ``op``. As
+    for an alias key and for anything but a key, NoKernelError if there is no kernel, or the kernel
+    is in another interpreter, AmbiguousKernelError, and ArgumentError for another ``op``. As
     ``torch.library.get_kernel``.
     """
     if isinstance(op, CustomOpDef):

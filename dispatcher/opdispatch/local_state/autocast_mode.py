@@ -155,7 +155,7 @@ class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
 
     A leaf that requires gradients is cast once in the outermost block, unless ``cache_enabled`` is
     False. Warns, and is not enabled, for a dtype that the device type does not cast to;
-    raises ArgumentError for a device type that has no Autocast key, and for what is no dtype of
+    raises ArgumentError for a device type that has no Autocast key, and for anything but a dtype of
     numbers.
     """
 

@@ -58,7 +58,7 @@ def compare_facts(faked: Any, real: Any, what: str) -> None:
     if describe(faked) != describe(real):
         raise OpCheckError(
             f"{what} is {describe(faked)} for fake tensors, and {describe(real)} otherwise",
-            hint="see what is registered with register_fake",
+            hint="check the kernel registered by register_fake",
         )
     both = isinstance(faked, Tensor) and isinstance(real, Tensor)
     if both and faked.requires_grad is not real.requires_grad:

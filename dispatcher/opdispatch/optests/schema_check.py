@@ -81,7 +81,7 @@ def _check_pair(
         raise OpCheckError(
             f"return {number} of {op.name} is its argument {argument.name!r} by its schema, and "
             f"shares no memory with it: {op.schema}",
-            hint="return what was written to",
+            hint="return the written argument",
             **facts,
         )
 

@@ -1,7 +1,7 @@
 """``profile``: what the calls of a block took.
 
 Mirrors ``torch/profiler/profiler.py``. Off, it costs a call nothing: a task with a profile has a
-local state of its own, and calls that see one take the readable way of the dispatcher.
+local state of its own, and calls that see one take the interpreter path of the dispatcher.
 """
 
 from __future__ import annotations

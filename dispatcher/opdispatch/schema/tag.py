@@ -1,4 +1,4 @@
-"""``Tag``: what a definition says of an operator beside its schema.
+"""``Tag``: the properties of an operator beyond its schema.
 
 Mirrors ``torch.Tag`` (``aten/src/ATen/native/tags.yaml``).
 """

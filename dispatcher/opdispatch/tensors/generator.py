@@ -113,7 +113,7 @@ class Generator:
         return self._state.offset
 
     def set_offset(self, offset: int) -> None:
-        """Set the offset. Raises ArgumentError for what is no place."""
+        """Set the offset. Raises ArgumentError for anything but a place."""
         self.state = (self._state.seed, offset)
 
     def get_state(self) -> np.ndarray[Any, Any]:
@@ -199,7 +199,7 @@ def default_generator(device: str = "cpu") -> Generator:
     """Return the generator that operators on a device use by default, in this process.
 
     It begins with an unpredictable seed, unless ``manual_seed`` was called. Raises
-    DeviceError for what is no device.
+    DeviceError for anything but a device.
     """
     name = canonical_device(device)
     if (instead := _instead.get()) and name in instead:

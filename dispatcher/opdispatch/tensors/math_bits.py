@@ -67,7 +67,7 @@ class TensorMathBits:
     ) -> Self:
         """Return zeros without elements, with the key ZeroTensor; they cannot be written to.
 
-        Raises DeviceError, and TypeError for what is no dtype.
+        Raises DeviceError, and TypeError for anything but a dtype.
         """
         base: Any = cls
         made: Self = base._over(ZeroArray(tuple(shape), dtype, device), None)

@@ -1,4 +1,4 @@
-"""Descriptors that travel over a unix socket, beside its bytes (SCM_RIGHTS, ``man 7 unix``)."""
+"""Descriptors that travel over a unix socket, with its bytes (SCM_RIGHTS, ``man 7 unix``)."""
 
 from __future__ import annotations
 

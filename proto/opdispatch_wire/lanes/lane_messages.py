@@ -41,7 +41,7 @@ class LaneClosedError(ConnectionError):
 
 
 class InterpreterBusyError(LaneClosedError):
-    """The reply of a direct call is waited for no longer: the call is to run elsewhere."""
+    """The reply of a direct call is not awaited any more: the call moves to another interpreter."""
 
     def __init__(self) -> None:
         super().__init__("the interpreter is busy")

@@ -46,7 +46,7 @@ OPEN_CASES = 32
 
 
 class Cause(enum.Enum):
-    """How an interpreter has come to its end."""
+    """Cause of an interpreter's end."""
 
     CRASHED = "crashed"  # or exited: its own doing
     KILLED = "killed"  # from outside, or by its own hand: that cannot be told

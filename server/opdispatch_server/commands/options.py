@@ -99,7 +99,7 @@ LogFormat = Annotated[
         envvar="OPDISPATCH_LOG_FORMAT",
         callback=_one_of(FORMATS),
         metavar="FORMAT",
-        help="How to log: human, json, or auto, which is human on a terminal and json elsewhere.",
+        help="How to log: human, json, or auto, which is human on a terminal and json otherwise.",
     ),
 ]
 Insecure = Annotated[

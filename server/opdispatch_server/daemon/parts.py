@@ -132,8 +132,9 @@ class DaemonParts:
 
     @cached_property
     def authentication(self) -> Authentication:
-        """The instance that tells who asks. Raises OSError, and TokensError for a file of
-        tokens that is malformed.
+        """The instance that tells who asks.
+
+        Raises OSError, and TokensError for a file of tokens that is malformed.
         """
         path = self.configuration.tokens
         return Authentication(None if path is None else TokenFile(path))

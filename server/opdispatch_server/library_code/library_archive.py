@@ -118,7 +118,7 @@ def _check_main_size(size: int, label: str) -> None:
         raise LibraryLoadError(
             f"{label} is the module to import and has {size} bytes; the limit is "
             f"{MAIN_SOURCE_BYTES_LIMIT}",
-            hint="put data into files beside it",
+            hint="put data into files next to it",
         )
 
 

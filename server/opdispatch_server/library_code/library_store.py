@@ -1,4 +1,4 @@
-"""Uploaded libraries on disk: each under the SHA-256 of its content, and unpacked beside that."""
+"""Uploaded libraries on disk: each under the SHA-256 of its content, and unpacked next to it."""
 
 from __future__ import annotations
 

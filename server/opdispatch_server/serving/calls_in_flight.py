@@ -91,7 +91,7 @@ class CallsInFlight(Generic[Run]):
         """Begin a call, or cancel one. Raises WireError if one of that id is under way.
 
         ``on_end`` is called when the daemon holds nothing of it any more. ``arguments`` are the
-        large tensors that have come beside it.
+        large tensors that were detached from it.
         """
         number = request.id
         if request.cancel:

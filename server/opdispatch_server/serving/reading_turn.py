@@ -169,7 +169,7 @@ class ReadingTurn:
             with self._mutex:
                 is_news, self._lacks_threads = not self._lacks_threads, True
                 self._no_thread_before = time.monotonic() + _TRY_AGAIN
-                # Who has come to rest meanwhile has not seen that it is vacant.
+                # A thread that came to rest meanwhile has not seen that it is vacant.
                 rest = self._resting.pop() if self._resting else None
                 self._is_vacant = rest is None and not self._is_closed
             if rest is not None:

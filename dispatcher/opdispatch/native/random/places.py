@@ -50,7 +50,7 @@ class Place(ABC):
     def make(self, draw: Draw) -> Any:
         """Return an array of its shape and dtype, on its device.
 
-        Raises ArgumentError and DeviceError for what is no generator of the device's.
+        Raises ArgumentError and DeviceError for anything but a generator of the device's.
         """
 
     def write(self, target: Any, draw: Draw) -> None:

@@ -68,7 +68,7 @@ class QuickCall:
         *,
         may_move: bool,
     ) -> None:
-        """Send the request; one that ``may_move`` goes elsewhere if the interpreter is busy.
+        """Send the request; one that ``may_move`` goes to another interpreter if this one is busy.
 
         Raises LaneClosedError and MessageTooLargeError: it never began.
         """

@@ -1,7 +1,7 @@
 """The queues of all interpreters.
 
 Calls wait in the daemon: an interpreter holds little more than what it runs, so that its end
-hurts as few calls as possible, and a call that waits can be dropped or sent elsewhere.
+hurts as few calls as possible, and a call that waits can be dropped or moved.
 """
 
 from __future__ import annotations

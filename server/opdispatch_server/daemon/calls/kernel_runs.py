@@ -87,7 +87,7 @@ class KernelRuns:
 
         ``on_end`` is called with the reply, which may be an error, when the slot is free again;
         None if the interpreter has gone: see ``explain``. ``on_move`` is called when it becomes
-        busy with another call, and this one should run elsewhere. Raises LaneClosedError and
+        busy with another call, and this one should move. Raises LaneClosedError and
         MessageTooLargeError, and then nothing has begun.
         """
         run = KernelRun(request.operator, session, slot, context.depth)

@@ -163,7 +163,7 @@ class InterpreterSession:
 
     @property
     def cause(self) -> Cause:
-        """How it has come to its end, as far as that is known."""
+        """Cause of its end, as far as it is known."""
         if self._cause is not None:
             return self._cause
         if self.dismissed:

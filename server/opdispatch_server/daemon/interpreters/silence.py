@@ -2,7 +2,7 @@
 
 An interpreter sends its heartbeats from its event loop, which gets no time while a kernel or an
 import keeps Python's interpreter lock. The flight record says whether something is running. If so,
-the interpreter is *busy*: it is given no new calls, and what it holds goes on elsewhere, until it
+the interpreter is *busy*: it is given no new calls, and its calls go on in others, until it
 is heard of again or the limit has passed: that for the lock, or the import's own. If nothing is
 running, or the process has been stopped, it is lost.
 """
@@ -112,7 +112,7 @@ class SilentInterpreters:
             return
         keeps = f"{found.subject if found else 'one of its kernels'} keeps the interpreter lock"
         LOG.warning(
-            "interpreter %s is busy: %s; others' calls go elsewhere",
+            "interpreter %s is busy: %s; other calls go to other interpreters",
             session.name,
             keeps,
             extra=fields(

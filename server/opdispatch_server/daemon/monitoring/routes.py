@@ -100,8 +100,11 @@ def make_app(
     hosts: list[str],
     more: list[Route],
 ) -> Starlette:
-    """Return the application. ``hosts`` are the names by which it may be asked: a page of another
-    site that has its own name lead here is refused."""
+    """Return the application.
+
+    ``hosts`` are the names by which it may be asked: a page of another site that has its own name
+    lead here is refused.
+    """
     scrapes = asyncio.Semaphore(_SCRAPES_AT_ONCE)
 
     async def metrics(request: Request) -> Response:

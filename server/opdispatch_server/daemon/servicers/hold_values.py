@@ -39,7 +39,7 @@ class ValueLeases:
     async def serve(self, requests: AsyncIterator[Any], context: Context) -> None:
         """Hold one client's values until its stream ends, or it falls silent.
 
-        Raises WireError for what is no message, and RefusedError.
+        Raises WireError for anything but a message, and RefusedError.
         """
         if self._is_stopping:
             raise RefusedError("the daemon is stopping; it keeps no values")

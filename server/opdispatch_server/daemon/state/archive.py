@@ -89,7 +89,7 @@ def export_state(state: Path, archive: Path) -> StateSummary:
 def import_state(archive: Path, state: Path) -> StateSummary:
     """Put what ``archive`` holds in the place of the state in ``state``: all or nothing.
 
-    The journal that was there is kept beside it. Raises JournalError if a daemon uses the
+    The previous journal is kept next to it. Raises JournalError if a daemon uses the
     folder, or the archive is not as an export has written it; and OSError.
     """
     with closing(StateFolder(state)) as folder:

@@ -62,8 +62,10 @@ class CallAccounting:
         log_regardless(LOG, logging.WARNING, message, extra=extra)
 
     def row_of(self, choice: ChosenKernel, library: LoadedLibrary | None) -> int:
-        """Return where calls of a kernel are counted; it is of no library where every process
-        has it."""
+        """Return where calls of a kernel are counted.
+
+        It is of no library where every process has it.
+        """
         if library is None:
             return self.counts.row_of(choice.series("", 0))
         return self.counts.row_of(choice.series(library.name, library.version))

@@ -146,7 +146,7 @@ class KernelExecution:
         return pieces
 
     def check_size(self, reply: execution_pb2.CallReply, tensors: CalleeTensors) -> None:
-        """Raise MessageTooLargeError if a reply and what is beside it are over the limit."""
+        """Raise MessageTooLargeError if a reply and its detached tensors are over the limit."""
         if tensors.is_limited:
             size = reply.ByteSize() + sum(len(result) for result in tensors.results)
             check_size(size, self._limit, _RESULT)

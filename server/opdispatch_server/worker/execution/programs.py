@@ -104,7 +104,7 @@ class ProgramExecution:
         tensors: CalleeTensors | None = None,
         counts_row: int = -1,
     ) -> execution_pb2.CallReply:
-        """Run a program, while ``libraries`` stay. Large ones of its ``tensors`` are beside it.
+        """Run a program, while ``libraries`` stay. Its large ``tensors`` are detached.
 
         ``counts_row`` is its row in ``call_counts``.
 

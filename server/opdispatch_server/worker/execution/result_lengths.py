@@ -19,7 +19,7 @@ _FEW = 1024
 def check_lengths(results: Iterable[Any], limit: int, what: str) -> None:
     """Raise MessageTooLargeError if texts and lists are longer than ``limit`` bytes for certain.
 
-    Tensors are not counted: they may travel beside the message. Lists that lie in themselves, or
+    Tensors are not counted: they may travel outside the message. Lists that lie in themselves, or
     share so many parts that there are too many values, are left to the packer: they are
     refused there, and are not walked to their end here.
     """

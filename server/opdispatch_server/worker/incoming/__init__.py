@@ -1,4 +1,4 @@
-"""Calls that come to an interpreter: over lanes, over gRPC, and past the daemon.
+"""Calls to an interpreter: over lanes, over gRPC, and past the daemon.
 
 call_rules                     which of them may run
 kernel_lanes, kernel_lane,

@@ -303,7 +303,7 @@ class KernelLane:
         plan, received = found
         number, seconds, _ = received
         turns: LibraryTurns[LaneCall] = plan.library.turns
-        # Negated: neither way would hold for what is no number.
+        # Negated: neither way would hold for anything but a number.
         if seconds is not None and not 0.0 < seconds <= FOREVER:
             return False
         if self._execution.fitness.problem:

@@ -155,7 +155,7 @@ class LoadedLibrary:
     def get_kernel(self, place: int) -> KernelFunction:
         """Return the kernel of the registration at ``place``, as a call names it.
 
-        Raises WireError if it has none: who calls directly says what he likes; RefusedError if
+        Raises WireError if it has none: direct callers are not trusted; RefusedError if
         the code is gone.
         """
         if self._is_gone:

@@ -79,7 +79,7 @@ def _check_value(x: Any, value: Any) -> None:
 
 
 def _check_no_overlap(x: Any) -> None:
-    """Raise ArgumentError for what was made by ``broadcast_to``."""
+    """Raise ArgumentError for a result of ``broadcast_to``."""
     strides = getattr(x, "strides", ())
     if 0 not in strides or 0 in x.shape:  # without elements, any stride will do
         return
