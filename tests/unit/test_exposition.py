@@ -56,6 +56,7 @@ NO_CALLS = Facts(
     changes={},
     calls={},
     refusals={},
+    running={},
     processes={},
 )
 
@@ -141,6 +142,7 @@ def test_a_daemon_that_is_busy_is_not_waited_for_for_ever(monkeypatch: pytest.Mo
     with pytest.raises(DaemonUnavailableError, match="has not answered"):
         reader.ask(lambda: 1)
     is_free.set()
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(LONGEST_WAIT)
     loop.call_soon_threadsafe(loop.stop)
     thread.join(LONGEST_WAIT)
     loop.close()

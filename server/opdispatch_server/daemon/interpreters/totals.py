@@ -132,6 +132,16 @@ class InterpreterTotals:
         with self._lock:
             return {session.name for session, source in self._live.items() if source.is_near}
 
+    def running(self) -> dict[str, list[str]]:
+        """Return the operators whose kernels run now, by interpreter whose memory can be seen."""
+        with self._lock:
+            records = {session.name: source.flight_record for session, source in self._live.items()}
+        return {
+            name: [f.subject.operator for f in record.running() if f.subject.kind == KERNEL]
+            for name, record in records.items()
+            if record is not None
+        }
+
     def deaths(self) -> tuple[dict[str, int], list[InterpreterDeath]]:
         """Return how many interpreters have died of each cause; and the latest, the last first."""
         with self._lock:

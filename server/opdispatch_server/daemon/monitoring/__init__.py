@@ -3,6 +3,9 @@
 service         all of it, put together
 server          the thread, and the socket that it listens on
 routes          the addresses, and who may read them
+pages           the page at /, whose files are in page/
+grid            operators by dispatch keys, and what has changed
+live            server-sent events
 facts           what is read of the daemon, as of one step of its event loop
 exposition      that, as metrics
 triton          the same under the names of Triton's

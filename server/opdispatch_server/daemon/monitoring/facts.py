@@ -53,6 +53,8 @@ class Facts(NamedTuple):
     calls: Mapping[Series, Counts]
     refusals: Mapping[str, int]
     """Calls that the daemon has refused or failed itself, by error."""
+    running: Mapping[str, Sequence[str]]
+    """The operators whose kernels run, by interpreter of this machine."""
     processes: Mapping[str, ProcessUse]
     """By interpreter, of this machine."""
 
@@ -104,6 +106,10 @@ class DaemonReader:
                 f"the daemon's event loop has not answered for {STEP_TIMEOUT:g} s"
             ) from error
 
+    def calls(self) -> Mapping[Series, Counts]:
+        """Return the counts of all calls, in any state of the daemon."""
+        return self._totals.read()
+
     def is_ready(self) -> bool:
         """Return whether the daemon serves calls. Raises DaemonUnavailableError."""
         return self.ask(lambda: self._health.is_serving)
@@ -126,6 +132,7 @@ class DaemonReader:
             changes=changes_so_far(),
             calls=self._totals.read(),
             refusals=refusals,
+            running=self._totals.running(),
             processes={name: use for name, use in found.items() if use is not None},
         )
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from opdispatch_server.access.authentication import Authentication
 from opdispatch_server.access.identity import Identity
 from opdispatch_server.daemon.monitoring.exposition import DaemonCollector, registry_of
 from opdispatch_server.daemon.monitoring.facts import DaemonReader
+from opdispatch_server.daemon.monitoring.live import LiveEvents
+from opdispatch_server.daemon.monitoring.pages import page_routes
 from opdispatch_server.daemon.monitoring.routes import make_app
 from opdispatch_server.daemon.monitoring.server import HttpServer, bind_http, hosts_of, url_of
 from opdispatch_server.daemon.monitoring.triton import triton_metrics
@@ -24,15 +28,16 @@ class Monitoring:
         self._authentication = authentication
         self._more = [triton_metrics] if compat == "triton" else []
         self._server: HttpServer | None = None
+        self._live: LiveEvents | None = None
 
     def start(self, address: str, *, insecure: bool) -> str:
         """Begin to serve; return where. Raises AddressError and AddressInUseError."""
         listening = bind_http(address, insecure=insecure)
         registry = registry_of(DaemonCollector(self._reader.read, *self._more))
         self._server = HttpServer(listening)
-        self._server.start(
-            make_app(self._reader, registry, self._identify, hosts_of(listening), [])
-        )
+        routes, self._live = page_routes(self._reader)
+        hosts = hosts_of(listening)
+        self._server.start(make_app(self._reader, registry, self._identify, hosts, routes))
         return url_of(listening)
 
     def _identify(self, peer: str, authorization: str) -> Identity:
@@ -42,4 +47,6 @@ class Monitoring:
         """End it. Blocks for up to two seconds; idempotent."""
         server, self._server = self._server, None
         if server is not None:
+            if server.loop is not None and self._live is not None:
+                asyncio.run_coroutine_threadsafe(self._live.stop(), server.loop)
             server.stop()

@@ -1,0 +1,284 @@
+"""The page of a daemon, in a browser and below it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+import pytest
+
+from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.running_daemon import RunningDaemon
+from tests.waits import LONGEST_WAIT
+
+pytest.importorskip("prometheus_client", reason="opdispatch[http] is not installed")
+pytest.importorskip("starlette", reason="opdispatch[http] is not installed")
+pytest.importorskip("uvicorn", reason="opdispatch[http] is not installed")
+
+from opdispatch_server.daemon.monitoring.pages import PAGE_FILES
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+MILLISECONDS = LONGEST_WAIT * 1000
+
+SHAPES = """\
+from opdispatch import Library
+
+lib = Library("shapes", "DEF")
+lib.define("area(Tensor x) -> Tensor")
+lib.define("edge(Tensor x) -> Tensor")
+
+
+def area(x):
+    \"\"\"<img src=x onerror="document.title='broken'"> & <b>the area</b>\"\"\"
+    return x * x
+
+
+lib.impl("area", area, "CompositeImplicitAutograd")
+"""
+FASTER = """\
+from opdispatch import Library
+
+lib = Library("shapes", "IMPL")
+lib.impl("area", lambda x: x * x + 0, "CPU")
+"""
+
+
+def get_json(url: str, path: str) -> Any:
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=LONGEST_WAIT)
+    with contextlib.closing(connection):
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        assert reply.status == 200, reply.read()
+        return json.loads(reply.read())
+
+
+@contextlib.contextmanager
+def event_stream(url: str) -> Iterator[Iterator[tuple[str, str]]]:
+    """Open the events of one page."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=LONGEST_WAIT)
+    connection.request("GET", "/events")
+    reply = connection.getresponse()
+    assert reply.headers["content-type"].startswith("text/event-stream")
+
+    def events() -> Iterator[tuple[str, str]]:
+        kind = ""
+        while True:
+            line = reply.readline().decode()
+            if not line:
+                return
+            name, _, value = line.rstrip("\n").partition(": ")
+            if name == "event":
+                kind = value
+            elif name == "data":
+                yield kind, value
+
+    try:
+        yield events()
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def watched(start_daemon: StartDaemon) -> RunningDaemon:
+    return start_daemon("--http", "127.0.0.1:0", workers=2)
+
+
+def test_changes_since_an_epoch_are_all_that_is_sent(
+    watched: RunningDaemon, write_library: WriteLibrary
+):
+    before = get_json(watched.url, "/api/operators")
+    assert (before["whole"], before["changed"]) == (True, [])
+    with watched.connect() as session:
+        session.load(str(write_library("shapes", SHAPES)))
+        after = get_json(watched.url, f"/api/operators?since={before['epoch']}")
+        assert not after["whole"]
+        assert [name for name, _ in after["changed"]] == ["shapes::area", "shapes::edge"]
+        same = get_json(watched.url, f"/api/operators?since={after['epoch']}")
+        assert (same["changed"], same["removed"]) == ([], [])
+        session.unload("shapes")
+        gone = get_json(watched.url, f"/api/operators?since={after['epoch']}")
+        assert gone["removed"] == ["shapes::area", "shapes::edge"]
+    for nonsense in ("x", "-1", "9" * 30, str(after["epoch"] + 1000), ""):
+        assert get_json(watched.url, f"/api/operators?since={nonsense}")["whole"]
+
+
+def test_cells_say_where_their_kernels_come_from(
+    watched: RunningDaemon, write_library: WriteLibrary
+):
+    with watched.connect() as session:
+        session.load(str(write_library("shapes", SHAPES)))
+        session.load(str(write_library("faster", FASTER)))
+        found = get_json(watched.url, "/api/cells?operator=shapes::area&operator=nothing::there")
+        cells = found["shapes::area"]
+        assert cells["CPU"][0] == "exact"
+        assert cells["CUDA"][0] == "composite"
+        assert "faster.py" in cells["CPU"][2]
+        assert found["nothing::there"] == {}
+        session.ops.shapes.area(np.ones(2))
+        about = get_json(watched.url, "/api/operator?name=" + quote("shapes::area"))
+        [calls] = about["calls"]
+        assert calls[:6] == ["CPU", "faster", "1", 1, 0, 0]
+        assert "<b>the area</b>" in about["documentation"]
+
+
+def test_events_tell_of_a_new_epoch_and_of_a_death(
+    watched: RunningDaemon, write_library: WriteLibrary
+):
+    watched.expects_errors = True
+    with event_stream(watched.url) as events, watched.connect() as session:
+        first = next(int(value) for kind, value in events if kind == "epoch")
+        session.load(str(write_library("shapes", SHAPES)))
+        assert next(int(value) for kind, value in events if kind == "epoch") > first
+        victim = session.interpreters()[0]
+        os.kill(victim.pid, signal.SIGKILL)
+        deaths = (json.loads(value)["deaths"] for kind, value in events if kind == "state")
+        [name, cause, *_] = next(each[0] for each in deaths if each)
+        assert (name, cause) == (victim.name, "killed")
+
+
+def test_files_of_the_page_refer_to_no_other_place(watched: RunningDaemon):
+    for path, (_, media_type) in PAGE_FILES.items():
+        connection = http.client.HTTPConnection(urlsplit(watched.url).netloc, timeout=LONGEST_WAIT)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            reply = connection.getresponse()
+            assert reply.headers["content-type"].startswith(media_type)
+            text = reply.read().decode().replace("http://www.w3.org/2000/svg", "")
+            assert "//" not in text.replace("// ", ""), "no address of another place"
+            assert "innerHTML" not in text
+
+
+def test_a_hundred_pages_hold_up_neither_each_other_nor_the_end(watched: RunningDaemon):
+    with contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(event_stream(watched.url)) for _ in range(100)]
+        for events in streams:
+            assert next(kind for kind, _ in events) in ("epoch", "state")
+        assert watched.stop() == 0
+
+
+try:
+    from playwright.sync_api import expect, sync_playwright
+except ImportError:  # the fixture below says so
+    pass
+else:
+    expect.set_options(timeout=MILLISECONDS)
+
+
+# -- in a browser ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Return a browser; skip where there is none, and say what is missing."""
+    give_up = pytest.fail if os.environ.get("OPDISPATCH_REQUIRE_BROWSER") else pytest.skip
+    if "sync_playwright" not in globals():
+        give_up("playwright is not installed: pip install playwright")
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        give_up("no Chromium is installed: apt-get install chromium")
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        try:
+            yield found
+        finally:
+            found.close()
+
+
+@pytest.fixture
+def page(browser: Any, watched: RunningDaemon) -> Iterator[Any]:
+    context = browser.new_context(viewport={"width": 1500, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(MILLISECONDS)
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
+    page.goto(watched.url)
+    expect(page.locator("#status")).to_contain_text("serving;")
+    yield page
+    context.close()
+    assert problems == [], "nothing is refused by the content security policy"
+
+
+def cell_of(page: Any, operator: str, key: str) -> Any:
+    return page.locator(f'[data-operator="{operator}"] [data-key="{key}"]')
+
+
+def test_rows_come_and_go_with_libraries_and_cells_with_kernels(
+    page: Any, watched: RunningDaemon, write_library: WriteLibrary
+):
+    with watched.connect() as session:
+        session.load(str(write_library("shapes", SHAPES)))
+        row = page.locator('[data-operator="shapes::area"]')
+        row.wait_for()
+        cell = cell_of(page, "shapes::area", "CPU")
+        expect(cell).to_have_class("cell composite")
+        expect(cell).to_have_text("C")
+        session.load(str(write_library("faster", FASTER)))
+        expect(cell).to_have_class("cell exact")
+        expect(cell).to_have_text("K")
+        session.unload("faster")
+        session.unload("shapes")
+        row.wait_for(state="detached")
+
+
+def test_markup_of_libraries_stays_text(
+    page: Any, watched: RunningDaemon, write_library: WriteLibrary
+):
+    with watched.connect() as session:
+        session.load(str(write_library("shapes", SHAPES)))
+        page.locator('[data-operator="shapes::area"]').click()
+        documentation = page.locator("#detail-documentation")
+        expect(documentation).to_contain_text("<b>the area</b>")
+    assert page.title() == "opdispatch"
+    assert page.locator("img").count() == 0
+
+
+def test_the_grid_is_used_by_keyboard_alone(
+    page: Any, watched: RunningDaemon, write_library: WriteLibrary
+):
+    with watched.connect() as session:
+        session.load(str(write_library("shapes", SHAPES)))
+        page.locator('[data-operator="shapes::area"]').wait_for()
+        page.locator("#grid").focus()
+        for key in ("ArrowDown", "ArrowDown", "Enter"):
+            page.keyboard.press(key)
+        expect(page.locator("#detail-name")).to_have_text("shapes::edge")
+        expect(page.locator("#detail-name")).to_be_focused()
+        active = page.locator("#grid").get_attribute("aria-activedescendant")
+        assert page.locator(f"#{active}").get_attribute("aria-rowindex") == "3"
+        page.locator("#grid").focus()
+        page.keyboard.press("Escape")
+        assert page.locator("#detail").is_hidden()
+
+
+def test_of_ten_thousand_operators_only_what_is_visible_is_drawn(
+    page: Any, watched: RunningDaemon, write_library: WriteLibrary
+):
+    source = (
+        'from opdispatch import Library\nlib = Library("many", "DEF")\n'
+        'for n in range(10_000):\n    lib.define(f"f{n:05}(float x) -> float")\n'
+    )
+    with watched.connect() as session:
+        session.load(str(write_library("many", source)))
+        expect(page.locator("#count")).to_have_text("10000 of 10000")
+        assert 0 < page.locator("#rows .row").count() < 200
+        page.locator("#filter").fill("f09999")
+        page.locator('[data-operator="many::f09999"]').wait_for()
+        assert page.locator("#rows .row").count() == 1
+
+
+def test_deaths_and_their_reasons_are_shown(page: Any, watched: RunningDaemon):
+    watched.expects_errors = True
+    with watched.connect() as session:
+        victim = session.interpreters()[0]
+        os.kill(victim.pid, signal.SIGKILL)
+        page.locator("#deaths td", has_text=victim.name).wait_for()
+        assert "killed" in page.locator("#deaths").inner_text()
