@@ -172,12 +172,15 @@ def resolve_endpoint(
     direct: bool = True,
     token: str | None = None,
     token_file: str | os.PathLike[str] | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
+    tls_cert: str | os.PathLike[str] | None = None,
+    tls_key: str | os.PathLike[str] | None = None,
 ) -> Endpoint:
     """Check the parameters of ``connect`` and fill in what they leave open.
 
     Raises AddressError for an address that is none, ValueError for a timeout or a limit that
     is not positive, or a lane of another name, ArgumentError for what is of another type, and
-    UnauthenticatedError for a token that cannot be read.
+    UnauthenticatedError for a token or a certificate that cannot be read.
     """
     if timeout is not None:
         timeout = check_seconds(timeout, "timeout")
@@ -201,7 +204,11 @@ def resolve_endpoint(
         retry=retry,
         direct=direct,
         credentials=Credentials.of(
-            None if token is None else check_text(token, "token"), token_file
+            None if token is None else check_text(token, "token"),
+            token_file,
+            tls_ca=tls_ca,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
         ),
     )
     _ = endpoint.options  # raises for a limit out of range, before anything is opened

@@ -30,9 +30,15 @@ def asyncio_server(
         return grpc.aio.server(options=options, interceptors=interceptors)
 
 
-def asyncio_channel(target: str, options: Sequence[tuple[str, int]]) -> grpc.aio.Channel:
+def asyncio_channel(
+    target: str,
+    options: Sequence[tuple[str, int]],
+    credentials: grpc.ChannelCredentials | None = None,
+) -> grpc.aio.Channel:
     """Return a channel of the running event loop to gRPC's ``target``."""
     with _writes_of_wakeups_not_blocking():
+        if credentials is not None:
+            return grpc.aio.secure_channel(target, credentials, options=options)
         return grpc.aio.insecure_channel(target, options=options)
 
 

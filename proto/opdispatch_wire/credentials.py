@@ -1,4 +1,4 @@
-"""Credentials of a client: a token, read again when its file changes.
+"""Credentials of a client: a token and certificates, read again when their files change.
 
 Without the package ``opdispatch``, unless something is wrong: probes start again and again.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
@@ -15,9 +16,14 @@ import grpc
 
 from opdispatch_wire.address_forms import UnixAddress, parse_address
 from opdispatch_wire.asyncio_grpc import asyncio_channel
+from opdispatch_wire.secured_channel import Metadata, SecuredChannel
 
 TOKEN_VARIABLE = "OPDISPATCH_TOKEN"
 TOKEN_FILE_VARIABLE = "OPDISPATCH_TOKEN_FILE"
+
+TLS_CA_VARIABLE = "OPDISPATCH_TLS_CA"
+TLS_CERT_VARIABLE = "OPDISPATCH_TLS_CERT"
+TLS_KEY_VARIABLE = "OPDISPATCH_TLS_KEY"
 
 AUTHORIZATION = "authorization"
 """The metadata that has a token, after the word Bearer."""
@@ -26,65 +32,96 @@ _LONGEST_TOKEN = 4096
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 Options = Sequence[tuple[str, int]]
-Metadata = tuple[tuple[str, str], ...]
+PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Hold what a client shows to be let in. A secret is never in its text."""
+    """Hold what a client shows to be let in. A secret is never in its text.
+
+    ``tls_ca`` has the certificates that the daemon's is checked against; with it, TCP addresses
+    are reached over TLS. ``tls_cert`` and ``tls_key`` are the client's own, for mutual TLS.
+    """
 
     token: str = field(default="", repr=False)
     token_file: str = ""
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
 
     @classmethod
     def of(
-        cls, token: str | None = None, token_file: str | os.PathLike[str] | None = None
+        cls,
+        token: str | None = None,
+        token_file: PathLike | None = None,
+        *,
+        tls_ca: PathLike | None = None,
+        tls_cert: PathLike | None = None,
+        tls_key: PathLike | None = None,
     ) -> Credentials:
         """Return the credentials that are given, or those of the environment for what is not."""
         if token is None and token_file is None:
             token = os.environ.get(TOKEN_VARIABLE)
             token_file = os.environ.get(TOKEN_FILE_VARIABLE)
-        if token:
-            return cls(token=token)
-        return cls(token_file=os.fspath(token_file) if token_file else "")
+        return cls(
+            token=token or "",
+            token_file="" if token or not token_file else os.fspath(token_file),
+            tls_ca=_given_or_set(tls_ca, TLS_CA_VARIABLE),
+            tls_cert=_given_or_set(tls_cert, TLS_CERT_VARIABLE),
+            tls_key=_given_or_set(tls_key, TLS_KEY_VARIABLE),
+        )
 
     def channel(self, address: str, options: Options) -> grpc.Channel:
         """Return a blocking channel to ``address``, over which they are shown.
 
         At a unix socket that is nothing: the system says who is at its other end. Raises
-        UnauthenticatedError for a token that cannot be read, UnsafeAddressError for an address
-        where it could be overheard, and AddressFormError.
+        UnauthenticatedError for a token or a certificate that cannot be read, UnsafeAddressError
+        for an address where a token could be overheard, and AddressFormError.
         """
-        return cast(
-            "grpc.Channel",
-            self._secured(address, lambda target: grpc.insecure_channel(target, options=options)),
-        )
+
+        def make(target: str, tls: grpc.ChannelCredentials | None) -> grpc.Channel:
+            if tls is None:
+                return grpc.insecure_channel(target, options=options)
+            return grpc.secure_channel(target, tls, options=options)
+
+        return cast("grpc.Channel", self._secured(address, make, is_asyncio=False))
 
     def asyncio_channel(self, address: str, options: Options) -> grpc.aio.Channel:
         """Return a channel of the running event loop. As ``channel``."""
-        return cast(
-            "grpc.aio.Channel",
-            self._secured(address, lambda target: asyncio_channel(target, options)),
-        )
+
+        def make(target: str, tls: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+            return asyncio_channel(target, options, tls)
+
+        return cast("grpc.aio.Channel", self._secured(address, make, is_asyncio=True))
 
     def check(self, address: str) -> None:
         """Raise what ``channel`` would."""
-        self._token_for(address)
+        self._parts_for(address)
 
-    def _secured(self, address: str, make: Callable[[str], Any]) -> Any:
-        token = self._token_for(address)
-        channel = make(parse_address(address).target)
-        return channel if token is None else SecuredChannel(channel, token.metadata)
+    def _secured(self, address: str, make: Callable[[str, Any], Any], *, is_asyncio: bool) -> Any:
+        token, tls = self._parts_for(address)
+        target = parse_address(address).target
+        if tls is None and token is None:
+            return make(target, None)
+        return SecuredChannel(
+            lambda: make(target, tls and tls.credentials()),
+            token.metadata if token else lambda: (),
+            tls.refresh if tls else None,
+            is_asyncio=is_asyncio,
+        )
 
-    def _token_for(self, address: str) -> _Token | None:
+    def _parts_for(self, address: str) -> tuple[_Token | None, _Tls | None]:
         parsed = parse_address(address)
-        if isinstance(parsed, UnixAddress) or not (self.token or self.token_file):
-            return None
-        if not parsed.is_loopback:
+        if isinstance(parsed, UnixAddress):
+            return None, None
+        tls = _Tls(self) if self.tls_ca or self.tls_cert or self.tls_key else None
+        if not (self.token or self.token_file):
+            return None, tls
+        if tls is None and not parsed.is_loopback:
             _refuse_to_tell(address)
         token = _Token(self)
         token.metadata()  # raises before anything is sent
-        return token
+        return token, tls
 
 
 NO_CREDENTIALS = Credentials()
@@ -125,64 +162,81 @@ class _Token:
         return read[1]
 
 
-class SecuredChannel:
-    """A channel, blocking or of asyncio, whose requests all have the same metadata with them."""
+class _Tls:
+    """The certificates of some credentials, read again when their files change."""
 
-    def __init__(self, channel: Any, metadata: Callable[[], Metadata]) -> None:
-        self._channel = channel
-        self._metadata = metadata
-
-    def unary_unary(self, *args: Any, **options: Any) -> SecuredMethod:
-        """Return that of the channel."""
-        return SecuredMethod(self._channel.unary_unary(*args, **options), self._metadata)
-
-    def unary_stream(self, *args: Any, **options: Any) -> SecuredMethod:
-        """Return that of the channel."""
-        return SecuredMethod(self._channel.unary_stream(*args, **options), self._metadata)
-
-    def stream_unary(self, *args: Any, **options: Any) -> SecuredMethod:
-        """Return that of the channel."""
-        return SecuredMethod(self._channel.stream_unary(*args, **options), self._metadata)
-
-    def stream_stream(self, *args: Any, **options: Any) -> SecuredMethod:
-        """Return that of the channel."""
-        return SecuredMethod(self._channel.stream_stream(*args, **options), self._metadata)
-
-    def close(self, *args: Any) -> Any:
-        """Close the channel; to be awaited for one of asyncio."""
-        return self._channel.close(*args)
-
-    def __enter__(self) -> SecuredChannel:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._channel.close()
-
-    async def __aenter__(self) -> SecuredChannel:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._channel.close()
-
-
-class SecuredMethod:
-    """One method of a SecuredChannel."""
-
-    __slots__ = ("_metadata", "_method")
-
-    def __init__(self, method: Any, metadata: Callable[[], Metadata]) -> None:
-        self._method = method
-        self._metadata = metadata
-
-    def __call__(self, *args: Any, metadata: Metadata | None = None, **options: Any) -> Any:
-        """Send a request."""
-        return self._method(*args, metadata=(*(metadata or ()), *self._metadata()), **options)
-
-    def future(self, *args: Any, metadata: Metadata | None = None, **options: Any) -> Any:
-        """Send a request over a blocking channel without waiting."""
-        return self._method.future(
-            *args, metadata=(*(metadata or ()), *self._metadata()), **options
+    def __init__(self, credentials: Credentials) -> None:
+        """Read them. Raises UnauthenticatedError."""
+        self._ca, self._cert, self._key = (
+            credentials.tls_ca,
+            credentials.tls_cert,
+            credentials.tls_key,
         )
+        if not self._ca:
+            _refuse_certificates("a client certificate is given, and no CA for the daemon's")
+        if bool(self._cert) != bool(self._key):
+            _refuse_certificates("of a client certificate and its key, one is missing")
+        try:
+            self._signature, self._read = self._read_files()
+        except (OSError, ValueError) as error:
+            _refuse_certificates(f"the certificates cannot be used: {error}")
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Return them as gRPC takes them."""
+        ca, key, cert = self._read
+        return grpc.ssl_channel_credentials(ca, key, cert)
+
+    def refresh(self) -> bool:
+        """Read the files again if they have changed; return whether others are in force now.
+
+        Files that cannot be read, or do not fit each other yet, change nothing.
+        """
+        try:
+            if self._signatures() == self._signature:
+                return False
+            signature, read = self._read_files()
+        except (OSError, ValueError):
+            return False
+        before, self._read = self._read, read
+        self._signature = signature
+        return before != read
+
+    def _signatures(self) -> tuple[object, ...]:
+        paths = filter(None, (self._ca, self._cert, self._key))
+        found = [os.stat(path) for path in paths]
+        return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in found)
+
+    def _read_files(self) -> tuple[object, tuple[bytes, bytes | None, bytes | None]]:
+        before = self._signatures()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(self._ca)  # gRPC takes anything, and fails later
+        if self._cert:
+            context.load_cert_chain(self._cert, self._key, password=lambda: "")
+        ca, cert, key = (_read_bytes(path) for path in (self._ca, self._cert, self._key))
+        if self._signatures() != before:
+            raise ValueError("they are being written")
+        return before, (ca or b"", key, cert)
+
+
+def _read_bytes(path: str) -> bytes | None:
+    if not path:
+        return None
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _given_or_set(given: PathLike | None, variable: str) -> str:
+    return os.fspath(given) if given is not None else os.environ.get(variable, "")
+
+
+def _refuse_certificates(why: str) -> NoReturn:
+    from opdispatch_wire.errors import UnauthenticatedError
+
+    raise UnauthenticatedError(
+        why,
+        hint="see connect(tls_ca=..., tls_cert=..., tls_key=...) and "
+        f"{TLS_CA_VARIABLE}, {TLS_CERT_VARIABLE}, {TLS_KEY_VARIABLE}",
+    ) from None
 
 
 def _metadata_of(token: str) -> Metadata:
@@ -205,5 +259,6 @@ def _refuse_to_tell(address: str) -> NoReturn:
 
     raise UnsafeAddressError(
         f"a token for {address} would be sent in clear, and could be overheard",
-        hint="reach the daemon over a unix socket that ssh forwards",
+        hint=f"give the CA of the daemon's certificate, with connect(tls_ca=...) or "
+        f"{TLS_CA_VARIABLE}, or reach the daemon over a unix socket that ssh forwards",
     )

@@ -55,6 +55,37 @@ _PLAIN_CHARACTERS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
 _NEVER_CONNECTED = ("failed to connect to all addresses", "errors resolving", "DNS resolution")
 
+# What gRPC says of handshakes that fail, what that means, and what to do.
+_HANDSHAKES = (
+    (
+        "certificate has expired",
+        "its certificate has expired, or the one of its CA",
+        "have who runs the daemon renew it: `opdispatch certs`",
+    ),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "its certificate is not of the CA that is trusted here",
+        "see connect(tls_ca=...) and OPDISPATCH_TLS_CA",
+    ),
+    (
+        "Hostname Verification Check failed",
+        "its certificate is for another host",
+        "use a name or an address that is in it, or have one made with this one: "
+        "`opdispatch certs --host`",
+    ),
+    (
+        "WRONG_VERSION_NUMBER",
+        "it does not speak TLS",
+        "leave tls_ca and OPDISPATCH_TLS_CA out, or start it with `serve --tls-cert`",
+    ),
+    (
+        "Socket closed",
+        "it hangs up during the handshake",
+        "it may want TLS, see connect(tls_ca=...) and OPDISPATCH_TLS_CA, or a certificate of its "
+        "client CA, see connect(tls_cert=..., tls_key=...)",
+    ),
+)
+
 _C = grpc.StatusCode
 
 # Total over OpdispatchError.by_code: a test fails when a class is forgotten.
@@ -303,6 +334,15 @@ def _unavailable(details: str, address: str) -> DaemonUnavailableError:
     # gRPC tells these two apart only in its text. If that should change, we say that the call
     # may have run, which is the careful answer.
     if details.startswith(_NEVER_CONNECTED):
+        for sign, why, hint in _HANDSHAKES:
+            if sign in details:
+                return DaemonUnavailableError(
+                    f"no session with {address} can be begun: {why}",
+                    hint=hint,
+                    address=address,
+                    started="no",
+                    details=details,
+                )
         return DaemonUnavailableError(
             f"no daemon answers at {address}",
             hint="start one with `opdispatch serve`",

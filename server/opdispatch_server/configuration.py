@@ -44,7 +44,9 @@ class DaemonConfiguration(NamedTuple):
     ``http``, the address of the page and of metrics, None if there is none, and
     ``metrics_compat``, what else these are named after; ``slow_call``, after how many seconds a
     call is logged, None for never; ``tracing``, the function that sets a tracer provider, None if
-    there is none.
+    there is none;
+    ``tls_cert`` and ``tls_key``, the certificate of TCP ports with its key, None if these are
+    without TLS, and ``tls_client_ca`` the CA of the certificates that clients need, None if none.
     """
 
     listen: tuple[str, ...]
@@ -71,6 +73,9 @@ class DaemonConfiguration(NamedTuple):
     metrics_compat: str | None = None
     slow_call: float | None = None
     tracing: str | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
 
 
 CHANGED_WHILE_RUNNING = frozenset(

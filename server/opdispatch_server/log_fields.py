@@ -83,6 +83,8 @@ class Event(enum.StrEnum):
     CONFIGURATION_REFUSED = "configuration_refused"
     AUDIT = "audit"
     ACCESS_REFUSED = "access_refused"
+    CERTIFICATE_READ = "certificate_read"
+    CERTIFICATE_REFUSED = "certificate_refused"
     TOKENS_REFUSED = "tokens_refused"
     DAEMON_STOPPING = "daemon_stopping"
     DAEMON_LOST = "daemon_lost"

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from opdispatch_wire import secured_channel
 from opdispatch_wire.addresses import UnsafeAddressError
-from opdispatch_wire.credentials import AUTHORIZATION, Credentials, SecuredChannel
+from opdispatch_wire.credentials import AUTHORIZATION, Credentials
 from opdispatch_wire.errors import UnauthenticatedError
+from opdispatch_wire.secured_channel import SecuredChannel
+from tests.service.certificates import Certificates
 
 PORT = "127.0.0.1:1"
 
@@ -23,7 +26,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 def shown_by(credentials: Credentials) -> tuple[tuple[str, str], ...]:
     with credentials.channel(PORT, []) as channel:
         assert isinstance(channel, SecuredChannel)
-        return channel._metadata()
+        return channel.metadata()
 
 
 def test_what_is_given_comes_before_the_environment(
@@ -44,14 +47,14 @@ def test_a_file_is_read_again_when_it_changes_and_believed_when_it_is_whole(tmp_
     path.write_text("first")
     with Credentials.of(token_file=path).channel(PORT, []) as channel:
         assert isinstance(channel, SecuredChannel)
-        assert channel._metadata() == ((AUTHORIZATION, "Bearer first"),)
+        assert channel.metadata() == ((AUTHORIZATION, "Bearer first"),)
         path.write_text("the-second")
-        assert channel._metadata() == ((AUTHORIZATION, "Bearer the-second"),)
+        assert channel.metadata() == ((AUTHORIZATION, "Bearer the-second"),)
         for content in ("", "two words", "x" * 5000):
             path.write_text(content)
-            assert channel._metadata() == ((AUTHORIZATION, "Bearer the-second"),)
+            assert channel.metadata() == ((AUTHORIZATION, "Bearer the-second"),)
         path.unlink()
-        assert channel._metadata() == ((AUTHORIZATION, "Bearer the-second"),)
+        assert channel.metadata() == ((AUTHORIZATION, "Bearer the-second"),)
 
 
 @pytest.mark.parametrize("token", ["two words", "a\nb", "é", "x" * 5000])
@@ -81,20 +84,103 @@ def test_every_kind_of_method_has_it_beside_its_own_metadata(kind: str):
     sent: list[Any] = []
 
     class Recorder:
-        def __getattr__(self, name: str) -> Any:
-            return lambda *args, **options: self
-
         def __call__(self, *args: Any, **options: Any) -> None:
             sent.append((args, options))
 
         def future(self, *args: Any, **options: Any) -> None:
             sent.append((args, options))
 
-    channel = SecuredChannel(Recorder(), lambda: (("authorization", "Bearer t"),))
-    method = getattr(SecuredChannel(Recorder(), channel._metadata), kind)("/a/b")
-    method._method = Recorder()
+    class Channel:
+        def __getattr__(self, name: str) -> Any:
+            assert name == kind
+            return lambda path: Recorder()
+
+    channel = SecuredChannel(Channel, lambda: (("authorization", "Bearer t"),))
+    method = getattr(channel, kind)("/a/b")
     method("request", timeout=1, metadata=(("a", "b"),))
     method.future("request")
     both = (("a", "b"), ("authorization", "Bearer t"))
     assert sent[0] == (("request",), {"timeout": 1, "metadata": both})
     assert sent[1] == (("request",), {"metadata": both[1:]})
+
+
+class Calls:
+    """A channel whose requests are under way until they are ended."""
+
+    def __init__(self) -> None:
+        self.made: list[Any] = []
+        self.is_closed = False
+
+    def unary_stream(self, path: str) -> Any:
+        def call(request: object, metadata: object) -> Call:
+            self.made.append(Call())
+            return self.made[-1]
+
+        return call
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Call:
+    def add_done_callback(self, done: Any) -> None:
+        self.end = lambda: done(self)
+
+
+def test_a_channel_is_renewed_and_the_old_one_closed_when_it_is_idle(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(secured_channel, "LOOK_EVERY", 0.0)
+    made: list[Calls] = []
+    changes = iter([False, True, False, False])
+
+    def make() -> Calls:
+        made.append(Calls())
+        return made[-1]
+
+    channel = SecuredChannel(make, lambda: (), lambda: next(changes))
+    method = channel.unary_stream("/a/b")
+    method("first")
+    method("second, after a change")
+    assert [len(each.made) for each in made] == [1, 1]
+    method("third")
+    assert not made[0].is_closed
+    made[0].made[0].end()
+    method("fourth")
+    assert [len(each.made) for each in made] == [1, 3]
+    assert [each.is_closed for each in made] == [True, False]
+    channel.close()
+    assert made[1].is_closed
+
+
+def test_certificates_are_checked_before_anything_is_sent(tmp_path: Path):
+    certificates = Certificates(tmp_path / "certs")
+    ca, client = certificates.ca, certificates.client
+    (tmp_path / "text").write_text("no certificate")
+    for wrong, message in (
+        ({"tls_ca": str(tmp_path / "none")}, "No such file"),
+        ({"tls_ca": str(tmp_path / "text")}, "cannot be used"),
+        ({**client, "tls_key": str(tmp_path / "certs" / "server.key")}, "MISMATCH|mismatch"),
+        ({"tls_cert": client["tls_cert"], "tls_ca": ca}, "one is missing"),
+        ({"tls_cert": client["tls_cert"], "tls_key": client["tls_key"]}, "no CA for the daemon's"),
+    ):
+        with pytest.raises(UnauthenticatedError, match=message):
+            Credentials.of(**wrong).check(PORT)
+        Credentials.of(**wrong).check(f"unix://{tmp_path}/socket")
+    Credentials.of("secret", **client).check("192.0.2.1:1")
+
+
+def test_certificates_are_read_again_and_believed_when_they_fit(tmp_path: Path):
+    certificates = Certificates(tmp_path / "certs")
+    folder = certificates.folder
+    with Credentials.of(**certificates.client).channel(PORT, []) as channel:
+        assert isinstance(channel, SecuredChannel)
+        assert not channel._has_changed()
+        certificates.issue_client()
+        assert channel._has_changed()
+        assert not channel._has_changed()
+        whole = (folder / "client.pem").read_bytes()
+        (folder / "client.pem").write_bytes(whole[:50])
+        assert not channel._has_changed()
+        (folder / "client.pem").write_bytes((folder / "server.pem").read_bytes())
+        assert not channel._has_changed()

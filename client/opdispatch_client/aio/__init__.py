@@ -42,6 +42,9 @@ def connect(
     direct: bool = True,
     token: str | None = None,
     token_file: str | os.PathLike[str] | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
+    tls_cert: str | os.PathLike[str] | None = None,
+    tls_key: str | os.PathLike[str] | None = None,
 ) -> Connecting:
     """Open a session: ``async with connect() as session`` or ``session = await connect()``.
 
@@ -57,6 +60,9 @@ def connect(
         direct=direct,
         token=token,
         token_file=token_file,
+        tls_ca=tls_ca,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
     )
     return Connecting(endpoint)
 

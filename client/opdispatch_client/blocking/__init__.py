@@ -40,6 +40,9 @@ def connect(
     direct: bool = True,
     token: str | None = None,
     token_file: str | os.PathLike[str] | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
+    tls_cert: str | os.PathLike[str] | None = None,
+    tls_key: str | os.PathLike[str] | None = None,
 ) -> Session:
     """Open a session with the daemon at `address`.
 
@@ -58,6 +61,10 @@ def connect(
     At a TCP port, the daemon may ask for a `token`, or the one in a `token_file`, which is read
     again when it changes; without either, they are ``OPDISPATCH_TOKEN`` and
     ``OPDISPATCH_TOKEN_FILE``. At a unix socket it is not sent: the system says whose process asks.
+    With `tls_ca`, the file of the CA of its certificate, a port is reached over TLS; `tls_cert` and
+    `tls_key` are the client's own certificate and key, where the daemon asks for them. They are
+    ``OPDISPATCH_TLS_CA``, ``OPDISPATCH_TLS_CERT`` and ``OPDISPATCH_TLS_KEY`` where they are not
+    given, and are read again when they change.
 
     Raises AddressError for an address that is none, DaemonUnavailableError if no daemon answers
     there, WireError if the daemon speaks another version of the protocol, UnauthenticatedError
@@ -72,5 +79,8 @@ def connect(
         direct=direct,
         token=token,
         token_file=token_file,
+        tls_ca=tls_ca,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
     )
     return open_session(endpoint)

@@ -6,11 +6,13 @@ configuration_file   their options from a file
 config               ``opdispatch config``
 state_actions        ``opdispatch state``
 token_actions        ``opdispatch token``
+certs                ``opdispatch certs``
 """
 
+from opdispatch_server.commands.certs import certs
 from opdispatch_server.commands.config import config
 from opdispatch_server.commands.running import serve, worker
 from opdispatch_server.commands.state_actions import state
 from opdispatch_server.commands.token_actions import token
 
-__all__ = ["config", "serve", "state", "token", "worker"]
+__all__ = ["certs", "config", "serve", "state", "token", "worker"]

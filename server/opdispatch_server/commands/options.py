@@ -121,6 +121,58 @@ Tokens = Annotated[
         show_default=False,
     ),
 ]
+TlsCert = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="OPDISPATCH_TLS_CERT",
+        metavar="FILE",
+        dir_okay=False,
+        help="The certificate for TCP ports, with those up to its CA, in PEM: they speak TLS then. "
+        "It is read again when it changes.",
+        show_default=False,
+    ),
+]
+TlsKey = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="OPDISPATCH_TLS_KEY",
+        metavar="FILE",
+        dir_okay=False,
+        help="The key of that certificate, in PEM.",
+        show_default=False,
+    ),
+]
+TlsClientCa = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="OPDISPATCH_TLS_CLIENT_CA",
+        metavar="FILE",
+        dir_okay=False,
+        help="Ask clients at TCP ports for a certificate of this CA, too.",
+        show_default=False,
+    ),
+]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="OPDISPATCH_TLS_CA",
+        metavar="FILE",
+        dir_okay=False,
+        help="The CA of the daemon's certificate: it is reached over TLS then.",
+        show_default=False,
+    ),
+]
+WorkerTlsCert = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-cert",
+        envvar="OPDISPATCH_TLS_CERT",
+        metavar="FILE",
+        dir_okay=False,
+        help="The certificate to show to the daemon, if it asks for one.",
+        show_default=False,
+    ),
+]
 AuditLog = Annotated[
     Path | None,
     typer.Option(

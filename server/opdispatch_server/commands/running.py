@@ -47,12 +47,17 @@ from opdispatch_server.commands.options import (
     RemoteValues,
     SlowCall,
     State,
+    TlsCa,
+    TlsCert,
+    TlsClientCa,
+    TlsKey,
     TokenFile,
     Tokens,
     Tracing,
     WorkerListen,
     WorkerName,
     Workers,
+    WorkerTlsCert,
     parse_ports,
 )
 from opdispatch_server.configuration import (
@@ -105,6 +110,9 @@ def serve(
     library_disk_bytes: LibraryDiskBytes = LIBRARY_DISK_BYTES_DEFAULT,
     direct_ports: DirectPorts = "any",
     tokens: Tokens = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_client_ca: TlsClientCa = None,
     audit_log: AuditLog = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
@@ -132,6 +140,7 @@ def serve(
         from opdispatch_server.access.token_file import TokensError
         from opdispatch_server.daemon.lifecycle import ConfigurationError, StartError
         from opdispatch_server.serving.listeners import AddressInUseError
+        from opdispatch_server.serving.tls import TlsError
     configure_logging(log_level, log_format)
 
     def read_again() -> DaemonConfiguration:
@@ -146,7 +155,7 @@ def serve(
         asyncio.run(_serve(configuration, template, manager, read_again))
     except OpdispatchError as error:
         _fail(str(error), _status_of(error), error.facts.get("traceback", ""))
-    except (StartError, TokensError, AddressInUseError, OSError) as error:
+    except (StartError, TokensError, TlsError, AddressInUseError, OSError) as error:
         _fail(str(error), FAILED)
 
 
@@ -158,6 +167,9 @@ def worker(
     reconnect: Reconnect = RECONNECT_DEFAULT,
     cache: Cache = None,
     token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
+    tls_cert: WorkerTlsCert = None,
+    tls_key: TlsKey = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
     insecure: Insecure = False,
@@ -188,7 +200,9 @@ def worker(
             insecure=insecure,
             reconnect=reconnect,
             cache=cache,
-            credentials=Credentials.of(token_file=token_file),
+            credentials=Credentials.of(
+                token_file=token_file, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key
+            ),
         )
     except (OpdispatchError, OSError) as error:
         print(f"opdispatch: {printable_message(str(error))}", file=sys.stderr)
@@ -273,6 +287,9 @@ def _configuration(values: Mapping[str, Any]) -> DaemonConfiguration:
         metrics_compat=values["metrics_compat"],
         slow_call=values["slow_call"],
         tracing=values["tracing"],
+        tls_cert=values["tls_cert"],
+        tls_key=values["tls_key"],
+        tls_client_ca=values["tls_client_ca"],
     )
 
 

@@ -104,10 +104,16 @@ class Daemon:
         await parts.health.interpreters(0)
         bind(parts.private, parts.private_address, insecure=False)
         for address in parts.configuration.listen:
-            insecure = parts.configuration.insecure
-            listener = bind(parts.public, address, insecure=insecure)
+            has_tokens = parts.authentication.has_tokens
+            listener = bind(
+                parts.public,
+                address,
+                insecure=parts.configuration.insecure,
+                tls=parts.tls,
+                has_tokens=has_tokens,
+            )
             parts.listeners.append(listener)
-            if not parts.authentication.has_tokens:
+            if not has_tokens and not (parts.tls and parts.tls.asks_clients):
                 warn_of_other_users(listener.address)
         if parts.configuration.http is not None:
             self._start_monitoring(parts.configuration.http)

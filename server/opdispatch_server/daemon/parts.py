@@ -70,6 +70,7 @@ from opdispatch_server.serving.grpc_services import (
 from opdispatch_server.serving.guard import Guard
 from opdispatch_server.serving.listeners import Listener
 from opdispatch_server.serving.run_folder import RunFolder
+from opdispatch_server.serving.tls import ServerCertificates, TlsError
 from opdispatch_wire.addresses import TcpAddress, parse_address
 from opdispatch_wire.asyncio_grpc import asyncio_server
 from opdispatch_wire.channel import server_options
@@ -139,6 +140,22 @@ class DaemonParts:
         path = self.configuration.tokens
         return Authentication(None if path is None else TokenFile(path))
 
+    @property
+    def is_secured(self) -> bool:
+        """Whether TCP ports ask for tokens, or for TLS."""
+        return self.authentication.has_tokens or self.tls is not None
+
+    @cached_property
+    def tls(self) -> ServerCertificates | None:
+        """The certificates of TCP ports; None if they are without TLS. Raises TlsError."""
+        cert, key = self.configuration.tls_cert, self.configuration.tls_key
+        client_ca = self.configuration.tls_client_ca
+        if cert is None and key is None and client_ca is None:
+            return None
+        if cert is None or key is None:
+            raise TlsError("TLS needs a certificate and its key: --tls-cert and --tls-key")
+        return ServerCertificates(cert, key, client_ca)
+
     @cached_property
     def private(self) -> grpc.aio.Server:
         """The gRPC server for the daemon's own interpreters, which nothing else can reach."""
@@ -194,10 +211,11 @@ class DaemonParts:
                 max_call_bytes=self.max_call_bytes,
             ),
             self._tcp_hosts,
-            # An interpreter does not know who asks.
-            None if self.authentication.has_tokens else self.configuration.direct_ports,
+            # An interpreter does not know who asks, and has no certificate.
+            None if self.is_secured else self.configuration.direct_ports,
             max_message_bytes=self.message_limit,
             insecure=self.configuration.insecure,
+            is_secured=self.is_secured,
             lane=self.kernel_lane,
             store=self.store,
             slow_call=self.configuration.slow_call or 0.0,

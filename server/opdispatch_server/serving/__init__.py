@@ -3,7 +3,7 @@
 listeners, run_folder              addresses, locks, sockets
 service_manager                    notifications of systemd
 grpc_services, status_answers      what all gRPC services share
-guard                              lets those in who may
+guard, tls                         let those in who may
 lane_listener                      takes the connections of a local lane
 reading_turn                       whose turn it is to read one
 call_stream, incoming_tensors      calls over a gRPC stream

@@ -15,6 +15,7 @@ import grpc.aio
 
 from opdispatch_server.lock_file import open_lock_file
 from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.serving.tls import ServerCertificates
 from opdispatch_wire.addresses import (
     AddressError,
     TcpAddress,
@@ -86,22 +87,30 @@ class Listener:
         self._socket_path = self._lock = None
 
 
-def bind(server: grpc.aio.Server, address: str, *, insecure: bool) -> Listener:
-    """Bind ``server`` to ``address``, which must be free.
+def bind(
+    server: grpc.aio.Server,
+    address: str,
+    *,
+    insecure: bool,
+    tls: ServerCertificates | None = None,
+    has_tokens: bool = False,
+) -> Listener:
+    """Bind ``server`` to ``address``, which must be free; a TCP one with ``tls``, if that is given.
 
-    Raises AddressError for one that is malformed, or reachable from other machines without
-    ``insecure``, and AddressInUseError.
+    Raises AddressError for one that is malformed, or reachable from other machines without TLS
+    and tokens unless it is ``insecure``, and AddressInUseError.
     """
     parsed = parse_address(address)
     if isinstance(parsed, UnixAddress):
         return _bind_unix(server, parsed)
-    if not parsed.is_loopback and not insecure:
+    if not parsed.is_loopback and not (insecure or (tls is not None and has_tokens)):
         raise AddressError(
             f"{parsed} can be reached from other machines, and any client of the daemon can "
             "run code in it",
-            hint="listen on 127.0.0.1 or a unix socket, or add --insecure",
+            hint="give --tls-cert, --tls-key and --tokens, or listen on 127.0.0.1 or a unix "
+            "socket, or add --insecure",
         )
-    return _bind_tcp(server, parsed)
+    return _bind_tcp(server, parsed, tls)
 
 
 def warn_of_other_users(address: str) -> None:
@@ -169,9 +178,14 @@ def _remove_stale_socket(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _bind_tcp(server: grpc.aio.Server, parsed: TcpAddress) -> Listener:
+def _bind_tcp(
+    server: grpc.aio.Server, parsed: TcpAddress, tls: ServerCertificates | None
+) -> Listener:
     try:
-        port = server.add_insecure_port(parsed.target)
+        if tls is None:
+            port = server.add_insecure_port(parsed.target)
+        else:
+            port = server.add_secure_port(parsed.target, tls.credentials())
     except RuntimeError as error:
         if parsed.port and _is_taken(parsed):
             raise AddressInUseError(

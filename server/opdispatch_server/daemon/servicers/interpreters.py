@@ -33,7 +33,7 @@ from opdispatch_server.process_watch import (
     watch_process,
 )
 from opdispatch_server.serving.status_answers import StatusError, answers, answers_in_steps
-from opdispatch_wire.addresses import AddressError, is_loopback
+from opdispatch_wire.addresses import AddressError, TcpAddress, is_loopback, parse_address
 from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.errors import LibraryNotFoundError, RefusedError, WireError
 from opdispatch_wire.library_content import upload_chunk_bytes
@@ -88,6 +88,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         *,
         max_message_bytes: int,
         insecure: bool,
+        is_secured: bool,
         lane: str,
         store: LibraryStore,
         slow_call: float = 0.0,
@@ -110,6 +111,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         self._process_space = process_space()
         self._max_message_bytes = max_message_bytes
         self._insecure = insecure
+        self._is_secured = is_secured
         self._lane = lane
         self._store = store
         self._slow_call = slow_call
@@ -289,6 +291,13 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
                 raise AddressError(
                     f"the interpreter listens on {hello.address}, beyond this machine",
                     hint="start the daemon with --insecure to allow that",
+                )
+            address = parse_address(hello.address)
+            if self._is_secured and not self._insecure and isinstance(address, TcpAddress):
+                raise AddressError(
+                    f"the interpreter listens on {hello.address}, where it asks nobody for a token",
+                    hint="start it without --listen, on the daemon's machine, or the daemon with "
+                    "--insecure",
                 )
         except AddressError as error:
             raise StatusError.with_code(error, grpc.StatusCode.INVALID_ARGUMENT) from None
