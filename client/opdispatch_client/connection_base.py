@@ -21,7 +21,7 @@ class ConnectionBase:
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
-        check_socket_owner(endpoint.address)
+        check_socket_owner(endpoint.address, endpoint.daemon_user)
         self.endpoint = endpoint
         self.limit = endpoint.max_message_bytes
         """The longest message that both sides take, in bytes."""

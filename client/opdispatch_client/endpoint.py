@@ -54,7 +54,9 @@ class Endpoint:
     """How calls travel: over the local lane, over a gRPC stream, each by its own gRPC request,
     or whichever is fastest and works."""
     retry: bool = True
-    """Whether calls may run again in another interpreter when theirs dies."""
+    """Whether calls may run again elsewhere when the interpreter that runs them dies."""
+    daemon_user: str | None = None
+    """The user whose daemon is meant at a unix socket; None: see ``socket_owner``."""
     credentials: Credentials = NO_CREDENTIALS
     """Credentials of the session."""
     direct: bool = True
@@ -175,6 +177,7 @@ def resolve_endpoint(
     tls_ca: str | os.PathLike[str] | None = None,
     tls_cert: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
+    daemon_user: str | None = None,
 ) -> Endpoint:
     """Check the parameters of ``connect`` and fill in what they leave open.
 
@@ -203,6 +206,7 @@ def resolve_endpoint(
         lane=lane,
         retry=retry,
         direct=direct,
+        daemon_user=None if daemon_user is None else check_text(daemon_user, "daemon_user"),
         credentials=Credentials.of(
             None if token is None else check_text(token, "token"),
             token_file,

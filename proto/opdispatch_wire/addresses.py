@@ -94,10 +94,10 @@ def check_socket_folder(folder: Path) -> None:
         address_forms.check_socket_folder(folder)
 
 
-def check_socket_owner(address: str) -> None:
+def check_socket_owner(address: str, daemon_user: str | None = None) -> None:
     """Raise UnsafeAddressError if another user's process listens there: see ``socket_owner``."""
     with _errors_of_ours():
-        socket_owner.check_socket_owner(address)
+        socket_owner.check_socket_owner(address, daemon_user)
 
 
 @contextmanager

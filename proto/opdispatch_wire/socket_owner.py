@@ -6,11 +6,14 @@ Without the package ``opdispatch``, as ``address_forms``.
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 import struct
 from pathlib import Path
 
 from opdispatch_wire.address_forms import UnixAddress, UnsafeAddressFormError, parse_address
+
+DAEMON_USER_VARIABLE = "OPDISPATCH_DAEMON_USER"
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -30,8 +33,25 @@ def is_trusted(user: int) -> bool:
     return user in (os.geteuid(), 0)
 
 
-def check_socket_owner(address: str) -> None:
+def _is_daemon_user(user: int, name: str | None) -> bool:
+    """Return whether a user is the one whose daemon is meant, by name or id."""
+    name = os.environ.get(DAEMON_USER_VARIABLE) if name is None else name
+    if not name:
+        return False
+    if name.isdecimal():
+        return user == int(name)
+    try:
+        return user == pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise UnsafeAddressFormError(
+            f"there is no user {name!r} on this machine", hint=f"see {DAEMON_USER_VARIABLE}"
+        ) from None
+
+
+def check_socket_owner(address: str, daemon_user: str | None = None) -> None:
     """Raise UnsafeAddressFormError if another user's process listens at a unix socket.
+
+    ``daemon_user`` is the name or id of one who may, by default OPDISPATCH_DAEMON_USER.
 
     gRPC does not ask, and a socket in a folder that others can write to could be any user's. Of a
     TCP port, and of a socket at which nothing listens, nothing is said. Does not wait.
@@ -48,9 +68,10 @@ def check_socket_owner(address: str) -> None:
             process, user = 0, Path(parsed.path).stat().st_uid
         except OSError:
             return  # gRPC says why there is no answer
-    if not is_trusted(user):
+    if not is_trusted(user) and not _is_daemon_user(user, daemon_user):
         whose = f"process {process} of user {user}" if process else f"user {user}"
         raise UnsafeAddressFormError(
             f"{whose} listens at {parsed}; expected a daemon of user {os.geteuid()}, or of root",
-            hint="give the address of a daemon of your own",
+            hint="give the address of a daemon of your own, or name the user whose daemon you "
+            f"mean: connect(daemon_user=...) or {DAEMON_USER_VARIABLE}",
         )

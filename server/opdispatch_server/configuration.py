@@ -46,7 +46,8 @@ class DaemonConfiguration(NamedTuple):
     call is logged, None for never; ``tracing``, the function that sets a tracer provider, None if
     there is none;
     ``tls_cert`` and ``tls_key``, the certificate of TCP ports with its key, None if these are
-    without TLS, and ``tls_client_ca`` the CA of the certificates that clients need, None if none.
+    without TLS, and ``tls_client_ca`` the CA of the certificates that clients need, None if none;
+    ``allow_users``, other users of the machine who may use unix sockets, see ``parse_users``.
     """
 
     listen: tuple[str, ...]
@@ -76,6 +77,7 @@ class DaemonConfiguration(NamedTuple):
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
+    allow_users: tuple[str, ...] = ()
 
 
 CHANGED_WHILE_RUNNING = frozenset(

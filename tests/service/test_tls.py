@@ -101,7 +101,7 @@ def test_a_session_over_tls_calls_operators(secured: Secured, lane: Any):
     np.testing.assert_array_equal(asyncio.run(call()), 1 - X * 2)
 
 
-def test_tls_alone_lets_nobody_in(secured: Secured):
+def test_tls_alone_is_no_token(secured: Secured):
     with pytest.raises(oc.UnauthenticatedError, match="no token came"):
         oc.connect(secured.address, tls_ca=secured.certificates.ca)
 
@@ -116,13 +116,13 @@ def test_the_environment_and_the_command_line(
     assert "image" in capsys.readouterr().out
 
 
-def test_a_client_without_tls_is_told_that_the_daemon_may_want_it(secured: Secured):
+def test_a_client_without_tls_hears_that_the_daemon_may_want_it(secured: Secured):
     error = refusal_of(secured.address, token=secured.token)
     assert "it hangs up during the handshake" in str(error)
     assert "OPDISPATCH_TLS_CA" in error.hint
 
 
-def test_a_daemon_without_tls_is_told_apart(secured: Secured):
+def test_a_daemon_without_tls_is_recognized(secured: Secured):
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
@@ -306,4 +306,4 @@ def test_an_interpreter_that_listens_at_a_port_is_refused(secured: Secured, tmp_
     words = ("worker", "--address", secured.address, "--listen", "127.0.0.1:0", "--reconnect", "5")
     refused = run_cli(*words, "--token-file", str(file), "--tls-ca", secured.certificates.ca)
     assert refused.returncode in (1, 2)
-    assert "where it asks nobody for a token" in refused.stderr
+    assert "where it asks for no token" in refused.stderr

@@ -27,7 +27,7 @@ def test_certificates_that_cannot_be_used_are_refused(tmp_path: Path):
     assert ServerCertificates(*server, folder / "ca.pem").asks_clients
 
 
-def test_each_port_is_told_once_of_a_change(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_each_port_hears_once_of_a_change(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     certificates = Certificates(tmp_path / "certs")
     folder = certificates.folder
     server = ServerCertificates(folder / "server.pem", folder / "server.key")

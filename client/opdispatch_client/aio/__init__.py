@@ -45,6 +45,7 @@ def connect(
     tls_ca: str | os.PathLike[str] | None = None,
     tls_cert: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
+    daemon_user: str | None = None,
 ) -> Connecting:
     """Open a session: ``async with connect() as session`` or ``session = await connect()``.
 
@@ -63,6 +64,7 @@ def connect(
         tls_ca=tls_ca,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        daemon_user=daemon_user,
     )
     return Connecting(endpoint)
 

@@ -43,6 +43,7 @@ def connect(
     tls_ca: str | os.PathLike[str] | None = None,
     tls_cert: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
+    daemon_user: str | None = None,
 ) -> Session:
     """Open a session with the daemon at `address`.
 
@@ -64,7 +65,9 @@ def connect(
     With `tls_ca`, the file of the CA of its certificate, a port is reached over TLS; `tls_cert` and
     `tls_key` are the client's own certificate and key, where the daemon asks for them. They are
     ``OPDISPATCH_TLS_CA``, ``OPDISPATCH_TLS_CERT`` and ``OPDISPATCH_TLS_KEY`` where they are not
-    given, and are read again when they change.
+    given, and are read again when they change. At a unix socket, a daemon has to be a process of
+    this process's user, of root, or of `daemon_user`, a name or an id, which may be
+    ``OPDISPATCH_DAEMON_USER``.
 
     Raises AddressError for an address that is none, DaemonUnavailableError if no daemon answers
     there, WireError if the daemon speaks another version of the protocol, UnauthenticatedError
@@ -82,5 +85,6 @@ def connect(
         tls_ca=tls_ca,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        daemon_user=daemon_user,
     )
     return open_session(endpoint)

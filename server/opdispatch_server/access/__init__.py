@@ -7,5 +7,6 @@ identity         an identity, and what it may not do
 roles            the roles, and which methods each of them may call
 namespaces       which operators an identity may register, replace and remove
 token            tokens: what they look like, and the records that are kept of them
+users            other users of the machine, and their roles
 token_file       the file of those records: read again when it changes, written whole
 """

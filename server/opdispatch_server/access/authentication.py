@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Final
 
@@ -29,12 +29,19 @@ _SCHEME = "bearer "
 class Authentication:
     """Tells identities. Belongs to the event loop.
 
-    At a unix socket, the peer's user is the identity: only the daemon's own and root can connect.
+    At a unix socket, the peer's user is the identity: without ``peers``, only the daemon's own and
+    root can connect.
     At a port it is a token's, or anybody's where the daemon has no ``tokens``.
     """
 
-    def __init__(self, tokens: TokenFile | None = None) -> None:
+    def __init__(
+        self, tokens: TokenFile | None = None, peers: Mapping[str, Identity] | None = None
+    ) -> None:
+        """``peers`` are those at unix sockets, by gRPC's names for them, where others than the
+        daemon's user and root can connect.
+        """
         self._tokens = tokens
+        self._peers = peers
         # How to end what is under way for the holders of tokens.
         self._under_way: dict[Callable[[], object], Identity] = {}
 
@@ -56,7 +63,7 @@ class Authentication:
 
     def _identity_of(self, method: str, least: Role, peer: str, authorization: str) -> Identity:
         if peer.startswith("unix"):
-            return OWNER
+            return OWNER if self._peers is None else self._user_of(self._peers, peer)
         if self._tokens is None:
             return ANYBODY
         name = method.rpartition("/")[2]
@@ -75,6 +82,12 @@ class Authentication:
                 hint=how_to_get(least),
                 needed=least.value,
             ) from None
+
+    def _user_of(self, peers: Mapping[str, Identity], peer: str) -> Identity:
+        identity = peers.get(peer.removeprefix("unix-abstract:"))
+        if identity is None:  # it has hung up meanwhile
+            raise UnauthenticatedError("it is not known whose process asks", hint="connect again")
+        return identity
 
     # -- revocation ------------------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ from opdispatch_server.access.roles import Role, includes, may_call
 from opdispatch_wire.errors import PermissionDeniedError
 
 EVERYTHING: Final = ("*",)
+USER: Final = "user "
+"""How the name of an identity begins that is another user of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Identity:
             name = method.rpartition("/")[2]
             raise PermissionDeniedError(
                 f"{self.name} has the role {self.role}, and {name} needs {least}",
-                hint=how_to_get(least),
+                hint=self._how_to_get(least),
                 role=self.role.value,
                 needed=least,
             )
@@ -44,10 +46,16 @@ class Identity:
         if not includes(self.role, least):
             raise PermissionDeniedError(
                 f"{self.name} has the role {self.role}, and {what} needs {least}",
-                hint=how_to_get(least),
+                hint=self._how_to_get(least),
                 role=self.role.value,
                 needed=least.value,
             )
+
+    def _how_to_get(self, role: str) -> str:
+        if self.name.startswith(USER) and role != Role.OWNER:
+            name = self.name.removeprefix(USER)
+            return f"ask who runs the daemon for `opdispatch serve --allow-user {name}={role}`"
+        return how_to_get(role)
 
 
 OWNER: Final = Identity("the daemon's user", Role.OWNER)

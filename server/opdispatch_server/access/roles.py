@@ -15,6 +15,8 @@ class Role(enum.StrEnum):
     WORKER = "worker"
     OWNER = "owner"
     """The daemon's user, who may do everything. It is given to no token and no other user."""
+    NONE = "none"
+    """Another user of the machine, who has been given nothing."""
 
 
 GRANTABLE: Final = (Role.CALL, Role.LOAD, Role.ADMIN, Role.WORKER)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from opdispatch_server.access.users import parse_users
 from opdispatch_server.commands.configuration_file import use_configuration_file
 from opdispatch_server.daemon.processes.worker_plan import parse_workers
 from opdispatch_server.logs import FORMATS, LEVELS
@@ -52,6 +53,14 @@ def parse_ports(text: str) -> tuple[int, int] | None:
     if dash and first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 65536:
         return int(first), int(last)
     raise typer.BadParameter(f"{text!r} is no range of ports; expected FIRST-LAST, any or none")
+
+
+def _check_users(texts: list[str] | None) -> list[str] | None:
+    try:
+        parse_users(texts or ())
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return texts
 
 
 def _check_ports(text: str) -> str:
@@ -170,6 +179,17 @@ WorkerTlsCert = Annotated[
         metavar="FILE",
         dir_okay=False,
         help="The certificate to show to the daemon, if it asks for one.",
+        show_default=False,
+    ),
+]
+AllowUser = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="USER=ROLE",
+        envvar="OPDISPATCH_ALLOW_USER",
+        callback=_check_users,
+        help="Let another user of this machine use the unix sockets: alice=call, "
+        "bob=load:image::*, carol=admin. Repeat it for several.",
         show_default=False,
     ),
 ]

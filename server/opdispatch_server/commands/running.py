@@ -20,6 +20,7 @@ import typer
 
 from opdispatch_server.commands.configuration_file import reread
 from opdispatch_server.commands.options import (
+    AllowUser,
     AuditLog,
     Cache,
     Config,
@@ -113,6 +114,7 @@ def serve(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     tls_client_ca: TlsClientCa = None,
+    allow_user: AllowUser = None,
     audit_log: AuditLog = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
@@ -290,6 +292,7 @@ def _configuration(values: Mapping[str, Any]) -> DaemonConfiguration:
         tls_cert=values["tls_cert"],
         tls_key=values["tls_key"],
         tls_client_ca=values["tls_client_ca"],
+        allow_users=tuple(values["allow_user"] or ()),
     )
 
 

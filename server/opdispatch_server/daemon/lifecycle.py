@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,11 @@ from opdispatch_server.daemon.processes.worker_commands import InterpreterEntry
 from opdispatch_server.daemon.servicers.library_uploads import store_content
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.message_limit import internal_message_limit
-from opdispatch_server.serving.listeners import bind, warn_of_other_users
+from opdispatch_server.serving.listeners import bind, listen_for_users, warn_of_other_users
 from opdispatch_server.serving.run_folder import RunFolder
 from opdispatch_server.serving.service_manager import ServiceManager
 from opdispatch_wire import tracing
+from opdispatch_wire.addresses import UnixAddress, parse_address
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.library_source import LoadSource
 
@@ -103,7 +105,16 @@ class Daemon:
             await asyncio.to_thread(_set_up_tracing, parts.configuration.tracing)
         await parts.health.interpreters(0)
         bind(parts.private, parts.private_address, insecure=False)
+        shared: list[socket.socket] = []
+        if parts.configuration.allow_users:
+            bind(parts.public, parts.folder.socket("users.sock"), insecure=False)
         for address in parts.configuration.listen:
+            parsed = parse_address(address)
+            if parts.configuration.allow_users and isinstance(parsed, UnixAddress):
+                listener, listening = listen_for_users(parsed)
+                parts.listeners.append(listener)
+                shared.append(listening)
+                continue
             has_tokens = parts.authentication.has_tokens
             listener = bind(
                 parts.public,
@@ -120,6 +131,8 @@ class Daemon:
         await parts.libraries.adopt()
         await parts.private.start()
         await parts.public.start()
+        for listening in shared:
+            await parts.shared_socket.listen(listening)
         internal_limit = internal_message_limit(parts.message_limit)
         highest = MAX_MESSAGE_BYTES_HIGHEST
         kernels, clients = parts.kernel_lane, parts.client_lane
@@ -194,6 +207,8 @@ class Daemon:
         await parts.interpreter_servicer.wait_for_endings()
         monitoring = asyncio.create_task(self._stop_monitoring())
         await parts.public.stop(SERVER_GRACE)
+        if parts.configuration.allow_users:
+            await parts.shared_socket.close()
         parts.lanes.close()
         await parts.supervisor.stop(WORKERS_GRACE)
         await parts.pools.wait_for_endings()

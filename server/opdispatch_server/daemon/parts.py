@@ -11,7 +11,9 @@ import grpc.aio
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from opdispatch_server.access.authentication import Authentication
+from opdispatch_server.access.identity import Identity
 from opdispatch_server.access.token_file import TokenFile
+from opdispatch_server.access.users import parse_users
 from opdispatch_server.configuration import (
     MESSAGES_PER_QUEUE,
     DaemonConfiguration,
@@ -70,6 +72,7 @@ from opdispatch_server.serving.grpc_services import (
 from opdispatch_server.serving.guard import Guard
 from opdispatch_server.serving.listeners import Listener
 from opdispatch_server.serving.run_folder import RunFolder
+from opdispatch_server.serving.shared_socket import SharedSocket
 from opdispatch_server.serving.tls import ServerCertificates, TlsError
 from opdispatch_wire.addresses import TcpAddress, parse_address
 from opdispatch_wire.asyncio_grpc import asyncio_server
@@ -138,7 +141,18 @@ class DaemonParts:
         Raises OSError, and TokensError for a file of tokens that is malformed.
         """
         path = self.configuration.tokens
-        return Authentication(None if path is None else TokenFile(path))
+        tokens = None if path is None else TokenFile(path)
+        return Authentication(tokens, self._peers if self.configuration.allow_users else None)
+
+    @cached_property
+    def _peers(self) -> dict[str, Identity]:
+        return {}
+
+    @cached_property
+    def shared_socket(self) -> SharedSocket:
+        """The unix sockets of clients, where other users may use them."""
+        users = parse_users(self.configuration.allow_users)
+        return SharedSocket(str(self.folder.path / "users.sock"), users, self._peers)
 
     @property
     def is_secured(self) -> bool:

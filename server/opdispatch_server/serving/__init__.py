@@ -3,6 +3,7 @@
 listeners, run_folder              addresses, locks, sockets
 service_manager                    notifications of systemd
 grpc_services, status_answers      what all gRPC services share
+shared_socket                      a unix socket for several users
 guard, tls                         let those in who may
 lane_listener                      takes the connections of a local lane
 reading_turn                       whose turn it is to read one

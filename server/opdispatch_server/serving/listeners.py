@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc.aio
@@ -24,6 +25,8 @@ from opdispatch_wire.addresses import (
     check_socket_folder,
     parse_address,
 )
+
+_BACKLOG = 128
 
 LOG = logging.getLogger("opdispatch.daemon")
 
@@ -131,12 +134,38 @@ def warn_of_other_users(address: str) -> None:
         )
 
 
+def listen_for_users(address: UnixAddress) -> tuple[Listener, socket.socket]:
+    """Return a unix socket that listens, and to which all users can connect. Raises as ``bind``."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+
+    def listen(path: Path) -> None:
+        try:
+            listener.bind(str(path))
+            path.chmod(0o666)
+            listener.listen(_BACKLOG)
+        except OSError as error:
+            raise RuntimeError(error.strerror) from error
+
+    try:
+        return _claim(address, listen, folder_mode=0o755), listener
+    except BaseException:
+        listener.close()
+        raise
+
+
 def _bind_unix(server: grpc.aio.Server, parsed: UnixAddress) -> Listener:
+    return _claim(parsed, lambda path: server.add_insecure_port(f"unix:{path}"))
+
+
+def _claim(
+    parsed: UnixAddress, listen: Callable[[Path], object], folder_mode: int = 0o700
+) -> Listener:
+    """Have ``listen`` put a socket at a path which is free, or whose daemon is no more."""
     path = Path(parsed.path).absolute()
     address = str(parse_address(f"unix:{path}"))
     try:
         # Only a folder that is made here is made private: others are the user's decision.
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=folder_mode)
         check_socket_folder(path.parent)
         lock = SocketLock(path)
     except AddressInUseError:
@@ -151,7 +180,7 @@ def _bind_unix(server: grpc.aio.Server, parsed: UnixAddress) -> Listener:
         # could connect.
         before = os.umask(0o177)
         try:
-            server.add_insecure_port(f"unix:{path}")
+            listen(path)
         finally:
             os.umask(before)
     except RuntimeError as error:

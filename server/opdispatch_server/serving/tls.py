@@ -54,14 +54,14 @@ class ServerCertificates:
         )
 
     def _teller(self) -> Callable[[], grpc.ServerCertificateConfiguration | None]:
-        told = self._configuration
+        given = self._configuration
 
         def tell() -> grpc.ServerCertificateConfiguration | None:
-            nonlocal told
+            nonlocal given
             current = self._refreshed()
-            if current is told:
+            if current is given:
                 return None
-            told = current
+            given = current
             return current
 
         return tell

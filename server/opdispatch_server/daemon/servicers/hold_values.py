@@ -53,7 +53,7 @@ class ValueLeases:
                     max_bytes=self._table.limits.bytes,
                 )
             )
-            is_here = context.peer().startswith("unix:")
+            is_here = context.peer().startswith("unix")
             await self._follow(holder, requests, None if is_here else SILENCE)
         finally:
             self._table.close(holder)

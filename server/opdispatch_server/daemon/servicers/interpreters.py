@@ -295,7 +295,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             address = parse_address(hello.address)
             if self._is_secured and not self._insecure and isinstance(address, TcpAddress):
                 raise AddressError(
-                    f"the interpreter listens on {hello.address}, where it asks nobody for a token",
+                    f"the interpreter listens on {hello.address}, where it asks for no token",
                     hint="start it without --listen, on the daemon's machine, or the daemon with "
                     "--insecure",
                 )

@@ -6,7 +6,8 @@ from typing import Any
 
 import grpc
 
-from opdispatch_server.access.authentication import CALLER
+from opdispatch_server.access.authentication import ANYBODY, CALLER
+from opdispatch_server.access.identity import OWNER
 from opdispatch_wire.client_identity import CLIENT_KEY, describe_self
 
 LONGEST = 100
@@ -17,7 +18,8 @@ def who_asks(context: grpc.aio.ServicerContext[Any, Any]) -> str:
 
     A unix socket of ours has only one user who can connect: the daemon's own.
     """
-    if (caller := CALLER.get()).token:
+    caller = CALLER.get()
+    if caller is not OWNER and caller is not ANYBODY:
         return caller.name
     claim = dict(context.invocation_metadata() or ()).get(CLIENT_KEY, "")
     text = claim if isinstance(claim, str) else claim.decode(errors="replace")
@@ -30,7 +32,7 @@ def identity_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
     """Return who asks, as ``who_asks`` does, and where they are connected from."""
     peer = context.peer() or ""
     kind, _, address = peer.partition(":")
-    if kind == "unix":
+    if kind.startswith("unix"):
         return f"{who_asks(context)} via unix socket"
     who, where = who_asks(context), address.replace("%5B", "[").replace("%5D", "]")
     return where if who == describe_peer(peer) else f"{who} from {where}"
@@ -39,7 +41,7 @@ def identity_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
 def describe_peer(peer: str) -> str:
     """Describe a peer as gRPC names it, such as ``ipv4:127.0.0.1:4711``, but shorter."""
     kind, _, address = peer.partition(":")
-    if kind == "unix":
+    if kind.startswith("unix"):
         return describe_self()
     host = address.rpartition(":")[0].replace("%5B", "[").replace("%5D", "]")
     return host or peer
