@@ -47,7 +47,8 @@ class DaemonConfiguration(NamedTuple):
     there is none;
     ``tls_cert`` and ``tls_key``, the certificate of TCP ports with its key, None if these are
     without TLS, and ``tls_client_ca`` the CA of the certificates that clients need, None if none;
-    ``allow_users``, other users of the machine who may use unix sockets, see ``parse_users``.
+    ``allow_users``, other users of the machine who may use unix sockets, see ``parse_users``;
+    ``quotas``, how much one identity may use, as ``QuotaLimits`` has it, None for any number.
     """
 
     listen: tuple[str, ...]
@@ -78,6 +79,7 @@ class DaemonConfiguration(NamedTuple):
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
     allow_users: tuple[str, ...] = ()
+    quotas: tuple[int | None, ...] = ()
 
 
 CHANGED_WHILE_RUNNING = frozenset(

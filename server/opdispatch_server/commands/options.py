@@ -193,6 +193,47 @@ AllowUser = Annotated[
         show_default=False,
     ),
 ]
+QuotaCalls = Annotated[
+    int | None,
+    typer.Option(
+        envvar="OPDISPATCH_QUOTA_CALLS",
+        min=1,
+        metavar="N",
+        help="How many calls of one token's holder, or of one user of --allow-user, may be under "
+        "way. Default: any number.",
+        show_default=False,
+    ),
+]
+QuotaBytes = Annotated[
+    int | None,
+    typer.Option(
+        envvar="OPDISPATCH_QUOTA_BYTES",
+        min=1,
+        metavar="N",
+        help="How many bytes these may have together. Default: any number.",
+        show_default=False,
+    ),
+]
+QuotaSessions = Annotated[
+    int | None,
+    typer.Option(
+        envvar="OPDISPATCH_QUOTA_SESSIONS",
+        min=1,
+        metavar="N",
+        help="How many of their sessions may keep values in interpreters. Default: any number.",
+        show_default=False,
+    ),
+]
+QuotaUploads = Annotated[
+    int | None,
+    typer.Option(
+        envvar="OPDISPATCH_QUOTA_UPLOADS",
+        min=1,
+        metavar="N",
+        help="How many uploads of theirs may be under way. Default: any number.",
+        show_default=False,
+    ),
+]
 AuditLog = Annotated[
     Path | None,
     typer.Option(

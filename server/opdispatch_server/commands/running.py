@@ -43,6 +43,10 @@ from opdispatch_server.commands.options import (
     MetricsCompat,
     QuarantineAfter,
     Queue,
+    QuotaBytes,
+    QuotaCalls,
+    QuotaSessions,
+    QuotaUploads,
     Reconnect,
     RemoteBytes,
     RemoteValues,
@@ -115,6 +119,10 @@ def serve(
     tls_key: TlsKey = None,
     tls_client_ca: TlsClientCa = None,
     allow_user: AllowUser = None,
+    quota_calls: QuotaCalls = None,
+    quota_bytes: QuotaBytes = None,
+    quota_sessions: QuotaSessions = None,
+    quota_uploads: QuotaUploads = None,
     audit_log: AuditLog = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
@@ -293,6 +301,7 @@ def _configuration(values: Mapping[str, Any]) -> DaemonConfiguration:
         tls_key=values["tls_key"],
         tls_client_ca=values["tls_client_ca"],
         allow_users=tuple(values["allow_user"] or ()),
+        quotas=tuple(values[f"quota_{each}"] for each in ("calls", "bytes", "sessions", "uploads")),
     )
 
 

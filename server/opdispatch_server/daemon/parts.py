@@ -32,6 +32,7 @@ from opdispatch_server.daemon.calls.interpreter_queue import QueueLimits
 from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
 from opdispatch_server.daemon.calls.program_router import ProgramRouter
+from opdispatch_server.daemon.calls.quotas import QuotaLimits, Quotas
 from opdispatch_server.daemon.calls.recovery import CallRecovery
 from opdispatch_server.daemon.calls.router import CallRouter
 from opdispatch_server.daemon.environments.interpreter_packages import Bootstrap
@@ -186,8 +187,16 @@ class DaemonParts:
     @cached_property
     def _execution_servicer(self) -> ExecutionServicer:
         return ExecutionServicer(
-            self.router, self.value_leases, self.message_limit, self.max_call_bytes
+            self.router,
+            self._quotas,
+            self.value_leases,
+            self.message_limit,
+            self.max_call_bytes,
         )
+
+    @cached_property
+    def _quotas(self) -> Quotas:
+        return Quotas(QuotaLimits(*self.configuration.quotas))
 
     @cached_property
     def _registry_servicer(self) -> RegistryServicer:
@@ -201,6 +210,7 @@ class DaemonParts:
             self.waits,
             self.supervisor.revive,
             self.store,
+            self._quotas,
         )
 
     @cached_property

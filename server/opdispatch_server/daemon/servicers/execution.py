@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from opdispatch_server.access.authentication import CALLER
 from opdispatch_server.call_context import CallContext
+from opdispatch_server.daemon.calls.quotas import Quotas
 from opdispatch_server.daemon.calls.router import CallRouter
 from opdispatch_server.daemon.servicers.hold_values import ValueLeases
 from opdispatch_server.serving.call_stream import CallStream
@@ -21,13 +23,19 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
     """The wire's side of CallRouter."""
 
     def __init__(
-        self, router: CallRouter, leases: ValueLeases, limit: int, max_call_bytes: int
+        self,
+        router: CallRouter,
+        quotas: Quotas,
+        leases: ValueLeases,
+        limit: int,
+        max_call_bytes: int,
     ) -> None:
         """Serve calls.
 
         ``limit`` is for a message, ``max_call_bytes`` for one connection's large tensors.
         """
         self._router = router
+        self._quotas = quotas
         self._leases = leases
         self._limit = limit
         self._max_call_bytes = max_call_bytes
@@ -44,7 +52,8 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
         tensors.arguments = received.arguments
         tensors.message_bytes = sum(map(len, received.arguments))
         call = CallContext.of(context).with_tensors(tensors)
-        reply = await self._router.call(received.request, call)
+        runner = self._quotas.runner_for(CALLER.get(), self._router)
+        reply = await runner.call(received.request, call)
         if reply.HasField("error"):
             raise StatusError(reply.error)
         if not tensors.results:
@@ -61,11 +70,13 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
         budget = TensorBudget(
             self._max_call_bytes, "the large tensors of this connection", self._budget
         )
-        await CallStream(self._router, context, budget, self._limit).serve(requests)
+        runner = self._quotas.runner_for(CALLER.get(), self._router)
+        await CallStream(runner, context, budget, self._limit).serve(requests)
 
     @answers
     async def HoldValues(  # noqa: N802
         self, requests: AsyncIterator[remote_pb2.HoldValuesRequest], context: Context
     ) -> None:
         """Hold a client's values."""
-        await self._leases.serve(requests, context)
+        with self._quotas.session(CALLER.get()):
+            await self._leases.serve(requests, context)

@@ -16,6 +16,7 @@ import grpc
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.access.audit import audited
 from opdispatch_server.access.authentication import CALLER
+from opdispatch_server.daemon.calls.quotas import Quotas
 from opdispatch_server.daemon.event_loop.shielded import shielded
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.libraries.change_log import count_change
@@ -62,6 +63,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         waits: RegistrationWaiters,
         revive: Callable[[str], bool],
         store: LibraryStore,
+        quotas: Quotas,
     ) -> None:
         self._facts = facts
         self._operators = operators
@@ -70,6 +72,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self._waits = waits
         self._revive = revive
         self._store = store
+        self._quotas = quotas
         self._uploads = LibraryUploads(store)
         self._changes: set[asyncio.Task[Any]] = set()
 
@@ -150,9 +153,10 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self, request_iterator: AsyncIterator[pb.UploadLibraryRequest], context: Context
     ) -> AsyncGenerator[pb.UploadLibraryReply, None]:
         """Store a file that comes in chunks."""
-        async with aclosing(self._uploads.receive(request_iterator)) as replies:
-            async for reply in replies:
-                yield reply
+        with self._quotas.upload(CALLER.get()):
+            async with aclosing(self._uploads.receive(request_iterator)) as replies:
+                async for reply in replies:
+                    yield reply
 
     @answers
     async def UnloadLibrary(  # noqa: N802
@@ -297,6 +301,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         async with self._libraries.publication:
             reply = await asyncio.to_thread(self._view.check_invariants)
         reply.violations.extend(self._view.check_queues())
+        reply.violations.extend(self._quotas.check_invariants())
         reply.violations.extend(await self._libraries.find_disagreements())
         return reply
 

@@ -1,0 +1,215 @@
+"""How much of the daemon one identity may use at a time, so that others always find room.
+
+The daemon's user, and clients of a daemon that authenticates none, have no quota.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Generic, NamedTuple
+
+from opdispatch_server.access.authentication import ANYBODY
+from opdispatch_server.access.identity import OWNER, Identity
+from opdispatch_server.access.roles import Role
+from opdispatch_server.call_context import CallContext
+from opdispatch_server.serving.running_call import CallRunner, OnReply, Run, RunningCall
+from opdispatch_wire.errors import QueueFullError
+from opdispatch_wire.v1 import execution_pb2
+
+RETRY_AFTER = 0.1
+"""After how many seconds a client may find room, if its own calls end meanwhile."""
+
+
+class QuotaLimits(NamedTuple):
+    """The most that one identity may have at a time; None: any number."""
+
+    calls: int | None = None
+    """Calls that wait or run."""
+    bytes: int | None = None
+    """Bytes of these, their large tensors included."""
+    sessions: int | None = None
+    """Sessions that keep values in interpreters."""
+    uploads: int | None = None
+    """Uploads of libraries."""
+
+
+class Usage:
+    """Usage of one identity."""
+
+    __slots__ = ("bytes", "calls", "sessions", "uploads")
+
+    def __init__(self) -> None:
+        self.calls = self.bytes = self.sessions = self.uploads = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is nothing."""
+        return not (self.calls or self.sessions or self.uploads)
+
+
+class Quotas:
+    """The usage of all identities. Belongs to the event loop."""
+
+    def __init__(self, limits: QuotaLimits) -> None:
+        self._limits = limits
+        self._has_limits = any(each is not None for each in limits)
+        self._usage: dict[str, Usage] = {}
+
+    def runner_for(self, identity: Identity, runner: CallRunner[Run]) -> CallRunner[Run]:
+        """Return a runner for the calls of an identity: ``runner`` itself, if it has no quota."""
+        return LimitedRunner(self, identity, runner) if self._applies_to(identity) else runner
+
+    def take_call(self, identity: Identity, size: int, *, is_repeated: bool = False) -> str:
+        """Count a call of ``size`` bytes; return why it has no room, in words, empty if it has.
+
+        One that is repeated has had its room, and gets it again.
+        """
+        usage = self._usage.get(identity.name) or Usage()
+        most_calls, most_bytes = self._limits.calls, self._limits.bytes
+        if not is_repeated and most_calls is not None and usage.calls >= most_calls:
+            return f"{usage.calls} calls under way"
+        # One call has room whatever its size: others limit that.
+        full = most_bytes is not None and usage.calls and usage.bytes + size > most_bytes
+        if not is_repeated and full:
+            return f"calls of {usage.bytes} bytes under way"
+        usage.calls += 1
+        usage.bytes += size
+        self._usage[identity.name] = usage
+        return ""
+
+    def end_call(self, identity: Identity, size: int) -> None:
+        """Count it no more."""
+        usage = self._usage[identity.name]
+        usage.calls -= 1
+        usage.bytes -= size
+        self._tidy_up(identity)
+
+    @contextmanager
+    def session(self, identity: Identity) -> Iterator[None]:
+        """Count a session that keeps values, for a block. Raises QueueFullError."""
+        with self._counted(identity, "sessions", self._limits.sessions, "sessions with values"):
+            yield
+
+    @contextmanager
+    def upload(self, identity: Identity) -> Iterator[None]:
+        """Count an upload, for a block. Raises QueueFullError."""
+        with self._counted(identity, "uploads", self._limits.uploads, "uploads under way"):
+            yield
+
+    def check_invariants(self) -> list[str]:
+        """Return the violated invariants, in words."""
+        return [
+            f"{name} is counted, and uses {usage.calls} calls and {usage.bytes} bytes"
+            for name, usage in self._usage.items()
+            if usage.is_idle or usage.calls < 0 or (not usage.calls and usage.bytes)
+        ]
+
+    def _applies_to(self, identity: Identity) -> bool:
+        # What kernels call belongs to calls that are counted.
+        free = identity is OWNER or identity is ANYBODY or identity.role is Role.WORKER
+        return self._has_limits and not free
+
+    @contextmanager
+    def _counted(
+        self, identity: Identity, what: str, most: int | None, words: str
+    ) -> Iterator[None]:
+        if not self._applies_to(identity):
+            yield
+            return
+        usage = self._usage.setdefault(identity.name, Usage())
+        count = getattr(usage, what)
+        if most is not None and count >= most:
+            self._tidy_up(identity)
+            raise quota_error(identity, f"{count} {words}")
+        setattr(usage, what, count + 1)
+        try:
+            yield
+        finally:
+            setattr(usage, what, getattr(usage, what) - 1)
+            self._tidy_up(identity)
+
+    def _tidy_up(self, identity: Identity) -> None:
+        if self._usage[identity.name].is_idle:
+            del self._usage[identity.name]
+
+
+class LimitedRunner(Generic[Run]):
+    """Runs the calls of one identity within its quota."""
+
+    def __init__(self, quotas: Quotas, identity: Identity, runner: CallRunner[Run]) -> None:
+        self._quotas = quotas
+        self._identity = identity
+        self._runner = runner
+
+    def begin(
+        self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[Run]
+    ) -> RunningCall | None:
+        """Begin a call as the runner does; None, too, if there is no room: ``call`` says so."""
+        size = context.size_of(request)
+        if self._quotas.take_call(self._identity, size):
+            return None
+        counted = _CountedCall(self._quotas, self._identity, size)
+
+        def end(result: execution_pb2.CallReply | Exception | Run) -> None:
+            counted.end()
+            on_reply(result)  # type: ignore[arg-type]  # it is what the runner has given
+
+        counted.running = self._runner.begin(request, context, end)
+        if counted.running is None:
+            counted.end()
+            return None
+        return counted
+
+    async def call(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        broken: Run | None = None,
+    ) -> execution_pb2.CallReply:
+        """Run a call as the runner does. Raises QueueFullError without room, too."""
+        size = context.size_of(request)
+        why = self._quotas.take_call(self._identity, size, is_repeated=broken is not None)
+        if why:
+            raise quota_error(self._identity, why, request.operator)
+        try:
+            return await self._runner.call(request, context, broken)
+        finally:
+            self._quotas.end_call(self._identity, size)
+
+
+class _CountedCall:
+    """A call that has begun, and is counted until it ends or is abandoned."""
+
+    __slots__ = ("_identity", "_is_ended", "_quotas", "_size", "running")
+
+    def __init__(self, quotas: Quotas, identity: Identity, size: int) -> None:
+        self._quotas = quotas
+        self._identity = identity
+        self._size = size
+        self._is_ended = False
+        self.running: RunningCall | None = None
+
+    def abandon(self) -> None:
+        """Discard the reply when it comes."""
+        self.end()
+        if self.running is not None:
+            self.running.abandon()
+
+    def end(self) -> None:
+        """Count it no more. Idempotent."""
+        if not self._is_ended:
+            self._is_ended = True
+            self._quotas.end_call(self._identity, self._size)
+
+
+def quota_error(identity: Identity, why: str, operator: str = "") -> QueueFullError:
+    """Return the error for what has no room in an identity's quota."""
+    what = f"the call of {operator}" if operator else "this one"
+    return QueueFullError(
+        f"{identity.name} has {why}, which is its quota; {what} never started",
+        hint=f"wait for some of them, and try again in {RETRY_AFTER:g} s",
+        operator=operator,
+        started="no",
+        retry_after=f"{RETRY_AFTER:.3f}",
+    )
