@@ -253,7 +253,9 @@ def _run(
                 for edge in wanted.get(node, ()):
                     # In PyTorch, too, hooks have changed it only where the way ends.
                     captured[edge] = (arrived if goes_on else gradients)[edge[1]]
-                if not goes_on or not any(gradient is not None for gradient in gradients):
+                if not goes_on:
+                    continue
+                if gradients[0] is None and not any(each is not None for each in gradients):
                     continue
                 if node.hooks is not None:
                     gradients = call_prehooks(node, gradients)

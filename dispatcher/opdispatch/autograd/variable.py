@@ -34,6 +34,7 @@ from opdispatch.autograd.node import (
 )
 from opdispatch.errors import AutogradError
 from opdispatch.local_state.grad_mode import is_grad_enabled
+from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
 from opdispatch.local_state.tracing_state import is_traced
 
 FEW_VIEWS = 32
@@ -222,8 +223,34 @@ def accumulate_grad(variable: Any, gradient: Any, *, keeps_history: bool) -> Non
         meta.grad = +gradient if has_history else copy_of(gradient)
     elif keeps_history:
         meta.grad = meta.grad + gradient
-    else:
+    elif not _add_in_place(meta.grad, gradient):
         meta.grad[...] = meta.grad + gradient
+
+
+def _add_in_place(written: Any, gradient: Any) -> bool:
+    """Add to a plain tensor on the CPU what no mode, trace or level sees; return whether it did."""
+    array, more = written.array, gradient.array
+    if not (
+        type(array) is np.ndarray
+        and type(more) is np.ndarray
+        and type(written) is Variable.plain_class
+        and type(gradient) is Variable.plain_class
+        and written.key_bits == gradient.key_bits
+        and array.dtype is more.dtype
+        and array.dtype.char in "fdFD"
+        and array.shape == more.shape
+        and array.flags.c_contiguous  # so that no element is there twice
+        and array.flags.writeable
+        and LOCAL_STATE.get() is DEFAULT_STATE
+        and not is_traced(written)
+        and not is_traced(gradient)
+    ):
+        return False
+    version = counter_of(written)
+    after = version.value + 1  # before the write: inference tensors have none
+    np.add(array, more, out=array)
+    version.value = after
+    return True
 
 
 def note_view(base: Any, view: Any) -> None:

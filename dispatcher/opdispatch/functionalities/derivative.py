@@ -223,6 +223,8 @@ class FormulaNode(Node):
 
     def _unpacked_tensors(self, kept: Any) -> Any:
         """Unpack a saved tensor, array, None, or a list of these."""
+        if kept is None:
+            return None
         if type(kept) is tuple:
             return unpack_tensor(kept, self)
         if type(kept) is list:

@@ -77,11 +77,16 @@ def getitem(x: Any, index: Any) -> Any:
 
 def setitem(x: Any, index: Any, value: Any) -> None:
     """Write there. Raises IndexError, and ValueError if it cannot be written to."""
-    entries = _entries_of(index, x.shape)
+    if index is ...:
+        whole: list[Any] = [None] * len(x.shape)
+        step: list[Any] = [1] * len(whole)
+        entries: tuple[list[Any], list[Any], list[Any], list[Any]] = (whole, whole, step, [])
+    else:
+        entries = _entries_of(index, x.shape)
     if type(value) in _SCALARS:
         _operators().set_scalar(x, *entries, value)
     else:
-        is_tensor = find_key_bits(value) is not None
+        is_tensor = type(value) is type(x) or find_key_bits(value) is not None
         _operators().set_tensor(x, *entries, value if is_tensor else np.asarray(value))
 
 

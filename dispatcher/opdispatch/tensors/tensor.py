@@ -183,13 +183,13 @@ class Tensor(
     @property
     def device(self) -> str:
         """``"cpu"``, or ``"cuda:N"`` for an array on the N-th GPU."""
-        return arrays.device_of(self.array)
+        return "cpu" if type(self.array) is np.ndarray else arrays.device_of(self.array)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The element type."""
-        dtype: np.dtype[Any] = np.dtype(self.array.dtype)
-        return dtype
+        dtype: np.dtype[Any] = self.array.dtype
+        return dtype if type(self.array) is np.ndarray else np.dtype(dtype)
 
     @property
     def shape(self) -> Any:
