@@ -1,9 +1,10 @@
 """Costs of the ways to an operator of the library ``array`` over NumPy's function, in one process,
 and what a call costs that is recorded for gradients over one that is not. ``array_operators`` has
-the operators one by one.
+the operators one by one. Where torch is installed, a third table has the same calls of tensors in
+both libraries.
 
 Each contestant works on float32 arrays of four elements. They take turns, and the thread's CPU time
-is read. The first table quotes medians, and the least of many rounds; the second, of small
+is read. The first table quotes medians, and the least of many rounds; the others, of small
 differences, the least alone.
 """
 
@@ -20,7 +21,12 @@ from rich.table import Table
 
 from opdispatch import Library, Tensor, ops
 from opdispatch import array_api as xp
-from tests.bench.timing import least_seconds, median_seconds
+from tests.bench.timing import least_seconds, least_seconds_of_many, median_seconds
+
+try:
+    import torch
+except ImportError:
+    torch = None
 
 X = np.ones(4, np.float32)
 M = np.ones((2, 2), np.float32)
@@ -114,6 +120,50 @@ RECORDED: dict[str, Callable[[Operands], object]] = {
 }
 
 
+def beside_torch() -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
+    """The same calls here and in torch, of tensors without gradients and of recorded ones."""
+    torch.set_num_threads(1)
+    v, r, m, s = (Tensor(each.copy(), requires_grad=g) for each in (X, M) for g in (False, True))
+    tv, tr, tm, ts = (
+        torch.ones(shape, requires_grad=g) for shape in (4, (2, 2)) for g in (False, True)
+    )
+    places = torch.tensor([0, 1])
+    return {
+        "add(v, v)": (lambda: xp.add(v, v), lambda: torch.add(tv, tv)),
+        "v + v": (lambda: v + v, lambda: tv + tv),
+        "v * 2.0": (lambda: v * 2.0, lambda: tv * 2.0),
+        "-v": (lambda: -v, lambda: -tv),
+        "exp(v)": (lambda: xp.exp(v), lambda: torch.exp(tv)),
+        "sum(v)": (lambda: xp.sum(v), lambda: torch.sum(tv)),
+        "max(v)": (lambda: xp.max(v), lambda: torch.max(tv)),
+        "m @ m": (lambda: m @ m, lambda: tm @ tm),
+        "v[0]": (lambda: v[0], lambda: tv[0]),
+        "v[1:]": (lambda: v[1:], lambda: tv[1:]),
+        "m[:, 0]": (lambda: m[:, 0], lambda: tm[:, 0]),
+        "v[places]": (lambda: v[PLACES], lambda: tv[places]),
+        "reshape": (lambda: xp.reshape(v, (2, 2)), lambda: torch.reshape(tv, (2, 2))),
+        "permute_dims": (lambda: xp.permute_dims(m, (1, 0)), lambda: torch.permute(tm, (1, 0))),
+        "expand_dims": (lambda: xp.expand_dims(v, axis=0), lambda: torch.unsqueeze(tv, 0)),
+        "broadcast_to": (
+            lambda: xp.broadcast_to(v, (2, 4)),
+            lambda: torch.broadcast_to(tv, (2, 4)),
+        ),
+        "concat": (lambda: xp.concat([v, v]), lambda: torch.concat([tv, tv])),
+        "stack": (lambda: xp.stack([v, v]), lambda: torch.stack([tv, tv])),
+        "unstack": (lambda: xp.unstack(v), lambda: torch.unbind(tv)),
+        "r * v, recorded": (lambda: r * v, lambda: tr * tv),
+        "exp(r), recorded": (lambda: xp.exp(r), lambda: torch.exp(tr)),
+        "sum(r), recorded": (lambda: xp.sum(r), lambda: torch.sum(tr)),
+        "s @ m, recorded": (lambda: s @ m, lambda: ts @ tm),
+        "r[1:], recorded": (lambda: r[1:], lambda: tr[1:]),
+        "concat([r, r]), recorded": (lambda: xp.concat([r, r]), lambda: torch.concat([tr, tr])),
+        "sum(sin(r) * v).backward()": (
+            lambda: xp.sum(xp.sin(r) * v).backward(),
+            lambda: torch.sum(torch.sin(tr) * tv).backward(),
+        ),
+    }
+
+
 def _called(call: Callable[[Operands], object], operands: Operands) -> Callable[[], object]:
     return lambda: call(operands)
 
@@ -150,6 +200,22 @@ def main() -> None:
     for name in RECORDED:
         more = seconds[f"{name}, recorded"] - seconds[name]
         rows.append((name, f"{seconds[name] * 1e6:.2f}", f"{more * 1e6:.2f}"))
+    if torch is not None:
+        pairs = beside_torch()
+        both = {f"{name}, {n}": call for name, each in pairs.items() for n, call in enumerate(each)}
+        found = least_seconds_of_many(both, time.thread_time)
+        _print(
+            "tensors of four elements, beside torch",
+            ("call", "here, us", "torch, us", "x torch"),
+            (
+                (
+                    name,
+                    *(f"{found[f'{name}, {n}'] * 1e6:.2f}" for n in range(2)),
+                    f"{found[f'{name}, 0'] / found[f'{name}, 1']:.2f}",
+                )
+                for name in pairs
+            ),
+        )
     _print(
         "recorded for gradients of v and m", ("call", "not recorded, us", "recorded, us more"), rows
     )

@@ -1,10 +1,11 @@
 """Costs of registering, in time, in memory, and to concurrent callers: ``make bench``.
 
 An operator here is one definition and two kernels, each registered, and undone, on its own:
-three publications. Parsing its schema is part of registering it. The readers' table times every
-single call of another operator while a second thread registers and undoes without a pause; next to
-it stands the same with a second thread that only counts, since two busy threads of one
-interpreter take turns every switch interval, dispatcher or not.
+three publications. Parsing its schema is part of registering it. Where torch is installed, its
+``Library`` registers as many, each with one kernel, in turn with the one here. The readers' table
+times every single call of another operator while a second thread registers and undoes without a
+pause; next to it stands the same with a second thread that only counts, since two busy threads of
+one interpreter take turns every switch interval, dispatcher or not.
 """
 
 from __future__ import annotations
@@ -28,10 +29,16 @@ from opdispatch import (
     Dispatcher,
     DispatchKey,
     KernelFunction,
+    Library,
     OperatorHandle,
     RegistrationHandle,
     parse_schema,
 )
+
+try:
+    import torch
+except ImportError:
+    torch = None
 
 OPERATORS = 10_000
 ROUNDS = 5
@@ -74,6 +81,27 @@ def bulk_seconds() -> tuple[float, float]:
         registering.append(seconds(lambda: handles.extend(register(dispatcher, OPERATORS))))  # noqa: B023
         undoing.append(seconds(lambda: undo(handles)))  # noqa: B023
     return statistics.median(registering), statistics.median(undoing)
+
+
+def _fill(library: object) -> float:
+    """Seconds of this thread to define all operators in a library, each with one kernel."""
+    kernel = lambda x, y, *, alpha: x  # noqa: E731
+    start = time.thread_time()
+    for number in range(OPERATORS):
+        library.define(f"op{number}(Tensor x, Tensor y, *, Scalar alpha=1) -> Tensor")
+        library.impl(f"op{number}", kernel, "CPU")
+    return time.thread_time() - start
+
+
+def seconds_beside_torch() -> tuple[float, float]:
+    """The least seconds to fill a library, here and in torch."""
+    ours, theirs, kept_alive = [], [], []
+    for number in range(ROUNDS):
+        gc.collect()
+        ours.append(_fill(Library("beside_torch", "DEF", dispatcher=Dispatcher())))
+        kept_alive.append(torch.library.Library(f"opdispatch_registration_{number}", "DEF"))
+        theirs.append(_fill(kept_alive[-1]))
+    return min(ours), min(theirs)
 
 
 def parsing_seconds() -> tuple[int, float]:
@@ -154,6 +182,10 @@ def main() -> None:
     table.add_row("memory an operator, called once", f"{called / 1024:.1f} KiB")
     count, parsing = parsing_seconds()
     table.add_row(f"parse PyTorch's {count:,} schemas", f"{parsing:.2f} s")
+    if torch is not None:
+        ours, theirs = seconds_beside_torch()
+        table.add_row("with one kernel each, CPU time", f"{ours:.2f} s")
+        table.add_row("the same by torch.library", f"{theirs:.2f} s")
     Console(width=100).print(table)
 
     interval = sys.getswitchinterval() * 1e3
