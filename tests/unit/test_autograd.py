@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from opdispatch import (
     ArgumentError,
     AutogradError,
     Tensor,
+    TorchDispatchMode,
     enable_grad,
     inference_mode,
     no_grad,
@@ -466,3 +468,40 @@ def test_another_layout_does_not_lose_gradients_without_a_word():
     with pytest.raises(AutogradError, match="conversion to or from another layout"):
         y.backward()
     assert not x.detach().to_sparse().requires_grad
+
+
+class _Noting(TorchDispatchMode):
+    """Notes the operators that are called."""
+
+    def __init__(self, noted):
+        super().__init__()
+        self.noted = noted
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.noted.append(func.name().partition(".")[0])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "float16"])
+@pytest.mark.parametrize("noted", [None, []], ids=["unobserved", "in a mode"])
+def test_a_second_gradient_is_added_to_the_tensor_of_the_first(dtype, noted):
+    x = Tensor(np.ones((2, 3), dtype), requires_grad=True)
+    given = Tensor(np.arange(6, dtype=dtype).reshape(2, 3))
+    (x * 1.0).backward(given)
+    first = x.grad
+    before = first._version
+    with nullcontext() if noted is None else _Noting(noted):
+        (x * 1.0).backward(given)
+    assert x.grad is first
+    assert first._version == before + 1
+    assert first.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(first), np.arange(6).reshape(2, 3) * 2)
+    assert noted is None or noted[-2:] == ["array::add", "array::setitem_"]
+
+
+def test_a_gradient_is_not_added_to_elements_that_cannot_be_written_to():
+    x = leaf([1.0, 2.0])
+    backward(xp.sum(x * 1.0))
+    x.grad.array.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        backward(xp.sum(x * 1.0))
