@@ -1,4 +1,4 @@
-"""Processor time of one direct call of 16-byte arrays, compared with bytes over a unix socket.
+"""Processor time and context switches of one direct call, compared with bytes over a unix socket.
 
 All processes that take part are counted. Both take turns, and their ratio is what counts: other
 load of the machine lengthens a call, and changes little of what its processors do for it.
@@ -6,6 +6,7 @@ load of the machine lengthens a call, and changes little of what its processors 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import sys
@@ -39,12 +40,31 @@ def children_of(process: int) -> list[int]:
     return [int(each) for each in children.split()]
 
 
-def measured(call_all: Callable[[], object], processes: Sequence[int]) -> tuple[float, float]:
-    """Return the microseconds of a call: elapsed, and of all processors."""
-    used, began = processor_seconds(processes), time.perf_counter()
+def context_switches(processes: Sequence[int]) -> int:
+    """Return how often threads of the processes have slept, or had to make room for others."""
+    switches = 0
+    for process in processes:
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            with contextlib.suppress(OSError):  # it has just ended
+                for line in (thread / "status").read_text().splitlines():
+                    if "ctxt_switches" in line:
+                        switches += int(line.split()[1])
+    return switches
+
+
+def measured(
+    call_all: Callable[[], object], processes: Sequence[int]
+) -> tuple[float, float, float]:
+    """Return of a call: microseconds elapsed, those of all processors, and context switches."""
+    used, switches = processor_seconds(processes), context_switches(processes)
+    began = time.perf_counter()
     call_all()
     elapsed = time.perf_counter() - began
-    return elapsed / CALLS * 1e6, (processor_seconds(processes) - used) / CALLS * 1e6
+    return (
+        elapsed / CALLS * 1e6,
+        (processor_seconds(processes) - used) / CALLS * 1e6,
+        (context_switches(processes) - switches) / CALLS,
+    )
 
 
 def main() -> None:
@@ -72,7 +92,11 @@ def main() -> None:
     for place, side in enumerate(("opdispatch, direct", "Python over a unix socket")):
         elapsed = statistics.median(each[place][0] for each in rounds)
         used = statistics.median(each[place][1] for each in rounds)
-        print(f"{side:27} {elapsed:6.0f} us a call, {used:6.0f} us of processor time")
+        switches = statistics.median(each[place][2] for each in rounds)
+        print(
+            f"{side:27} {elapsed:6.0f} us a call, {used:6.0f} us of processor time, "
+            f"{switches:.1f} context switches"
+        )
     ratios = [statistics.median(each[0][of] / each[1][of] for each in rounds) for of in (0, 1)]
     print(f"{ratios[0]:.1f} times as long, {ratios[1]:.1f} times the processor time")
 

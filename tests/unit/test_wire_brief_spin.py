@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from opdispatch_wire.lanes.brief_spin import SPIN_SECONDS, BriefSpin
+from opdispatch_wire.lanes.brief_spin import LOOKS, BriefSpin
 
 US = 1e-6
 WAKING = 60 * US
@@ -33,6 +33,7 @@ class World:
         def look() -> bool:
             nonlocal looks
             looks += 1
+            self.now += US
             return self.now >= comes + self.delay
 
         spin.before_sleeping(look)
@@ -55,6 +56,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 @pytest.fixture
 def spin(monkeypatch: pytest.MonkeyPatch) -> BriefSpin:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.5, 0.5))
     return BriefSpin()
 
 
@@ -73,15 +75,37 @@ def test_where_things_come_soon_they_are_looked_for_until_they_come(spin: BriefS
     assert max(looks) == pytest.approx(30, abs=3)
 
 
-def test_but_not_for_longer_than_sleep_would_cost(spin: BriefSpin, world: World):
+def test_but_not_more_often_than_sleep_would_cost(spin: BriefSpin, world: World):
     world.wait_often(spin, 30 * US, 101)
-    assert world.wait(spin, 1.0) == pytest.approx(SPIN_SECONDS / US, abs=3)
+    assert world.wait(spin, 1.0) == pytest.approx(LOOKS, abs=3)
 
 
-def test_wait_does_not_spin_where_replies_come_late(spin: BriefSpin, world: World):
+def test_wait_rarely_spins_where_replies_come_late(spin: BriefSpin, world: World):
     world.wait_often(spin, 30 * US)
     world.wait_often(spin, 1e-3, 20)
-    assert share_of_looking(world.wait_often(spin, 1e-3)) == 0
+    assert share_of_looking(world.wait_often(spin, 1e-3, 300)) < 0.05
+    assert share_of_looking(world.wait_often(spin, 1e-3, 10_000)) < 0.01
+
+
+@pytest.mark.parametrize("slowness", [1, 10])
+def test_spin_is_the_same_on_a_slow_machine(
+    spin: BriefSpin, world: World, monkeypatch: pytest.MonkeyPatch, slowness: int
+):
+    monkeypatch.setattr("tests.unit.test_wire_brief_spin.US", US * slowness)
+    monkeypatch.setattr("tests.unit.test_wire_brief_spin.WAKING", WAKING * slowness)
+    world.wait_often(spin, 30 * US)
+    assert share_of_looking(world.wait_often(spin, 30 * US)) > 0.9
+
+
+def test_wait_does_not_spin_where_all_cores_have_work(
+    spin: BriefSpin, world: World, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(os, "getloadavg", lambda: (2.5, 2.5, 2.5))
+    world.wait_often(spin, 30 * US, 300)
+    assert share_of_looking(world.wait_often(spin, 30 * US, 300)) == 0
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.5, 1.5, 1.5))
+    world.wait_often(spin, 30 * US, 300)
+    assert share_of_looking(world.wait_often(spin, 30 * US, 300)) > 0.9
 
 
 def test_one_long_rest_does_not_count_for_ever(spin: BriefSpin, world: World):
@@ -101,7 +125,7 @@ def test_and_when_it_does_not_any_more_they_look_again(spin: BriefSpin, world: W
     world.delay = 2 * WAKING
     world.wait_often(spin, 30 * US)
     world.delay = 0.0
-    world.wait_often(spin, 30 * US, 400)
+    world.wait_often(spin, 30 * US, 1000)
     assert share_of_looking(world.wait_often(spin, 30 * US)) > 0.9
 
 

@@ -6,66 +6,90 @@ import os
 import time
 from collections.abc import Callable
 
-SPIN_SECONDS = 150e-6
-"""Somewhat longer than a small call takes."""
+LOOKS = 100
+"""How often a thread looks before it sleeps: about as long as to sleep and be woken takes.
 
-# A longer wait says no more than that it was long; a rest must not count for ever.
-_LONG = 4 * SPIN_SECONDS
-# Waits that are so long with the waking may be short without it.
-_WORTH_A_TRY = 2 * SPIN_SECONDS
-# What is worth the work: to wait for a tenth less.
-_GAIN = 0.9
+Both take longer on a slow machine, and in a slow hour.
+"""
+
+# What is worth a core: to wait for a quarter less.
+_GAIN = 0.75
 _NEWEST_SHARE = 0.2
+# A longer wait counts as so many usual ones: it says no more than that it was long.
+_LONGEST = 4.0
 # Of so many waits, one is the other way.
 _TRIAL = 32
+# After so many looks in vain in a row, there are none for a number of waits, and for twice as many
+# if it is so again.
+_VAIN = 3
+_PAUSE, _LONGEST_PAUSE = 32, 4096
+# So often it is looked whether a core is free.
+_WAITS_AS_BUSY = 256
 
 
 class BriefSpin:
     """For a thread that waits for one thing, again and again.
 
     To sleep and be woken on another core costs as much as all the rest of a small call. So where
-    things usually come within SPIN_SECONDS, they are looked for again and again for so long, before
-    the thread sleeps; but only while that makes the waits shorter: if other processes keep the
-    cores busy, the answering thread may need this one. Now and then the other way is tried.
-    ``look`` must let the other threads of the process run, as a poll that does not wait does. One
-    with a single core never spins.
+    things usually come soon, they are looked for LOOKS times before the thread sleeps; but only
+    while that makes the waits so much shorter that it is worth the core. It is not where the
+    machine has no core to spare: the answering thread may need this one. Now and then the other way
+    is tried. ``look`` must let the other threads of the process run, as a poll that does not wait
+    does. A process with a single core never spins.
     """
 
     def __init__(self) -> None:
-        self._pays = _count_cores() > 1
+        self._may = _has_core_to_spare()
         self._waits = 0
         self._since = 0.0
         self._spins = False
-        # How long waits are on average: all of them; and the short ones, of each kind.
-        self._usual = _LONG
+        self._in_vain = 0
+        self._pause = 0
+        self._next_pause = _PAUSE
+        # How long waits are on average, of each kind.
         self._after_spinning = self._after_sleeping = 0.0
 
     def before_sleeping(self, look: Callable[[], object]) -> None:
-        """Return when ``look`` says that it has come, or the thread should sleep."""
-        self._since = now = time.perf_counter()
+        """Look until ``look`` returns true; return when it has, or the thread should sleep."""
+        self._since = time.perf_counter()
         self._waits += 1
+        self._spins = False
+        if not self._waits % _WAITS_AS_BUSY:
+            self._may = _has_core_to_spare()
+        if self._pause:
+            self._pause -= 1
+            return
         is_better = self._after_spinning < _GAIN * self._after_sleeping
-        is_wanted = is_better == (self._waits % _TRIAL != 0)
-        self._spins = is_wanted and self._usual < _WORTH_A_TRY and self._pays
-        if self._spins:
-            while not look() and time.perf_counter() < now + SPIN_SECONDS:
-                pass
+        if not self._may or is_better == (not self._waits % _TRIAL):
+            return
+        self._spins = True
+        for _ in range(LOOKS):
+            if look():
+                self._in_vain, self._next_pause = 0, _PAUSE
+                return
+        self._in_vain += 1
+        if self._in_vain == _VAIN:
+            self._in_vain, self._pause = 0, self._next_pause
+            self._next_pause = min(2 * self._next_pause, _LONGEST_PAUSE)
 
     def after_waiting(self) -> None:
-        """Record the length of a wait that has ended, before the thread slept or after that."""
-        waited = min(time.perf_counter() - self._since, _LONG)
-        self._usual += _NEWEST_SHARE * (waited - self._usual)
-        if waited == _LONG:
-            return
+        """Record the wait: it has come, before the thread slept or after that."""
+        waited = time.perf_counter() - self._since
+        usual = (self._after_spinning if self._spins else self._after_sleeping) or waited
+        usual += _NEWEST_SHARE * (min(waited, _LONGEST * usual) - usual)
         if self._spins:
-            self._after_spinning += _NEWEST_SHARE * (waited - self._after_spinning)
+            self._after_spinning = usual
         else:
-            self._after_sleeping += _NEWEST_SHARE * (waited - self._after_sleeping)
+            self._after_sleeping = usual
 
 
-def _count_cores() -> int:
-    """Return the number of cores that this process may run on."""
+def _has_core_to_spare() -> bool:
+    """Return whether a second core is here, and not all have something to do without us."""
     try:
-        return len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
-        return os.cpu_count() or 1
+        cores = os.cpu_count() or 1
+    try:
+        return cores > 1 and os.getloadavg()[0] <= cores
+    except OSError:
+        return cores > 1

@@ -16,7 +16,8 @@ from opdispatch_server.log_fields import Event, fields
 LOG = logging.getLogger("opdispatch.lane")
 
 PATIENCE = 0.005
-"""Seconds after which kernels that were thought to be quick keep no call waiting any more."""
+"""Seconds after which kernels that were thought to be quick keep no call waiting any more, at
+least; and how often it is looked whether they do."""
 
 # Threads that have nothing to do, and how long they wait for a turn.
 _MAX_RESTING = KERNEL_THREADS
@@ -53,8 +54,13 @@ class ReadingTurn:
     """
 
     def __init__(
-        self, start_thread: Callable[[int], None], on_pass: Callable[[], None] = lambda: None
+        self,
+        start_thread: Callable[[int], None],
+        on_pass: Callable[[], None] = lambda: None,
+        patience: Callable[[], float] = lambda: PATIENCE,
     ) -> None:
+        """``patience`` returns the seconds after which kernels keep no call waiting any more."""
+        self._patience = patience
         self._start_thread = start_thread
         self._on_pass = on_pass
         self._mutex = threading.Lock()
@@ -136,7 +142,7 @@ class ReadingTurn:
             rest.wake.release()
 
     def _is_stuck(self) -> bool:
-        return bool(self._busy_since) and time.monotonic() - self._busy_since > PATIENCE
+        return bool(self._busy_since) and time.monotonic() - self._busy_since > self._patience()
 
     def _may_try_again(self) -> bool:
         return time.monotonic() >= self._no_thread_before

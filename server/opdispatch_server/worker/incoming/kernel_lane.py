@@ -10,8 +10,9 @@ Note [The thread that reads a call runs it]
       needs no second thread;
     - before a kernel that is running calls another operator through the daemon, since that
       call may come back to this very lane;
-    - when kernels that should have been quick have not ended after PATIENCE. TurnWatch sees to
-      that, in a thread that sleeps while no calls come.
+    - when kernels that should have been quick have not ended after PATIENCE, or, where the machine
+      is slow, what it takes to begin many calls. TurnWatch sees to that, in a thread that sleeps
+      while no calls come.
 
     Who has lost the turn ends what it is doing, and rests until it gets the turn again. Only the
     thread whose turn it is touches ``_reader``, and only while it runs no kernel.
@@ -35,7 +36,7 @@ from opdispatch_server.blame.flight_record import call_key
 from opdispatch_server.call_context import FOREVER, CallContext, RunningCall
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
-from opdispatch_server.serving.reading_turn import ReadingTurn
+from opdispatch_server.serving.reading_turn import PATIENCE, ReadingTurn
 from opdispatch_server.worker.execution.kernel_plan import KernelPlan
 from opdispatch_server.worker.execution.kernels import KernelExecution
 from opdispatch_server.worker.incoming.call_rules import CallRules
@@ -67,13 +68,15 @@ LOG = logging.getLogger("opdispatch.lane")
 _SLOW = 16
 # After a call that was kept waiting by a slow kernel, so many begin in a thread of their own.
 _COMPANY = 64
+# Kernels that were thought to be quick keep no call waiting for longer than so many beginnings.
+_STUCK = 256
 _NEWEST_SHARE = 0.125
 # What counts at most of a beginning that takes longer than usual, in usual ones: another process
 # may have had the core.
 _LONGEST = 4.0
 
-# A reply may wait so long for others that follow it at once.
-_GATHERING = 0.0002
+# A reply may wait for others that follow it at once for as long as so many calls take to begin.
+_GATHERING = 16
 
 # Seconds for which sending the reason of a lane's end may keep the thread that sends it.
 _LAST_WORDS = 5.0
@@ -159,7 +162,9 @@ class KernelLane:
         self._look = functools.partial(readable.poll, 0)
         self._spin = BriefSpin()
         self._writer = FrameWriter(connection)
-        self._turn = ReadingTurn(self._start_thread, on_pass=self._flush)
+        self._turn = ReadingTurn(
+            self._start_thread, self._flush, lambda: max(PATIENCE, _STUCK * self._beginning)
+        )
         self._gathering_since = 0.0
         # How long it takes to begin a call, in seconds, on average; by the one with the turn.
         self._beginning = 0.0
@@ -577,7 +582,7 @@ class KernelLane:
         now = time.monotonic()
         if not self._gathering_since:
             self._gathering_since = now
-        elif now - self._gathering_since > _GATHERING:
+        elif now - self._gathering_since > _GATHERING * self._beginning:
             self._flush()
 
     def _flush(self) -> None:
