@@ -123,13 +123,11 @@ class BlockingCalls:
         found = self._find_planned(key)
         if found is None:
             return UNPLANNED
-        plan, way = found
+        plan, way, peer = found
         timeout, lane = self._timeout, way.lane
         deadline = None if timeout is None else time.monotonic() + timeout
         watch = functools.partial(self._busy.watching, way) if plan.moves else None
         encode = functools.partial(plan.encode, args, timeout)
-        # That of results in memory, also when the lane has ended since they came.
-        peer = None if (memory := lane.memory) is None else memory.peer
         try:
             reply = lane.exchange(encode, deadline, watch, plan.read)
         except OSError as error:  # TimeoutError and LaneClosedError among them
@@ -147,8 +145,13 @@ class BlockingCalls:
         way.route.note_wait(reply.has_waited)
         return result
 
-    def _find_planned(self, key: Hashable) -> tuple[CallPlan, DirectWay[BlockingLane]] | None:
-        """Return the plan of a call that is about to be sent, and its way; None: it has none."""
+    def _find_planned(
+        self, key: Hashable
+    ) -> tuple[CallPlan, DirectWay[BlockingLane], PeerMemory | None] | None:
+        """Return the plan of a call that is about to be sent, its way, and where results may be.
+
+        None: it has no plan. Results in memory are read there also when the lane has ended since.
+        """
         plan = self._plans.get(key)
         if plan is None or self._endpoint.process != os.getpid():
             return None
@@ -161,7 +164,7 @@ class BlockingCalls:
         memory = way.lane.memory
         if memory is not None and memory.released:
             memory.tell_releases()
-        return plan, way
+        return plan, way, None if memory is None else memory.peer
 
     def _planned_attempt(
         self,
@@ -240,7 +243,7 @@ class BlockingCalls:
         found = self._find_planned(key)
         if found is None or not self._slots.acquire(blocking=False):
             return None
-        plan, way = found
+        plan, way, _ = found
         future = CallFuture(self._run_callback, self._slots.release)
         timeout, request = self._timeout, b""
         deadline = None if timeout is None else time.monotonic() + timeout

@@ -352,8 +352,10 @@ class KernelLane:
         if following is not None:
             self._go_on(following, turns, turn)
         self._turn.end_kernels(turn)
-        if turns.seconds > _SLOW * self._beginning:
-            self._note_company(turn)
+        # ``_note_company``, in line.
+        is_slow = turns.seconds > _SLOW * self._beginning
+        if is_slow and self._turn.number == turn and (self._reader.is_ahead or self._look()):
+            self._company = _COMPANY
         return True
 
     def _run_planned(
