@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from opdispatch_wire.dtypes import NAMES_OF_DTYPES, WIRE_DTYPES
-from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.v1 import execution_pb2, values_pb2
 
 if TYPE_CHECKING:
     from opdispatch.schema.function_schema import FunctionSchema
@@ -33,25 +33,27 @@ def plain_arguments(request: execution_pb2.CallRequest) -> list[Array] | None:
     """Return the arguments, read-only, if all are plain arrays by position; else None."""
     arguments = []
     for value in request.args:
-        if value.WhichOneof("kind") != "tensor":
-            return None
-        tensor = value.tensor
-        name, data = tensor.dtype, tensor.data
-        dtype = WIRE_DTYPES.get(name)
-        if dtype is None or name == "bool" or not data or tensor.device not in _HOST:
-            return None
-        if tensor.dispatch_keys or tensor.requires_grad:
-            return None
-        if tensor.HasField("memory") or tensor.HasField("chunked"):
-            return None
-        try:
-            array: Array = np.ndarray(tensor.shape, dtype, data)
-        except (ValueError, TypeError):
-            return None
-        if array.nbytes != len(data):
+        if value.WhichOneof("kind") != "tensor" or (array := plain_array(value.tensor)) is None:
             return None
         arguments.append(array)
     return None if request.kwargs else arguments
+
+
+def plain_array(tensor: values_pb2.Tensor) -> Array | None:
+    """Return the array, read-only, if it is plain and lies in its message; else None."""
+    name, data = tensor.dtype, tensor.data
+    dtype = WIRE_DTYPES.get(name)
+    if dtype is None or name == "bool" or not data or tensor.device not in _HOST:
+        return None
+    if tensor.dispatch_keys or tensor.requires_grad:
+        return None
+    if tensor.HasField("memory") or tensor.HasField("chunked"):
+        return None
+    try:
+        array: Array = np.ndarray(tensor.shape, dtype, data)
+    except (ValueError, TypeError):
+        return None
+    return array if array.nbytes == len(data) else None
 
 
 def plain_reply(number: int, value: Any, interpreter: str) -> execution_pb2.CallReply | None:

@@ -63,9 +63,11 @@ Received = tuple[int, float | None, list[Array]]
 
 
 def request_pieces(
-    request: execution_pb2.CallRequest, args: Sequence[Array]
+    request: execution_pb2.CallRequest, args: Sequence[Any]
 ) -> tuple[bytes, ...] | None:
-    """Return the constants of a request, to be written before, and after, each argument's elements.
+    """Return the constants of a request, to be written before, and after, each array's elements.
+
+    Arguments that are no arrays are constant.
 
     None if the elements of an argument are not in the message as they lie in its array, or the
     request says what only a call of its own does, such as a span.
@@ -78,6 +80,10 @@ def request_pieces(
         head.ClearField(name)
     pieces = [head.SerializeToString()]
     for message, array in zip(request.args, args, strict=True):
+        if not isinstance(array, np.ndarray):
+            value = message.SerializeToString()
+            pieces[-1] += _ARGUMENT + varint(len(value)) + value
+            continue
         tensor = message.tensor
         if not tensor.data or tensor.dtype == "bool" or array.dtype != WIRE_DTYPES[tensor.dtype]:
             return None
@@ -133,7 +139,7 @@ class RequestLayout:
 
     @classmethod
     def of(cls, payload: bytes, request: execution_pb2.CallRequest) -> RequestLayout | None:
-        """Return the layout of a request of plain tensors; None if it is not one as planned."""
+        """Return the layout of a request of plain tensors and constants; None for any other."""
         view, places, last = memoryview(payload), [], len(payload)
         try:
             fields = list(read_fields(view, 0, len(payload)))
@@ -147,7 +153,10 @@ class RequestLayout:
                 if field.number in (_REQUEST.ID_FIELD_NUMBER, _REQUEST.TIMEOUT_FIELD_NUMBER):
                     return None
                 if field.number == _REQUEST.ARGS_FIELD_NUMBER:
-                    tensor, data = next(values).tensor, _elements_in(view, field)
+                    value = next(values)
+                    if value.WhichOneof("kind") != "tensor":
+                        continue
+                    tensor, data = value.tensor, _elements_in(view, field)
                     if data is None:
                         return None
                     shape = tuple(tensor.shape)

@@ -41,6 +41,9 @@ lib.define("recorded(Tensor x) -> Tensor")
 lib.define("with_defaults(Tensor x, int n=2, *, float f=0.5, int[] sizes=[1, 2]) -> Tensor")
 lib.define("with_constants(Tensor x, int n=2, bool b=True, str? s=None) -> Tensor")
 lib.define("scalar(Tensor x) -> Tensor")
+lib.define("scaled(Tensor x, int n, float f=0.5, *, bool b=False) -> Tensor")
+lib.define("named(str s, Tensor x, int? n, Tensor y) -> Tensor")
+lib.define("sized(Tensor x, int[2] size, Scalar s) -> Tensor")
 lib.define("alternating(Tensor x) -> Tensor")
 lib.define("die(Tensor x) -> Tensor")
 lib.define("wait(Tensor x) -> Tensor")
@@ -82,6 +85,9 @@ def wait(x):
 
 lib.impl("with_defaults", lambda x, n, *, f, sizes: x * n + f + sum(sizes), "CPU")
 lib.impl("with_constants", lambda x, n, b, s: x * n + b + (s is None), "CPU")
+lib.impl("scaled", lambda x, n, f, *, b: np.copysign(x * n, f) + b, "CPU")
+lib.impl("named", lambda s, x, n, y: (x + y + len(s)) * (2 if n is None else n), "CPU")
+lib.impl("sized", lambda x, size, s: x * size[0] + s, "CPU")
 lib.impl("scalar", lambda x: x.sum(), "CPU")
 lib.impl("alternating", lambda x: x if x.flat[0] % 2 else x.astype(np.float64), "CPU")
 lib.impl("die", die, "CPU")
@@ -194,6 +200,48 @@ def test_calls_follow_a_plan_once_one_has_gone_directly(planned: tuple[oc.Sessio
     assert len(numbers) == 1
     session.ops.planned.total(x, y)
     assert len(numbers) == 2
+
+
+@pytest.mark.parametrize(
+    ("operator", "args"),
+    [
+        ("scaled", (np.ones(4), 3)),
+        ("scaled", (np.ones(4), 3, 0.0)),
+        ("scaled", (np.ones(4), 3, -0.0)),
+        ("scaled", (np.ones(4), 3, 2)),
+        ("scaled", (np.ones(4), True)),
+        ("scaled", (np.ones(4), 1.5)),
+        ("scaled", (np.ones(4), 3, float("nan"))),
+        ("named", ("text", np.ones(4), None, np.ones(4))),
+        ("named", ("longer", np.ones(4), 7, np.ones(4))),
+        ("named", ("longer", np.ones(4), 2**70, np.ones(4))),
+        ("sized", (np.ones(4), 2, 1.0)),
+        ("sized", (np.ones(4), 2, 1)),
+        ("sized", (np.ones(4), 2, True)),
+    ],
+)
+def test_constants_of_planned_calls_are_those_of_others(
+    planned: tuple[oc.Session, list[int]], operator: str, args: tuple[Any, ...]
+):
+    session, _ = planned
+    general = session.with_options(retry=True)
+    for _ in range(5):
+        mine = outcome(lambda: session.call(f"planned::{operator}", *args), np.ones(1))
+        other = outcome(lambda: general.call(f"planned::{operator}", *args), np.ones(1))
+        assert str(mine) == str(other)  # no number equals none
+
+
+def test_a_call_with_constants_is_planned_when_it_comes_again(
+    planned: tuple[oc.Session, list[int]],
+):
+    session, numbers = planned
+    x = np.ones(4)
+    for n in range(20):
+        assert session.call("planned::scaled", x, n).tolist() == [float(n)] * 4
+    assert not numbers
+    for _ in range(3):
+        session.call("planned::scaled", x, 7)
+    assert numbers
 
 
 def test_submitted_calls_follow_a_plan_and_make_one(planned: tuple[oc.Session, list[int]]):

@@ -222,3 +222,21 @@ def test_every_dtype_of_the_wire_but_bool_is_planned():
     for name, dtype in WIRE_DTYPES.items():
         array = np.ones(3, dtype)
         assert (ReplyForm.to_write(array, "w") is None) == (name == "bool")
+
+
+def test_constants_stand_where_they_are_among_the_arguments():
+    x, y = np.ones(4, np.float32), np.ones((2, 2))
+    for args in (("text", x, 3, y, None), (x, -0.0, True), (7,), (x, y, "end")):
+        request = call_request("test::mixed", args, {})
+        pieces = request_pieces(request, args)
+        assert pieces is not None
+        arrays = [value for value in args if isinstance(value, np.ndarray)]
+        payload = write_request(pieces, arrays, 2.0, 300)
+        read = execution_pb2.CallRequest.FromString(payload)
+        assert read.args == request.args
+        layout = RequestLayout.of(payload, read)
+        assert layout is not None
+        received = layout.read(payload)
+        assert received is not None
+        assert received[:2] == (300, 2.0)
+        assert [each.tobytes() for each in received[2]] == [each.tobytes() for each in arrays]

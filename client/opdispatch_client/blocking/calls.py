@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -20,7 +20,7 @@ from opdispatch_client.blocking.one_thread import OneThread
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.busy_watch import BusyWatch
 from opdispatch_client.lanes.call_attempt import CallAttempt
-from opdispatch_client.lanes.call_plan import MOST_PLANS, UNPLANNED, CallPlan
+from opdispatch_client.lanes.call_plan import MOST_PLANS, UNPLANNED, CallPlan, arrays_of
 from opdispatch_client.lanes.direct_local import DirectLanes
 from opdispatch_client.lanes.direct_streams import BlockingDirectStreams
 from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
@@ -43,6 +43,8 @@ from opdispatch_wire.status import no_thread_left_error
 from opdispatch_wire.v1 import execution_pb2
 
 LOG = logging.getLogger("opdispatch.client")
+
+T = TypeVar("T")
 
 SUBMITTED_AT_MOST = 1024
 """How many submitted calls of a session are under way before the next one has to wait."""
@@ -77,6 +79,8 @@ class BlockingCalls:
         self._unsent: dict[CallLane, None] = {}
         # None: of such calls there is no plan.
         self._plans: dict[Hashable, CallPlan | None] = {}
+        # With arguments that are no arrays, calls are planned when they come again.
+        self._seen: dict[Hashable, None] = {}
         self._timeout = None if endpoint.timeout == math.inf else endpoint.timeout
         self._callbacks = OneThread("call-callbacks")
         # Not with those, which may wait for a call that is to be made again.
@@ -458,10 +462,13 @@ class BlockingCalls:
             return
         if self._plans.get(key, way) is None:
             return
-        if len(self._plans) >= MOST_PLANS:
-            with contextlib.suppress(StopIteration, KeyError, RuntimeError):
-                del self._plans[next(iter(self._plans))]
-        self._plans[key] = CallPlan.of(request, call.args, call.shape, way)
+        if len(arrays_of(call.args)) < len(call.args) and key not in self._plans:
+            # An argument that is another number in each call makes no plan for each of them.
+            if key not in self._seen:
+                _put(self._seen, key, None)
+                return
+            self._seen.pop(key, None)
+        _put(self._plans, key, CallPlan.of(request, call.args, call.shape, way))
 
     def _begin_directly(self, attempt: CallAttempt, future: CallFuture) -> bool:
         """Begin the call directly; return False if the daemon is to be asked."""
@@ -565,6 +572,14 @@ class BlockingCalls:
 
 def _nothing() -> None:
     """Do nothing: the callback of a future that has no slot to return."""
+
+
+def _put(table: dict[Hashable, T], key: Hashable, value: T) -> None:
+    """Put a value in; the oldest goes first."""
+    if len(table) >= MOST_PLANS:
+        with contextlib.suppress(StopIteration, KeyError, RuntimeError):
+            del table[next(iter(table))]
+    table[key] = value
 
 
 def _too_many_error() -> DeadlineExceededError:

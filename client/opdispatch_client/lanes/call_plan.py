@@ -6,8 +6,12 @@ Note [Planned calls]
     call, which are its id, the time left, and the elements; and those of its reply. See
     Note [Constant bytes].
 
-    A plan covers nothing unusual: keywords, options, other arguments than arrays, keys or modes
-    that a task has set, profiles and traces take the general way. So does what a planned call
+    Numbers, texts, bools and None among the arguments are constants of a plan: another number is
+    another plan. So that an argument that is new in each call leaves no plan each time, such
+    calls are planned when they come again.
+
+    A plan covers nothing unusual: keywords, options, lists and Tensors, keys or modes that a task
+    has set, profiles and traces take the general way. So does what a planned call
     meets: a route that holds no more, a lane that ends, a reply that is not one plain array.
 """
 
@@ -32,6 +36,7 @@ UNPLANNED: Final = object()
 MOST_PLANS = 1024
 """How many a session keeps."""
 
+_CONSTANTS = frozenset({bool, int, str, type(None)})
 # After so many replies in a row of other forms than the last one, the next ones will be as well.
 _MOST_MISSES = 16
 # The timeout, and the longest id.
@@ -42,19 +47,32 @@ def plan_key(operator: str, args: Sequence[Any]) -> Hashable | None:
     """Return what calls have in common that one plan covers; None for one that none does."""
     if type(operator) is not str:
         return None
-    key: list[Hashable] = [operator]
+    key: list[Any] = [operator]
     for value in args:
-        if type(value) is not np.ndarray:
+        cls = type(value)
+        if cls is np.ndarray:
+            key.append(value.dtype)
+            key.append(value.shape)
+        elif cls in _CONSTANTS:
+            key.append(cls)
+            key.append(value)
+        elif cls is float:
+            key.append(cls)
+            key.append(value.hex())  # -0.0 equals 0.0, and no number equals none
+        else:
             return None
-        key.append(value.dtype)
-        key.append(value.shape)
     return tuple(key)
+
+
+def arrays_of(args: Sequence[Any]) -> Sequence[np.ndarray[Any, Any]]:
+    """Return the arguments of a planned call that are not constant."""
+    return [value for value in args if type(value) is np.ndarray]
 
 
 class CallPlan:
     """The request of such calls, their replies, and the way that they go."""
 
-    __slots__ = ("_form", "_misses", "_pieces", "moves", "shape", "size", "way")
+    __slots__ = ("_form", "_is_mixed", "_misses", "_pieces", "moves", "shape", "size", "way")
 
     def __init__(
         self,
@@ -64,8 +82,10 @@ class CallPlan:
         way: DirectWay[BlockingLane],
         *,
         moves: bool,
+        is_mixed: bool,
     ) -> None:
         self._pieces = pieces
+        self._is_mixed = is_mixed  # some arguments are constant
         self.size = size
         """The bytes of a request, at most."""
         self.shape = shape
@@ -81,7 +101,7 @@ class CallPlan:
     def of(
         cls,
         request: execution_pb2.CallRequest,
-        args: Sequence[np.ndarray[Any, Any]],
+        args: Sequence[Any],
         shape: Hashable,
         way: DirectWay[BlockingLane],
     ) -> CallPlan | None:
@@ -89,16 +109,17 @@ class CallPlan:
         pieces = request_pieces(request, args)
         if pieces is None:
             return None
-        size = sum(map(len, pieces)) + sum(array.nbytes for array in args) + _TAIL_BYTES
+        arrays = arrays_of(args)
+        size = sum(map(len, pieces)) + sum(array.nbytes for array in arrays) + _TAIL_BYTES
         if size > min(LONGEST, way.lane.max_message_bytes):
             return None
-        return cls(pieces, size, shape, way, moves=may_move(way, request))
+        is_mixed = len(arrays) != len(args)
+        return cls(pieces, size, shape, way, moves=may_move(way, request), is_mixed=is_mixed)
 
-    def encode(
-        self, args: Sequence[np.ndarray[Any, Any]], timeout: float | None, number: int
-    ) -> bytes:
+    def encode(self, args: Sequence[Any], timeout: float | None, number: int) -> bytes:
         """Return the request of that id."""
-        return write_request(self._pieces, args, timeout, number)
+        arrays = arrays_of(args) if self._is_mixed else args
+        return write_request(self._pieces, arrays, timeout, number)
 
     def read(self, payload: bytes | memoryview, place: int) -> np.ndarray[Any, Any] | None:
         """Return the result in a reply whose id ends at ``place``; None if it is not plain."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
+
 from opdispatch.arrays.backend import ArrayBackend
 from opdispatch.arrays.backends import backends_with_blocks
 from opdispatch_server.call_context import KERNEL_THREADS
 from opdispatch_server.worker.libraries.chosen_kernel import ChosenKernel
 from opdispatch_server.worker.libraries.loaded import LoadedLibrary
-from opdispatch_wire.plain_calls import plain_arguments
+from opdispatch_wire.plain_calls import plain_array
 from opdispatch_wire.planned_calls import (
     COUNT,
     LONGEST,
@@ -23,13 +25,16 @@ from opdispatch_wire.planned_calls import (
     ReplyForm,
     RequestLayout,
 )
-from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.v1 import execution_pb2, values_pb2
+from opdispatch_wire.values import value_from_proto
 
 MOST_PLANS: Final = 4096
 """How many an interpreter keeps: clients say themselves which bytes are constant."""
 
 _MOST_ALIKE = 16
-# Defaults that no kernel can change.
+_UNPLANNED: Final = object()
+_CONSTANT_KINDS = {"none", "boolean", "integer", "floating", "text"}
+# Arguments that no kernel can change.
 _CONSTANTS = (bool, int, float, complex, str, type(None))
 
 
@@ -39,12 +44,13 @@ class KernelPlan:
     __slots__ = (
         "blocks",
         "choice",
-        "defaults",
+        "constants",
         "epoch",
         "form",
         "layout",
         "library",
         "limit",
+        "mixed",
         "operator",
         "run",
     )
@@ -55,7 +61,8 @@ class KernelPlan:
         operator: str,
         library: LoadedLibrary,
         choice: ChosenKernel,
-        defaults: tuple[Any, ...],
+        constants: tuple[Any, ...],
+        mixed: tuple[tuple[Any, ...], tuple[int, ...]] | None,
         epoch: int,
         run: int,
     ) -> None:
@@ -63,8 +70,10 @@ class KernelPlan:
         self.operator = operator
         self.library = library
         self.choice = choice
-        self.defaults = defaults
-        """Arguments that the kernel gets after the call's."""
+        self.constants = constants
+        """Arguments of the kernel after the arrays."""
+        self.mixed = mixed
+        """Where arrays come after constants: all arguments, None for arrays; and their places."""
         self.epoch = epoch
         self.run = run
         """See ``RunningCall.run``."""
@@ -73,6 +82,16 @@ class KernelPlan:
         self.blocks: tuple[ArrayBackend, ...] = backends_with_blocks()
         self.form: ReplyForm | None = None
         """That of the last reply."""
+
+    def stack(self, arrays: list[Any]) -> list[Any]:
+        """Return what the kernel gets, with these arrays."""
+        if self.mixed is None:
+            return [*arrays, *self.constants]
+        template, places = self.mixed
+        stack = list(template)
+        for place, array in zip(places, arrays, strict=True):
+            stack[place] = array
+        return stack
 
 
 class KernelPlans:
@@ -106,21 +125,46 @@ class KernelPlans:
         choice: ChosenKernel,
     ) -> None:
         """Plan calls like one that has just run here, if they can be."""
-        if request.route_epoch != self._epoch or not choice.may_be_plain or library.backends:
+        if len(self._plans) >= MOST_PLANS or request.route_epoch != self._epoch:
+            return
+        if not choice.may_be_plain or library.backends:
             return
         if {field.name for field, _ in request.ListFields()} - PLAIN_FIELDS:
             return
-        arguments, layout = plain_arguments(request), RequestLayout.of(payload, request)
-        if arguments is None or layout is None:
+        layout = RequestLayout.of(payload, request)
+        arguments = [_argument(value) for value in request.args]
+        if layout is None or any(value is _UNPLANNED for value in arguments):
             return
         bound = choice.signature.bind(arguments, {})
-        defaults = tuple(bound[len(arguments) :])
-        is_as_sent = all(one is other for one, other in zip(bound, arguments, strict=False))
-        if not is_as_sent or not all(type(each) in _CONSTANTS for each in defaults):
+        places = [at for at, value in enumerate(arguments) if isinstance(value, np.ndarray)]
+        if any(bound[at] is not arguments[at] for at in places):
             return
+        constant = [value for at, value in enumerate(bound) if at not in places]
+        if not all(type(value) in _CONSTANTS for value in constant):
+            return
+        template = [None if at in places else value for at, value in enumerate(bound)]
+        is_in_order = places == list(range(len(places)))
         plan = KernelPlan(
-            layout, request.operator, library, choice, defaults, self._epoch, self._run
+            layout,
+            request.operator,
+            library,
+            choice,
+            tuple(template[len(places) :]) if is_in_order else (),
+            None if is_in_order else (tuple(template), tuple(places)),
+            self._epoch,
+            self._run,
         )
         plans = self._plans.setdefault(layout.constant, [])
-        if len(self._plans) <= MOST_PLANS and len(plans) < _MOST_ALIKE:
+        if len(plans) < _MOST_ALIKE:
             plans.append(plan)
+
+
+def _argument(message: values_pb2.Value) -> Any:
+    """Return an argument of a planned call; _UNPLANNED for one that is no array or constant."""
+    kind = message.WhichOneof("kind")
+    if kind == "tensor":
+        array = plain_array(message.tensor)
+        return _UNPLANNED if array is None else array
+    if kind not in _CONSTANT_KINDS:
+        return _UNPLANNED
+    return value_from_proto(message)

@@ -395,7 +395,7 @@ class KernelExecution:
         and what has its tensors, in memory that is ``shared`` if any is. Raises what ``run`` does.
         """
         number, _, arguments = received
-        stack = [*arguments, *plan.defaults]
+        stack = [*arguments, *plan.constants] if plan.mixed is None else plan.stack(arguments)
         # What the kernel leaves switched on ends with the call.
         results = copy_context().run(self._call_planned, plan, stack)
         value = results[0]
@@ -416,7 +416,7 @@ class KernelExecution:
             message = reply_of_returns(
                 execution_pb2.CallRequest.FromString(payload),
                 signature.schema,
-                [*arguments, *plan.defaults],
+                plan.stack(arguments),
                 returns,
                 interpreter=self._interpreter(),
                 memory=memory,
