@@ -95,7 +95,7 @@ class RemoteValue:
     def _is_on(self, device: Any) -> bool:
         """Return whether the value is on that device.
 
-        Raises DeviceError for anything but a text, or none at all.
+        Raises DeviceError unless it is the text of a device.
         """
         try:
             kind, number = split_device(device)

@@ -28,7 +28,7 @@ class FakeArray(MetaArray):
     def __init__(
         self, shape: tuple[int, ...], dtype: DTypeLike, device: str, base: Any = None
     ) -> None:
-        """Raise DeviceError for anything but a device, or is ``meta``."""
+        """Raise DeviceError for ``meta``, and for anything but a device."""
         super().__init__(shape, dtype)
         self.device = canonical_device(device)
         if self.device == "meta":

@@ -151,8 +151,8 @@ class VariableMethods(Variable):
     def register_post_accumulate_grad_hook(self, hook: Hook) -> HookHandle:
         """Call ``hook(tensor)`` whenever ``backward`` has added to ``grad`` of this leaf.
 
-        The handle's ``remove`` undoes it. Raises AutogradError for anything but a leaf, or requires
-        no gradient.
+        The handle's ``remove`` undoes it. Raises AutogradError for anything but a leaf that
+        requires gradients.
         """
         edge = wanted_edge_of(self)
         if edge is None:

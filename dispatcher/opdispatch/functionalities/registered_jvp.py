@@ -71,7 +71,7 @@ class RegisteredRule(ForwardRule):
         results: Sequence[Any],
         tangents: Sequence[Any],
     ) -> Sequence[Any]:
-        """Return what ``jvp`` says. Raises AutogradError for anything but tangents."""
+        """Return the tangents of ``jvp``. Raises AutogradError for anything but tangents."""
         signature = op.call_signature
         inputs, named = signature.split([dispatched(each) for each in args])
         context = ForwardContext()

@@ -54,6 +54,7 @@ def turns_of_all(libraries: Sequence[LoadedLibrary], operator: str) -> Iterator[
             limit = min(library.max_concurrency, KERNEL_THREADS)
             if not library.turns.begin(waiting, limit):
                 waiting.wait()
+            # Only now: a turn that was refused raises above, and is not this program's to end.
             taken.append(library.turns)
         yield
     finally:
