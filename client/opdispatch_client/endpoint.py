@@ -54,7 +54,7 @@ class Endpoint:
     """How calls travel: over the local lane, over a gRPC stream, each by its own gRPC request,
     or whichever is fastest and works."""
     retry: bool = True
-    """Whether calls may run again elsewhere when the interpreter that runs them dies."""
+    """Whether calls may run again in another interpreter when theirs dies."""
     daemon_user: str | None = None
     """The user whose daemon is meant at a unix socket; None: see ``socket_owner``."""
     credentials: Credentials = NO_CREDENTIALS
