@@ -11,6 +11,7 @@ The package, from the bottom up; a module imports only from its own entry and th
 programs use, such as ``func`` and ``tracing``, is imported when one of its names is first used:
 
     errors/              every exception
+    metrics              numbers that libraries change, and a daemon shows
     keys/                dispatch keys and sets of them
     schema/              the schema language
     local_state/         what is switched on for the running task

@@ -180,6 +180,22 @@ def test_metrics_tell_of_interpreters_libraries_and_failures(
     assert min(samples["opdispatch_interpreter_resident_bytes"].values()) > 1e6
 
 
+def test_a_library_has_metrics_of_its_own(watched: RunningDaemon, write_library: WriteLibrary):
+    source = BANK.replace(
+        "lib = Library",
+        "from opdispatch import metrics\n"
+        'QUOTES = metrics.counter("quotes", "Quotes.", labels=("kind",))\n'
+        "lib = Library",
+    ).replace("    return 2 * x", '    QUOTES.inc(kind="plain")\n    return 2 * x')
+    with watched.connect() as session:
+        session.load(str(write_library("bank", source)))
+        for _ in range(5):
+            session.ops.bank.quote(1.0)
+        wait_for(
+            lambda: total(scrape(watched.url), "opdispatch_library_quotes_total", kind="plain") == 5
+        )
+
+
 def test_names_of_triton_come_where_they_are_asked_for(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):

@@ -41,6 +41,7 @@ from opdispatch_server.metrics.call_counts import NOTHING, Series
 from opdispatch_server.serving.listeners import AddressInUseError
 from opdispatch_wire.addresses import AddressError
 from opdispatch_wire.errors import DaemonUnavailableError
+from opdispatch_wire.v1 import interpreter_pb2
 from opdispatch_wire.v1 import registry_pb2 as pb
 from tests.waits import LONGEST_WAIT
 
@@ -56,6 +57,7 @@ NO_CALLS = Facts(
     changes={},
     calls={},
     refusals={},
+    library_metrics={},
     running={},
     processes={},
 )
@@ -101,6 +103,19 @@ def test_buckets_add_up_and_time_is_in_seconds():
     assert (buckets[0], buckets[-2], buckets[-1]) == (1, 2, 3)
     assert [s.value for s in runs if s.name.endswith("_sum")] == [1.5]
     assert samples["nv_inference_compute_infer_duration_us"][0].value == 1_500_000
+
+
+@given(st.text(max_size=80), st.text(max_size=80))
+def test_metrics_of_libraries_are_taken_only_with_names_that_can_be(name: str, value: str):
+    series = [interpreter_pb2.LibrarySeries(values=[value], value=2)]
+    found = [
+        interpreter_pb2.LibraryMetric(name=each, is_counter=True, labels=["cache"], series=series)
+        for each in ("hits", name)
+    ]
+    samples = exposed(NO_CALLS._replace(library_metrics={"w1": found, "w2": found[:1]}))
+    hits = samples["opdispatch_library_hits"]
+    assert {s.labels["interpreter"] for s in hits} == {"w1", "w2"}
+    assert all(s.name == "opdispatch_library_hits_total" for s in hits)
 
 
 def test_every_reason_of_a_death_is_there_before_the_first_one():

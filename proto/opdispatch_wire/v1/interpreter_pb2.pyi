@@ -80,20 +80,44 @@ class Done(_message.Message):
     def __init__(self) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("direct_calls_in_flight", "direct_calls_total", "transfers", "call_counts", "problem", "suspect")
+    __slots__ = ("direct_calls_in_flight", "direct_calls_total", "transfers", "call_counts", "library_metrics", "problem", "suspect")
     DIRECT_CALLS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     DIRECT_CALLS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     TRANSFERS_FIELD_NUMBER: _ClassVar[int]
     CALL_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    LIBRARY_METRICS_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     SUSPECT_FIELD_NUMBER: _ClassVar[int]
     direct_calls_in_flight: int
     direct_calls_total: int
     transfers: _containers.RepeatedCompositeFieldContainer[_registry_pb2.DeviceTransfers]
     call_counts: _containers.RepeatedCompositeFieldContainer[CallCountRow]
+    library_metrics: _containers.RepeatedCompositeFieldContainer[LibraryMetric]
     problem: str
     suspect: str
-    def __init__(self, direct_calls_in_flight: _Optional[int] = ..., direct_calls_total: _Optional[int] = ..., transfers: _Optional[_Iterable[_Union[_registry_pb2.DeviceTransfers, _Mapping]]] = ..., call_counts: _Optional[_Iterable[_Union[CallCountRow, _Mapping]]] = ..., problem: _Optional[str] = ..., suspect: _Optional[str] = ...) -> None: ...
+    def __init__(self, direct_calls_in_flight: _Optional[int] = ..., direct_calls_total: _Optional[int] = ..., transfers: _Optional[_Iterable[_Union[_registry_pb2.DeviceTransfers, _Mapping]]] = ..., call_counts: _Optional[_Iterable[_Union[CallCountRow, _Mapping]]] = ..., library_metrics: _Optional[_Iterable[_Union[LibraryMetric, _Mapping]]] = ..., problem: _Optional[str] = ..., suspect: _Optional[str] = ...) -> None: ...
+
+class LibraryMetric(_message.Message):
+    __slots__ = ("name", "documentation", "is_counter", "labels", "series")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENTATION_FIELD_NUMBER: _ClassVar[int]
+    IS_COUNTER_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    SERIES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    documentation: str
+    is_counter: bool
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    series: _containers.RepeatedCompositeFieldContainer[LibrarySeries]
+    def __init__(self, name: _Optional[str] = ..., documentation: _Optional[str] = ..., is_counter: _Optional[bool] = ..., labels: _Optional[_Iterable[str]] = ..., series: _Optional[_Iterable[_Union[LibrarySeries, _Mapping]]] = ...) -> None: ...
+
+class LibrarySeries(_message.Message):
+    __slots__ = ("values", "value")
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedScalarFieldContainer[str]
+    value: float
+    def __init__(self, values: _Optional[_Iterable[str]] = ..., value: _Optional[float] = ...) -> None: ...
 
 class CallCountRow(_message.Message):
     __slots__ = ("row", "words")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 
+from opdispatch import metrics
 from opdispatch.arrays import device_transfers
 from opdispatch_server.blame.fitness import Fitness
 from opdispatch_server.metrics.call_counts import CallCounts
@@ -33,6 +34,7 @@ class Heartbeats:
         self._calls = calls
         self._counts = counts
         self._told: dict[int, bytes] = {}
+        self._told_metrics: list[metrics.Reading] = []
         self._unfit = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -79,9 +81,27 @@ class Heartbeats:
                 for device, each in device_transfers().items()
             ],
         )
+        beat.library_metrics.extend(self._changed_metrics())
         if self.tells_counts:
             beat.call_counts.extend(self._changed_counts())
         return pb.InterpreterMessage(heartbeat=beat)
+
+    def _changed_metrics(self) -> Iterator[pb.LibraryMetric]:
+        found = metrics.read()
+        if found == self._told_metrics:
+            return
+        self._told_metrics = found
+        for each in found:
+            yield pb.LibraryMetric(
+                name=each.name,
+                documentation=each.documentation,
+                is_counter=each.is_counter,
+                labels=each.labels,
+                series=[
+                    pb.LibrarySeries(values=values, value=value)
+                    for values, value in each.values.items()
+                ],
+            )
 
     def _changed_counts(self) -> Iterator[pb.CallCountRow]:
         for row, words in self._counts.rows():

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections import Counter, OrderedDict, deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from opdispatch_server.blame.flight_record import KERNEL, FlightRecord
@@ -18,6 +19,7 @@ from opdispatch_server.metrics.call_counts import (
     Series,
     SharedCounts,
 )
+from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 MOST_SERIES = 4096
 """How many series the daemon remembers of interpreters that have gone."""
@@ -77,6 +79,8 @@ class InterpreterTotals:
         self._live: dict[InterpreterSession, _Source] = {}
         # Those whose sessions have ended, by ``_Source.key``.
         self._parted: OrderedDict[object, _Source] = OrderedDict()
+        # Of libraries' own, as heartbeats tell them.
+        self._metrics: dict[InterpreterSession, Sequence[pb.LibraryMetric]] = {}
         self._past: dict[Series, Counts] = {}
         self._deaths: Counter[str] = Counter()
         self._recent: deque[InterpreterDeath] = deque(maxlen=DEATHS_KEPT)
@@ -93,6 +97,9 @@ class InterpreterTotals:
 
     def note_rows(self, session: InterpreterSession) -> None:
         """Take in what its last heartbeat says."""
+        if session.heartbeat.library_metrics:
+            with self._lock:
+                self._metrics[session] = session.heartbeat.library_metrics
         source = self._live.get(session)
         if source is not None and isinstance(source.counts, CountedRows):
             for row in session.heartbeat.call_counts:
@@ -101,6 +108,7 @@ class InterpreterTotals:
     def end(self, session: InterpreterSession) -> None:
         """Take in that a session has ended."""
         with self._lock:
+            self._metrics.pop(session, None)
             source = self._live.pop(session, None)
             if source is None:
                 return
@@ -131,6 +139,11 @@ class InterpreterTotals:
         """Return the names of the interpreters whose processes are on this machine."""
         with self._lock:
             return {session.name for session, source in self._live.items() if source.is_near}
+
+    def library_metrics(self) -> dict[str, Sequence[pb.LibraryMetric]]:
+        """Return the metrics of libraries' own, by interpreter."""
+        with self._lock:
+            return {session.name: found for session, found in self._metrics.items()}
 
     def running(self) -> dict[str, list[str]]:
         """Return the operators whose kernels run now, by interpreter whose memory can be seen."""

@@ -15,6 +15,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.process_collector import ProcessCollector
 
+from opdispatch.metrics import MOST_METRICS, MOST_SERIES, is_metric_name
 from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.daemon.libraries.change_log import CHANGES
 from opdispatch_server.daemon.monitoring.facts import Facts
@@ -43,6 +44,7 @@ class DaemonCollector:
         yield from _of_calls(facts)
         yield from _of_interpreters(facts)
         yield from _of_registry(facts)
+        yield from _of_libraries(facts)
         for each in self._more:
             yield from each(facts)
 
@@ -208,6 +210,32 @@ def _of_registry(facts: Facts) -> Iterator[Metric]:
     build = GaugeMetricFamily("opdispatch_build_info", "The version.", labels=("version",))
     build.add_metric([version("opdispatch")], 1)
     yield build
+
+
+def _of_libraries(facts: Facts) -> Iterator[Metric]:
+    """Yield metrics of libraries' own. Interpreters run code of users: nothing is taken as said."""
+    samples: dict[tuple[str, bool], dict[tuple[tuple[str, str], ...], float]] = {}
+    documentation: dict[tuple[str, bool], str] = {}
+    for interpreter, found in facts.library_metrics.items():
+        for metric in found[:MOST_METRICS]:
+            if not all(map(is_metric_name, (metric.name, *metric.labels))):
+                continue
+            kind = (metric.name, metric.is_counter)
+            documentation.setdefault(kind, label_of(metric.documentation))
+            series = samples.setdefault(kind, {})
+            for each in metric.series[: MOST_SERIES + 1]:
+                values = map(label_of, each.values)
+                labels = dict(zip(metric.labels, values, strict=False))
+                labels["interpreter"] = label_of(interpreter)
+                key = tuple(sorted(labels.items()))
+                series[key] = series.get(key, 0.0) + each.value
+    for (name, is_counter), series in sorted(samples.items()):
+        full = f"opdispatch_library_{name}"
+        about = documentation[name, is_counter]
+        family = Metric(full, about, "counter" if is_counter else "gauge")
+        for key, value in series.items():
+            family.add_sample(f"{full}_total" if is_counter else full, dict(key), value)
+        yield family
 
 
 def _buckets(counts: Sequence[int], bounds: Sequence[float]) -> list[tuple[str, float]]:

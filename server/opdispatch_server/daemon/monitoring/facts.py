@@ -17,6 +17,7 @@ from opdispatch_server.daemon.servicers.registration_waiters import Registration
 from opdispatch_server.daemon.servicers.registry_view import RegistryView
 from opdispatch_server.metrics.call_counts import Counts, Series
 from opdispatch_wire.errors import DaemonUnavailableError
+from opdispatch_wire.v1 import interpreter_pb2
 from opdispatch_wire.v1 import registry_pb2 as pb
 
 STEP_TIMEOUT = 5.0
@@ -53,6 +54,8 @@ class Facts(NamedTuple):
     calls: Mapping[Series, Counts]
     refusals: Mapping[str, int]
     """Calls that the daemon has refused or failed itself, by error."""
+    library_metrics: Mapping[str, Sequence[interpreter_pb2.LibraryMetric]]
+    """Metrics of libraries' own, by interpreter."""
     running: Mapping[str, Sequence[str]]
     """The operators whose kernels run, by interpreter of this machine."""
     processes: Mapping[str, ProcessUse]
@@ -132,6 +135,7 @@ class DaemonReader:
             changes=changes_so_far(),
             calls=self._totals.read(),
             refusals=refusals,
+            library_metrics=self._totals.library_metrics(),
             running=self._totals.running(),
             processes={name: use for name, use in found.items() if use is not None},
         )
