@@ -428,3 +428,15 @@ def test_what_the_namespace_says_of_itself_is_so():
             assert xp.asarray(scalar, device=device).dtype == defaults[kind]
         assert xp.argmax(xp.ones(2, device=device)).dtype == defaults["indexing"]
     assert set(info.dtypes(kind="numeric")) == set(info.dtypes()) - {"bool"}
+
+
+def test_sorting_down_keeps_the_order_of_zeros_of_both_signs() -> None:
+    x = np.array([[-0.0, 0.0], [0.0, -0.0], [-2.0, np.nan], [0.0, 0.0]])
+    for at in (0, 1):
+        column = xp.sort(xp.asarray(x[:, at]), descending=True)
+        rows = xp.sort(xp.asarray(x), axis=0, descending=True)[:, at]
+        order = xp.argsort(xp.asarray(x[:, at]), descending=True)
+        want = np.take(x[:, at], np.asarray(order))
+        for found in (column, rows):
+            np.testing.assert_array_equal(found, want)
+            np.testing.assert_array_equal(np.signbit(found), np.signbit(want))

@@ -142,9 +142,11 @@ NUMPY_CALLS: Final = {
     ),
     "permute_dims": NumpyCall("x.transpose(axes)", "are_axes(axes)"),
     "matrix_transpose": NumpyCall("x.mT", "x.ndim > 1"),
+    # Turned round before and after, so that equal elements keep their order: zeros have signs.
     "sort": NumpyCall(
-        "np.sort(x, axis, 'stable')[::-1] if descending else np.sort(x, axis, 'stable')",
-        "stable and (not descending or x.ndim == 1)",
+        "np.flip(np.sort(np.flip(x, axis), axis, 'stable'), axis)"
+        " if descending else np.sort(x, axis, 'stable')",
+        "stable and (not descending or x.ndim)",
     ),
     "argsort": NumpyCall("x.argsort(axis, 'stable')", "stable and not descending"),
     "repeat": NumpyCall(
