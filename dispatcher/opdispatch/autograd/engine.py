@@ -352,15 +352,19 @@ def _leading_to(captured: dict[Edge, Any], roots: Iterable[Node]) -> dict[Node, 
         node = stack.pop()
         if node.number not in reachable:
             reachable[node.number] = node
-            stack.extend(edge[0] for edge in node.edges if edge is not None)
+            stack += [edge[0] for edge in node.edges if edge is not None]
     wanted = {node for node, _ in captured}
     check_complete(wanted, reachable.values())
     needed: dict[Node, bool] = {}
     for number in sorted(reachable):  # edges go to lower numbers, so those are known first
         node = reachable[number]
-        leads_on = any(edge is not None and edge[0] in needed for edge in node.edges)
-        if leads_on or node in wanted:
-            needed[node] = leads_on
+        for edge in node.edges:
+            if edge is not None and edge[0] in needed:
+                needed[node] = True
+                break
+        else:
+            if node in wanted:
+                needed[node] = False
     return needed
 
 
