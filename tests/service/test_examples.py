@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy  # its modules are imported where they are first used
 from PIL import Image
-from scipy import ndimage, signal
 
 import opdispatch_client as oc
 from tests.service.running_daemon import RunningDaemon
@@ -75,7 +75,7 @@ def test_the_python_of_the_readme_prints_what_it_says(
 def test_pictures_are_filtered_where_they_are(shared: oc.Session):
     library = shared.load(FILTERS / "image_filters.py", interpreters=2)
     assert len(library.operators) == 8
-    blurred = ndimage.gaussian_filter(PICTURE / 255, (2, 2, 0))
+    blurred = scipy.ndimage.gaussian_filter(PICTURE / 255, (2, 2, 0))
     result = shared.ops.filters.gaussian_blur(PICTURE, 2.0)
     assert result.dtype == np.uint8
     assert abs(result - blurred * 255).max() < 0.501
@@ -87,7 +87,7 @@ def test_pictures_are_filtered_where_they_are(shared: oc.Session):
     # Many at a time, in both interpreters.
     with shared.map("filters::median", ((PICTURE, size) for size in (1, 3, 5, 7))) as results:
         for size, result in zip((1, 3, 5, 7), results, strict=True):
-            expected = ndimage.median_filter(PICTURE, (size, size, 1))
+            expected = scipy.ndimage.median_filter(PICTURE, (size, size, 1))
             np.testing.assert_array_equal(result, expected)
 
 
@@ -99,8 +99,8 @@ def test_signals_stay_where_they_are(shared: oc.Session):
     clean = remote.oaconvolve(x, taps, mode="same")
     again = remote.istft(remote.stft(clean)[2])[1]
     assert {type(each) for each in (taps, clean, again)} == {oc.RemoteTensor}
-    expected = signal.firwin(101, [0.2, 0.4], pass_zero=False)
-    expected = signal.oaconvolve(NOISE, expected[np.newaxis], mode="same", axes=1)
+    expected = scipy.signal.firwin(101, [0.2, 0.4], pass_zero=False)
+    expected = scipy.signal.oaconvolve(NOISE, expected[np.newaxis], mode="same", axes=1)
     np.testing.assert_allclose(clean.numpy(), expected, atol=1e-10)
     np.testing.assert_allclose(again.numpy()[:, : NOISE.shape[1]], expected, atol=1e-10)
 
@@ -108,10 +108,10 @@ def test_signals_stay_where_they_are(shared: oc.Session):
     def power(x):
         return shared.ops.signal.welch(shared.ops.signal.oaconvolve(x, taps, mode="same"))
 
-    for ours, theirs in zip(power(x), signal.welch(expected), strict=True):
+    for ours, theirs in zip(power(x), scipy.signal.welch(expected), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-10)
     envelope = shared.ops.signal.envelope(clean)
-    np.testing.assert_allclose(envelope, abs(signal.hilbert(expected)), atol=1e-10)
+    np.testing.assert_allclose(envelope, abs(scipy.signal.hilbert(expected)), atol=1e-10)
 
 
 def test_both_are_loaded_together_and_say_what_is_wrong(shared: oc.Session):
@@ -121,7 +121,7 @@ def test_both_are_loaded_together_and_say_what_is_wrong(shared: oc.Session):
         shared.ops.filters.median(PICTURE, 2)
     with pytest.raises(oc.KernelError, match="ValueError: a signal has real numbers"):
         shared.ops.signal.envelope(NOISE + 1j)
-    np.testing.assert_allclose(shared.ops.signal.envelope(NOISE), abs(signal.hilbert(NOISE)))
+    np.testing.assert_allclose(shared.ops.signal.envelope(NOISE), abs(scipy.signal.hilbert(NOISE)))
     for library in ("image_filters", "signal_processing"):
         shared.unload(library)
     assert shared.operators() == []
