@@ -126,7 +126,9 @@ def test_a_user_who_is_not_allowed_hears_how_that_changes(daemon: RunningDaemon)
 
 
 def test_no_other_socket_of_the_daemon_takes_another_user(daemon: RunningDaemon):
-    listening = subprocess.run(["ss", "-Hlx"], capture_output=True, text=True, check=True).stdout
+    listening = subprocess.run(
+        ["ss", "-Hlx"], capture_output=True, text=True, check=True, timeout=LONGEST_WAIT
+    ).stdout
     paths = [
         word
         for line in listening.splitlines()
@@ -142,7 +144,13 @@ def test_no_other_socket_of_the_daemon_takes_another_user(daemon: RunningDaemon)
     )
     become = f"import os, socket\nos.setgroups([]); os.setgid({MALLORY}); os.setuid({MALLORY})"
     code = f"{become}\n{tries}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=LONGEST_WAIT,
+    )
     reached = [line.split()[0] for line in done.stdout.splitlines() if line.endswith("True")]
     assert reached == [daemon.address.removeprefix("unix://")]
 

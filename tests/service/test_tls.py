@@ -24,7 +24,7 @@ from tests.service.certificates import Certificates
 from tests.service.libraries import IMAGE
 from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.service.tokens import Tokens, id_of
-from tests.waits import LONGEST_WAIT
+from tests.waits import LONGEST_WAIT, accept
 
 X = np.arange(3.0)
 
@@ -126,7 +126,7 @@ def test_a_daemon_without_tls_is_recognized(secured: Secured):
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
-            connection, _ = listener.accept()
+            connection = accept(listener)
             with connection:
                 connection.recv(1000)
                 connection.sendall(b"\0\0\0\4\0\0\0\0\0")  # HTTP/2 in clear
