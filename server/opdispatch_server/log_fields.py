@@ -86,6 +86,7 @@ class Event(enum.StrEnum):
     CERTIFICATE_READ = "certificate_read"
     CERTIFICATE_REFUSED = "certificate_refused"
     TOKENS_REFUSED = "tokens_refused"
+    SERVICE_MANAGER_LOST = "service_manager_lost"
     DAEMON_STOPPING = "daemon_stopping"
     DAEMON_LOST = "daemon_lost"
     DAEMON_MET = "daemon_met"

@@ -12,6 +12,8 @@ import os
 import socket
 import time
 
+from opdispatch_server.log_fields import Event, fields
+
 LOG = logging.getLogger("opdispatch.daemon")
 
 
@@ -54,4 +56,9 @@ class ServiceManager:
                 sender.setblocking(False)  # a manager that hangs is no reason to
                 sender.sendto("\n".join(lines).encode(), address)
         except OSError as error:
-            LOG.warning("the service manager at %s was not told: %s", self._address, error)
+            LOG.warning(
+                "the service manager at %s was not told: %s",
+                self._address,
+                error,
+                extra=fields(Event.SERVICE_MANAGER_LOST),
+            )
