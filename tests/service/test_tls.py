@@ -38,6 +38,12 @@ class Secured:
         self.tokens = Tokens(folder)
         self.token = self.tokens.add("admin", name="alice")
 
+    def add(self, role: str) -> str:
+        """Return a new token, once the running daemon, which looks now and then, knows it."""
+        token = self.tokens.add(role)
+        assert wait_for(lambda: id_of(token) in self.daemon.log())
+        return token
+
     def start(self, folder: Path, *options: str) -> RunningDaemon:
         daemon = RunningDaemon(
             folder,
@@ -58,6 +64,7 @@ class Secured:
             daemon.clean_up()
             raise
         self.address = daemon.address
+        self.daemon = daemon
         return daemon
 
 
@@ -287,7 +294,7 @@ def test_beyond_loopback_tls_and_tokens_are_needed(tmp_path: Path):
 
 def test_an_interpreter_joins_over_tls(secured: Secured, tmp_path: Path):
     file = tmp_path / "token"
-    file.write_text(secured.tokens.add("worker"))
+    file.write_text(secured.add("worker"))
     words = ("worker", "--address", secured.address, "--name", "guest", "--reconnect", "5")
     words = (*words, "--token-file", str(file), "--tls-ca", secured.certificates.ca)
     worker = subprocess.Popen([sys.executable, "-m", "opdispatch_client.cli", *words])
@@ -302,7 +309,7 @@ def test_an_interpreter_joins_over_tls(secured: Secured, tmp_path: Path):
 
 def test_an_interpreter_that_listens_at_a_port_is_refused(secured: Secured, tmp_path: Path):
     file = tmp_path / "token"
-    file.write_text(secured.tokens.add("worker"))
+    file.write_text(secured.add("worker"))
     words = ("worker", "--address", secured.address, "--listen", "127.0.0.1:0", "--reconnect", "5")
     refused = run_cli(*words, "--token-file", str(file), "--tls-ca", secured.certificates.ca)
     assert refused.returncode in (1, 2)
