@@ -21,6 +21,7 @@ from opdispatch_client.request_arguments import (
     LONGEST_TIMEOUT,
     check_flag,
     check_int,
+    check_path,
     check_seconds,
 )
 from opdispatch_wire.addresses import (
@@ -209,10 +210,15 @@ def resolve_endpoint(
         daemon_user=None if daemon_user is None else check_text(daemon_user, "daemon_user"),
         credentials=Credentials.of(
             None if token is None else check_text(token, "token"),
-            token_file,
-            tls_ca=tls_ca,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
+            **{
+                name: None if path is None else check_path(path, name)
+                for name, path in (
+                    ("token_file", token_file),
+                    ("tls_ca", tls_ca),
+                    ("tls_cert", tls_cert),
+                    ("tls_key", tls_key),
+                )
+            },
         ),
     )
     _ = endpoint.options  # raises for a limit out of range, before anything is opened

@@ -129,7 +129,8 @@ def _check_count(value: Any, name: str) -> int:
     return number
 
 
-def _check_path(value: Any, name: str) -> Any:
+def check_path(value: Any, name: str) -> Any:
+    """Return ``value``. Raises ArgumentError unless it is a str or the path of a file."""
     if not _is_path(value):
         raise ArgumentError(f"{name} is {reprlib.repr(value)}; expected a str, or a path")
     return value
@@ -163,7 +164,7 @@ _CHECKS: Final[dict[str, Callable[[Any, str], Any]]] = {
     "int": _check_count,
     "float": check_seconds,
     "bool": check_flag,
-    "str | os.PathLike[str]": _check_path,
+    "str | os.PathLike[str]": check_path,
     "Requirements": _check_requirements,
 }
 
