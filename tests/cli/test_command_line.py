@@ -6,12 +6,14 @@ import json
 import os
 import signal
 import subprocess
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from opdispatch_client.cli.app import ENTRY_POINT_GROUP
 from tests.cli.conftest import SCRIPT, RunCommand
 from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.waits import LONGEST_WAIT
@@ -476,6 +478,14 @@ def test_a_daemons_address_may_stand_before_the_command_too(words: list[str], tm
 
 def test_an_option_names_the_extra_that_it_needs(run: RunCommand):
     assert "opdispatch[watch]" in run("load", "--help").out
+
+
+def test_help_says_of_every_command_what_it_does(run: RunCommand):
+    lines = [line.strip("│ ") for line in run("--help").out.splitlines() if line.startswith("│ ")]
+    commands = {point.name for point in entry_points(group=ENTRY_POINT_GROUP)} | {"load", "call"}
+    for name in commands:
+        (line,) = (line for line in lines if line.split()[0:1] == [name])
+        assert len(line.split()) > 1, name
 
 
 def test_the_help_lists_every_command(run: RunCommand):

@@ -11,7 +11,7 @@ import pytest
 import typer
 import typer.main
 
-from opdispatch_server.commands import serve, worker
+from opdispatch_server.commands.running import serve, worker
 from tests.service.warm_daemon import run_code
 
 SHOW = """\
