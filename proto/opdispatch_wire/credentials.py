@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
@@ -29,6 +30,8 @@ AUTHORIZATION = "authorization"
 """The metadata that has a token, after the word Bearer."""
 
 _LONGEST_TOKEN = 4096
+# Seconds between the first tries to read certificates, which are replaced file by file.
+_PAUSES = (0.05, 0.1, 0.2)
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 Options = Sequence[tuple[str, int]]
@@ -177,7 +180,7 @@ class _Tls:
         if bool(self._cert) != bool(self._key):
             _refuse_certificates("of a client certificate and its key, one is missing")
         try:
-            self._signature, self._read = self._read_files()
+            self._signature, self._read = self._read_in_time()
         except (OSError, ValueError) as error:
             _refuse_certificates(f"the certificates cannot be used: {error}")
 
@@ -200,6 +203,15 @@ class _Tls:
         before, self._read = self._read, read
         self._signature = signature
         return before != read
+
+    def _read_in_time(self) -> tuple[object, tuple[bytes, bytes | None, bytes | None]]:
+        """Read the files, and again where they may be in the midst of being replaced."""
+        for pause in _PAUSES:
+            try:
+                return self._read_files()
+            except (ssl.SSLError, ValueError):  # of two certificates, or half of one
+                time.sleep(pause)
+        return self._read_files()
 
     def _signatures(self) -> tuple[object, ...]:
         paths = filter(None, (self._ca, self._cert, self._key))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from opdispatch_wire import credentials as credentials_module
 from opdispatch_wire import secured_channel
 from opdispatch_wire.addresses import UnsafeAddressError
 from opdispatch_wire.credentials import AUTHORIZATION, Credentials
@@ -184,3 +185,15 @@ def test_certificates_are_read_again_and_believed_when_they_fit(tmp_path: Path):
         assert not channel._has_changed()
         (folder / "client.pem").write_bytes((folder / "server.pem").read_bytes())
         assert not channel._has_changed()
+
+
+def test_certificates_that_are_just_being_replaced_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    certificates = Certificates(tmp_path / "certs")
+    key = tmp_path / "certs" / "client.key"
+    old = key.read_bytes()
+    certificates.issue_client()
+    new, _ = key.read_bytes(), key.write_bytes(old)
+    monkeypatch.setattr(credentials_module.time, "sleep", lambda seconds: key.write_bytes(new))
+    Credentials.of("secret", **certificates.client).check(PORT)

@@ -2,6 +2,7 @@
 
 import gc
 import linecache
+import re
 import traceback
 from functools import partial
 
@@ -14,10 +15,10 @@ from opdispatch.boxing.generated_source import compile_function
 
 
 def raises(text, error, call):
-    """Whether the traceback of a call shows a line of generated text."""
+    """Whether the traceback of a call shows a line of generated text, a regular expression."""
     with pytest.raises(error) as caught:
         call()
-    return text in "".join(traceback.format_exception(caught.value))
+    return re.search(text, "".join(traceback.format_exception(caught.value)))
 
 
 def fail(x):
@@ -28,8 +29,11 @@ def test_tracebacks_show_lines_of_array_functions_and_their_kernels():
     def call():
         xp.matmul(Tensor(np.ones((2, 3))), Tensor(np.ones((2, 3))))
 
-    assert raises("return operator(x1, x2)", ValueError, call)
-    assert raises("raise with_shapes('matmul', error, (x1, x2, ), None, {})", ValueError, call)
+    # The first call goes another way than those after it.
+    for _ in range(2):
+        line = r'File "<opdispatch array_api.matmul #[0-9]+>", line [0-9]+, in matmul\n +\S'
+        assert raises(line, ValueError, call)
+        assert raises(r"raise with_shapes\('matmul', error, \(x1, x2, \), None, ", ValueError, call)
 
 
 def test_tracebacks_show_lines_of_autograd_kernels(dispatcher):
@@ -38,14 +42,14 @@ def test_tracebacks_show_lines_of_autograd_kernels(dispatcher):
     library.impl("f", fail, "CPU")
     library.register_autograd("f", lambda context, gradient: gradient)
     x = Tensor(np.ones(2), requires_grad=True)
-    assert raises("_result = _below(_a0)", ValueError, lambda: dispatcher.get_schema("t::f")(x))
+    assert raises(r"_result = _below\(_a0\)", ValueError, lambda: dispatcher.get_schema("t::f")(x))
 
 
 def test_tracebacks_show_lines_of_graphs_until_those_are_collected():
     graph = trace(lambda x, w: x @ w, np.ones((2, 3)), np.ones((3, 2)))
     other = trace(lambda x, w: w + x, np.ones(2), np.ones(2))
     other(np.ones(2), np.ones(2))
-    assert raises("n0 = f0(i0, i1)", ValueError, partial(graph, np.ones(2), np.ones(3)))
+    assert raises(r"n0 = f0\(i0, i1\)", ValueError, partial(graph, np.ones(2), np.ones(3)))
     kept = {name for name in linecache.cache if name.startswith("<opdispatch graph ")}
     del graph, other
     gc.collect()

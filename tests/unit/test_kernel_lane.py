@@ -23,7 +23,7 @@ from opdispatch_server.worker.execution.kernel_error_log import KernelErrorLog
 from opdispatch_server.worker.execution.kernels import KernelExecution
 from opdispatch_server.worker.execution.programs import ProgramExecution
 from opdispatch_server.worker.incoming.call_rules import DaemonCalls
-from opdispatch_server.worker.incoming.kernel_lane import KernelLane
+from opdispatch_server.worker.incoming.kernel_lane import KernelLane, patience_on
 from opdispatch_server.worker.incoming.turn_watch import TurnWatch
 from opdispatch_server.worker.libraries.instructions import InterpreterLibraries
 from opdispatch_server.worker.values.device_exports import DeviceExports
@@ -151,3 +151,9 @@ def test_an_idle_lane_keeps_nothing_of_the_last_call(
     imported = libraries.get(LOAD_ID).imported
     assert imported is not None
     assert imported.main_module().was_released.wait(LONGEST_WAIT), "the argument is still there"
+
+
+def test_patience_grows_with_a_slow_machine_but_not_with_one_call_that_was_interrupted():
+    assert patience_on(0.0) == patience_on(1e-6) == 0.005
+    assert 0.005 < patience_on(1e-4) < 0.1
+    assert patience_on(1.0) == 0.1  # the first call of a lane, during which others had the core

@@ -11,8 +11,8 @@ Note [The thread that reads a call runs it]
     - before a kernel that is running calls another operator through the daemon, since that
       call may come back to this very lane;
     - when kernels that should have been quick have not ended after PATIENCE, or, where the machine
-      is slow, what it takes to begin many calls. TurnWatch sees to that, in a thread that sleeps
-      while no calls come.
+      is slow, what it takes to begin many calls, up to a tenth of a second. TurnWatch sees to
+      that, in a thread that sleeps while no calls come.
 
     Who has lost the turn ends what it is doing, and rests until it gets the turn again. Only the
     thread whose turn it is touches ``_reader``, and only while it runs no kernel.
@@ -70,6 +70,9 @@ _SLOW = 16
 _COMPANY = 64
 # Kernels that were thought to be quick keep no call waiting for longer than so many beginnings.
 _STUCK = 256
+# But never for longer than this, in seconds: one beginning in which another process had the core
+# is no measure, and on a lane with few calls it would be the only one.
+_LONGEST_PATIENCE = 0.1
 _NEWEST_SHARE = 0.125
 # What counts at most of a beginning that takes longer than usual, in usual ones: another process
 # may have had the core.
@@ -163,7 +166,7 @@ class KernelLane:
         self._spin = BriefSpin()
         self._writer = FrameWriter(connection)
         self._turn = ReadingTurn(
-            self._start_thread, self._flush, lambda: max(PATIENCE, _STUCK * self._beginning)
+            self._start_thread, self._flush, lambda: patience_on(self._beginning)
         )
         self._gathering_since = 0.0
         # How long it takes to begin a call, in seconds, on average; by the one with the turn.
@@ -590,6 +593,14 @@ class KernelLane:
     def _flush(self) -> None:
         self._gathering_since = 0.0
         self._writer.flush()
+
+
+def patience_on(beginning: float) -> float:
+    """Return the seconds after which kernels keep no call of a lane waiting any more.
+
+    ``beginning`` is how long it takes there to begin a call, in seconds.
+    """
+    return min(max(PATIENCE, _STUCK * beginning), _LONGEST_PATIENCE)
 
 
 def _never_started() -> RefusedError:
