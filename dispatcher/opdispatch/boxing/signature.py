@@ -13,6 +13,7 @@ from opdispatch.arrays import describe_type, key_bits_of
 from opdispatch.boxing.argument_conversion import converter_of
 from opdispatch.boxing.named_results import make_results, result_names
 from opdispatch.errors import ArgumentError, ReturnError
+from opdispatch.keys.dispatch_key_set import AUTOGRAD_BITS
 from opdispatch.schema.function_schema import NO_DEFAULT, Argument, FunctionSchema
 from opdispatch.schema.types import (
     ANY,
@@ -144,7 +145,13 @@ class Signature:
         for place in self.dispatching:
             value = stack[place]
             for each in value if isinstance(value, list) else (value,):
-                if isinstance(each, Tensor) and each.requires_grad_flag:
+                # Of one without an autograd key nothing is recorded here; to ask a functional
+                # tensor for its flag would bring it up to date.
+                if (
+                    isinstance(each, Tensor)
+                    and each.key_bits & AUTOGRAD_BITS
+                    and each.requires_grad_flag
+                ):
                     return True
         return False
 

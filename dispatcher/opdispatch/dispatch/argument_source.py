@@ -15,6 +15,7 @@ from opdispatch.arrays import PLAIN_KEY_BITS, key_bits_of
 from opdispatch.boxing.argument_conversion import converter_of
 from opdispatch.boxing.basic_conversion import USUAL_DTYPES
 from opdispatch.dispatch.operator_state import NEEDS_GRADIENT, TENSOR_BITS
+from opdispatch.keys.dispatch_key_set import AUTOGRAD_BITS
 from opdispatch.schema.function_schema import Argument
 from opdispatch.schema.types import (
     BOOL,
@@ -75,7 +76,8 @@ def _key_bits_of_all(values: Sequence[Any]) -> int:
         its = value.key_bits if kind is Tensor else PLAIN_KEY_BITS.get(kind) or key_bits_of(value)
         if its is not bits:  # a union makes a new int
             bits = bits | its if bits else its
-        if isinstance(value, Tensor) and value.requires_grad_flag:
+        # As ``Signature.needs_gradient``.
+        if isinstance(value, Tensor) and its & AUTOGRAD_BITS and value.requires_grad_flag:
             bits |= NEEDS_GRADIENT
     return bits
 

@@ -243,6 +243,8 @@ _K = DispatchKey
 AUTOGRAD_KEYSET = DispatchKeySet.of(
     _K.AutogradFunctionality, _K.AutogradOther, _K.AutogradNestedTensor
 )
+AUTOGRAD_BITS = AUTOGRAD_KEYSET.bits
+"""A tensor has one of these bits if calls of it may be recorded."""
 AUTOCAST_KEYSET = DispatchKeySet.of(
     *(key for key in FUNCTIONALITIES if key.name.startswith("Autocast"))
 )
