@@ -1,20 +1,49 @@
-"""Triton Inference Server's Python backend, over its gRPC endpoint, as PyTriton starts it."""
+"""Triton Inference Server with a model in its own Python backend, over its gRPC endpoint.
+
+The server's binaries are those in the wheel ``nvidia-pytriton``; nothing of PyTriton runs: it would
+add a process, and a hop from the server to that.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import queue
+import shutil
 import socket
+import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import tritonclient.grpc as triton
 from conversation import converse
-from pytriton.model_config import ModelConfig, Tensor
-from pytriton.triton import Triton, TritonConfig
+
+START_SECONDS = 60
+MODEL = """
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.add(request) for request in requests]
+
+    def add(self, request):
+        x, y = (pb.get_input_tensor_by_name(request, name).as_numpy() for name in ("x", "y"))
+        return pb.InferenceResponse(output_tensors=[pb.Tensor("sum", x + y)])
+"""
+CONFIGURATION = """
+backend: "python"
+max_batch_size: 0
+input [{ name: "x" data_type: TYPE_FP32 dims: [-1] }, { name: "y" data_type: TYPE_FP32 dims: [-1] }]
+output [{ name: "sum" data_type: TYPE_FP32 dims: [-1] }]
+
+"""
 
 
 def free_port() -> int:
@@ -24,72 +53,94 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def add_arrays(requests: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    """The model: one sum for each request."""
-    return [{"sum": request["x"] + request["y"]} for request in requests]
+@contextlib.contextmanager
+def running_server() -> Iterator[str]:
+    """Run a server with the model ``add``; yield its address."""
+    spec = find_spec("pytriton")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("pytriton")
+    installed = Path(spec.origin).parent / "tritonserver"
+    with tempfile.TemporaryDirectory() as folder:
+        version = Path(folder) / "models" / "add" / "1"
+        version.mkdir(parents=True)
+        (version / "model.py").write_text(MODEL)
+        (version.parent / "config.pbtxt").write_text(CONFIGURATION)
+        backends = Path(folder) / "backends"
+        shutil.copytree(installed / "backends", backends)
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
+        stub = installed / "python_backend_stubs" / python / "triton_python_backend_stub"
+        shutil.copy(stub, backends / "python")
+        libraries = [
+            str(sysconfig.get_config_var("LIBDIR")),
+            str(installed.parents[1] / "nvidia_pytriton.libs"),
+        ]
+        address = f"127.0.0.1:{free_port()}"
+        server = subprocess.Popen(
+            [
+                installed / "bin" / "tritonserver",
+                f"--model-repository={folder}/models",
+                f"--backend-directory={backends}",
+                "--grpc-address=127.0.0.1",
+                f"--grpc-port={address.partition(':')[2]}",
+                "--allow-http=false",
+                "--allow-metrics=false",
+            ],
+            stdout=sys.stderr,  # what it prints is not part of the conversation
+            env={
+                **os.environ,
+                "LD_LIBRARY_PATH": ":".join(libraries),
+                # The interpreter of models finds its packages by the first Python there.
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            },
+        )
+        try:
+            yield address
+        finally:
+            server.terminate()
+            server.wait(30)
 
 
-def use_own_library() -> None:
-    """Run the server's models in the library of this Python, and not in the system's."""
-    folder = str(sysconfig.get_config_var("LIBDIR"))
-    if os.environ.get("LD_LIBRARY_PATH") != folder:
-        os.environ["LD_LIBRARY_PATH"] = folder
-        os.execv(sys.executable, (sys.executable, *sys.argv))
+def wait_until_ready(client: triton.InferenceServerClient) -> None:
+    """Wait for the model. Raises TimeoutError."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(triton.InferenceServerException):
+            if client.is_model_ready("add"):
+                return
+        time.sleep(0.1)
+    raise TimeoutError("the model add of Triton is not ready")
 
 
 def main() -> None:
-    """The server, and the conversation."""
-    use_own_library()
-    ports = {"http_port": free_port(), "grpc_port": free_port(), "metrics_port": free_port()}
-    tensors = [Tensor(name=name, dtype=np.float32, shape=(-1,)) for name in ("x", "y")]
-    # What the server prints is not part of the conversation.
-    with (
-        contextlib.redirect_stdout(sys.stderr),
-        Triton(config=TritonConfig(log_verbose=0, allow_metrics=False, **ports)) as server,
-    ):
-        server.bind(
-            model_name="add",
-            infer_func=add_arrays,
-            inputs=tensors,
-            outputs=[Tensor(name="sum", dtype=np.float32, shape=(-1,))],
-            config=ModelConfig(batching=False),
-        )
-        server.run()
-        client = triton.InferenceServerClient(f"127.0.0.1:{ports['grpc_port']}")
+    """Run the server, and the conversation."""
+    with running_server() as address:
+        client = triton.InferenceServerClient(address)
+        wait_until_ready(client)
 
-        def inputs_of(elements: int) -> list[triton.InferInput]:
-            array, inputs = np.ones(elements, np.float32), []
+        def inputs_of(array: np.ndarray) -> list[triton.InferInput]:
+            inputs = []
             for name in ("x", "y"):
-                value = triton.InferInput(name, [elements], "FP32")
+                value = triton.InferInput(name, [array.size], "FP32")
                 value.set_data_from_numpy(array)
                 inputs.append(value)
             return inputs
 
         def add(elements: int) -> Callable[[], object]:
             array = np.ones(elements, np.float32)
-
-            def call() -> object:
-                inputs = []
-                for name in ("x", "y"):
-                    value = triton.InferInput(name, [elements], "FP32")
-                    value.set_data_from_numpy(array)
-                    inputs.append(value)
-                return client.infer("add", inputs).as_numpy("sum")
-
-            return call
+            return lambda: client.infer("add", inputs_of(array)).as_numpy("sum")
 
         def many(count: int, in_flight: int) -> None:
             done: queue.SimpleQueue[object] = queue.SimpleQueue()
+            array = np.ones(4, np.float32)
             for number in range(count + in_flight):
                 if number >= in_flight:
                     done.get()
                 if number < count:
                     client.async_infer(
-                        "add", inputs_of(4), lambda result, error: done.put(result or error)
+                        "add", inputs_of(array), lambda result, error: done.put(result or error)
                     )
 
-        with contextlib.redirect_stdout(sys.__stdout__):
-            converse(add, many)
+        converse(add, many)
 
 
 if __name__ == "__main__":
