@@ -12,7 +12,7 @@ import pytest
 
 import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
-from tests.service.running_daemon import wait_for
+from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.waits import LONGEST_WAIT
 
 
@@ -58,7 +58,7 @@ def test_hangup_reads_the_file_again_and_limits_change(start_daemon: StartDaemon
         file.write_text("[serve]\nremote-values = 2\nqueue = 8\n")
         daemon.signal(signal.SIGHUP)
         said = "the configuration was read again: remote_values; at the next start: queue"
-        wait_for(lambda: said in daemon.log())
+        assert wait_for(lambda: said in daemon.log())
         second = session.put(np.zeros(2))
         del first, second
 
@@ -72,7 +72,7 @@ def test_hangup_keeps_the_settings_where_the_file_is_wrong(
     daemon.expects_errors = True
     file.write_text("[serve]\nquue = 1\n")
     daemon.signal(signal.SIGHUP)
-    wait_for(lambda: "unknown key 'quue'" in daemon.log())
+    assert wait_for(lambda: "unknown key 'quue'" in daemon.log())
     with daemon.connect() as session:
         assert session.interpreters() == []
 
@@ -93,6 +93,32 @@ def test_service_manager_is_notified_of_start_reload_watchdog_and_stop(
     daemon.signal(signal.SIGTERM)
     assert manager.receive() == "STOPPING=1"
     assert daemon.wait() == 0
+
+
+def test_hangup_during_the_start_does_not_make_it_ready(
+    manager: Manager, write_library: WriteLibrary, tmp_path: Path
+):
+    text = f"""
+import pathlib, time
+folder = pathlib.Path({str(tmp_path)!r})
+(folder / "begun").touch()
+while not (folder / "go").exists():
+    time.sleep(0.01)
+from opdispatch import Library
+Library("slow", "DEF").define("f() -> ()")
+"""
+    slow = str(write_library("slow", text))
+    environment = {"NOTIFY_SOCKET": manager.path}
+    daemon = RunningDaemon(tmp_path, "--library", slow, workers=1, environment=environment)
+    try:
+        assert wait_for((tmp_path / "begun").exists)
+        daemon.signal(signal.SIGHUP)
+        assert wait_for(lambda: "the configuration was read again" in daemon.log())
+        (tmp_path / "go").touch()
+        daemon.wait_until_ready()
+        assert manager.receive() == f"READY=1\nSTATUS=listening on {daemon.address}"
+    finally:
+        daemon.clean_up()
 
 
 def test_service_manager_is_no_matter_of_libraries(

@@ -64,6 +64,7 @@ class Daemon:
     ) -> None:
         self._parts = DaemonParts(configuration, folder, entry)
         self._manager = manager
+        self._status = ""  # for the service manager; empty until the daemon is ready
         self._monitoring: Monitoring | None = None
         self._urls: list[str] = []
 
@@ -89,7 +90,8 @@ class Daemon:
         try:
             await self._start()
             on_ready([*parts.addresses(), *self._urls])
-            self._manager.ready(f"listening on {' '.join(parts.addresses())}")
+            self._status = f"listening on {' '.join(parts.addresses())}"
+            self._manager.ready(self._status)
             await parts.stop.wait()
             LOG.info("stopping", extra=fields(Event.DAEMON_STOPPING))
         finally:
@@ -238,12 +240,14 @@ class Daemon:
         if had_terminal and not _has_terminal():
             self._on_signal()  # the signal's first meaning: the terminal has been closed
             return
-        self._manager.reloading()
+        if self._status:  # one that is still starting has nothing to reload, and is not ready
+            self._manager.reloading()
         try:
             self._reconfigure(read_again())
         except ConfigurationError as error:
             LOG.error("%s", error, extra=fields(Event.CONFIGURATION_REFUSED))
-        self._manager.ready(f"listening on {' '.join(self._parts.addresses())}")
+        if self._status:
+            self._manager.ready(self._status)
 
     def _reconfigure(self, wanted: DaemonConfiguration) -> None:
         parts = self._parts
