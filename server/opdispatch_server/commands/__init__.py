@@ -2,6 +2,7 @@
 
 running              ``opdispatch serve`` and ``opdispatch worker``
 options              their options, each with its help
+access_options       those about who may do what
 configuration_file   their options from a file
 config               ``opdispatch config``
 state_actions        ``opdispatch state``

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from opdispatch_server.access.users import parse_users
 from opdispatch_server.commands.configuration_file import use_configuration_file
 from opdispatch_server.daemon.processes.worker_plan import parse_workers
 from opdispatch_server.logs import FORMATS, LEVELS
@@ -53,14 +52,6 @@ def parse_ports(text: str) -> tuple[int, int] | None:
     if dash and first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 65536:
         return int(first), int(last)
     raise typer.BadParameter(f"{text!r} is no range of ports; expected FIRST-LAST, any or none")
-
-
-def _check_users(texts: list[str] | None) -> list[str] | None:
-    try:
-        parse_users(texts or ())
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    return texts
 
 
 def _check_ports(text: str) -> str:
@@ -118,140 +109,6 @@ Insecure = Annotated[
         envvar="OPDISPATCH_INSECURE",
         help="Allow addresses that other machines can reach. Any client of the daemon can run "
         "code on this machine.",
-    ),
-]
-Tokens = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="OPDISPATCH_TOKENS",
-        metavar="FILE",
-        dir_okay=False,
-        help="Ask those who come over TCP for a token of this file: see `opdispatch token`.",
-        show_default=False,
-    ),
-]
-TlsCert = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="OPDISPATCH_TLS_CERT",
-        metavar="FILE",
-        dir_okay=False,
-        help="The certificate for TCP ports, with those up to its CA, in PEM: they speak TLS then. "
-        "It is read again when it changes.",
-        show_default=False,
-    ),
-]
-TlsKey = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="OPDISPATCH_TLS_KEY",
-        metavar="FILE",
-        dir_okay=False,
-        help="The key of that certificate, in PEM.",
-        show_default=False,
-    ),
-]
-TlsClientCa = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="OPDISPATCH_TLS_CLIENT_CA",
-        metavar="FILE",
-        dir_okay=False,
-        help="Ask clients at TCP ports for a certificate of this CA, too.",
-        show_default=False,
-    ),
-]
-TlsCa = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="OPDISPATCH_TLS_CA",
-        metavar="FILE",
-        dir_okay=False,
-        help="The CA of the daemon's certificate: it is reached over TLS then.",
-        show_default=False,
-    ),
-]
-WorkerTlsCert = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-cert",
-        envvar="OPDISPATCH_TLS_CERT",
-        metavar="FILE",
-        dir_okay=False,
-        help="The certificate to show to the daemon, if it asks for one.",
-        show_default=False,
-    ),
-]
-AllowUser = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="USER=ROLE",
-        envvar="OPDISPATCH_ALLOW_USER",
-        callback=_check_users,
-        help="Let another user of this machine use the unix sockets: alice=call, "
-        "bob=load:image::*, carol=admin. Repeat it for several.",
-        show_default=False,
-    ),
-]
-QuotaCalls = Annotated[
-    int | None,
-    typer.Option(
-        envvar="OPDISPATCH_QUOTA_CALLS",
-        min=1,
-        metavar="N",
-        help="How many calls of one token's holder, or of one user of --allow-user, may be under "
-        "way. Default: any number.",
-        show_default=False,
-    ),
-]
-QuotaBytes = Annotated[
-    int | None,
-    typer.Option(
-        envvar="OPDISPATCH_QUOTA_BYTES",
-        min=1,
-        metavar="N",
-        help="How many bytes these may have together. Default: any number.",
-        show_default=False,
-    ),
-]
-QuotaSessions = Annotated[
-    int | None,
-    typer.Option(
-        envvar="OPDISPATCH_QUOTA_SESSIONS",
-        min=1,
-        metavar="N",
-        help="How many of their sessions may keep values in interpreters. Default: any number.",
-        show_default=False,
-    ),
-]
-QuotaUploads = Annotated[
-    int | None,
-    typer.Option(
-        envvar="OPDISPATCH_QUOTA_UPLOADS",
-        min=1,
-        metavar="N",
-        help="How many uploads of theirs may be under way. Default: any number.",
-        show_default=False,
-    ),
-]
-AuditLog = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="OPDISPATCH_AUDIT_LOG",
-        metavar="FILE",
-        dir_okay=False,
-        help="Where to append who has changed what, in JSON. Default: with the rest, on stderr.",
-        show_default=False,
-    ),
-]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="OPDISPATCH_TOKEN_FILE",
-        metavar="FILE",
-        dir_okay=False,
-        help="The file with this interpreter's token, of the role worker.",
-        show_default=False,
     ),
 ]
 Http = Annotated[

@@ -18,10 +18,23 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from opdispatch_server.commands.configuration_file import reread
-from opdispatch_server.commands.options import (
+from opdispatch_server.commands.access_options import (
     AllowUser,
     AuditLog,
+    QuotaBytes,
+    QuotaCalls,
+    QuotaSessions,
+    QuotaUploads,
+    TlsCa,
+    TlsCert,
+    TlsClientCa,
+    TlsKey,
+    TokenFile,
+    Tokens,
+    WorkerTlsCert,
+)
+from opdispatch_server.commands.configuration_file import reread
+from opdispatch_server.commands.options import (
     Cache,
     Config,
     DaemonAddress,
@@ -43,26 +56,15 @@ from opdispatch_server.commands.options import (
     MetricsCompat,
     QuarantineAfter,
     Queue,
-    QuotaBytes,
-    QuotaCalls,
-    QuotaSessions,
-    QuotaUploads,
     Reconnect,
     RemoteBytes,
     RemoteValues,
     SlowCall,
     State,
-    TlsCa,
-    TlsCert,
-    TlsClientCa,
-    TlsKey,
-    TokenFile,
-    Tokens,
     Tracing,
     WorkerListen,
     WorkerName,
     Workers,
-    WorkerTlsCert,
     parse_ports,
 )
 from opdispatch_server.configuration import (

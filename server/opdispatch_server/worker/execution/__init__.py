@@ -2,6 +2,7 @@
 
 kernels, programs, compiled_program   what a call names, run
 daemon_lane                           the calls that kernels make to other interpreters
+caller_state                          what a kernel finds switched on
 call_accounting                       every run, counted
 raised_errors, kernel_error_log       what kernels raise
 result_lengths                        how long a reply may be

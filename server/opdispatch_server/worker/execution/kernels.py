@@ -23,8 +23,7 @@ from opdispatch.errors import (
     OpdispatchError,
     ReturnError,
 )
-from opdispatch.keys.dispatch_key import DispatchKey
-from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, AutogradState
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
 from opdispatch.local_state.local_dispatch_key_set import (
     DEFAULT_STATE,
     LOCAL_STATE,
@@ -43,6 +42,12 @@ from opdispatch_server.call_context import RUNNING_CALL, CallContext, RunningCal
 from opdispatch_server.operator_names import parse_operator_name
 from opdispatch_server.value_ids import check_keep
 from opdispatch_server.worker.execution.call_accounting import CallAccounting
+from opdispatch_server.worker.execution.caller_state import (
+    RECORDING,
+    GradModeOf,
+    grad_mode_of,
+    local_state_of,
+)
 from opdispatch_server.worker.execution.daemon_lane import CallTrace, RemoteTraceLine
 from opdispatch_server.worker.execution.kernel_error_log import FailedCall, KernelErrorLog
 from opdispatch_server.worker.execution.kernel_plan import KernelPlan, KernelPlans
@@ -66,13 +71,13 @@ from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, seria
 from opdispatch_wire.detached_tensors import CALL_REPLY, MessagePieces, attach
 from opdispatch_wire.errors import DeadlineExceededError, RefusedError
 from opdispatch_wire.lanes.lane_memory import CalleeLaneMemory
-from opdispatch_wire.modes import autocast_of, check_modes, local_keys_of
+from opdispatch_wire.modes import autocast_of, check_modes
 from opdispatch_wire.plain_calls import plain_arguments, plain_reply
 from opdispatch_wire.planned_calls import LONGEST, Received, ReplyForm
 from opdispatch_wire.shared_memory.call_memory import CalleeMemory
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.tensors import CalleeTensorMemory
-from opdispatch_wire.tracing import kernel_sink, trace_id_of, traced_run
+from opdispatch_wire.tracing import trace_id_of, traced_run
 from opdispatch_wire.v1 import execution_pb2
 
 P = ParamSpec("P")
@@ -81,13 +86,10 @@ T = TypeVar("T")
 # A kernel that has run so often in this process without harm is not suspected of any.
 _OFTEN = 5
 _RESULT = "the result of the call"
+_NO_BACKENDS = contextlib.nullcontext()
 # What the dispatch of the call itself may raise after its kernel was chosen: a redispatch that
 # finds no kernel, a return that breaks the schema's promise.
 _OWN_ERRORS = (NoKernelError, AmbiguousKernelError, ReturnError)
-
-_RECORDING = AutogradState()
-_NOT_RECORDING = AutogradState(grad_mode=False)
-_INFERENCE = AutogradState(grad_mode=False, inference_mode=True)
 
 
 class KernelExecution:
@@ -277,20 +279,8 @@ class KernelExecution:
         call = RunningCall.of(context, library.version if library else 0)
         call.traceparent = traceparent
         key = call_key(context.direct.lane if context.direct else 0, request.id)
-        if library is None or not library.backends:
-            return self.note(
-                library,
-                choice,
-                call,
-                key,
-                context.queued,
-                self._run,
-                request,
-                choice,
-                memory,
-                profile,
-            )
-        with preferred_backends(library.backends):
+        backends = library.backends if library is not None else ()
+        with preferred_backends(backends) if backends else _NO_BACKENDS:
             return self.note(
                 library,
                 choice,
@@ -429,7 +419,7 @@ class KernelExecution:
     def _call_planned(self, plan: KernelPlan, stack: list[Any]) -> list[Any]:
         """Call a planned kernel like ``_call_in``, in a context of its own."""
         LOCAL_STATE.set(DEFAULT_STATE)
-        AUTOGRAD_STATE.set(_RECORDING)
+        AUTOGRAD_STATE.set(RECORDING)
         for backend in plan.blocks:
             if backend.is_in_use():
                 return run_on_device(stack, self._call, plan.choice, stack)
@@ -463,8 +453,8 @@ class KernelExecution:
             with (
                 tracing_stack,
                 turns_of_all(libraries, request.operator),
-                ForceLocalState(_local_state_of(request, None, profile)),
-                _GradModeOf(request),
+                ForceLocalState(local_state_of(request, None, profile)),
+                GradModeOf(request),
                 autocast_of(request),
             ):
                 if request.HasField("kernel"):  # whose turn it is already
@@ -525,7 +515,7 @@ class KernelExecution:
         local = DEFAULT_STATE
         is_plain_task = trace is None and profile is None and not request.traceparent
         if not is_plain_task or request.HasField("local_keys"):
-            local = _local_state_of(request, trace, profile)
+            local = local_state_of(request, trace, profile)
         # What the kernel leaves switched on ends with the call.
         stack = copy_context().run(self._call_in, local, request, choice, arguments)
         name = self._interpreter()
@@ -573,7 +563,7 @@ class KernelExecution:
     ) -> list[Any]:
         """Run ``_call`` in a context of its own, in which the caller's modes are on."""
         LOCAL_STATE.set(local)
-        AUTOGRAD_STATE.set(_grad_mode_of(request) if request.no_grad else _RECORDING)
+        AUTOGRAD_STATE.set(grad_mode_of(request) if request.no_grad else RECORDING)
         stack = list(arguments)
         if not request.modes:
             return run_on_device(arguments, self._call, choice, stack)
@@ -605,44 +595,3 @@ def _attributes_of(
         "opdispatch.version": library.version if library else 0,
         "opdispatch.interpreter": interpreter,
     }
-
-
-class _GradModeOf:
-    """A block in which gradients are recorded, or not, as the caller would have them."""
-
-    __slots__ = ("_state", "_token")
-
-    def __init__(self, request: execution_pb2.CallRequest) -> None:
-        self._state = _grad_mode_of(request)
-
-    def __enter__(self) -> None:
-        self._token = AUTOGRAD_STATE.set(self._state)
-
-    def __exit__(self, *exc: object) -> None:
-        AUTOGRAD_STATE.reset(self._token)
-
-
-def _grad_mode_of(request: execution_pb2.CallRequest) -> AutogradState:
-    """Return whether gradients are recorded, as the caller would have it."""
-    if not request.no_grad:
-        return _RECORDING
-    # There is no flag for inference mode: it alone leaves ADInplaceOrView out, as in PyTorch.
-    if request.HasField("local_keys"):
-        included, _ = local_keys_of(request)
-        if not included.has(DispatchKey.ADInplaceOrView):
-            return _INFERENCE
-    return _NOT_RECORDING
-
-
-def _local_state_of(
-    request: execution_pb2.CallRequest, trace: CallTrace | None, profile: KernelProfile | None
-) -> LocalState:
-    """Return the local state that a kernel runs in: its caller's, and nothing of this thread's."""
-    sink = trace.sink() if trace else kernel_sink() if request.traceparent else None
-    if sink is None and profile is None and not request.HasField("local_keys"):
-        return DEFAULT_STATE
-    included, excluded = local_keys_of(request)
-    if profile is None:
-        return LocalState(included.bits, excluded.bits, sink)
-    # The lines of a trace name interpreters, and so go nowhere else: visits are not counted then.
-    return LocalState(included.bits, excluded.bits, sink or profile.sink(), profile.observer)

@@ -1,0 +1,57 @@
+"""The local state of a call's caller, in which its kernel runs: keys, grad mode, trace, profile."""
+
+from __future__ import annotations
+
+from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, AutogradState
+from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LocalState
+from opdispatch_server.worker.execution.daemon_lane import CallTrace
+from opdispatch_server.worker.execution.kernel_profile import KernelProfile
+from opdispatch_wire.modes import local_keys_of
+from opdispatch_wire.tracing import kernel_sink
+from opdispatch_wire.v1 import execution_pb2
+
+RECORDING = AutogradState()
+_NOT_RECORDING = AutogradState(grad_mode=False)
+_INFERENCE = AutogradState(grad_mode=False, inference_mode=True)
+
+
+class GradModeOf:
+    """A block in which gradients are recorded, or not, as the caller would have them."""
+
+    __slots__ = ("_state", "_token")
+
+    def __init__(self, request: execution_pb2.CallRequest) -> None:
+        self._state = grad_mode_of(request)
+
+    def __enter__(self) -> None:
+        self._token = AUTOGRAD_STATE.set(self._state)
+
+    def __exit__(self, *exc: object) -> None:
+        AUTOGRAD_STATE.reset(self._token)
+
+
+def grad_mode_of(request: execution_pb2.CallRequest) -> AutogradState:
+    """Return whether gradients are recorded, as the caller would have it."""
+    if not request.no_grad:
+        return RECORDING
+    # There is no flag for inference mode: it alone leaves ADInplaceOrView out, as in PyTorch.
+    if request.HasField("local_keys"):
+        included, _ = local_keys_of(request)
+        if not included.has(DispatchKey.ADInplaceOrView):
+            return _INFERENCE
+    return _NOT_RECORDING
+
+
+def local_state_of(
+    request: execution_pb2.CallRequest, trace: CallTrace | None, profile: KernelProfile | None
+) -> LocalState:
+    """Return the local state that a kernel runs in: its caller's, and nothing of this thread's."""
+    sink = trace.sink() if trace else kernel_sink() if request.traceparent else None
+    if sink is None and profile is None and not request.HasField("local_keys"):
+        return DEFAULT_STATE
+    included, excluded = local_keys_of(request)
+    if profile is None:
+        return LocalState(included.bits, excluded.bits, sink)
+    # The lines of a trace name interpreters, and so go nowhere else: visits are not counted then.
+    return LocalState(included.bits, excluded.bits, sink or profile.sink(), profile.observer)
