@@ -54,7 +54,7 @@ class Container:
         return done.stdout + done.stderr
 
     def wait_until_ready(self) -> None:
-        wait_for(lambda: "listening on" in self.log())
+        assert wait_for(lambda: "listening on" in self.log())
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         return podman("exec", self.id, "opdispatch", *words)
@@ -93,7 +93,7 @@ def test_sigterm_lets_a_call_in_flight_finish_and_ends_with_zero(start):
     container.run("load", "/nap.py")
     calling = ["podman", "--runtime", "runc", "exec", container.id, "opdispatch"]
     with subprocess.Popen([*calling, "call", "nap::sleep", "1"], stdout=subprocess.PIPE) as call:
-        wait_for(
+        assert wait_for(
             lambda: json.loads(container.run("interpreters", "--json").stdout)[0]["calls_in_flight"]
         )
         podman("stop", "-t", "10", container.id)

@@ -45,8 +45,11 @@ def lock(x, path):
     re.match(r"(a+)+$", "a" * 60 + "b")
 
 def hold(x, path):
+    pipe = os.open(os.path.join(os.path.dirname(path), "release"), os.O_RDWR)
     count(x, path)
-    ctypes.PyDLL(None).sleep(3)
+    # The lock is kept until something is written to the pipe.
+    ctypes.PyDLL(None).read(pipe, ctypes.create_string_buffer(1), 1)
+    os.close(pipe)
 
 def leak(x, path):
     count(x, path)
@@ -107,6 +110,7 @@ class Bad:
         self.daemon = daemon
         self.session = session
         self._numbers = itertools.count(1)
+        os.mkfifo(daemon.folder / "release")
         session.load(write("bad", BAD))
         session.load(write("good", GOOD))
 
@@ -118,6 +122,11 @@ class Bad:
         except oc.OpdispatchError as error:
             result = error
         return result, len(path.read_text()) if path.exists() else 0
+
+    def release(self) -> None:
+        """Let the kernel ``hold`` give the interpreter lock back."""
+        with (self.daemon.folder / "release").open("r+b", buffering=0) as pipe:
+            pipe.write(b"x")
 
     def good_is_served(self) -> bool:
         return bool((self.session.ops.good.add(X) == 1).all())
@@ -243,6 +252,7 @@ def test_direct_calls_that_wait_for_a_kept_lock_run_elsewhere(
             assert caller.ops.beside.get(X) == 3
             states = {each.name: each.state for each in session.interpreters()}
             assert states[holder[0]] == "busy"
+            bad.release()
             assert held.result() == (None, 1)
         assert bad.restarts() == 0
 
@@ -260,6 +270,7 @@ def test_result_that_is_too_long_is_refused_before_it_is_packed(bad: Bad, operat
 def test_kernel_that_keeps_the_lock_for_some_seconds_is_only_busy(bad: Bad):
     with Background(bad.call, "hold") as call:
         assert wait_for(lambda: "busy" in {i.state for i in bad.session.interpreters()})
+        bad.release()
         assert call.result() == (None, 1)
     assert wait_for(lambda: {i.state for i in bad.session.interpreters()} == {"ready"})
     assert bad.restarts() == 0

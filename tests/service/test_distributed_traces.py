@@ -186,7 +186,7 @@ def test_slow_calls_are_logged_with_their_times_and_trace(
             execution_pb2_grpc.ExecutionServiceStub(channel).Call(  # type: ignore[no-untyped-call]
                 with_trace, timeout=LONGEST_WAIT
             )
-        wait_for(lambda: any(r.get("event") == "slow_call" for r in daemon.log_records()))
+        assert wait_for(lambda: any(r.get("event") == "slow_call" for r in daemon.log_records()))
     [record] = [r for r in daemon.log_records() if r.get("event") == "slow_call"]
     assert (record["operator"], record["library"]) == ("inner::rest", "inner")
     assert record["kernel_seconds"] >= 0.1

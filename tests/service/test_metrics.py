@@ -191,7 +191,7 @@ def test_a_library_has_metrics_of_its_own(watched: RunningDaemon, write_library:
         session.load(str(write_library("bank", source)))
         for _ in range(5):
             session.ops.bank.quote(1.0)
-        wait_for(
+        assert wait_for(
             lambda: total(scrape(watched.url), "opdispatch_library_quotes_total", kind="plain") == 5
         )
 
@@ -327,7 +327,9 @@ def test_time_in_the_queue_is_counted(watched: RunningDaemon, write_library: Wri
         session.load(str(write_library("bank", source)))
         with ThreadPoolExecutor(3) as pool:
             list(pool.map(session.ops.bank.quote, [0.05] * 3))
-        wait_for(lambda: total(scrape(watched.url), "opdispatch_queue_duration_seconds_count") == 3)
+        assert wait_for(
+            lambda: total(scrape(watched.url), "opdispatch_queue_duration_seconds_count") == 3
+        )
         waited = total(
             scrape(watched.url), "opdispatch_queue_duration_seconds_sum", operator="bank::quote"
         )

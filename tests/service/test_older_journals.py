@@ -38,6 +38,8 @@ def test_daemon_serves_what_an_older_one_has_recorded(
             "array": 1,
             "kept": 2,
         }
-        wait_for(lambda: {i.name: i.state for i in session.interpreters()}["worker-2"] == "drained")
+        assert wait_for(
+            lambda: {i.name: i.state for i in session.interpreters()}["worker-2"] == "drained"
+        )
         session.rollback("kept")
         np.testing.assert_array_equal(session.call("kept::f", np.ones(2)), [3, 3])

@@ -6,8 +6,6 @@ import asyncio
 import multiprocessing
 import os
 import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,24 +14,13 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch_client import aio
+from tests.service.command_line import run_cli
 from tests.service.conftest import StartDaemon
 from tests.waits import LONGEST_WAIT, join
 
 OTHER_USER = 65534
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-
-
-def run_cli(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if k != "OPDISPATCH_ADDRESS"}
-    return subprocess.run(
-        [sys.executable, "-m", "opdispatch_client.cli", *words],
-        env={**environment, **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 def listen_as_other_user(path: str, ready: multiprocessing.synchronize.Event, backlog: int) -> None:

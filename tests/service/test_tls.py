@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import ssl
 import subprocess
@@ -21,6 +20,7 @@ from opdispatch_client import aio
 from opdispatch_client.cli import main
 from opdispatch_wire import secured_channel
 from tests.service.certificates import Certificates
+from tests.service.command_line import run_cli
 from tests.service.libraries import IMAGE
 from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.service.tokens import Tokens, id_of
@@ -261,17 +261,6 @@ def test_rotations_of_all_there_is_fail_no_call(tmp_path: Path, monkeypatch: pyt
     finally:
         done.set()
         daemon.clean_up()
-
-
-def run_cli(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "opdispatch_client.cli", *words],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=LONGEST_WAIT,
-        check=False,
-    )
 
 
 def test_beyond_loopback_tls_and_tokens_are_needed(tmp_path: Path):

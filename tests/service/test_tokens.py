@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import opdispatch_client as oc
 from opdispatch_client import aio
 from opdispatch_client.cli import main
 from opdispatch_server.access.roles import ALLOWED, GRANTABLE, LEAST_ROLE
+from tests.service.command_line import run_cli
 from tests.service.conftest import StartDaemon
 from tests.service.libraries import IMAGE
 from tests.service.running_daemon import RunningDaemon, wait_for
@@ -261,17 +261,6 @@ def test_a_half_written_file_leaves_the_tokens_in_force(guarded: Guarded):
             assert session.operators()
     finally:
         guarded.tokens.path.write_bytes(whole)
-
-
-def run_cli(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "opdispatch_client.cli", *words],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=LONGEST_WAIT,
-        check=False,
-    )
 
 
 def test_the_command_line_takes_a_token_from_a_file_or_the_environment(
