@@ -86,15 +86,23 @@ class Endpoint:
         assert isinstance(address, TcpAddress)
         return str(TcpAddress(address.host, port))
 
-    def channel(self, port: int | None = None) -> grpc.Channel:
-        """Return a blocking channel to the daemon, or to another port of its host."""
-        address = self.address if port is None else self.at(port)
-        return self.credentials.channel(address, self.options)
+    def channel(self) -> grpc.Channel:
+        """Return a blocking channel to the daemon."""
+        return self.credentials.channel(self.address, self.options)
 
-    def asyncio_channel(self, port: int | None = None) -> grpc.aio.Channel:
+    def asyncio_channel(self) -> grpc.aio.Channel:
         """Return a channel of the running event loop, as ``channel``."""
-        address = self.address if port is None else self.at(port)
-        return self.credentials.asyncio_channel(address, self.options)
+        return self.credentials.asyncio_channel(self.address, self.options)
+
+    def interpreter_channel(self, port: int) -> grpc.Channel:
+        """Return a blocking channel to an interpreter's port: without the token, since it runs code
+        of libraries.
+        """
+        return self.credentials.without_token().channel(self.at(port), self.options)
+
+    def asyncio_interpreter_channel(self, port: int) -> grpc.aio.Channel:
+        """Return a channel of the running event loop, as ``interpreter_channel``."""
+        return self.credentials.without_token().asyncio_channel(self.at(port), self.options)
 
     def message_limit(self, info: ServerInfo) -> int:
         """Return the smaller of both sides' message limits, in bytes."""

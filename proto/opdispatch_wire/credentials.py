@@ -10,7 +10,7 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, cast
 
 import grpc
@@ -73,6 +73,10 @@ class Credentials:
             tls_cert=_given_or_set(tls_cert, TLS_CERT_VARIABLE),
             tls_key=_given_or_set(tls_key, TLS_KEY_VARIABLE),
         )
+
+    def without_token(self) -> Credentials:
+        """Return the certificates alone, for who is to be trusted with no token."""
+        return replace(self, token="", token_file="")
 
     def channel(self, address: str, options: Options) -> grpc.Channel:
         """Return a blocking channel to ``address``, over which they are shown.

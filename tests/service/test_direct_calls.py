@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,12 +52,12 @@ lib.impl("run_", lambda self, path, dies: run(self, path, dies) and None, "CPU")
 
 
 @contextmanager
-def stopped(daemon: RunningDaemon) -> Iterator[None]:
+def stopped(daemon: RunningDaemon, **options: Any) -> Iterator[None]:
     """While the daemon does nothing at all.
 
     Interpreters report after what they were told before: so they have heard which routes hold.
     """
-    with daemon.connect() as session:
+    with daemon.connect(**options) as session:
         assert session.check_invariants() == []
     daemon.signal(signal.SIGSTOP)
     try:

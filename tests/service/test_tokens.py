@@ -202,19 +202,6 @@ def test_the_daemons_user_needs_no_token_at_the_unix_socket(guarded: Guarded):
         assert session.lane == "local"
 
 
-def test_no_interpreter_takes_direct_calls_at_a_port(guarded: Guarded):
-    x = np.arange(3.0)
-    with guarded.connect("call") as session:
-        for _ in range(20):
-            session.ops.image.pipeline(x)
-    with oc.connect(guarded.unix) as session:
-        (interpreter,) = session.interpreters()
-    listening = subprocess.run(
-        ["ss", "-Hltnp"], capture_output=True, text=True, check=True, timeout=LONGEST_WAIT
-    ).stdout
-    assert f"pid={interpreter.pid}," not in listening
-
-
 def test_a_token_that_expires_is_not_taken_any_more(guarded: Guarded):
     token = guarded.tokens.add("call", name="brief", lifetime=0.0)
     assert wait_for(lambda: id_of(token) in guarded.daemon.log())

@@ -9,10 +9,10 @@ import grpc.aio
 
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.grpc_forks import GRPC_FORKS
-from opdispatch_client.lanes.direct_streams import DirectStreams
+from opdispatch_client.lanes.direct_streams import DirectStreams, authorization_of
 from opdispatch_client.lanes.routes import Routes
 from opdispatch_wire.lanes.async_stream import AsyncStream
-from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.lane_messages import LaneClosedError, NotAdmittedError
 from opdispatch_wire.v1 import execution_pb2
 
 
@@ -28,21 +28,25 @@ class AsyncDirectStreams(DirectStreams[AsyncStream]):
         self._start(self._open(target, limit))
 
     async def _open(self, target: execution_pb2.RouteTarget, limit: int) -> None:
-        found = None
+        found, is_refused = None, False
         try:
             found = await self._find_open(target, limit)
+        except NotAdmittedError:
+            is_refused = True
         finally:  # whatever went wrong, if only that this was cancelled: it is tried again later
-            self._opened(target, found)
+            self._opened(target, found, is_refused=is_refused)
 
     async def _find_open(self, target: execution_pb2.RouteTarget, limit: int) -> AsyncStream | None:
         """Open a stream to the interpreter; return None if it cannot be reached."""
+        refusal: NotAdmittedError | None = None
         for port in target.ports:
-            channel = self._endpoint.asyncio_channel(port)
+            channel = self._endpoint.asyncio_interpreter_channel(port)
             GRPC_FORKS.note_channel(channel)
             try:
-                stream = await AsyncStream.open(channel, limit)
-            except LaneClosedError:
+                stream = await AsyncStream.open(channel, limit, authorization_of(target))
+            except LaneClosedError as error:
                 await channel.close()
+                refusal = error if isinstance(error, NotAdmittedError) else refusal
                 continue
             except BaseException:
                 await channel.close()
@@ -51,6 +55,8 @@ class AsyncDirectStreams(DirectStreams[AsyncStream]):
             if stream.peer.session == target.session:
                 return stream
             self._end(stream)  # of another daemon, behind another address of that host
+        if refusal is not None:
+            raise refusal
         return None
 
     def _end(self, stream: AsyncStream) -> None:

@@ -25,13 +25,20 @@ from opdispatch_client.lanes.direct_way import (
 )
 from opdispatch_client.lanes.routes import DirectRoute, Routes
 from opdispatch_wire.lanes.blocking_stream import BlockingStream
-from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.lane_messages import LaneClosedError, NotAdmittedError
 from opdispatch_wire.v1 import execution_pb2
 
 LOG = logging.getLogger("opdispatch.client")
 
 # How long an interpreter that could not be reached is not tried again, in seconds.
 _UNREACHABLE_LASTS = 60.0
+# The same, of one that did not take the ticket: the daemon has a new one.
+_REFUSAL_LASTS = 1.0
+
+
+def authorization_of(target: execution_pb2.RouteTarget) -> str:
+    """Return what an interpreter's port wants to be shown; empty if nothing."""
+    return f"Ticket {target.ticket}" if target.ticket else ""
 
 
 class InterpreterStream(InterpreterLane, Protocol):
@@ -114,20 +121,26 @@ class DirectStreams(ABC, Generic[S]):
                 return None
             self._streams.pop(session, None)
             retry_at = self._retry_at.get(session, 0.0)
-            is_due = stream is None and bool(target.ports) and time.monotonic() >= retry_at
-            if is_due:
+            now = time.monotonic()
+            is_due = stream is None and bool(target.ports) and now >= retry_at
+            is_stale = is_due and now >= route.tickets_until
+            if is_due and not is_stale:
                 # Marks the opening that begins below, after the mutex: no second one begins
                 # meanwhile.
                 self._retry_at[session] = math.inf
         if stream is not None:
             self._end(stream)
-        if is_due:
+        if is_stale:
+            self._routes.forget(route.epoch)  # the next call asks for a new one
+        elif is_due:
             self._begin_opening(target, limit)
         elif retry_at != math.inf:
             route.without(session)  # it has gone, or is out of reach
         return None
 
-    def _opened(self, target: execution_pb2.RouteTarget, stream: S | None) -> None:
+    def _opened(
+        self, target: execution_pb2.RouteTarget, stream: S | None, *, is_refused: bool = False
+    ) -> None:
         """Store the opened stream; None means that the interpreter could not be reached."""
         session, now = target.session, time.monotonic()
         with self._mutex:
@@ -137,7 +150,8 @@ class DirectStreams(ABC, Generic[S]):
             over = [self._streams.pop(s) for s, each in [*self._streams.items()] if each.is_closed]
             del self._retry_at[session]
             if stream is None:
-                self._retry_at[session] = now + _UNREACHABLE_LASTS
+                pause = _REFUSAL_LASTS if is_refused else _UNREACHABLE_LASTS
+                self._retry_at[session] = now + pause
             elif self._is_closed:
                 over.append(stream)
             else:
@@ -165,25 +179,34 @@ class BlockingDirectStreams(DirectStreams[BlockingStream]):
             self._opened(target, None)
 
     def _open(self, target: execution_pb2.RouteTarget, limit: int) -> None:
-        found = None
+        found, is_refused = None, False
         try:
             found = self._find_open(target, limit)
+        except NotAdmittedError:
+            is_refused = True
         finally:  # whatever went wrong: it is tried again later
-            self._opened(target, found)
+            self._opened(target, found, is_refused=is_refused)
 
     def _find_open(self, target: execution_pb2.RouteTarget, limit: int) -> BlockingStream | None:
-        """Open a stream to the interpreter; return None if it cannot be reached."""
+        """Open a stream to the interpreter; return None if it cannot be reached.
+
+        Raises NotAdmittedError if it does not take the ticket.
+        """
+        refusal: NotAdmittedError | None = None
         for port in target.ports:
-            channel = self._endpoint.channel(port)
+            channel = self._endpoint.interpreter_channel(port)
             try:
-                stream = BlockingStream.open(channel, limit)
-            except LaneClosedError:
+                stream = BlockingStream.open(channel, limit, authorization=authorization_of(target))
+            except LaneClosedError as error:
                 channel.close()
+                refusal = error if isinstance(error, NotAdmittedError) else refusal
                 continue
             self._channels[stream] = channel
             if stream.peer.session == target.session:
                 return stream
             self._end(stream)  # of another daemon, behind another address of that host
+        if refusal is not None:
+            raise refusal
         return None
 
     def _end(self, stream: BlockingStream) -> None:

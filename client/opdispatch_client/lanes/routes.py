@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -40,6 +41,7 @@ class DirectRoute:
         "kernel",
         "operator",
         "targets",
+        "tickets_until",
         "waits",
         "within_reach",
     )
@@ -51,6 +53,10 @@ class DirectRoute:
         self.is_repeatable = message.is_repeatable
         self.targets = tuple(message.targets)
         self.within_reach = frozenset(target.session for target in self.targets)
+        self.tickets_until = (
+            time.monotonic() + message.ticket_seconds if message.ticket_seconds else math.inf
+        )
+        """Until when streams can be opened with what the route has, by ``time.monotonic``."""
         self.waits = 0
         """Of the last calls that went directly, so many had to wait there."""
         self.is_current = True

@@ -14,7 +14,7 @@ from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.awaited_replies import AwaitedReplies, OnReply, Reply
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
-from opdispatch_wire.lanes.stream_tensors import CALL_STREAM, TensorStream
+from opdispatch_wire.lanes.stream_tensors import CALL_STREAM, TensorStream, closed_error, shown
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2
 
@@ -22,7 +22,7 @@ from opdispatch_wire.v1 import execution_pb2
 class AsyncStream(TensorStream):
     """One stream, with any number of calls in flight. Belongs to the event loop."""
 
-    def __init__(self, channel: grpc.aio.Channel, limit: int) -> None:
+    def __init__(self, channel: grpc.aio.Channel, limit: int, authorization: str = "") -> None:
         super().__init__(limit, self._send)
         self._replies = AwaitedReplies()
         self._outbox = MessageOutbox()
@@ -34,29 +34,33 @@ class AsyncStream(TensorStream):
         method: Any = channel.stream_stream(
             CALL_STREAM, response_deserializer=execution_pb2.CallReply.FromString
         )
-        self._call = method(metadata=self._tensors.metadata)
+        self._call = method(metadata=(*self._tensors.metadata, *shown(authorization)))
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def open(cls, channel: grpc.aio.Channel, limit: int) -> AsyncStream:
+    async def open(
+        cls, channel: grpc.aio.Channel, limit: int, authorization: str = ""
+    ) -> AsyncStream:
         """Open a stream and wait until the other side has done so, too.
 
-        Raises LaneClosedError, also if the other side does not know streams.
+        Raises LaneClosedError, also if the other side does not know streams, and NotAdmittedError
+        if that does not take the ``authorization``.
         """
-        stream = cls(channel, limit)
+        stream = cls(channel, limit, authorization)
         try:
             async with asyncio.timeout(lane_messages.HANDSHAKE_TIMEOUT):
                 told = tuple(await stream._call.initial_metadata() or ())
             stream._welcomed(told)
             if stream._call.done():
-                raise LaneClosedError(await stream._call.details() or "the stream has ended")
+                why = await stream._call.details() or "the stream has ended"
+                raise closed_error(await stream._call.code(), why)
         except TimeoutError:
             stream.close()
             why = "the other side does not open a stream of calls"
             raise LaneClosedError(why) from None
         except grpc.RpcError as error:
             stream.close()
-            raise LaneClosedError(str(error)) from error
+            raise closed_error(error.code(), str(error)) from error
         except BaseException:
             stream.close()
             raise

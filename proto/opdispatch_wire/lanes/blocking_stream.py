@@ -22,7 +22,7 @@ from opdispatch_wire.lanes.blocking_outbox import BlockingOutbox
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.lanes.patient_wait import Watch, wait_unless_given_up
 from opdispatch_wire.lanes.pending_calls import OnDone, PendingCalls
-from opdispatch_wire.lanes.stream_tensors import CALL_STREAM, TensorStream
+from opdispatch_wire.lanes.stream_tensors import CALL_STREAM, TensorStream, closed_error, shown
 from opdispatch_wire.v1 import execution_pb2
 
 
@@ -32,7 +32,7 @@ class BlockingStream(TensorStream):
     Every pop from ``_pending`` is followed by ``_tensors.forget``.
     """
 
-    def __init__(self, channel: grpc.Channel, limit: int) -> None:
+    def __init__(self, channel: grpc.Channel, limit: int, authorization: str = "") -> None:
         self._requests = BlockingOutbox()
         super().__init__(limit, self._requests.put)
         self._numbers = itertools.count(1)
@@ -43,7 +43,9 @@ class BlockingStream(TensorStream):
         method: Any = channel.stream_stream(
             CALL_STREAM, response_deserializer=execution_pb2.CallReply.FromString
         )
-        self._call: Any = method(iter(self._requests), metadata=self._tensors.metadata)
+        self._call: Any = method(
+            iter(self._requests), metadata=(*self._tensors.metadata, *shown(authorization))
+        )
         try:
             threading.Thread(target=self._read, name="call-stream", daemon=True).start()
         except BaseException:
@@ -56,14 +58,15 @@ class BlockingStream(TensorStream):
         channel: grpc.Channel,
         limit: int,
         patience: float = lane_messages.HANDSHAKE_TIMEOUT,
+        authorization: str = "",
     ) -> BlockingStream:
         """Open a stream and wait ``patience`` seconds until the other side has done so, too.
 
         Raises LaneClosedError, also if the other side does not know streams, or there is no
-        thread that could read.
+        thread that could read; NotAdmittedError if that does not take the ``authorization``.
         """
         try:
-            stream = cls(channel, limit)
+            stream = cls(channel, limit, authorization)
         except RuntimeError as error:  # of threading: the system's limit is reached
             raise LaneClosedError(f"there is no thread for a stream of calls: {error}") from error
         if not stream._opened.wait(patience):
@@ -207,7 +210,8 @@ class BlockingStream(TensorStream):
     def _end(self, why: str) -> None:
         self._is_closed = True
         if not self._opened.is_set():
-            self._failure = LaneClosedError(why)
+            code = self._call.code() if self._call.done() else None
+            self._failure = closed_error(code, why)
             self._opened.set()
         self._requests.end()
         self._pending.end(LaneClosedError(why))

@@ -40,6 +40,10 @@ class LaneClosedError(ConnectionError):
         """The id of the call, where the lane has chosen it."""
 
 
+class NotAdmittedError(LaneClosedError):
+    """The other side does not let us in: it wants a ticket, or another one."""
+
+
 class InterpreterBusyError(LaneClosedError):
     """The reply of a direct call is not awaited any more: the call moves to another interpreter."""
 

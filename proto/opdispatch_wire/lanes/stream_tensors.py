@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import grpc
+
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_KEY, check_size, serialize_message
 from opdispatch_wire.chunks import (
     CallTensors,
@@ -12,8 +14,10 @@ from opdispatch_wire.chunks import (
     chunk_metadata,
     told_chunk_bytes,
 )
+from opdispatch_wire.credentials import AUTHORIZATION
 from opdispatch_wire.detached_tensors import without_large
 from opdispatch_wire.lanes.chunk_assembler import ChunkAssembler, TensorBudget
+from opdispatch_wire.lanes.lane_messages import LaneClosedError, NotAdmittedError
 from opdispatch_wire.lanes.stream_lane import StreamLane
 from opdispatch_wire.v1 import execution_pb2
 
@@ -23,7 +27,19 @@ CALL_STREAM = "/opdispatch.v1.ExecutionService/CallStream"
 RESULTS_LIMIT = 2**63 - 1
 """The bytes of results that a caller takes at a time: it has asked for them."""
 
+_REFUSALS = frozenset((grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED))
+
 Send = Callable[[bytes | LargeMessage], None]
+
+
+def shown(authorization: str) -> tuple[tuple[str, str], ...]:
+    """Return the metadata that have an authorization; none for an empty one."""
+    return ((AUTHORIZATION, authorization),) if authorization else ()
+
+
+def closed_error(code: grpc.StatusCode | None, why: str) -> LaneClosedError:
+    """Return the error of a stream that could not be opened, and ended with a status."""
+    return NotAdmittedError(why) if code in _REFUSALS else LaneClosedError(why)
 
 
 class StreamTensors:

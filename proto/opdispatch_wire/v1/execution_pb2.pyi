@@ -121,30 +121,34 @@ class Chunk(_message.Message):
     def __init__(self, tensor: _Optional[int] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., total: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Route(_message.Message):
-    __slots__ = ("epoch", "operator", "kernel", "targets", "is_repeatable")
+    __slots__ = ("epoch", "operator", "kernel", "targets", "is_repeatable", "ticket_seconds")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_FIELD_NUMBER: _ClassVar[int]
     KERNEL_FIELD_NUMBER: _ClassVar[int]
     TARGETS_FIELD_NUMBER: _ClassVar[int]
     IS_REPEATABLE_FIELD_NUMBER: _ClassVar[int]
+    TICKET_SECONDS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     operator: str
     kernel: KernelRef
     targets: _containers.RepeatedCompositeFieldContainer[RouteTarget]
     is_repeatable: bool
-    def __init__(self, epoch: _Optional[int] = ..., operator: _Optional[str] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., targets: _Optional[_Iterable[_Union[RouteTarget, _Mapping]]] = ..., is_repeatable: _Optional[bool] = ...) -> None: ...
+    ticket_seconds: float
+    def __init__(self, epoch: _Optional[int] = ..., operator: _Optional[str] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., targets: _Optional[_Iterable[_Union[RouteTarget, _Mapping]]] = ..., is_repeatable: _Optional[bool] = ..., ticket_seconds: _Optional[float] = ...) -> None: ...
 
 class RouteTarget(_message.Message):
-    __slots__ = ("interpreter", "lane", "session", "ports")
+    __slots__ = ("interpreter", "lane", "session", "ports", "ticket")
     INTERPRETER_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     PORTS_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
     interpreter: str
     lane: str
     session: int
     ports: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, interpreter: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[int] = ..., ports: _Optional[_Iterable[int]] = ...) -> None: ...
+    ticket: str
+    def __init__(self, interpreter: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[int] = ..., ports: _Optional[_Iterable[int]] = ..., ticket: _Optional[str] = ...) -> None: ...
 
 class CallPath(_message.Message):
     __slots__ = ("depth", "run", "lane", "limit", "queued")

@@ -48,7 +48,7 @@ class InterpreterMessage(_message.Message):
     def __init__(self, instruction_id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., staged: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., overdue: _Optional[_Union[OverdueCall, _Mapping]] = ..., direct_ports: _Optional[_Union[DirectPorts, _Mapping]] = ..., registry_report: _Optional[_Union[RegistryReport, _Mapping]] = ..., kernel_errors: _Optional[_Union[KernelErrors, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "name", "pid", "address", "python_version", "devices", "process_space", "heartbeats", "lane", "direct_lane", "flight_record", "call_counts")
+    __slots__ = ("protocol_version", "name", "pid", "address", "python_version", "devices", "process_space", "heartbeats", "lane", "direct_lane", "flight_record", "call_counts", "ticket_key")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,7 @@ class Hello(_message.Message):
     DIRECT_LANE_FIELD_NUMBER: _ClassVar[int]
     FLIGHT_RECORD_FIELD_NUMBER: _ClassVar[int]
     CALL_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TICKET_KEY_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     name: str
     pid: int
@@ -73,7 +74,8 @@ class Hello(_message.Message):
     direct_lane: str
     flight_record: int
     call_counts: int
-    def __init__(self, protocol_version: _Optional[int] = ..., name: _Optional[str] = ..., pid: _Optional[int] = ..., address: _Optional[str] = ..., python_version: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., process_space: _Optional[str] = ..., heartbeats: _Optional[bool] = ..., lane: _Optional[str] = ..., direct_lane: _Optional[str] = ..., flight_record: _Optional[int] = ..., call_counts: _Optional[int] = ...) -> None: ...
+    ticket_key: bytes
+    def __init__(self, protocol_version: _Optional[int] = ..., name: _Optional[str] = ..., pid: _Optional[int] = ..., address: _Optional[str] = ..., python_version: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., process_space: _Optional[str] = ..., heartbeats: _Optional[bool] = ..., lane: _Optional[str] = ..., direct_lane: _Optional[str] = ..., flight_record: _Optional[int] = ..., call_counts: _Optional[int] = ..., ticket_key: _Optional[bytes] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ()
@@ -214,7 +216,7 @@ class Welcome(_message.Message):
     def __init__(self, name: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., lane: _Optional[str] = ..., direct_calls: _Optional[_Union[DirectCallRules, _Mapping]] = ..., slow_call_seconds: _Optional[float] = ..., wants_call_counts: _Optional[bool] = ..., tracing: _Optional[str] = ...) -> None: ...
 
 class DirectCallRules(_message.Message):
-    __slots__ = ("run", "queue_calls", "queue_bytes", "kernel_timeout", "hosts", "first_port", "last_port", "max_call_bytes", "session")
+    __slots__ = ("run", "queue_calls", "queue_bytes", "kernel_timeout", "hosts", "first_port", "last_port", "max_call_bytes", "session", "ticket_key", "tls_cert", "tls_key", "tls_client_ca")
     RUN_FIELD_NUMBER: _ClassVar[int]
     QUEUE_CALLS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -224,6 +226,10 @@ class DirectCallRules(_message.Message):
     LAST_PORT_FIELD_NUMBER: _ClassVar[int]
     MAX_CALL_BYTES_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    TICKET_KEY_FIELD_NUMBER: _ClassVar[int]
+    TLS_CERT_FIELD_NUMBER: _ClassVar[int]
+    TLS_KEY_FIELD_NUMBER: _ClassVar[int]
+    TLS_CLIENT_CA_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     queue_calls: int
     queue_bytes: int
@@ -233,13 +239,19 @@ class DirectCallRules(_message.Message):
     last_port: int
     max_call_bytes: int
     session: int
-    def __init__(self, run: _Optional[bytes] = ..., queue_calls: _Optional[int] = ..., queue_bytes: _Optional[int] = ..., kernel_timeout: _Optional[float] = ..., hosts: _Optional[_Iterable[str]] = ..., first_port: _Optional[int] = ..., last_port: _Optional[int] = ..., max_call_bytes: _Optional[int] = ..., session: _Optional[int] = ...) -> None: ...
+    ticket_key: bytes
+    tls_cert: str
+    tls_key: str
+    tls_client_ca: str
+    def __init__(self, run: _Optional[bytes] = ..., queue_calls: _Optional[int] = ..., queue_bytes: _Optional[int] = ..., kernel_timeout: _Optional[float] = ..., hosts: _Optional[_Iterable[str]] = ..., first_port: _Optional[int] = ..., last_port: _Optional[int] = ..., max_call_bytes: _Optional[int] = ..., session: _Optional[int] = ..., ticket_key: _Optional[bytes] = ..., tls_cert: _Optional[str] = ..., tls_key: _Optional[str] = ..., tls_client_ca: _Optional[str] = ...) -> None: ...
 
 class DirectCalls(_message.Message):
-    __slots__ = ("epoch",)
+    __slots__ = ("epoch", "revoked")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
-    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+    revoked: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, epoch: _Optional[int] = ..., revoked: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AwaitDirectCalls(_message.Message):
     __slots__ = ("load_id",)

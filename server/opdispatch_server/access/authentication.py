@@ -89,6 +89,10 @@ class Authentication:
             raise UnauthenticatedError("it is not known whose process asks", hint="connect again")
         return identity
 
+    def holds(self, identity: Identity) -> bool:
+        """Return whether an identity has a token, and that is in force."""
+        return self._tokens is not None and self._tokens.table.holds(identity, time.time())
+
     # -- revocation ------------------------------------------------------------------------------
 
     def begin(self, identity: Identity, end: Callable[[], object]) -> None:
@@ -116,6 +120,16 @@ class Authentication:
         while self._tokens is not None:
             await asyncio.sleep(LOOK_EVERY)
             self.look()
+
+
+def uses_local_lanes(identity: Identity) -> bool:
+    """Return whether an identity gets the paths of local lanes, the daemon's and interpreters'.
+
+    At these the system says that it is the daemon's user, who may do everything. So a session that
+    shows a token does not get them, though its process may be that user's: it keeps its role, its
+    quota and its end.
+    """
+    return identity is OWNER or identity is ANYBODY
 
 
 def revoked_error(identity: Identity) -> UnauthenticatedError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import cached_property
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
@@ -12,6 +13,7 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from opdispatch_server.access.authentication import Authentication
 from opdispatch_server.access.identity import Identity
+from opdispatch_server.access.route_tickets import RouteTickets
 from opdispatch_server.access.token_file import TokenFile
 from opdispatch_server.access.users import parse_users
 from opdispatch_server.configuration import (
@@ -233,10 +235,13 @@ class DaemonParts:
                 queue_bytes=self._queue.bytes,
                 kernel_timeout=self.configuration.kernel_timeout or 0.0,
                 max_call_bytes=self.max_call_bytes,
+                tls_cert=_absolute(self.configuration.tls_cert),
+                tls_key=_absolute(self.configuration.tls_key),
+                tls_client_ca=_absolute(self.configuration.tls_client_ca),
             ),
+            self._tickets.key_of if self.authentication.has_tokens else lambda session: b"",
             self._tcp_hosts,
-            # An interpreter does not know who asks, and has no certificate.
-            None if self.is_secured else self.configuration.direct_ports,
+            self.configuration.direct_ports,
             max_message_bytes=self.message_limit,
             insecure=self.configuration.insecure,
             is_secured=self.is_secured,
@@ -382,7 +387,13 @@ class DaemonParts:
     @cached_property
     def routes(self) -> DirectRoutes:
         """The routes of direct calls."""
-        return DirectRoutes(self._operators, self.sessions)
+        return DirectRoutes(
+            self._operators, self.sessions, self._tickets, self._quotas.counts_calls_of
+        )
+
+    @cached_property
+    def _tickets(self) -> RouteTickets:
+        return RouteTickets(self.authentication)
 
     @cached_property
     def pools(self) -> InterpreterPools:
@@ -527,3 +538,8 @@ class DaemonParts:
     def _tcp_hosts(self) -> list[str]:
         parsed = map(parse_address, self.addresses())
         return sorted({each.host for each in parsed if isinstance(each, TcpAddress)})
+
+
+def _absolute(path: Path | None) -> str:
+    """Return a path as an interpreter can use it, which may be in another folder."""
+    return "" if path is None else str(path.absolute())

@@ -8,12 +8,12 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 import grpc.aio
 
-from opdispatch_server.access.authentication import CALLER, Authentication, revoked_error
+from opdispatch_server.access.authentication import CALLER, revoked_error
 from opdispatch_server.access.identity import Identity
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_wire.errors import PermissionDeniedError, UnauthenticatedError
@@ -33,13 +33,26 @@ if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
 
+class IdentitySource(Protocol):
+    """Base of what tells the identities of clients, by tokens or by tickets."""
+
+    def identify(self, method: str, peer: str, authorization: str) -> Identity:
+        """Return who calls, and may. Raises UnauthenticatedError, PermissionDeniedError."""
+
+    def begin(self, identity: Identity, end: Callable[[], object]) -> None:
+        """Note what is under way: ``end`` is called when the identity's token is no more."""
+
+    def finish(self, end: Callable[[], object]) -> None:
+        """Note that it is over."""
+
+
 class Guard(grpc.aio.ServerInterceptor):
     """Stands before every method of every service, also those of other packages.
 
     A request is parsed when it is known who asks: strangers cannot have the daemon parse theirs.
     """
 
-    def __init__(self, authentication: Authentication) -> None:
+    def __init__(self, authentication: IdentitySource) -> None:
         self._authentication = authentication
         self._guarded: dict[str, tuple[Handler, Handler]] = {}
 

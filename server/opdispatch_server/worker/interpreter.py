@@ -21,6 +21,7 @@ from opdispatch import default_dispatcher
 from opdispatch.arrays.kernel_block import run_on_device
 from opdispatch.errors import OpdispatchError
 from opdispatch.tensors.operators import keep_private
+from opdispatch_server.access.route_tickets import TicketAuthentication
 from opdispatch_server.blame.flight_record import process_recorder
 from opdispatch_server.call_context import RUNNING_CALL, RunningCall
 from opdispatch_server.device_discovery import take_devices
@@ -157,6 +158,7 @@ class Interpreter:
         )
         self._threads = KernelThreads()
         self._direct_listener: DirectListener | None = None  # the daemon says where, and how much
+        self._tickets: TicketAuthentication | None = None  # and who may
         # One thread: instructions are carried out in the order in which they come.
         self._registrar = ThreadPoolExecutor(1, thread_name_prefix="registrar")
         self._answering: set[asyncio.Task[None]] = set()
@@ -208,6 +210,8 @@ class Interpreter:
             if self._stopping.is_set():
                 await streams.finish(LAST_CALLS_WAIT)
             await server.stop(grace=None)
+            if self._tickets is not None:
+                self._tickets.close()
             if not self.may_come_back:
                 await self._end_direct_calls()
             lanes.close()
@@ -333,6 +337,8 @@ class Interpreter:
                         self._values.release(message.release_values)
                     case "direct_calls":
                         self._direct.take(message.direct_calls.epoch)
+                        if self._tickets is not None:
+                            self._tickets.revoke(message.direct_calls.revoked)
                         await self._say(session, _done(message))
                     case "await_direct_calls":
                         self._answer_later(session, self._await_direct_calls(message))
@@ -403,7 +409,13 @@ class Interpreter:
         streams = KernelStreams(
             self._execution, self._direct, self._threads, limit, rules.max_call_bytes
         )
-        self._direct_listener = DirectListener(streams, limit)
+        if rules.ticket_key:
+            self._tickets = TicketAuthentication(
+                rules.ticket_key, rules.session, lambda: self._direct.epoch
+            )
+        self._direct_listener = DirectListener(
+            streams, limit, self._tickets, self._settings.credentials
+        )
         if ports := await self._direct_listener.listen(rules):
             await self._say(
                 session, pb.InterpreterMessage(direct_ports=pb.DirectPorts(ports=ports))

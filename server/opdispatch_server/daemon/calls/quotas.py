@@ -60,6 +60,11 @@ class Quotas:
         """Return a runner for the calls of an identity: ``runner`` itself, if it has no quota."""
         return LimitedRunner(self, identity, runner) if self._applies_to(identity) else runner
 
+    def counts_calls_of(self, identity: Identity) -> bool:
+        """Return whether each call of an identity is counted, and so has to be seen here."""
+        has_limit = self._limits.calls is not None or self._limits.bytes is not None
+        return has_limit and self._applies_to(identity)
+
     def take_call(self, identity: Identity, size: int, *, is_repeated: bool = False) -> str:
         """Count a call of ``size`` bytes; return why it has no room, in words, empty if it has.
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from opdispatch import DispatchKeySet, OperatorHandle
+from opdispatch_server.access.authentication import ANYBODY, CALLER, uses_local_lanes
+from opdispatch_server.access.identity import Identity
+from opdispatch_server.access.route_tickets import LIFETIME, RouteTickets
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
@@ -35,7 +38,17 @@ class DirectRoutes:
     the first one is random.
     """
 
-    def __init__(self, operators: OperatorRegistry, sessions: InterpreterSessions) -> None:
+    def __init__(
+        self,
+        operators: OperatorRegistry,
+        sessions: InterpreterSessions,
+        tickets: RouteTickets,
+        is_counted: Callable[[Identity], bool],
+    ) -> None:
+        """``is_counted`` says whether the daemon has to see each call of an identity."""
+        self._tickets = tickets
+        self._is_counted = is_counted
+        tickets.on_revoked = lambda token: self.renew([token])
         self._operators = operators
         self._sessions = sessions
         self._epoch = secrets.randbits(_EPOCH_BITS)
@@ -63,17 +76,9 @@ class DirectRoutes:
         if len(self._operators.dispatcher.overloads(name)) > 1 and _has_text(request):
             # An overload was chosen. A text may be the name of a device or a dtype, and choose.
             return None
-        targets = [
-            execution_pb2.RouteTarget(
-                interpreter=session.name,
-                lane=session.direct_lane,
-                session=session.number,
-                ports=session.direct_ports,
-            )
-            for session in sessions
-            if session.ready
-        ]
-        if not any(target.lane for target in targets):
+        caller = CALLER.get()
+        targets = [self._target(session, caller) for session in sessions if session.ready]
+        if not any(target.lane or target.ports for target in targets):
             return None
         kernel = execution_pb2.KernelRef(
             load_id=version.load_id, registration=place, dispatch_keys=keys.bits
@@ -84,7 +89,20 @@ class DirectRoutes:
             kernel=kernel,
             targets=targets,
             is_repeatable=not op.schema.is_mutable,
+            ticket_seconds=LIFETIME if any(target.ticket for target in targets) else 0,
         )
+
+    def _target(self, session: InterpreterSession, caller: Identity) -> execution_pb2.RouteTarget:
+        target = execution_pb2.RouteTarget(interpreter=session.name, session=session.number)
+        if uses_local_lanes(caller):
+            target.lane = session.direct_lane
+        if caller is ANYBODY:
+            target.ports.extend(session.direct_ports)
+        elif session.direct_ports and not self._is_counted(caller):
+            target.ticket = self._tickets.issue(caller, session.number, self._epoch)
+            if target.ticket:
+                target.ports.extend(session.direct_ports)
+        return target
 
     @asynccontextmanager
     async def closed(self) -> AsyncIterator[None]:
@@ -103,11 +121,14 @@ class DirectRoutes:
             self._changes -= 1
             self.renew()
 
-    def renew(self) -> None:
-        """End all routes that were given so far, without waiting until everybody has heard it."""
+    def renew(self, revoked: Iterable[str] = ()) -> None:
+        """End all routes that were given so far, without waiting until everybody has heard it.
+
+        ``revoked`` are the ids of tokens that hold no more: see Note [Route tickets].
+        """
         self._epoch += 1
         for session in self._sessions.all():
-            self.announce(session)
+            self._tell(session, 0 if self._changes else self._epoch, revoked)
 
     def announce(self, session: InterpreterSession) -> None:
         """Send an interpreter the epoch of valid routes."""
@@ -121,11 +142,13 @@ class DirectRoutes:
                 self._tell(session, 0)
 
     def _tell(
-        self, session: InterpreterSession, epoch: int
+        self, session: InterpreterSession, epoch: int, revoked: Iterable[str] = ()
     ) -> asyncio.Future[pb.InterpreterMessage] | None:
         if not (session.alive and session.direct_lane):
             return None
-        answer = session.post(pb.DaemonMessage(direct_calls=pb.DirectCalls(epoch=epoch)))
+        answer = session.post(
+            pb.DaemonMessage(direct_calls=pb.DirectCalls(epoch=epoch, revoked=revoked))
+        )
         answer.add_done_callback(_look_at)
         return answer
 

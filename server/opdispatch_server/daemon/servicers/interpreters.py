@@ -65,8 +65,9 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
     directly; ``runs`` is called with those whose kernels run for too long,
     ``count_kernel_errors`` of those that their kernels fail, ``judge`` of every session that has
     ended, and ``on_unfit`` of interpreters that say that they can run kernels no more; ``totals``
-    adds up what they count. ``slow_call`` and ``tracing`` are what Welcome says of slow calls and
-    of traces.
+    adds up what they count. ``ticket_key`` gives the key of the tickets for a session, by its
+    number; see Note [Route tickets]. ``slow_call`` and ``tracing`` are what Welcome says of slow
+    calls and of traces.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         on_unfit: Callable[[InterpreterSession, str], None],
         totals: InterpreterTotals,
         direct_calls: pb.DirectCallRules,
+        ticket_key: Callable[[int], bytes],
         hosts: Callable[[], Iterable[str]],
         direct_ports: tuple[int, int] | None,
         *,
@@ -106,6 +108,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         self._on_unfit = on_unfit
         self._totals = totals
         self._direct_calls = direct_calls
+        self._ticket_key = ticket_key
         self._hosts = hosts
         self._direct_ports = direct_ports
         self._process_space = process_space()
@@ -164,6 +167,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         if session.direct_lane and self._direct_ports is not None:
             rules.first_port, rules.last_port = self._direct_ports
             rules.hosts.extend(self._hosts())
+            rules.ticket_key = self._ticket_key(session.number)
         counts = SharedCounts.open(hello.pid, hello.call_counts) if is_near else None
         welcome.wants_call_counts = counts is None
         self._sessions.admit(session)

@@ -15,7 +15,7 @@ import grpc
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.access.audit import audited
-from opdispatch_server.access.authentication import CALLER
+from opdispatch_server.access.authentication import CALLER, uses_local_lanes
 from opdispatch_server.daemon.calls.quotas import Quotas
 from opdispatch_server.daemon.event_loop.shielded import shielded
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
@@ -94,7 +94,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             pid=os.getpid(),
             epoch=self._operators.epoch,
             addresses=self._facts.addresses(),
-            lane=self._facts.lane,
+            lane=self._facts.lane if uses_local_lanes(CALLER.get()) else "",
         )
 
     @answers

@@ -71,6 +71,11 @@ class DirectCalls:
         """How many are running or waiting."""
         return len(self._runs)
 
+    @property
+    def epoch(self) -> int:
+        """The epoch whose calls are taken; 0: none are."""
+        return self._epoch
+
     # -- the rules: for the event loop ----------------------------------------------------------
 
     def follow(self, rules: interpreter_pb2.DirectCallRules, interpreter: str) -> None:

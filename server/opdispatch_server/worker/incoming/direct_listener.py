@@ -4,26 +4,43 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from pathlib import Path
 
+from opdispatch_server.access.route_tickets import TicketAuthentication
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.serving.grpc_services import add_execution_service
+from opdispatch_server.serving.guard import Guard
 from opdispatch_server.serving.listeners import AddressInUseError, Listener, bind
+from opdispatch_server.serving.tls import ServerCertificates, TlsError
 from opdispatch_server.worker.incoming.kernel_streams import KernelStreams
 from opdispatch_wire.addresses import AddressError, TcpAddress
 from opdispatch_wire.asyncio_grpc import asyncio_server
 from opdispatch_wire.channel import server_options
+from opdispatch_wire.credentials import NO_CREDENTIALS, Credentials
 from opdispatch_wire.v1 import interpreter_pb2
 
 LOG = logging.getLogger("opdispatch.interpreter")
 
 
 class DirectListener:
-    """Serves ``streams`` wherever the daemon says. Belongs to the event loop."""
+    """Serves ``streams`` wherever the daemon says. Belongs to the event loop.
 
-    def __init__(self, streams: KernelStreams, limit: int) -> None:
+    With ``tickets``, it serves no others than their holders. Its own ``credentials`` have the
+    certificate that it shows; without one, it shows the daemon's.
+    """
+
+    def __init__(
+        self,
+        streams: KernelStreams,
+        limit: int,
+        tickets: TicketAuthentication | None = None,
+        credentials: Credentials = NO_CREDENTIALS,
+    ) -> None:
         self._streams = streams
-        self._server = asyncio_server(server_options(limit))
+        self._credentials = credentials
+        guards = [] if tickets is None else [Guard(tickets)]
+        self._server = asyncio_server(server_options(limit), guards)
         add_execution_service(self._server, streams)
         self._listeners: list[Listener] = []
 
@@ -31,8 +48,8 @@ class DirectListener:
         """Listen at the daemon's hosts; the ports, one for each where there is a free one."""
         for host in rules.hosts:
             try:
-                self._listeners.append(self._bind(host, rules))
-            except (AddressError, OSError) as error:
+                self._listeners.append(self._bind(host, rules, self._certificates(rules)))
+            except (AddressError, OSError, TlsError) as error:
                 LOG.warning(
                     "clients at %s call through the daemon alone: %s",
                     host,
@@ -54,12 +71,25 @@ class DirectListener:
         for listener in self._listeners:
             listener.close()
 
-    def _bind(self, host: str, rules: interpreter_pb2.DirectCallRules) -> Listener:
+    def _certificates(self, rules: interpreter_pb2.DirectCallRules) -> ServerCertificates | None:
+        if not rules.tls_cert:
+            return None
+        own = self._credentials
+        cert, key = own.tls_cert or rules.tls_cert, own.tls_key or rules.tls_key
+        client_ca = Path(rules.tls_client_ca) if rules.tls_client_ca else None
+        return ServerCertificates(Path(cert), Path(key), client_ca)
+
+    def _bind(
+        self,
+        host: str,
+        rules: interpreter_pb2.DirectCallRules,
+        tls: ServerCertificates | None,
+    ) -> Listener:
         ports: Iterable[int] = range(rules.first_port, rules.last_port + 1)
         for port in ports:
             try:
                 # The daemon listens there, too: it was asked whether that may be.
-                return bind(self._server, str(TcpAddress(host, port)), insecure=True)
+                return bind(self._server, str(TcpAddress(host, port)), insecure=True, tls=tls)
             except AddressInUseError:
                 pass  # another interpreter has it
         raise AddressError(f"none of the ports {rules.first_port} to {rules.last_port} is free")

@@ -1,0 +1,193 @@
+"""Tickets for the ports of interpreters: the daemon's word who a client is.
+
+Note [Route tickets]
+    An interpreter does not know the tokens, and clients must not show it theirs: it runs code of
+    libraries. So the daemon puts a ticket into each route, which says for whom it is, for which
+    session of which interpreter, for which epoch of the registry and until when. Its HMAC has a key
+    that the daemon and this one session have.
+
+    A ticket opens a stream. That ends when the token behind it does: the daemon tells the
+    interpreters, in the message that begins a new epoch, so that older tickets open nothing either.
+    An interpreter whose daemon has vanished would not hear of it, and ends all these streams.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import logging
+import math
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from opdispatch_server.access.authentication import Authentication
+from opdispatch_server.access.identity import Identity
+from opdispatch_server.access.roles import LEAST_ROLE, Role
+from opdispatch_wire.errors import UnauthenticatedError
+
+LOG = logging.getLogger("opdispatch.access")
+
+LIFETIME: Final = 30.0
+"""For how many seconds a ticket opens streams."""
+
+_SCHEME = "ticket "
+_KEY_BYTES = 32
+_LONGEST = 4096
+_HINT = "call through the daemon, which gives sessions their tickets"
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTicket:
+    """The content of a ticket.
+
+    ``expires`` is a time of ``time.monotonic``, which is one clock for all processes of a machine;
+    inf: it never does.
+    """
+
+    session: int
+    epoch: int
+    expires: float
+    identity: Identity
+
+    def sign(self, key: bytes) -> str:
+        """Return its text, which the holder of the key can check."""
+        who = self.identity
+        content = json.dumps(
+            [
+                self.session,
+                self.epoch,
+                self.expires,
+                who.name,
+                who.role,
+                who.namespaces,
+                None if math.isinf(who.expires) else who.expires,
+                who.token,
+            ]
+        ).encode()
+        return base64.urlsafe_b64encode(_mac(key, content) + content).decode()
+
+
+def read_ticket(key: bytes, text: str) -> RouteTicket:
+    """Return the ticket of a text, of which nothing is read before its HMAC is right.
+
+    Raises UnauthenticatedError.
+    """
+    try:
+        data = base64.b64decode(text[: _LONGEST + 1], altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        data = b""
+    mac, content = data[:_KEY_BYTES], data[_KEY_BYTES:]
+    if len(text) > _LONGEST or not hmac.compare_digest(mac, _mac(key, content)):
+        raise UnauthenticatedError(
+            "the route ticket is none, or for another session or interpreter", hint=_HINT
+        )
+    session, epoch, expires, name, role, namespaces, until, token = json.loads(content)
+    until = math.inf if until is None else until
+    identity = Identity(name, Role(role), tuple(namespaces), until, token)
+    return RouteTicket(session, epoch, expires, identity)
+
+
+def new_key() -> bytes:
+    """Return a key that cannot be guessed."""
+    return secrets.token_bytes(_KEY_BYTES)
+
+
+class RouteTickets:
+    """The daemon's side: gives tickets to identities with tokens. Belongs to the event loop.
+
+    ``on_revoked`` is called with the id of a token that has had tickets, and holds no more.
+    """
+
+    def __init__(self, authentication: Authentication) -> None:
+        self._authentication = authentication
+        self._secret = new_key()
+        self._holders: dict[Identity, Callable[[], object]] = {}
+        self.on_revoked: Callable[[str], object] = lambda token: None
+
+    def key_of(self, session: int) -> bytes:
+        """Return the key for one session of an interpreter."""
+        return _mac(self._secret, str(session).encode())
+
+    def issue(self, identity: Identity, session: int, epoch: int) -> str:
+        """Return a ticket; empty for an identity without a token, or whose token holds no more."""
+        if not self._authentication.holds(identity):
+            return ""
+        if identity not in self._holders:
+            end = self._holders[identity] = partial(self._revoked, identity)
+            self._authentication.begin(identity, end)
+        expires = time.monotonic() + LIFETIME
+        return RouteTicket(session, epoch, expires, identity).sign(self.key_of(session))
+
+    def _revoked(self, identity: Identity) -> None:
+        self._holders.pop(identity, None)
+        self.on_revoked(identity.token)
+
+
+class TicketAuthentication:
+    """The interpreter's side: tells identities by their tickets. Belongs to the event loop.
+
+    ``epoch`` returns the one whose routes hold now, 0 if none do.
+    """
+
+    def __init__(self, key: bytes, session: int, epoch: Callable[[], int]) -> None:
+        self._key = key
+        self._session = session
+        self._epoch = epoch
+        self._is_closed = False
+        self._under_way: dict[Callable[[], object], Identity] = {}
+
+    def identify(self, method: str, peer: str, authorization: str) -> Identity:
+        """Return who calls a method, and may. Raises UnauthenticatedError, PermissionDeniedError.
+
+        See ``Authentication.identify``.
+        """
+        scheme, text = authorization[: len(_SCHEME)], authorization[len(_SCHEME) :]
+        if scheme.lower() != _SCHEME:
+            raise UnauthenticatedError(
+                "no route ticket came with the request, and this port wants one", hint=_HINT
+            )
+        ticket = read_ticket(self._key, text.strip())
+        if ticket.session != self._session:
+            raise UnauthenticatedError("the route ticket is for another session", hint=_HINT)
+        if self._is_closed or ticket.epoch != self._epoch() or ticket.expires <= time.monotonic():
+            raise UnauthenticatedError(
+                "the route ticket is old: it has expired, or the registry has changed since",
+                hint=_HINT,
+            )
+        ticket.identity.check_may_call(method, LEAST_ROLE.get(method, Role.OWNER))
+        return ticket.identity
+
+    def begin(self, identity: Identity, end: Callable[[], object]) -> None:
+        """Note what is under way for an identity: ``end`` is called when its token is no more."""
+        self._under_way[end] = identity
+
+    def finish(self, end: Callable[[], object]) -> None:
+        """Note that it is over."""
+        self._under_way.pop(end, None)
+
+    def revoke(self, tokens: Iterable[str]) -> None:
+        """End what is under way for the holders of tokens, of which these are the ids."""
+        gone = frozenset(tokens)
+        self._end(lambda identity: identity.token in gone)
+
+    def close(self) -> None:
+        """End everything, and let nothing in any more: no daemon says what is revoked."""
+        self._is_closed = True
+        self._end(lambda identity: True)
+
+    def _end(self, is_meant: Callable[[Identity], bool]) -> None:
+        for end, identity in list(self._under_way.items()):
+            if is_meant(identity):
+                del self._under_way[end]
+                end()
+
+
+def _mac(key: bytes, content: bytes) -> bytes:
+    return hmac.digest(key, content, hashlib.sha256)
