@@ -234,6 +234,11 @@ class _Tls:
         return before, (ca or b"", key, cert)
 
 
+def shown_ticket(ticket: str) -> str:
+    """Return the authorization that shows a ticket to an interpreter; empty without one."""
+    return f"Ticket {ticket}" if ticket else ""
+
+
 def _read_bytes(path: str) -> bytes | None:
     if not path:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -247,3 +248,53 @@ def test_tokens_come_before_tickets(secured: Secured):
     good = f"Ticket {target.ticket}"
     closed = (grpc.StatusCode.UNAUTHENTICATED,)
     assert wait_for(lambda: at_port(secured, target.ports[0], good)[0] in closed)
+
+
+def test_an_interpreter_at_its_own_port_speaks_tls_and_wants_the_daemons_ticket(tmp_path: Path):
+    secured = Secured(tmp_path)
+    certificates = secured.certificates
+    daemon = secured.start(tmp_path, "--tls-client-ca", certificates.ca)
+    file = tmp_path / "token"
+    file.write_text(secured.add("worker"))
+    words = ("--token-file", str(file), "--tls-ca", certificates.ca, *certificates.serve)
+    far = ("--name", "far", "--listen", "127.0.0.1:0", "--reconnect", "0")
+    try:
+        with (
+            worker(daemon, *words, *far) as process,
+            oc.connect(secured.address, **options_of(secured)) as session,
+        ):
+            assert wait_for(lambda: "far" in [each.name for each in session.interpreters()])
+            path = tmp_path / "const.py"
+            path.write_text(constant(7))
+            session.load(path, interpreter="far")
+            assert session.ops.const.get(X) == 7
+            # From one interpreter to the other, past the daemon, and back to the client.
+            kept = session.put(LARGE, on="far")
+            (route,) = {target.interpreter for target in route_of(secured, secured.token).targets}
+            assert route == "worker-1"
+            np.testing.assert_array_equal(session.ops.image.scale(kept, 2.0), LARGE * 2)
+            (port,) = ports_of(process.pid)
+            (target,) = route_of(secured, secured.token).targets
+            for authorization in ("", f"Bearer {secured.token}", f"Ticket {target.ticket}"):
+                code, _ = at_port(secured, port, authorization)
+                assert code is grpc.StatusCode.UNAUTHENTICATED
+            foreign = Credentials(**{**secured.foreign.client, "tls_ca": certificates.ca})
+            for stranger in (Credentials(), Credentials(tls_ca=certificates.ca), foreign):
+                with stranger.channel(f"127.0.0.1:{port}", ()) as channel:
+                    call = channel.unary_unary("/opdispatch.v1.ExecutionService/Call")
+                    with pytest.raises(grpc.RpcError) as caught:
+                        call(b"", timeout=LONGEST_WAIT)
+                    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            certificates.issue_server()
+            assert session.ops.const.get(X) == 7
+    finally:
+        daemon.clean_up()
+
+
+def ports_of(process: int) -> list[int]:
+    """Return the TCP ports at which a process listens."""
+    found = subprocess.run(
+        ["ss", "-Hltnp"], capture_output=True, text=True, check=True, timeout=LONGEST_WAIT
+    )
+    lines = [line for line in found.stdout.splitlines() if f"pid={process}," in line]
+    return sorted({int(line.split()[3].rpartition(":")[2]) for line in lines})

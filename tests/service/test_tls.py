@@ -296,10 +296,14 @@ def test_an_interpreter_joins_over_tls(secured: Secured, tmp_path: Path):
         worker.wait(LONGEST_WAIT)
 
 
-def test_an_interpreter_that_listens_at_a_port_is_refused(secured: Secured, tmp_path: Path):
+def test_an_interpreter_that_speaks_tls_needs_a_daemon_with_a_ca_for_it(
+    secured: Secured, tmp_path: Path
+):
     file = tmp_path / "token"
     file.write_text(secured.add("worker"))
     words = ("worker", "--address", secured.address, "--listen", "127.0.0.1:0", "--reconnect", "5")
-    refused = run_cli(*words, "--token-file", str(file), "--tls-ca", secured.certificates.ca)
+    words = (*words, "--token-file", str(file), "--tls-ca", secured.certificates.ca)
+    certificates = secured.certificates.serve
+    refused = run_cli(*words, *certificates)
     assert refused.returncode in (1, 2)
-    assert "where it asks for no token" in refused.stderr
+    assert "has no CA to check its certificate against" in refused.stderr

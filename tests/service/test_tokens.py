@@ -230,7 +230,7 @@ def test_a_revoked_token_ends_what_is_open_and_no_other(guarded: Guarded):
                 next(watching)
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
         assert "is revoked, changed or expired" in caught.value.details()
-        with pytest.raises(oc.OpdispatchError):
+        with pytest.raises(oc.UnauthenticatedError):
             bad.ops.image.pipeline(x)
         with pytest.raises(oc.UnauthenticatedError, match="needs one with the role call"):
             bad.libraries()

@@ -9,8 +9,9 @@ import grpc.aio
 
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.grpc_forks import GRPC_FORKS
-from opdispatch_client.lanes.direct_streams import DirectStreams, authorization_of
+from opdispatch_client.lanes.direct_streams import DirectStreams
 from opdispatch_client.lanes.routes import Routes
+from opdispatch_wire.credentials import shown_ticket
 from opdispatch_wire.lanes.async_stream import AsyncStream
 from opdispatch_wire.lanes.lane_messages import LaneClosedError, NotAdmittedError
 from opdispatch_wire.v1 import execution_pb2
@@ -43,7 +44,7 @@ class AsyncDirectStreams(DirectStreams[AsyncStream]):
             channel = self._endpoint.asyncio_interpreter_channel(port)
             GRPC_FORKS.note_channel(channel)
             try:
-                stream = await AsyncStream.open(channel, limit, authorization_of(target))
+                stream = await AsyncStream.open(channel, limit, shown_ticket(target.ticket))
             except LaneClosedError as error:
                 await channel.close()
                 refusal = error if isinstance(error, NotAdmittedError) else refusal

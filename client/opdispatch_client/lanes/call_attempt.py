@@ -18,9 +18,10 @@ from opdispatch_wire.errors import (
     InterpreterDiedError,
     MessageTooLargeError,
     RefusedError,
+    UnauthenticatedError,
 )
 from opdispatch_wire.lanes.lane_memory import CallerLaneMemory
-from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.lane_messages import LaneClosedError, NotAdmittedError
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
 from opdispatch_wire.shared_memory.peer_memory import PeerMemory, is_without_room
 from opdispatch_wire.status import late_answer_error, lost_connection_error
@@ -188,6 +189,8 @@ class CallAttempt:
 
     def explain(self, error: Exception) -> Exception:
         """Return the exception to raise to the caller for an error on the way."""
+        if isinstance(error, NotAdmittedError):
+            return UnauthenticatedError(str(error), address=self._address, started="unknown")
         if isinstance(error, LaneClosedError | DaemonUnavailableError | RefusedError):
             return self._explain_break(error)
         if isinstance(error, TimeoutError) and not isinstance(error, OpdispatchError):

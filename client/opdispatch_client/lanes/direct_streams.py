@@ -24,6 +24,7 @@ from opdispatch_client.lanes.direct_way import (
     choose_way,
 )
 from opdispatch_client.lanes.routes import DirectRoute, Routes
+from opdispatch_wire.credentials import shown_ticket
 from opdispatch_wire.lanes.blocking_stream import BlockingStream
 from opdispatch_wire.lanes.lane_messages import LaneClosedError, NotAdmittedError
 from opdispatch_wire.v1 import execution_pb2
@@ -34,11 +35,6 @@ LOG = logging.getLogger("opdispatch.client")
 _UNREACHABLE_LASTS = 60.0
 # The same, of one that did not take the ticket: the daemon has a new one.
 _REFUSAL_LASTS = 1.0
-
-
-def authorization_of(target: execution_pb2.RouteTarget) -> str:
-    """Return what an interpreter's port wants to be shown; empty if nothing."""
-    return f"Ticket {target.ticket}" if target.ticket else ""
 
 
 class InterpreterStream(InterpreterLane, Protocol):
@@ -196,7 +192,9 @@ class BlockingDirectStreams(DirectStreams[BlockingStream]):
         for port in target.ports:
             channel = self._endpoint.interpreter_channel(port)
             try:
-                stream = BlockingStream.open(channel, limit, authorization=authorization_of(target))
+                stream = BlockingStream.open(
+                    channel, limit, authorization=shown_ticket(target.ticket)
+                )
             except LaneClosedError as error:
                 channel.close()
                 refusal = error if isinstance(error, NotAdmittedError) else refusal

@@ -134,22 +134,23 @@ class AsyncStream(TensorStream):
         self._has_requests.set()
 
     async def _read(self) -> None:
-        why = "the other side has ended the stream"
+        why, code = "the other side has ended the stream", None
         try:
             while (reply := await self._call.read()) is not grpc.aio.EOF:
                 if reply.HasField("chunk"):
                     self._take_chunk(reply.id, reply.chunk)
                 else:
                     self._take(reply)
-            why = await self._call.details() or why
+            why, code = await self._call.details() or why, await self._call.code()
         except WireError as error:
             why = str(error)
             self._call.cancel()
         except (grpc.RpcError, asyncio.CancelledError) as error:
             # Closing the channel looks like a cancellation, too.
             why = getattr(error, "details", lambda: "")() or why
+            code = error.code() if isinstance(error, grpc.RpcError) else None
         finally:
-            self._end(why)
+            self._end(why, code)
 
     def _take(self, reply: execution_pb2.CallReply) -> None:
         number = reply.id
@@ -178,13 +179,14 @@ class AsyncStream(TensorStream):
             except (grpc.RpcError, asyncio.InvalidStateError, asyncio.CancelledError):
                 return  # the reader learns why
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, code: grpc.StatusCode | None) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self.ended.set_result(LaneClosedError(why))
-            self._fail_all(why)
+            failure = closed_error(code, why)
+            self.ended.set_result(failure)
+            self._fail_all(why, type(failure))
 
-    def _fail_all(self, why: str) -> None:
+    def _fail_all(self, why: str, failure: type[LaneClosedError] = LaneClosedError) -> None:
         self._has_requests.set()
         self._tensors.end()
-        self._replies.fail_all(why)
+        self._replies.fail_all(why, kind=failure)

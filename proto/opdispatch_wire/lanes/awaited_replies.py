@@ -50,11 +50,16 @@ class AwaitedReplies:
         on_reply = self._replies.pop(reply.id, None)
         return on_reply is not None and on_reply(reply) is not False
 
-    def fail_all(self, why: str, cause: Exception | None = None) -> None:
-        """Fail all calls: no reply comes any more."""
+    def fail_all(
+        self,
+        why: str,
+        cause: Exception | None = None,
+        kind: type[LaneClosedError] = LaneClosedError,
+    ) -> None:
+        """Fail all calls, with an error of a kind: no reply comes any more."""
         replies, self._replies = self._replies, {}
         for on_reply in replies.values():
-            failure = LaneClosedError(why)
+            failure = kind(why)
             failure.__cause__ = cause
             on_reply(failure)
 

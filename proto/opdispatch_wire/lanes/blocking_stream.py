@@ -170,7 +170,7 @@ class BlockingStream(TensorStream):
         self._call.cancel()
 
     def _read(self) -> None:
-        why = "the other side has ended the stream"
+        why, code = "the other side has ended the stream", None
         try:
             with contextlib.suppress(grpc.RpcError):
                 self._call.initial_metadata()
@@ -183,12 +183,12 @@ class BlockingStream(TensorStream):
                 else:
                     self._take(reply)
         except grpc.RpcError as error:
-            why = self._call.details() or str(error)
+            why, code = self._call.details() or str(error), self._call.code()
         except WireError as error:
             why = str(error)
             self._call.cancel()
         finally:
-            self._end(why)
+            self._end(why, code)
             self._tensors.end()
 
     def _take(self, reply: execution_pb2.CallReply) -> None:
@@ -207,11 +207,10 @@ class BlockingStream(TensorStream):
                 self._tensors.send_cancel(number)
                 on_done(error)
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, code: grpc.StatusCode | None = None) -> None:
         self._is_closed = True
         if not self._opened.is_set():
-            code = self._call.code() if self._call.done() else None
             self._failure = closed_error(code, why)
             self._opened.set()
         self._requests.end()
-        self._pending.end(LaneClosedError(why))
+        self._pending.end(closed_error(code, why))

@@ -48,7 +48,7 @@ class InterpreterMessage(_message.Message):
     def __init__(self, instruction_id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., staged: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., overdue: _Optional[_Union[OverdueCall, _Mapping]] = ..., direct_ports: _Optional[_Union[DirectPorts, _Mapping]] = ..., registry_report: _Optional[_Union[RegistryReport, _Mapping]] = ..., kernel_errors: _Optional[_Union[KernelErrors, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "name", "pid", "address", "python_version", "devices", "process_space", "heartbeats", "lane", "direct_lane", "flight_record", "call_counts", "ticket_key")
+    __slots__ = ("protocol_version", "name", "pid", "address", "python_version", "devices", "process_space", "heartbeats", "lane", "direct_lane", "flight_record", "call_counts", "ticket_key", "tls")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,7 @@ class Hello(_message.Message):
     FLIGHT_RECORD_FIELD_NUMBER: _ClassVar[int]
     CALL_COUNTS_FIELD_NUMBER: _ClassVar[int]
     TICKET_KEY_FIELD_NUMBER: _ClassVar[int]
+    TLS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     name: str
     pid: int
@@ -75,7 +76,8 @@ class Hello(_message.Message):
     flight_record: int
     call_counts: int
     ticket_key: bytes
-    def __init__(self, protocol_version: _Optional[int] = ..., name: _Optional[str] = ..., pid: _Optional[int] = ..., address: _Optional[str] = ..., python_version: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., process_space: _Optional[str] = ..., heartbeats: _Optional[bool] = ..., lane: _Optional[str] = ..., direct_lane: _Optional[str] = ..., flight_record: _Optional[int] = ..., call_counts: _Optional[int] = ..., ticket_key: _Optional[bytes] = ...) -> None: ...
+    tls: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., name: _Optional[str] = ..., pid: _Optional[int] = ..., address: _Optional[str] = ..., python_version: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., process_space: _Optional[str] = ..., heartbeats: _Optional[bool] = ..., lane: _Optional[str] = ..., direct_lane: _Optional[str] = ..., flight_record: _Optional[int] = ..., call_counts: _Optional[int] = ..., ticket_key: _Optional[bytes] = ..., tls: _Optional[bool] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ()

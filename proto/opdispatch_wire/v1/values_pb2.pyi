@@ -244,14 +244,18 @@ class RemoteTensor(_message.Message):
     def __init__(self, id: _Optional[bytes] = ..., session: _Optional[bytes] = ..., interpreter: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., device: _Optional[str] = ..., dispatch_keys: _Optional[int] = ..., requires_grad: _Optional[bool] = ..., source: _Optional[_Union[ValueSource, _Mapping]] = ..., place: _Optional[int] = ..., layout: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class ValueSource(_message.Message):
-    __slots__ = ("lane", "address", "place")
+    __slots__ = ("lane", "address", "place", "ticket", "tls")
     LANE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    TLS_FIELD_NUMBER: _ClassVar[int]
     lane: str
     address: str
     place: int
-    def __init__(self, lane: _Optional[str] = ..., address: _Optional[str] = ..., place: _Optional[int] = ...) -> None: ...
+    ticket: str
+    tls: bool
+    def __init__(self, lane: _Optional[str] = ..., address: _Optional[str] = ..., place: _Optional[int] = ..., ticket: _Optional[str] = ..., tls: _Optional[bool] = ...) -> None: ...
 
 class Reference(_message.Message):
     __slots__ = ("input", "step", "items")

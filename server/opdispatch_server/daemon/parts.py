@@ -80,6 +80,7 @@ from opdispatch_server.serving.tls import ServerCertificates, TlsError
 from opdispatch_wire.addresses import TcpAddress, parse_address
 from opdispatch_wire.asyncio_grpc import asyncio_server
 from opdispatch_wire.channel import server_options
+from opdispatch_wire.credentials import Credentials
 from opdispatch_wire.v1.interpreter_pb2 import DirectCallRules
 
 if TYPE_CHECKING:
@@ -173,6 +174,15 @@ class DaemonParts:
             raise TlsError("TLS needs a certificate and its key: --tls-cert and --tls-key")
         return ServerCertificates(cert, key, client_ca)
 
+    @property
+    def _own_credentials(self) -> Credentials:
+        """The daemon's certificate as a client's, for interpreters that speak TLS."""
+        return Credentials(
+            tls_ca=_absolute(self.configuration.tls_client_ca),
+            tls_cert=_absolute(self.configuration.tls_cert),
+            tls_key=_absolute(self.configuration.tls_key),
+        )
+
     @cached_property
     def private(self) -> grpc.aio.Server:
         """The gRPC server for the daemon's own interpreters, which nothing else can reach."""
@@ -242,6 +252,7 @@ class DaemonParts:
             self._tickets.key_of if self.authentication.has_tokens else lambda session: b"",
             self._tcp_hosts,
             self.configuration.direct_ports,
+            credentials=self._own_credentials,
             max_message_bytes=self.message_limit,
             insecure=self.configuration.insecure,
             is_secured=self.is_secured,

@@ -21,7 +21,7 @@ from opdispatch import default_dispatcher
 from opdispatch.arrays.kernel_block import run_on_device
 from opdispatch.errors import OpdispatchError
 from opdispatch.tensors.operators import keep_private
-from opdispatch_server.access.route_tickets import TicketAuthentication
+from opdispatch_server.access.route_tickets import TicketAuthentication, new_key
 from opdispatch_server.blame.flight_record import process_recorder
 from opdispatch_server.call_context import RUNNING_CALL, RunningCall
 from opdispatch_server.device_discovery import take_devices
@@ -32,7 +32,9 @@ from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.metrics.call_counts import process_call_counts
 from opdispatch_server.process_watch import process_space
 from opdispatch_server.serving.grpc_services import add_execution_service
+from opdispatch_server.serving.guard import Guard
 from opdispatch_server.serving.listeners import bind
+from opdispatch_server.serving.tls import ServerCertificates, TlsError
 from opdispatch_server.worker.execution.call_accounting import CallAccounting
 from opdispatch_server.worker.execution.daemon_lane import DaemonLane
 from opdispatch_server.worker.execution.kernel_error_log import KernelErrorLog
@@ -52,7 +54,13 @@ from opdispatch_server.worker.values.device_exports import DeviceExports
 from opdispatch_server.worker.values.peers import PeerValues
 from opdispatch_server.worker.values.store import ValueStore
 from opdispatch_wire import tracing
-from opdispatch_wire.addresses import check_socket_owner
+from opdispatch_wire.addresses import (
+    AddressError,
+    TcpAddress,
+    check_socket_owner,
+    is_loopback,
+    parse_address,
+)
 from opdispatch_wire.asyncio_grpc import asyncio_server
 from opdispatch_wire.channel import (
     MAX_MESSAGE_BYTES_HIGHEST,
@@ -102,6 +110,27 @@ class InterpreterSettings(NamedTuple):
     credentials: Credentials = NO_CREDENTIALS
     """Credentials for the daemon."""
 
+    @property
+    def has_own_port(self) -> bool:
+        """Whether it listens at a port itself, for the daemon and other interpreters."""
+        return isinstance(parse_address(self.listen), TcpAddress)
+
+    @property
+    def asks_at_own_port(self) -> bool:
+        """Whether it asks for tickets there: it can tell the daemon their key unheard."""
+        is_unheard = is_loopback(self.daemon) or bool(self.credentials.tls_ca)
+        return self.has_own_port and is_unheard
+
+    def own_certificates(self) -> ServerCertificates | None:
+        """Return the certificates of that port; None if it speaks no TLS. Raises AddressError."""
+        own = self.credentials
+        if not self.has_own_port or not own.tls_cert:
+            return None
+        try:
+            return ServerCertificates(Path(own.tls_cert), Path(own.tls_key), Path(own.tls_ca))
+        except TlsError as error:
+            raise AddressError(f"{self.listen}: {error}") from None
+
 
 class Interpreter:
     """One interpreter, from hello to the end of its session.
@@ -117,6 +146,12 @@ class Interpreter:
         self._settings = settings
         self._predecessor = predecessor
         self._limit = internal_message_limit(settings.max_message_bytes)
+        # At a port of its own it is called by the daemon, and other interpreters, alone.
+        self._own_key = new_key() if settings.asks_at_own_port else b""
+        self._own_tickets: TicketAuthentication | None = None
+        if self._own_key:
+            self._own_tickets = TicketAuthentication(self._own_key, 0, lambda: 0)
+        self._own_tls = settings.own_certificates()
         self._name = settings.name
         self._lane = DaemonLane(settings.daemon, settings.max_message_bytes, settings.credentials)
         self._fetch = LibraryFetch(settings.cache or default_cache_folder(), settings.daemon)
@@ -187,13 +222,20 @@ class Interpreter:
         self._loop = asyncio.get_running_loop()
         self._lost_device.begin()
         self._heartbeats.begin()
-        server = asyncio_server(server_options(self._limit))
+        guards = [Guard(self._own_tickets)] if self._own_tickets is not None else []
+        server = asyncio_server(server_options(self._limit), guards)
         # The daemon knows how many calls may run, and what may be large.
         streams = KernelStreams(
             self._execution, DaemonCalls(), self._threads, self._limit, at_once=sys.maxsize
         )
         add_execution_service(server, streams)
-        listener = bind(server, self._settings.listen, insecure=self._settings.insecure)
+        listener = bind(
+            server,
+            self._settings.listen,
+            insecure=self._settings.insecure,
+            tls=self._own_tls,
+            has_tokens=self._own_tickets is not None,
+        )
         # What the daemon forwards has passed its limits already.
         lanes = KernelLanes(self._execution, DaemonCalls(), MAX_MESSAGE_BYTES_HIGHEST)
         await server.start()
@@ -363,6 +405,8 @@ class Interpreter:
             direct_lane=self._settings.direct_lane,
             flight_record=self._recorder.descriptor,
             call_counts=self._counts.descriptor,
+            ticket_key=self._own_key,
+            tls=self._own_tls is not None,
             devices=await asyncio.to_thread(take_devices, self._settings.device),
         )
 
@@ -405,6 +449,11 @@ class Interpreter:
 
     async def _follow_rules(self, session: Session, rules: pb.DirectCallRules) -> None:
         self._direct.follow(rules, self._name)
+        self._peers.credentials = self._settings.credentials.without_token()
+        if rules.tls_client_ca and not self._settings.credentials.tls_ca:
+            self._peers.credentials = Credentials(
+                tls_ca=rules.tls_client_ca, tls_cert=rules.tls_cert, tls_key=rules.tls_key
+            )
         limit = self._settings.max_message_bytes
         streams = KernelStreams(
             self._execution, self._direct, self._threads, limit, rules.max_call_bytes

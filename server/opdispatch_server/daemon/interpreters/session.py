@@ -20,14 +20,14 @@ from opdispatch_server.blame.flight_record import KERNEL, FlightRecord, Subject
 from opdispatch_server.blame.suspicion import Cause, Verdict
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.interpreters.heartbeat_lease import Lease
+from opdispatch_server.daemon.interpreters.own_address import OwnAddress
 from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.process_watch import ProcessEnd, describe_exit
 from opdispatch_wire import tracing
-from opdispatch_wire.addresses import grpc_target
-from opdispatch_wire.asyncio_grpc import asyncio_channel
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
+from opdispatch_wire.credentials import shown_ticket
 from opdispatch_wire.errors import DeadlineExceededError, InterpreterDiedError
 from opdispatch_wire.lanes.async_lane import AsyncLane
 from opdispatch_wire.lanes.async_stream import AsyncStream
@@ -65,6 +65,7 @@ class InterpreterSession:
         lease: Lease | None = None,
         direct_lane: str = "",
         flight_record: FlightRecord | None = None,
+        own_address: OwnAddress | None = None,
     ) -> None:
         self.name = name
         self.pid = hello.pid
@@ -138,9 +139,10 @@ class InterpreterSession:
         # Messages, or the bytes of one.
         self._outbox: asyncio.Queue[Any] = asyncio.Queue()
         limit = internal_message_limit(max_message_bytes)
-        self._channel = asyncio_channel(
-            grpc_target(self.address), channel_options(limit, address=self.address)
-        )
+        self.own = own_address or OwnAddress(self.address)
+        """How it is called at its own address."""
+        options = channel_options(limit, address=self.address)
+        self._channel = self.own.credentials.asyncio_channel(self.address, options)
         self._limit = limit
         # How it is called; None until it has joined.
         self._lane: InterpreterLane | None = None
@@ -257,7 +259,9 @@ class InterpreterSession:
                 self.lane_path = path
                 return
         try:
-            self._take_lane(await AsyncStream.open(self._channel, self._limit))
+            self._take_lane(
+                await AsyncStream.open(self._channel, self._limit, shown_ticket(self.own.ticket))
+            )
         except LaneClosedError as error:
             self.end(f"the daemon cannot call it at {self.address}: {error}")
 

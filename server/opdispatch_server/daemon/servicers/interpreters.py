@@ -15,6 +15,7 @@ from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.daemon.calls.kernel_run import RUN_BYTES
 from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
 from opdispatch_server.daemon.interpreters.heartbeat_lease import LeaseWatch
+from opdispatch_server.daemon.interpreters.own_address import OwnAddress, check_own_address
 from opdispatch_server.daemon.interpreters.session import (
     UNEXPLAINED,
     InterpreterSession,
@@ -33,8 +34,9 @@ from opdispatch_server.process_watch import (
     watch_process,
 )
 from opdispatch_server.serving.status_answers import StatusError, answers, answers_in_steps
-from opdispatch_wire.addresses import AddressError, TcpAddress, is_loopback, parse_address
+from opdispatch_wire.addresses import AddressError
 from opdispatch_wire.channel import PROTOCOL_VERSION
+from opdispatch_wire.credentials import Credentials
 from opdispatch_wire.errors import LibraryNotFoundError, RefusedError, WireError
 from opdispatch_wire.library_content import upload_chunk_bytes
 from opdispatch_wire.v1 import interpreter_pb2 as pb
@@ -66,7 +68,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
     ``count_kernel_errors`` of those that their kernels fail, ``judge`` of every session that has
     ended, and ``on_unfit`` of interpreters that say that they can run kernels no more; ``totals``
     adds up what they count. ``ticket_key`` gives the key of the tickets for a session, by its
-    number; see Note [Route tickets]. ``slow_call`` and ``tracing`` are what Welcome says of slow
+    number; see Note [Route tickets]. ``credentials`` are for those that listen at ports
+    themselves. ``slow_call`` and ``tracing`` are what Welcome says of slow
     calls and of traces.
     """
 
@@ -88,6 +91,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         hosts: Callable[[], Iterable[str]],
         direct_ports: tuple[int, int] | None,
         *,
+        credentials: Credentials,
         max_message_bytes: int,
         insecure: bool,
         is_secured: bool,
@@ -112,6 +116,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         self._hosts = hosts
         self._direct_ports = direct_ports
         self._process_space = process_space()
+        self._credentials = credentials
         self._max_message_bytes = max_message_bytes
         self._insecure = insecure
         self._is_secured = is_secured
@@ -132,7 +137,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             error = WireError("$.kind is not hello; a session begins with it")
             raise StatusError.with_code(error, grpc.StatusCode.INVALID_ARGUMENT)
         hello = message.hello
-        await self._check(hello)
+        own_address = await self._check(hello)
         name = hello.name or self._sessions.choose_name(self._reserved())
         is_near = self._is_near(hello)
         starvation = StarvationWatch(hello.pid) if is_near else None
@@ -145,6 +150,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             lease=self._leases.grant(starvation) if hello.heartbeats else None,
             direct_lane=hello.direct_lane if is_near else "",
             flight_record=self._open_flight_record(hello),
+            own_address=own_address,
         )
         session.on_kernel_errors = self._count_kernel_errors
         # They are given the session when they are called: one that had itself in what it calls
@@ -283,7 +289,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
 
         return watch_process(session.pid, end)
 
-    async def _check(self, hello: pb.Hello) -> None:
+    async def _check(self, hello: pb.Hello) -> OwnAddress:
         if hello.protocol_version != PROTOCOL_VERSION:
             error = WireError(
                 f"$.hello.protocol_version is {hello.protocol_version}; this daemon speaks "
@@ -291,22 +297,14 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             )
             raise StatusError.with_code(error, grpc.StatusCode.FAILED_PRECONDITION)
         try:
-            if not is_loopback(hello.address) and not self._insecure:
-                raise AddressError(
-                    f"the interpreter listens on {hello.address}, beyond this machine",
-                    hint="start the daemon with --insecure to allow that",
-                )
-            address = parse_address(hello.address)
-            if self._is_secured and not self._insecure and isinstance(address, TcpAddress):
-                raise AddressError(
-                    f"the interpreter listens on {hello.address}, where it asks for no token",
-                    hint="start it without --listen, on the daemon's machine, or the daemon with "
-                    "--insecure",
-                )
+            own = check_own_address(
+                hello, self._credentials, is_secured=self._is_secured, insecure=self._insecure
+            )
         except AddressError as error:
             raise StatusError.with_code(error, grpc.StatusCode.INVALID_ARGUMENT) from None
         if hello.name:
             await self._check_name(hello)
+        return own
 
     async def _check_name(self, hello: pb.Hello) -> None:
         name = hello.name

@@ -262,3 +262,6 @@ def _write_source(
     message.source.address, message.source.place = value.home.address, value.place
     if session.lane_path and value.home.lane_path:
         message.source.lane = value.home.lane_path
+    else:
+        message.source.ticket = value.home.own.ticket
+        message.source.tls = bool(value.home.own.credentials.tls_ca)

@@ -17,10 +17,10 @@ from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.worker.values.device_exports import find_device_id
 from opdispatch_server.worker.values.device_moves import put_on_host
-from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
 from opdispatch_wire.chunks import BESIDE_BYTES
+from opdispatch_wire.credentials import NO_CREDENTIALS, shown_ticket
 from opdispatch_wire.errors import RemoteValueGoneError, WireError, copy_of_error
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.blocking_stream import BlockingStream
@@ -61,6 +61,8 @@ class _Place(NamedTuple):
 
     lane: str
     address: str
+    ticket: str = ""
+    tls: bool = False
 
 
 class _Way(NamedTuple):
@@ -98,6 +100,8 @@ class PeerValues:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self.credentials = NO_CREDENTIALS
+        """Credentials for those that speak TLS."""
         self._lock = threading.Lock()
         self._ways: dict[_Place, _Way] = {}
         self._opening: dict[_Place, _Opening] = {}
@@ -208,7 +212,9 @@ class PeerValues:
         # It waits for no thread, and must not wait for the threads of those who wait for values.
         request.path.depth = 1
         source = message.source
-        place = _Place(source.lane, "" if source.lane else source.address)
+        place = _Place(source.lane, "")
+        if not source.lane:
+            place = _Place("", source.address, source.ticket, source.tls)
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             calls = self._way_to(place, deadline).calls
@@ -291,11 +297,12 @@ class PeerValues:
                 )
             )
         GUARD.own_peer(place.address)
-        channel = grpc.insecure_channel(
-            grpc_target(place.address), options=channel_options(self._limit, address=place.address)
-        )
+        options = channel_options(self._limit, address=place.address)
+        credentials = self.credentials if place.tls else NO_CREDENTIALS
+        channel = credentials.channel(place.address, options)
         try:
-            return _Way(BlockingStream.open(channel, self._limit, patience), channel)
+            authorization = shown_ticket(place.ticket)
+            return _Way(BlockingStream.open(channel, self._limit, patience, authorization), channel)
         except BaseException:
             channel.close()
             raise
