@@ -66,12 +66,17 @@ if TYPE_CHECKING:
     from opdispatch_client.blocking.program import Program
     from opdispatch_client.blocking.remote_tensor import RemoteTensor
     from opdispatch_client.listings import (
+        Activity,
+        CallActivity,
         Interpreter,
+        InterpreterActivity,
+        InterpreterDeath,
         KernelSummary,
         Library,
         LoadedLibrary,
         OperatorDescription,
         OperatorSummary,
+        RegistryChange,
         RolledBack,
         ServerInfo,
         TableRow,
@@ -105,6 +110,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Activity",
     "AddressError",
     "AmbiguousKernelError",
     "ArgumentError",
@@ -112,6 +118,7 @@ __all__ = [
     "AsyncRemoteTensor",
     "AsyncSession",
     "AutogradError",
+    "CallActivity",
     "CircuitOpenError",
     "DaemonUnavailableError",
     "DeadlineExceededError",
@@ -123,6 +130,8 @@ __all__ = [
     "EventLoopError",
     "GraphError",
     "Interpreter",
+    "InterpreterActivity",
+    "InterpreterDeath",
     "InterpreterDiedError",
     "InterpreterNotFoundError",
     "JournalError",
@@ -147,6 +156,7 @@ __all__ = [
     "QueueFullError",
     "RefusedError",
     "RegistrationError",
+    "RegistryChange",
     "RemoteLimitError",
     "RemoteTensor",
     "RemoteValueGoneError",
@@ -178,12 +188,17 @@ _NAMES_OF_MODULE = {
     "opdispatch_client.aio.remote_tensor": ("AsyncRemoteTensor",),
     "opdispatch_client.program_recording": ("Placeholder",),
     "opdispatch_client.listings": (
+        "Activity",
+        "CallActivity",
         "Interpreter",
+        "InterpreterActivity",
+        "InterpreterDeath",
         "KernelSummary",
         "Library",
         "LoadedLibrary",
         "OperatorDescription",
         "OperatorSummary",
+        "RegistryChange",
         "RolledBack",
         "ServerInfo",
         "TableRow",

@@ -5,7 +5,7 @@ Times are aware datetimes in UTC. Lists keep the order in which the daemon sent 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -212,6 +212,123 @@ class TableRow:
 
 
 @dataclass(frozen=True, slots=True)
+class CallActivity:
+    """Calls of one kind that have ended during an interval. Times are in seconds."""
+
+    operator: str
+    key: str
+    """The dispatch key whose kernel ran."""
+    library: str
+    version: str
+    ok: int
+    failed: int
+    died: int
+    """Those that ended with their interpreter."""
+    run_mean: float
+    """How long kernels ran, on average."""
+    run_p99: float
+    """How long 99 of 100 calls ran at most."""
+    queue_mean: float
+    """How long calls waited, on average."""
+    queue_p99: float
+
+    @property
+    def count(self) -> int:
+        """All of them."""
+        return self.ok + self.failed + self.died
+
+
+@dataclass(frozen=True, slots=True)
+class InterpreterActivity:
+    """The work of one interpreter at one moment."""
+
+    name: str
+    running: tuple[str, ...]
+    """Operators whose kernels run; known only of interpreters on the daemon's machine."""
+    calls_in_flight: int
+    calls_queued: int
+    """Those that wait in the daemon for this interpreter."""
+    bytes_queued: int
+    """The size of their requests."""
+    calls_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class InterpreterDeath:
+    """The end of an interpreter that was no orderly one."""
+
+    interpreter: str
+    cause: str
+    """``crashed``, ``killed``, ``overdue``, ``locked``, ``silent`` or ``unfit``."""
+    reason: str
+    at: datetime | None
+    running: tuple[str, ...]
+    """The operators whose kernels were running."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """The work of interpreters, and the calls that have ended during an interval."""
+
+    interval: float
+    """In seconds; 0 for the first one, whose counts are those since the daemon's start."""
+    ready: bool
+    """Whether the daemon serves calls."""
+    interpreters: tuple[InterpreterActivity, ...]
+    calls: tuple[CallActivity, ...]
+    """Those that have run for the longest time in all, at most 100."""
+    total: CallActivity
+    """All calls."""
+    deaths: tuple[InterpreterDeath, ...]
+    """The last 32, the latest first."""
+    since_start: CallActivity
+    """All calls since the daemon's start."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryChange:
+    """One change of the registry. The first one of a stream has all libraries and interpreters."""
+
+    instance: str
+    """The run of the daemon; epochs begin again with the next one."""
+    epoch: int
+    whole: bool
+    """Whether ``operators`` are all there are."""
+    more: bool
+    operators: tuple[OperatorSummary, ...]
+    """Those that have come, or whose schema, libraries or kernels have changed."""
+    operators_gone: tuple[str, ...]
+    libraries: tuple[Library, ...]
+    """All versions that have come or changed, without the counts that calls change."""
+    libraries_gone: tuple[tuple[str, int], ...]
+    """Names and versions."""
+    interpreters: tuple[Interpreter, ...]
+    """Those that have come or changed, without the counts that calls change."""
+    interpreters_gone: tuple[str, ...]
+    activity: Activity | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says only that the daemon is there."""
+        lists = (self.operators, self.operators_gone, self.libraries, self.libraries_gone)
+        others = (self.interpreters, self.interpreters_gone)
+        return not (self.whole or self.activity or any(lists) or any(others))
+
+    def joined_by(self, more: RegistryChange) -> RegistryChange:
+        """Return this part of a change with the next one."""
+        return replace(
+            more,
+            operators=self.operators + more.operators,
+            operators_gone=self.operators_gone + more.operators_gone,
+            libraries=self.libraries + more.libraries,
+            libraries_gone=self.libraries_gone + more.libraries_gone,
+            interpreters=self.interpreters + more.interpreters,
+            interpreters_gone=self.interpreters_gone + more.interpreters_gone,
+            activity=more.activity or self.activity,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TraceLine:
     """One step of a dispatch: which key was served, by which kernel, and why."""
 
@@ -276,6 +393,33 @@ def interpreter_from_proto(msg: registry_pb2.Interpreter) -> Interpreter:
             each.device: DeviceTransfers(each.to_device, each.from_device, each.from_peers)
             for each in msg.transfers
         },
+    )
+
+
+def registry_change_from_proto(msg: registry_pb2.WatchRegistryReply) -> RegistryChange:
+    """Decode the message."""
+    return read_fields(
+        RegistryChange,
+        msg,
+        operators=tuple(read_fields(OperatorSummary, each) for each in msg.operators),
+        libraries=tuple(map(library_from_proto, msg.libraries)),
+        libraries_gone=tuple((each.name, each.version) for each in msg.libraries_gone),
+        interpreters=tuple(map(interpreter_from_proto, msg.interpreters)),
+        activity=_activity_from_proto(msg.activity) if msg.HasField("activity") else None,
+    )
+
+
+def _activity_from_proto(msg: registry_pb2.Activity) -> Activity:
+    return read_fields(
+        Activity,
+        msg,
+        interpreters=tuple(read_fields(InterpreterActivity, each) for each in msg.interpreters),
+        calls=tuple(read_fields(CallActivity, each) for each in msg.calls),
+        total=read_fields(CallActivity, msg.total),
+        since_start=read_fields(CallActivity, msg.since_start),
+        deaths=tuple(
+            read_fields(InterpreterDeath, each, at=_time_of(each, "at")) for each in msg.deaths
+        ),
     )
 
 

@@ -31,6 +31,8 @@ OnProgress = Callable[[str], None]
 CALL = "/opdispatch.v1.ExecutionService/Call"
 """The name of an operator call on the wire."""
 _REGISTRY = "/opdispatch.v1.RegistryService"
+# A daemon says every ten seconds that it is there.
+_WATCH_SILENCE = 10.0
 
 
 @dataclass(slots=True)  # frozen ones take five times as long to make
@@ -298,6 +300,22 @@ def wait_for_impl(
         f"the request to wait for {operator}",
         lambda reply: listings.read_fields(listings.KernelSummary, reply.kernel),
         waits=timeout,
+    )
+
+
+@checked
+def watch_registry(
+    from_epoch: int | None, instance: str, *, activity: bool
+) -> Rpc[listings.RegistryChange]:
+    """Request the registry and its changes, answered by a stream."""
+    request = registry_pb2.WatchRegistryRequest(
+        from_epoch=from_epoch, instance=instance, activity=activity
+    )
+    return _ask(
+        request,
+        "changes of the registry",
+        listings.registry_change_from_proto,
+        waits=_WATCH_SILENCE,
     )
 
 

@@ -65,12 +65,13 @@ class AsyncConnection(ConnectionBase):
 
     async def stream(self, rpc: Rpc[T]) -> AsyncGenerator[T, None]:
         """Send a request; yield each reply, which may take the session's timeout."""
+        seconds = rpc.deadline(self.endpoint.timeout)
         self._loop.check()
         method = self._method(rpc, self._channel.unary_stream)
         with self._own_errors():
             call = method(rpc.request, metadata=rpc.metadata)
             try:
-                async for message in read_within_async(call, rpc.what, self.endpoint.timeout):
+                async for message in read_within_async(call, rpc.what, seconds):
                     yield rpc.read(message)
             finally:
                 call.cancel()

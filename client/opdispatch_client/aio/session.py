@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Self
 
@@ -27,6 +28,7 @@ from opdispatch_client.listings import (
     LoadedLibrary,
     OperatorDescription,
     OperatorSummary,
+    RegistryChange,
     RolledBack,
     ServerInfo,
     TableRow,
@@ -226,6 +228,27 @@ class AsyncSession(SessionBase, AsyncCallingSession):
         rest is as for ``wait_for_def``. Raises DispatchKeyError, too.
         """
         return await self._send(rpcs.wait_for_impl(operator, key, timeout))
+
+    async def watch_registry(
+        self, from_epoch: int | None = None, instance: str = "", *, activity: bool = False
+    ) -> AsyncGenerator[RegistryChange, None]:
+        """Yield what is registered, and then each change of it as it comes, until it is closed.
+
+        With `from_epoch` and `instance`, from an earlier change, the first one has only the
+        operators that have changed since then, if the daemon still knows that. Changes that come
+        while the one before is dealt with come as one. With `activity`, what interpreters and calls
+        are doing comes every second. Raises RefusedError when the daemon stops, and
+        DeadlineExceededError when it says nothing for ten seconds and the session's timeout.
+        """
+        rpc = rpcs.watch_registry(from_epoch, instance, activity=activity)
+        change: RegistryChange | None = None
+        async with aclosing(self._connection.stream(rpc)) as parts:
+            async for part in parts:
+                change = part if change is None else change.joined_by(part)
+                if not part.more:
+                    whole, change = change, None
+                    if not whole.is_empty:
+                        yield whole
 
     async def check_invariants(self) -> list[str]:
         """Check the daemon's registry, and that interpreters agree; return the violations."""

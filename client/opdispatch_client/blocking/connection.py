@@ -57,11 +57,12 @@ class Connection(ConnectionBase):
 
     def stream(self, rpc: Rpc[T]) -> Generator[T, None, None]:
         """Send a request; yield each reply, which may take the session's timeout."""
+        seconds = rpc.deadline(self.endpoint.timeout)
         method = self._method(rpc, self._channel.unary_stream)
         with self._own_errors():
             call = method(rpc.request, metadata=rpc.metadata)
             try:
-                for message in read_within(call, rpc.what, self.endpoint.timeout):
+                for message in read_within(call, rpc.what, seconds):
                     yield rpc.read(message)
             finally:
                 call.cancel()

@@ -24,7 +24,7 @@ def interpreters(settings: Settings, watch: Watch = False) -> None:
     """
     with settings.connect() as session:
         show_listing(
-            watch,
+            (lambda: session.watch_registry(activity=True)) if watch else None,
             session.interpreters,
             lambda found: _show(found, json=settings.json, indent=None if watch else 2),
             lambda found: [replace(each, heartbeat_age=None) for each in found],

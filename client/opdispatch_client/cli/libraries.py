@@ -244,7 +244,7 @@ def libraries(
     """List the loaded libraries."""
     with settings.connect() as session:
         show_listing(
-            watch,
+            (lambda: session.watch_registry(activity=True)) if watch else None,
             lambda: session.libraries(all_versions=all_versions),
             lambda found: _show(found, json=settings.json, indent=None if watch else 2),
         )

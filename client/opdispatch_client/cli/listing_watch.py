@@ -6,8 +6,7 @@ import contextlib
 import io
 import shutil
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Annotated, TypeVar
 
@@ -23,9 +22,6 @@ Watch = Annotated[
     ),
 ]
 
-PAUSE = 1.0
-"""Seconds between two looks."""
-
 _ALTERNATE_SCREEN, _MAIN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -33,32 +29,32 @@ T = TypeVar("T")
 
 
 def show_listing(
-    watch: bool,
+    changes: Callable[[], Generator[object, None]] | None,
     fetch: Callable[[], T],
     show: Callable[[T], None],
     settled: Callable[[T], object] = lambda found: found,
 ) -> None:
-    """Show what ``fetch`` returns; with ``watch`` until Ctrl-C, or the daemon is gone.
+    """Show what ``fetch`` returns; again after each of ``changes``, until Ctrl-C.
 
-    On a terminal the screen is drawn anew each second. Elsewhere it is shown whenever that part of
-    it changes which ``settled`` returns.
+    On a terminal the screen is drawn anew. Elsewhere it is shown whenever that part of it changes
+    which ``settled`` returns. Raises what ``fetch`` and ``changes`` raise, as when the daemon is
+    gone.
     """
-    if not watch:
+    if changes is None:
         show(fetch())
     elif sys.stdout.isatty():
-        with _screen() as draw:
-            while True:
-                draw(_captured(show, fetch()))
-                time.sleep(PAUSE)
+        with screen() as draw, contextlib.closing(changes()) as coming:
+            for _ in coming:
+                draw(captured(show, fetch()))
     else:
         before: object = None
-        while True:
-            found = fetch()
-            if (now := settled(found)) != before:
-                before = now
-                show(found)
-                sys.stdout.flush()
-            time.sleep(PAUSE)
+        with contextlib.closing(changes()) as coming:
+            for _ in coming:
+                found = fetch()
+                if (now := settled(found)) != before:
+                    before = now
+                    show(found)
+                    sys.stdout.flush()
 
 
 class _TerminalText(io.StringIO):
@@ -68,7 +64,8 @@ class _TerminalText(io.StringIO):
         return True
 
 
-def _captured(show: Callable[[T], None], found: T) -> str:
+def captured(show: Callable[[T], None], found: T) -> str:
+    """Return what ``show`` prints, as for a terminal."""
     text = _TerminalText()
     with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
         show(found)
@@ -76,7 +73,7 @@ def _captured(show: Callable[[T], None], found: T) -> str:
 
 
 @contextmanager
-def _screen() -> Iterator[Callable[[str], None]]:
+def screen() -> Iterator[Callable[[str], None]]:
     """Yield a function that draws a text on an alternate screen; restore the screen afterwards."""
     out = sys.stdout
 

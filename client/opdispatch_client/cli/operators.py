@@ -41,7 +41,7 @@ def ops(
     """List operators: schema, dispatch keys with a kernel of their own, libraries."""
     with settings.connect() as session:
         show_listing(
-            watch,
+            session.watch_registry if watch else None,
             lambda: session.operators(pattern),
             lambda found: _show(found, pattern, json=settings.json, indent=None if watch else 2),
         )

@@ -64,6 +64,15 @@ class OperatorHandle(OpOverloadNames):
         return self._entry.dispatcher
 
     @property
+    def published_state(self) -> object:
+        """Definition and kernels, as of the last publication that changed any of them.
+
+        It is another object after each change: two that are the same tell that nothing changed.
+        Raises OperatorNotFoundError if the operator is gone.
+        """
+        return self._state()
+
+    @property
     def has_schema(self) -> bool:
         """Whether the operator is defined; one with kernels alone cannot be called."""
         return self._state().signature is not None

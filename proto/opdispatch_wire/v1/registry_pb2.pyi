@@ -449,6 +449,124 @@ class WaitForImplReply(_message.Message):
     kernel: KernelSummary
     def __init__(self, kernel: _Optional[_Union[KernelSummary, _Mapping]] = ...) -> None: ...
 
+class WatchRegistryRequest(_message.Message):
+    __slots__ = ("from_epoch", "instance", "activity")
+    FROM_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    from_epoch: int
+    instance: str
+    activity: bool
+    def __init__(self, from_epoch: _Optional[int] = ..., instance: _Optional[str] = ..., activity: _Optional[bool] = ...) -> None: ...
+
+class WatchRegistryReply(_message.Message):
+    __slots__ = ("instance", "epoch", "whole", "more", "operators", "operators_gone", "libraries", "libraries_gone", "interpreters", "interpreters_gone", "activity")
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    OPERATORS_FIELD_NUMBER: _ClassVar[int]
+    OPERATORS_GONE_FIELD_NUMBER: _ClassVar[int]
+    LIBRARIES_FIELD_NUMBER: _ClassVar[int]
+    LIBRARIES_GONE_FIELD_NUMBER: _ClassVar[int]
+    INTERPRETERS_FIELD_NUMBER: _ClassVar[int]
+    INTERPRETERS_GONE_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    instance: str
+    epoch: int
+    whole: bool
+    more: bool
+    operators: _containers.RepeatedCompositeFieldContainer[OperatorSummary]
+    operators_gone: _containers.RepeatedScalarFieldContainer[str]
+    libraries: _containers.RepeatedCompositeFieldContainer[Library]
+    libraries_gone: _containers.RepeatedCompositeFieldContainer[LibraryVersion]
+    interpreters: _containers.RepeatedCompositeFieldContainer[Interpreter]
+    interpreters_gone: _containers.RepeatedScalarFieldContainer[str]
+    activity: Activity
+    def __init__(self, instance: _Optional[str] = ..., epoch: _Optional[int] = ..., whole: _Optional[bool] = ..., more: _Optional[bool] = ..., operators: _Optional[_Iterable[_Union[OperatorSummary, _Mapping]]] = ..., operators_gone: _Optional[_Iterable[str]] = ..., libraries: _Optional[_Iterable[_Union[Library, _Mapping]]] = ..., libraries_gone: _Optional[_Iterable[_Union[LibraryVersion, _Mapping]]] = ..., interpreters: _Optional[_Iterable[_Union[Interpreter, _Mapping]]] = ..., interpreters_gone: _Optional[_Iterable[str]] = ..., activity: _Optional[_Union[Activity, _Mapping]] = ...) -> None: ...
+
+class LibraryVersion(_message.Message):
+    __slots__ = ("name", "version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class Activity(_message.Message):
+    __slots__ = ("interval", "ready", "interpreters", "calls", "total", "deaths", "since_start")
+    INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    INTERPRETERS_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    DEATHS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_START_FIELD_NUMBER: _ClassVar[int]
+    interval: float
+    ready: bool
+    interpreters: _containers.RepeatedCompositeFieldContainer[InterpreterActivity]
+    calls: _containers.RepeatedCompositeFieldContainer[CallActivity]
+    total: CallActivity
+    deaths: _containers.RepeatedCompositeFieldContainer[InterpreterDeath]
+    since_start: CallActivity
+    def __init__(self, interval: _Optional[float] = ..., ready: _Optional[bool] = ..., interpreters: _Optional[_Iterable[_Union[InterpreterActivity, _Mapping]]] = ..., calls: _Optional[_Iterable[_Union[CallActivity, _Mapping]]] = ..., total: _Optional[_Union[CallActivity, _Mapping]] = ..., deaths: _Optional[_Iterable[_Union[InterpreterDeath, _Mapping]]] = ..., since_start: _Optional[_Union[CallActivity, _Mapping]] = ...) -> None: ...
+
+class InterpreterActivity(_message.Message):
+    __slots__ = ("name", "running", "calls_in_flight", "calls_queued", "bytes_queued", "calls_total")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    CALLS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    CALLS_QUEUED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_QUEUED_FIELD_NUMBER: _ClassVar[int]
+    CALLS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    running: _containers.RepeatedScalarFieldContainer[str]
+    calls_in_flight: int
+    calls_queued: int
+    bytes_queued: int
+    calls_total: int
+    def __init__(self, name: _Optional[str] = ..., running: _Optional[_Iterable[str]] = ..., calls_in_flight: _Optional[int] = ..., calls_queued: _Optional[int] = ..., bytes_queued: _Optional[int] = ..., calls_total: _Optional[int] = ...) -> None: ...
+
+class CallActivity(_message.Message):
+    __slots__ = ("operator", "key", "library", "version", "ok", "failed", "died", "run_mean", "run_p99", "queue_mean", "queue_p99")
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    LIBRARY_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    OK_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    DIED_FIELD_NUMBER: _ClassVar[int]
+    RUN_MEAN_FIELD_NUMBER: _ClassVar[int]
+    RUN_P99_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_MEAN_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_P99_FIELD_NUMBER: _ClassVar[int]
+    operator: str
+    key: str
+    library: str
+    version: str
+    ok: int
+    failed: int
+    died: int
+    run_mean: float
+    run_p99: float
+    queue_mean: float
+    queue_p99: float
+    def __init__(self, operator: _Optional[str] = ..., key: _Optional[str] = ..., library: _Optional[str] = ..., version: _Optional[str] = ..., ok: _Optional[int] = ..., failed: _Optional[int] = ..., died: _Optional[int] = ..., run_mean: _Optional[float] = ..., run_p99: _Optional[float] = ..., queue_mean: _Optional[float] = ..., queue_p99: _Optional[float] = ...) -> None: ...
+
+class InterpreterDeath(_message.Message):
+    __slots__ = ("interpreter", "cause", "reason", "at", "running")
+    INTERPRETER_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    interpreter: str
+    cause: str
+    reason: str
+    at: _timestamp_pb2.Timestamp
+    running: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, interpreter: _Optional[str] = ..., cause: _Optional[str] = ..., reason: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., running: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class CheckInvariantsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -114,6 +114,11 @@ class RegistryServiceStub:
                 request_serializer=opdispatch_dot_v1_dot_registry__pb2.WaitForImplRequest.SerializeToString,
                 response_deserializer=opdispatch_dot_v1_dot_registry__pb2.WaitForImplReply.FromString,
                 _registered_method=True)
+        self.WatchRegistry = channel.unary_stream(
+                '/opdispatch.v1.RegistryService/WatchRegistry',
+                request_serializer=opdispatch_dot_v1_dot_registry__pb2.WatchRegistryRequest.SerializeToString,
+                response_deserializer=opdispatch_dot_v1_dot_registry__pb2.WatchRegistryReply.FromString,
+                _registered_method=True)
         self.CheckInvariants = channel.unary_unary(
                 '/opdispatch.v1.RegistryService/CheckInvariants',
                 request_serializer=opdispatch_dot_v1_dot_registry__pb2.CheckInvariantsRequest.SerializeToString,
@@ -277,6 +282,15 @@ class RegistryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchRegistry(self, request, context):
+        """What is registered, and then each change of it, as it comes. A client that reads slowly gets
+        several changes as one. The stream ends when it is cancelled, or the daemon stops.
+        UNAVAILABLE         REFUSED                 the daemon is stopping, or too many watch
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CheckInvariants(self, request, context):
         """Recomputes every table and count of the registry and compares.
         """
@@ -366,6 +380,11 @@ def add_RegistryServiceServicer_to_server(servicer, server):
                     servicer.WaitForImpl,
                     request_deserializer=opdispatch_dot_v1_dot_registry__pb2.WaitForImplRequest.FromString,
                     response_serializer=opdispatch_dot_v1_dot_registry__pb2.WaitForImplReply.SerializeToString,
+            ),
+            'WatchRegistry': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchRegistry,
+                    request_deserializer=opdispatch_dot_v1_dot_registry__pb2.WatchRegistryRequest.FromString,
+                    response_serializer=opdispatch_dot_v1_dot_registry__pb2.WatchRegistryReply.SerializeToString,
             ),
             'CheckInvariants': grpc.unary_unary_rpc_method_handler(
                     servicer.CheckInvariants,
@@ -805,6 +824,33 @@ class RegistryService:
             '/opdispatch.v1.RegistryService/WaitForImpl',
             opdispatch_dot_v1_dot_registry__pb2.WaitForImplRequest.SerializeToString,
             opdispatch_dot_v1_dot_registry__pb2.WaitForImplReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchRegistry(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/opdispatch.v1.RegistryService/WatchRegistry',
+            opdispatch_dot_v1_dot_registry__pb2.WatchRegistryRequest.SerializeToString,
+            opdispatch_dot_v1_dot_registry__pb2.WatchRegistryReply.FromString,
             options,
             channel_credentials,
             insecure,

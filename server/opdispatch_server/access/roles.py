@@ -40,6 +40,7 @@ LEAST_ROLE: Final[dict[str, Role]] = {
     f"{_REGISTRY}/GetDispatchTable": Role.CALL,
     f"{_REGISTRY}/WaitForDef": Role.CALL,
     f"{_REGISTRY}/WaitForImpl": Role.CALL,
+    f"{_REGISTRY}/WatchRegistry": Role.CALL,
     f"{_REGISTRY}/LoadLibrary": Role.LOAD,
     f"{_REGISTRY}/LoadLibraryWithProgress": Role.LOAD,
     f"{_REGISTRY}/UploadLibrary": Role.LOAD,

@@ -196,6 +196,7 @@ class Daemon:
         parts = self._parts
         await parts.health.drain()
         parts.waits.stop()
+        parts.feed.stop()
         parts.value_leases.stop()
         parts.routes.end()
         if not await parts.router.drain(CALLS_GRACE):

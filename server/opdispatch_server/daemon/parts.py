@@ -41,6 +41,7 @@ from opdispatch_server.daemon.environments.interpreter_packages import Bootstrap
 from opdispatch_server.daemon.environments.store import EnvironmentStore
 from opdispatch_server.daemon.interpreter_events import InterpreterEvents
 from opdispatch_server.daemon.interpreters.blame import Blame
+from opdispatch_server.daemon.interpreters.call_activity import CallActivity
 from opdispatch_server.daemon.interpreters.heartbeat_lease import LeaseWatch
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
@@ -60,6 +61,7 @@ from opdispatch_server.daemon.servicers.interpreters import InterpreterServicer
 from opdispatch_server.daemon.servicers.local_lanes import CallLanes
 from opdispatch_server.daemon.servicers.registration_waiters import RegistrationWaiters
 from opdispatch_server.daemon.servicers.registry import DaemonFacts, RegistryServicer
+from opdispatch_server.daemon.servicers.registry_feed import RegistryFeed
 from opdispatch_server.daemon.servicers.registry_view import RegistryView
 from opdispatch_server.daemon.state.folder import libraries_in
 from opdispatch_server.daemon.state.journal import Journal
@@ -220,6 +222,7 @@ class DaemonParts:
             self.libraries,
             self._view,
             self.waits,
+            self.feed,
             self.supervisor.revive,
             self.store,
             self._quotas,
@@ -273,6 +276,12 @@ class DaemonParts:
         return RegistrationWaiters(self._operators, self._view, self.libraries.publication)
 
     @cached_property
+    def feed(self) -> RegistryFeed:
+        """The registry as a stream of changes."""
+        activity = CallActivity(self.totals, lambda: self.health.is_serving)
+        return RegistryFeed(self._operators, self._view, self.libraries.publication, activity)
+
+    @cached_property
     def _view(self) -> RegistryView:
         return RegistryView(
             self._operators,
@@ -294,6 +303,7 @@ class DaemonParts:
             DaemonReader(
                 asyncio.get_running_loop(),
                 self._view,
+                self.feed,
                 self.waits,
                 self.health,
                 self.totals,

@@ -22,7 +22,8 @@ class OperatorRegistry:
     ``disown``, is called from worker threads, one at a time, and one by one: a single step of C
     code for all of them would hold the interpreter lock, and the event loop up. The rest is for
     the event loop. ``on_published`` is called by such a thread, after a publication, with the
-    operators for which something has been registered.
+    operators for which something has been registered. ``on_epoch`` is called in the event loop,
+    when an epoch begins.
 
     Note [Two epochs]
         That of the dispatcher passes at the very instant of a publication, in the middle of
@@ -35,6 +36,7 @@ class OperatorRegistry:
         self.dispatcher = Dispatcher(compiles=False)
         self.epoch = 0
         self.on_published: Callable[[Collection[OperatorName]], None] = lambda names: None
+        self.on_epoch: Callable[[], None] = lambda: None
         self._owners: dict[Registration, LibraryVersion] = {}
 
     def begin_epoch(self) -> None:
@@ -43,6 +45,7 @@ class OperatorRegistry:
         See Note [Two epochs].
         """
         self.epoch += 1
+        self.on_epoch()
 
     def own(self, version: LibraryVersion) -> None:
         """Record the owner of the registrations of ``version``, before they are published."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError as FutureCancelledError
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from opdispatch_server.daemon.board.health import HealthBoard
-from opdispatch_server.daemon.interpreters.totals import InterpreterDeath, InterpreterTotals
+from opdispatch_server.daemon.interpreters.totals import InterpreterTotals
 from opdispatch_server.daemon.libraries.change_log import changes_so_far
+from opdispatch_server.daemon.servicers.operator_log import OperatorLog
 from opdispatch_server.daemon.servicers.registration_waiters import RegistrationWaiters
+from opdispatch_server.daemon.servicers.registry_feed import RegistryFeed
 from opdispatch_server.daemon.servicers.registry_view import RegistryView
 from opdispatch_server.metrics.call_counts import Counts, Series
 from opdispatch_wire.errors import DaemonUnavailableError
@@ -49,15 +51,12 @@ class Facts(NamedTuple):
     waiters: int
     is_ready: bool
     deaths: Mapping[str, int]
-    recent_deaths: Sequence[InterpreterDeath]
     changes: Mapping[str, int]
     calls: Mapping[Series, Counts]
     refusals: Mapping[str, int]
     """Calls that the daemon has refused or failed itself, by error."""
     library_metrics: Mapping[str, Sequence[interpreter_pb2.LibraryMetric]]
     """Metrics of libraries' own, by interpreter."""
-    running: Mapping[str, Sequence[str]]
-    """The operators whose kernels run, by interpreter of this machine."""
     processes: Mapping[str, ProcessUse]
     """By interpreter, of this machine."""
 
@@ -69,13 +68,15 @@ class DaemonReader:
         self,
         loop: asyncio.AbstractEventLoop,
         view: RegistryView,
+        feed: RegistryFeed,
         waiters: RegistrationWaiters,
         health: HealthBoard,
         totals: InterpreterTotals,
         refusals: Callable[[], Mapping[str, int]],
     ) -> None:
-        self._loop = loop
+        self.loop = loop
         self.view = view
+        self.feed = feed
         self._waiters = waiters
         self._health = health
         self._totals = totals
@@ -95,9 +96,23 @@ class DaemonReader:
         async def step() -> T:
             return question()
 
-        coroutine = step()
+        return self.wait_for(step())
+
+    def up_to_date(self) -> OperatorLog:
+        """Return the log of operators, as of this moment or later.
+
+        Raises DaemonUnavailableError, and RefusedError as the feed does.
+        """
+        self.wait_for(self.feed.fresh())
+        return self.feed.log
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a coroutine that the event loop runs.
+
+        Raises DaemonUnavailableError if it takes too long, or the loop has ended.
+        """
         try:
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         except RuntimeError as error:
             coroutine.close()
             raise DaemonUnavailableError("the daemon has stopped") from error
@@ -121,7 +136,7 @@ class DaemonReader:
         """Return all facts. Raises DaemonUnavailableError."""
         interpreters, is_ready, waiters, refusals = self.ask(self._step)
         near = self._totals.near()
-        deaths, recent = self._totals.deaths()
+        deaths, _ = self._totals.deaths()
         found = {each.name: read_process(each.pid) for each in interpreters if each.name in near}
         return Facts(
             interpreters=interpreters,
@@ -131,12 +146,10 @@ class DaemonReader:
             waiters=waiters,
             is_ready=is_ready,
             deaths=deaths,
-            recent_deaths=recent,
             changes=changes_so_far(),
             calls=self._totals.read(),
             refusals=refusals,
             library_metrics=self._totals.library_metrics(),
-            running=self._totals.running(),
             processes={name: use for name, use in found.items() if use is not None},
         )
 

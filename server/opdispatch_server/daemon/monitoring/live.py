@@ -1,36 +1,43 @@
-"""Server-sent events: one look at the daemon for all pages that are open."""
+"""Server-sent events: one watcher of the registry for all pages that are open."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import aclosing
 
-LOOK_EVERY = 0.2
-"""Seconds between two looks at the registry's epoch, while a page is open."""
-
-STATE_EVERY = 5
-"""How many of these come to one look at interpreters and calls."""
+from opdispatch_server.daemon.servicers.registry_feed import RegistrySnapshot
 
 SILENCE = 15.0
 MOST_PAGES = 256
+UNANSWERED = 5.0
+"""Seconds without a look at the registry after which pages say so."""
 
 
 class LiveEvents:
     """The events of all pages. Belongs to the event loop of the HTTP thread.
 
-    ``epoch`` is asked often, and ``state`` seldom, in a thread; both only while a page is open.
-    A page that reads slowly misses states, and gets the latest.
+    The registry is watched, in the event loop ``daemon``, while a page is open. A page that reads
+    slowly misses states, and gets the latest.
     """
 
-    def __init__(self, epoch: Callable[[], int], state: Callable[[], object]) -> None:
-        self._find_epoch = epoch
-        self._find_state = state
+    def __init__(
+        self,
+        daemon: asyncio.AbstractEventLoop,
+        watch: Callable[[], AsyncGenerator[RegistrySnapshot, None]],
+        describe: Callable[[RegistrySnapshot], object],
+    ) -> None:
+        self._daemon = daemon
+        self._watch = watch
+        self._describe = describe
         self._epoch = -1
         self._state = ""
         self._news = asyncio.Condition()
         self._pages = 0
-        self._looking: asyncio.Task[None] | None = None
+        self._watching: Future[None] | None = None
+        self._late: asyncio.TimerHandle | None = None
         self._is_stopped = False
 
     @property
@@ -41,8 +48,8 @@ class LiveEvents:
     async def events(self) -> AsyncIterator[str]:
         """Yield the events of one page until it is closed, or the daemon stops."""
         self._pages += 1
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._look())
+        if self._watching is None:
+            self._begin()
         epoch, state = -1, ""
         try:
             yield "retry: 1000\n\n"
@@ -61,26 +68,54 @@ class LiveEvents:
                     yield ": still here\n\n"
         finally:
             self._pages -= 1
-            if not self._pages and self._looking is not None:
-                self._looking.cancel()
-                self._looking = None
+            if not self._pages:
+                self._end()
 
     async def stop(self) -> None:
         """End the events of all pages."""
         self._is_stopped = True
+        self._end()
         async with self._news:
             self._news.notify_all()
 
-    async def _look(self) -> None:
-        count = 0
-        while True:
-            epoch, state = self._find_epoch(), self._state
-            if count % STATE_EVERY == 0 or epoch != self._epoch:
-                # A line end in it would end the event: JSON has none.
-                state = json.dumps(await asyncio.to_thread(self._find_state))
-            count += 1
-            if (epoch, state) != (self._epoch, self._state):
-                self._epoch, self._state = epoch, state
-                async with self._news:
-                    self._news.notify_all()
-            await asyncio.sleep(LOOK_EVERY)
+    def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        async def watch() -> None:
+            async with aclosing(self._watch()) as snapshots:
+                async for snapshot in snapshots:
+                    loop.call_soon_threadsafe(self._take, snapshot)
+
+        self._expect()
+        self._watching = asyncio.run_coroutine_threadsafe(watch(), self._daemon)
+
+    def _end(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+        if self._late is not None:
+            self._late.cancel()
+
+    def _expect(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._late = asyncio.get_running_loop().call_later(UNANSWERED, self._say_it_is_late)
+
+    def _say_it_is_late(self) -> None:
+        error = f"the daemon's event loop has not answered for {UNANSWERED:g} s"
+        self._tell(self._epoch, json.dumps({"error": error}))
+
+    def _take(self, snapshot: RegistrySnapshot) -> None:
+        if self._watching is not None:  # the last page may have gone meanwhile
+            self._expect()
+            # A line end in it would end the event: JSON has none.
+            self._tell(snapshot.epoch, json.dumps(self._describe(snapshot)))
+
+    def _tell(self, epoch: int, state: str) -> None:
+        if (epoch, state) != (self._epoch, self._state):
+            self._epoch, self._state = epoch, state
+            self._telling = asyncio.ensure_future(self._wake())
+
+    async def _wake(self) -> None:
+        async with self._news:
+            self._news.notify_all()

@@ -12,11 +12,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.daemon.monitoring.facts import DaemonReader, Facts
+from opdispatch_server.daemon.monitoring.facts import DaemonReader
 from opdispatch_server.daemon.monitoring.grid import OperatorGrid
 from opdispatch_server.daemon.monitoring.live import LiveEvents
-from opdispatch_server.metrics.call_counts import NOTHING, Counts
-from opdispatch_wire.errors import DaemonUnavailableError
+from opdispatch_server.daemon.servicers.registry_feed import RegistrySnapshot
+from opdispatch_server.metrics.call_counts import Counts
+from opdispatch_wire.v1 import registry_pb2 as pb
 
 PAGE_FILES = {
     "/": ("page.html", "text/html"),
@@ -25,17 +26,23 @@ PAGE_FILES = {
     "/page.svg": ("page.svg", "image/svg+xml"),
 }
 _LONGEST_NAME = 4096
+_MOST_BUSY = 12
 
 
 def page_routes(reader: DaemonReader) -> tuple[list[Route], LiveEvents]:
     """Return the routes of the page, and the events that it is sent."""
     grid = OperatorGrid(reader.view)
-    live = LiveEvents(lambda: reader.epoch, lambda: _state(reader))
+    feed = reader.feed
+    live = LiveEvents(reader.loop, feed.snapshots, _described)
 
     async def operators(request: Request) -> Response:
         text = request.query_params.get("since", "")
-        epoch = int(text) if text.isdecimal() and len(text) < 20 else -1
-        return JSONResponse(await asyncio.to_thread(grid.since, epoch))
+        epoch = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
+        if request.query_params.get("instance", feed.instance) != feed.instance:
+            epoch = None
+        log = await asyncio.to_thread(reader.up_to_date)
+        rows = await asyncio.to_thread(grid.since, log, epoch)
+        return JSONResponse({"instance": feed.instance, **rows})
 
     async def cells(request: Request) -> Response:
         names = [name[:_LONGEST_NAME] for name in request.query_params.getlist("operator")]
@@ -79,29 +86,29 @@ def _file(path: str, name: str, media_type: str) -> Route:
     return Route(path, answer)
 
 
-def _state(reader: DaemonReader) -> Mapping[str, Any]:
-    """Return what the page shows beside the grid; an error where the daemon cannot be read."""
-    try:
-        return _described(reader.read())
-    except DaemonUnavailableError as error:
-        return {"error": str(error)}
-
-
-def _described(facts: Facts) -> Mapping[str, Any]:
+def _described(snapshot: RegistrySnapshot) -> Mapping[str, Any]:
+    """Return what the page shows beside the grid."""
+    activity = snapshot.activity
+    doing = {each.name: each for each in activity.interpreters}
+    nothing = pb.InterpreterActivity()
+    interpreters = [
+        (each, doing.get(name, nothing)) for name, each in snapshot.interpreters.items()
+    ]
+    seconds = activity.interval
     return {
-        "ready": facts.is_ready,
+        "ready": activity.ready,
         "interpreters": [
             {
                 "name": each.name,
                 "state": each.state,
                 "trouble": each.trouble,
                 "libraries": list(each.libraries),
-                "running": list(facts.running.get(each.name, ())),
-                "in_flight": each.calls_in_flight,
-                "queued": each.calls_queued,
+                "running": list(now.running),
+                "in_flight": now.calls_in_flight,
+                "queued": now.calls_queued,
                 "restarts": each.restarts,
             }
-            for each in facts.interpreters
+            for each, now in interpreters
         ],
         "libraries": [
             {
@@ -109,22 +116,28 @@ def _described(facts: Facts) -> Mapping[str, Any]:
                 "version": each.version,
                 "state": each.state,
                 "trouble": each.error or each.trouble or each.waiting_for,
-                "errors": each.kernel_errors,
+                "errors": snapshot.kernel_errors[key],
                 "operators": len(each.operators),
                 "interpreters": list(each.interpreters),
             }
-            for each in facts.libraries
+            for key, each in snapshot.libraries.items()
         ],
         "deaths": [
-            [each.interpreter, each.cause, each.reason, each.at, list(each.running)]
-            for each in facts.recent_deaths
+            [each.interpreter, each.cause, each.reason, each.at.ToSeconds(), list(each.running)]
+            for each in activity.deaths
         ],
-        "calls": _totals(facts),
+        "busiest": [
+            [
+                *(each.operator, each.key, each.library, each.version),
+                (each.ok + each.failed + each.died) / seconds,
+                (each.failed + each.died) / seconds,
+                *(each.run_mean, each.run_p99, each.queue_mean),
+            ]
+            for each in activity.calls[:_MOST_BUSY]
+            if seconds
+        ],
+        "calls": [activity.since_start.ok, activity.since_start.failed, activity.since_start.died],
     }
-
-
-def _totals(facts: Facts) -> list[float]:
-    return _figures(sum(facts.calls.values(), NOTHING))
 
 
 def _figures(counts: Counts) -> list[float]:

@@ -23,6 +23,7 @@ from opdispatch_server.daemon.monitoring.facts import DaemonReader
 from opdispatch_wire.errors import (
     DaemonUnavailableError,
     PermissionDeniedError,
+    RefusedError,
     UnauthenticatedError,
 )
 
@@ -136,5 +137,5 @@ def make_app(
             Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
             Middleware(IdentityCheck, identify),
         ],
-        exception_handlers={DaemonUnavailableError: unavailable},
+        exception_handlers={DaemonUnavailableError: unavailable, RefusedError: unavailable},
     )

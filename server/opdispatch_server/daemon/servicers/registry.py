@@ -27,6 +27,7 @@ from opdispatch_server.daemon.servicers.library_uploads import LibraryUploads
 from opdispatch_server.daemon.servicers.load_progress import in_steps
 from opdispatch_server.daemon.servicers.peer_identity import identity_of, who_asks
 from opdispatch_server.daemon.servicers.registration_waiters import RegistrationWaiters
+from opdispatch_server.daemon.servicers.registry_feed import RegistryFeed
 from opdispatch_server.daemon.servicers.registry_view import RegistryView
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.library_code.library_store import LibraryStore
@@ -61,6 +62,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         libraries: LibraryRegistry,
         view: RegistryView,
         waits: RegistrationWaiters,
+        feed: RegistryFeed,
         revive: Callable[[str], bool],
         store: LibraryStore,
         quotas: Quotas,
@@ -70,6 +72,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self._libraries = libraries
         self._view = view
         self._waits = waits
+        self._feed = feed
         self._revive = revive
         self._store = store
         self._quotas = quotas
@@ -292,6 +295,15 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     ) -> pb.WaitForImplReply:
         """Return one operator's kernel for a key, once it is registered."""
         return pb.WaitForImplReply(kernel=await self._waits.for_kernel(request))
+
+    @answers_in_steps
+    async def WatchRegistry(  # noqa: N802
+        self, request: pb.WatchRegistryRequest, context: Context
+    ) -> AsyncGenerator[pb.WatchRegistryReply, None]:
+        """Tell what is registered, and then what changes."""
+        async with aclosing(self._feed.changes(request)) as replies:
+            async for reply in replies:
+                yield reply
 
     @answers
     async def CheckInvariants(  # noqa: N802

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from opdispatch import Dispatcher, DispatchKey, OperatorHandle, OperatorName, Registration
 from opdispatch.errors import OperatorNotFoundError
@@ -37,6 +39,14 @@ _LAYOUTS = frozenset(
         DispatchKey.NestedTensor,
     }
 )
+
+
+class OperatorRow(NamedTuple):
+    """One operator, and what to tell by that it has changed."""
+
+    summary: pb.OperatorSummary
+    state: object
+    """The operator's published state, which is another object after each change."""
 
 
 class RegistryView:
@@ -118,6 +128,31 @@ class RegistryView:
             pb.ListOperatorsReply(operators=summaries[i : i + _AT_ONCE]).SerializeToString()
             for i in range(0, len(summaries), _AT_ONCE)
         )
+
+    def operator_rows(self, known: Mapping[str, OperatorRow]) -> dict[str, OperatorRow]:
+        """Return all operators by name; one that has not changed since as it is in ``known``.
+
+        Their counts of errors are left out: calls change these.
+        """
+        libraries: dict[str, list[str]] = {}
+        for version in self._catalog.newest():
+            for name in version.operators:
+                libraries.setdefault(name, []).append(version.name)
+        rows = {}
+        no_errors: Counter[str] = Counter()
+        for operator in self._dispatcher.operators():
+            name, op = str(operator), self._dispatcher.find_op(operator)
+            if op is None:
+                continue
+            row, state = known.get(name), op.published_state
+            if (
+                row is None
+                or row.state is not state
+                or row.summary.libraries != libraries.get(name, [])
+            ):
+                row = OperatorRow(self._summary(op, no_errors, libraries.get(name, ())), state)
+            rows[name] = row
+        return rows
 
     def summarize(self, name: OperatorName) -> pb.OperatorSummary:
         """Return one operator, as a list shows it. Raises OperatorNotFoundError."""
@@ -209,13 +244,17 @@ class RegistryView:
             operator=name,
         )
 
-    def _summary(self, op: OperatorHandle, errors: Counter[str]) -> pb.OperatorSummary:
+    def _summary(
+        self, op: OperatorHandle, errors: Counter[str], libraries: Collection[str] | None = None
+    ) -> pb.OperatorSummary:
         name = str(op.name)
         kernels = op.kernels()
+        if libraries is None:
+            libraries = [v.name for v in self._catalog.newest() if v.has_operator(name)]
         return pb.OperatorSummary(
             name=name,
             schema=str(op.schema) if op.has_schema else "",
-            libraries=[v.name for v in self._catalog.newest() if v.has_operator(name)],
+            libraries=libraries,
             keys=list(dict.fromkeys(str(kernel.key) for kernel in kernels)),
             kernel_errors=errors[name],
         )

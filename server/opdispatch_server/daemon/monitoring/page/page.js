@@ -7,6 +7,7 @@ const LETTERS = { exact: "K", alias: "A", composite: "C", fallback: "F", fallthr
 const $ = (id) => document.getElementById(id);
 
 let epoch = -1;
+let instance = ""; // of the daemon: another one's epochs begin again
 let columns = [];
 const operators = new Map(); // name -> libraries
 let shown = []; // the names that pass the filter, sorted
@@ -31,12 +32,13 @@ async function get(path) {
 // -- the grid: only the rows that are visible exist ------------------------------------------------
 
 async function update() {
-  const news = await get(epoch < 0 ? "api/operators" : `api/operators?since=${epoch}`);
+  const news = await get(epoch < 0 ? "api/operators" : `api/operators?since=${epoch}&instance=${instance}`);
   if (news.whole) operators.clear();
   for (const [name, libraries] of news.changed) operators.set(name, libraries);
   for (const name of news.removed) operators.delete(name);
   if (epoch !== news.epoch) cells = new Map();
   epoch = news.epoch;
+  instance = news.instance;
   columns = news.columns;
   drawHead();
   filter();
@@ -165,6 +167,10 @@ function drawState(state) {
   $("libraries").replaceChildren(table("", ["name", "version", "state", "operators", "errors", "in"],
     state.libraries.map((l) => [l.name, l.version, l.trouble ? `${l.state}: ${l.trouble}` : l.state, l.operators,
       l.errors, l.interpreters.join(", ")])));
+  const seconds = (value) => `${(value * 1000).toPrecision(3)} ms`;
+  $("busiest").replaceChildren(table("", ["operator", "key", "library", "calls/s", "errors/s", "mean run", "99 %", "mean wait"],
+    state.busiest.map(([operator, key, library, version, calls, errors, run, p99, queue]) =>
+      [operator, key, `${library} v${version}`, calls.toFixed(1), errors.toFixed(1), seconds(run), seconds(p99), seconds(queue)])));
   $("deaths").replaceChildren(table("", ["when", "interpreter", "why", "was running"],
     state.deaths.map(([name, cause, reason, at, running]) =>
       [new Date(at * 1000).toLocaleTimeString(), name, `${cause}: ${reason}`, running.join(", ")])));
