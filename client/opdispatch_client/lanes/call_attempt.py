@@ -177,6 +177,9 @@ class CallAttempt:
             pass  # the route is right
         elif lost is None:
             routes.forget(way.route.epoch)
+            # It may not have heard of the route yet: that is no reason to crowd another one.
+            self.relayed = routes.relayed.begin(way.target.session)
+            request.preferred_session = way.target.session
         else:
             way.route.without(way.target.session)
             if lost.was_sent:
