@@ -8,6 +8,7 @@
     completion.py        names from the running daemon for the shell
     libraries.py         load, unload, libraries
     interpreters.py      interpreters, revive
+    top.py               top
     health.py            health
     upload_progress.py   how far an upload is
     replicas.py          scale, rollback, drain

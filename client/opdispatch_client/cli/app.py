@@ -29,6 +29,7 @@ from opdispatch_client.cli import (
     libraries,
     operators,
     replicas,
+    top,
 )
 from opdispatch_client.cli.command import (
     Address,
@@ -98,7 +99,7 @@ def build_app() -> TyperGroup:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["--help", "-h"]},
     )
-    for commands in (libraries, replicas, interpreters, health, operators, call):
+    for commands in (libraries, replicas, interpreters, top, health, operators, call):
         commands.register(app)
     group = typer.main.get_command(app)
     if not isinstance(group, TyperGroup):
