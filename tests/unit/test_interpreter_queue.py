@@ -1,12 +1,17 @@
 """The queue of one interpreter: limits, turns, cancellation, and the errors of refused calls."""
 
 import asyncio
+import contextvars
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opdispatch_server.access.authentication import CALLER
+from opdispatch_server.access.identity import OWNER, Identity
+from opdispatch_server.access.roles import Role
 from opdispatch_server.call_context import KERNEL_THREADS
 from opdispatch_server.daemon.calls.interpreter_queue import (
     LONGEST_RETRY,
@@ -383,3 +388,30 @@ async def test_a_program_that_has_a_thread_passes_calls_that_wait_for_one():
         assert queue.check_invariants() == []
     assert call.done()
     assert (queue.calls_running, queue.calls_queued) == (0, 0)
+
+
+async def test_an_identity_at_its_share_of_the_queue_is_refused_and_others_are_not():
+    queue = InterpreterQueue("worker-1", QueueLimits(10, 1000, 2), calls_ahead=0)
+    running = await enter(queue, 1)
+
+    def start_as(who: Identity) -> asyncio.Future[Any]:
+        context = contextvars.copy_context()
+        context.run(CALLER.set, who)
+        return asyncio.get_running_loop().create_task(enter(queue, 1), context=context)
+
+    alice, bob = (Identity(name, Role.CALL) for name in ("alice", "bob"))
+    mine = [start_as(alice) for _ in range(3)]
+    theirs = [start_as(bob), *(start_as(OWNER) for _ in range(4))]
+    await settle()
+    assert isinstance(mine[2].exception(), QueueFullError)
+    assert "alice has 2 calls waiting for interpreter worker-1" in str(mine[2].exception())
+    assert (queue.calls_queued, queue.check_invariants()) == (7, [])
+    mine[0].cancel()
+    await settle()
+    again = start_as(alice)
+    await settle()
+    assert not again.done()
+    running.release()
+    for each in (mine[1], *theirs, again):
+        (await each).release()
+    assert (queue.calls_queued, queue.check_invariants()) == (0, [])

@@ -131,6 +131,40 @@ QuotaUploads = Annotated[
         show_default=False,
     ),
 ]
+QuotaValues = Annotated[
+    int | None,
+    typer.Option(
+        envvar="OPDISPATCH_QUOTA_VALUES",
+        min=1,
+        metavar="N",
+        help="How many values interpreters may keep for them, in all sessions together. Default: "
+        "any number.",
+        show_default=False,
+    ),
+]
+QuotaValueBytes = Annotated[
+    int | None,
+    typer.Option(
+        envvar="OPDISPATCH_QUOTA_VALUE_BYTES",
+        min=1,
+        metavar="N",
+        help="How many bytes these may have together. Default: any number.",
+        show_default=False,
+    ),
+]
+QuotaQueueShare = Annotated[
+    int | None,
+    typer.Option(
+        envvar="OPDISPATCH_QUOTA_QUEUE_SHARE",
+        min=1,
+        max=100,
+        metavar="PERCENT",
+        help="How much of an interpreter's queue (--queue) their calls may fill. Default: all.",
+        show_default=False,
+    ),
+]
+QUOTAS = ("calls", "bytes", "sessions", "uploads", "values", "value_bytes", "queue_share")
+"""The names of the quotas, as the daemon's configuration has them."""
 AuditLog = Annotated[
     Path | None,
     typer.Option(

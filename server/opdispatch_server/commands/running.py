@@ -19,12 +19,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from opdispatch_server.commands.access_options import (
+    QUOTAS,
     AllowUser,
     AuditLog,
     QuotaBytes,
     QuotaCalls,
+    QuotaQueueShare,
     QuotaSessions,
     QuotaUploads,
+    QuotaValueBytes,
+    QuotaValues,
     TlsCa,
     TlsCert,
     TlsClientCa,
@@ -125,6 +129,9 @@ def serve(
     quota_bytes: QuotaBytes = None,
     quota_sessions: QuotaSessions = None,
     quota_uploads: QuotaUploads = None,
+    quota_values: QuotaValues = None,
+    quota_value_bytes: QuotaValueBytes = None,
+    quota_queue_share: QuotaQueueShare = None,
     audit_log: AuditLog = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
@@ -303,7 +310,7 @@ def _configuration(values: Mapping[str, Any]) -> DaemonConfiguration:
         tls_key=values["tls_key"],
         tls_client_ca=values["tls_client_ca"],
         allow_users=tuple(values["allow_user"] or ()),
-        quotas=tuple(values[f"quota_{each}"] for each in ("calls", "bytes", "sessions", "uploads")),
+        quotas=tuple(values[f"quota_{each}"] for each in QUOTAS),
     )
 
 

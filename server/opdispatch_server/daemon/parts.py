@@ -112,7 +112,11 @@ class DaemonParts:
         self.names = tuple(self._devices)
         self.message_limit = configuration.max_message_bytes
         self.max_call_bytes = configuration.max_call_bytes or default_call_bytes()
-        self._queue = QueueLimits(configuration.queue, MESSAGES_PER_QUEUE * self.message_limit)
+        self._queue = QueueLimits(
+            configuration.queue,
+            MESSAGES_PER_QUEUE * self.message_limit,
+            QuotaLimits(*configuration.quotas).calls_of_one(configuration.queue),
+        )
         self.stop = asyncio.Event()
         """Set when the daemon is to stop."""
         self.listeners: list[Listener] = []

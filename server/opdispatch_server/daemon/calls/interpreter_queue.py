@@ -21,11 +21,13 @@ from __future__ import annotations
 import asyncio
 import enum
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Container
 from typing import NamedTuple
 
+from opdispatch_server.access.authentication import CALLER
 from opdispatch_server.call_context import KERNEL_THREADS
+from opdispatch_server.daemon.calls.quotas import has_quota, quota_error
 from opdispatch_wire.errors import InterpreterDiedError, QueueFullError
 
 # The clock of the event loop.
@@ -47,6 +49,8 @@ class QueueLimits(NamedTuple):
 
     calls: int
     bytes: int
+    calls_of_one: int | None = None
+    """Calls of one identity that has quotas; None: as many as of all."""
 
 
 class SlotKind(enum.Enum):
@@ -80,13 +84,16 @@ class Slot:
 class _Waiter:
     """One call in the queue. Its future gives the slot."""
 
-    __slots__ = ("future", "kind", "may_move", "operator", "size")
+    __slots__ = ("future", "identity", "kind", "may_move", "operator", "size")
 
     def __init__(self, operator: str, size: int, kind: SlotKind, *, may_move: bool) -> None:
         self.operator = operator
         self.may_move = may_move
         self.size = size
         self.kind = kind
+        # Of whom it is that has quotas; empty for others.
+        caller = CALLER.get()
+        self.identity = caller.name if has_quota(caller) else ""
         self.future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
 
     @property
@@ -139,6 +146,7 @@ class InterpreterQueue:
         self.calls_running = 0
         self.calls_queued = 0
         self.bytes_queued = 0
+        self._queued_of: Counter[str] = Counter()
         self._name = name
         self._limits = limits
         self._calls_ahead = calls_ahead
@@ -201,6 +209,7 @@ class InterpreterQueue:
             return slot
         lane = self._lanes.get(load_id) or _Lane(load_id, limit)
         waiter = _Waiter(operator, size(), kind, may_move=may_move)
+        self._check_share(waiter)
         self._make_room(lane, waiter)
         self._add(lane, waiter)
         if kind is SlotKind.FURTHER:  # those before it may be waiting for a thread
@@ -256,6 +265,8 @@ class InterpreterQueue:
             "queued calls do not add up": self.calls_queued == sum(len(la.waiting) for la in lanes),
             "queued bytes do not add up": self.bytes_queued
             == sum(waiter.size for lane in lanes for waiter in lane.waiting),
+            "queued calls of identities do not add up": self._queued_of
+            == Counter(w.identity for lane in lanes for w in lane.waiting if w.identity),
             "the queue is over its limits": self.calls_queued <= self._limits.calls
             and self.bytes_queued <= self._limits.bytes,
             "a call waits that could run": not idle,
@@ -350,6 +361,8 @@ class InterpreterQueue:
         self._turns[lane.load_id] = lane
         self.calls_queued += 1
         self.bytes_queued += waiter.size
+        if waiter.identity:
+            self._queued_of[waiter.identity] += 1
         self._pace.begin_queue(_now())
 
     def _remove(self, lane: _Lane, waiter: _Waiter) -> None:
@@ -357,6 +370,10 @@ class InterpreterQueue:
         lane.further.pop(waiter, None)
         self.calls_queued -= 1
         self.bytes_queued -= waiter.size
+        if waiter.identity:
+            self._queued_of[waiter.identity] -= 1
+            if not self._queued_of[waiter.identity]:
+                del self._queued_of[waiter.identity]
         if not lane.waiting:
             del self._turns[lane.load_id]
 
@@ -369,6 +386,13 @@ class InterpreterQueue:
     def _forget_if_empty(self, lane: _Lane) -> None:
         if not lane.running and not lane.waiting:
             self._lanes.pop(lane.load_id, None)
+
+    def _check_share(self, waiter: _Waiter) -> None:
+        """Raise QueueFullError if the caller's identity has as many calls here as may wait."""
+        most, queued = self._limits.calls_of_one, self._queued_of.get(waiter.identity, 0)
+        if most is not None and waiter.identity and queued >= most:
+            why = f"{queued} calls waiting for interpreter {self._name}"
+            raise quota_error(CALLER.get(), why, waiter.operator)
 
     def _make_room(self, lane: _Lane, waiter: _Waiter) -> None:
         """Make room for one more, or raise QueueFullError.

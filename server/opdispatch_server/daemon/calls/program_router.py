@@ -256,7 +256,10 @@ class ProgramRouter:
 def _inline_bytes(value: Any) -> int:
     if isinstance(value, WireLayoutTensor):
         return int(value.nbytes)
-    return len(value.message.data) if isinstance(value, WireTensor) else 0
+    if not isinstance(value, WireTensor):
+        return 0
+    message = value.message
+    return int(message.chunked.length) if message.HasField("chunked") else len(message.data)
 
 
 @contextmanager

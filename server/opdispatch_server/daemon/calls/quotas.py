@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Generic, NamedTuple
+from weakref import WeakValueDictionary
 
 from opdispatch_server.access.authentication import ANYBODY
 from opdispatch_server.access.identity import OWNER, Identity
 from opdispatch_server.access.roles import Role
 from opdispatch_server.call_context import CallContext
+from opdispatch_server.daemon.values.identity_quota import ValueQuota
 from opdispatch_server.serving.running_call import CallRunner, OnReply, Run, RunningCall
 from opdispatch_wire.errors import QueueFullError
 from opdispatch_wire.v1 import execution_pb2
@@ -32,6 +34,16 @@ class QuotaLimits(NamedTuple):
     """Sessions that keep values in interpreters."""
     uploads: int | None = None
     """Uploads of libraries."""
+    values: int | None = None
+    """Values that interpreters keep, in all sessions together."""
+    value_bytes: int | None = None
+    """Bytes of these."""
+    queue_share: int | None = None
+    """Of the places in an interpreter's queue, in percent."""
+
+    def calls_of_one(self, queue: int) -> int | None:
+        """Return how many calls of one identity may wait in a queue of so many places."""
+        return None if self.queue_share is None else max(queue * self.queue_share // 100, 1)
 
 
 class Usage:
@@ -48,6 +60,12 @@ class Usage:
         return not (self.calls or self.sessions or self.uploads)
 
 
+def has_quota(identity: Identity) -> bool:
+    """Return whether an identity has the quotas that there are."""
+    # What kernels call belongs to calls that are counted.
+    return not (identity is OWNER or identity is ANYBODY or identity.role is Role.WORKER)
+
+
 class Quotas:
     """The usage of all identities. Belongs to the event loop."""
 
@@ -55,6 +73,7 @@ class Quotas:
         self._limits = limits
         self._has_limits = any(each is not None for each in limits)
         self._usage: dict[str, Usage] = {}
+        self._values: WeakValueDictionary[str, ValueQuota] = WeakValueDictionary()
 
     def runner_for(self, identity: Identity, runner: CallRunner[Run]) -> CallRunner[Run]:
         """Return a runner for the calls of an identity: ``runner`` itself, if it has no quota."""
@@ -62,8 +81,18 @@ class Quotas:
 
     def counts_calls_of(self, identity: Identity) -> bool:
         """Return whether each call of an identity is counted, and so has to be seen here."""
-        has_limit = self._limits.calls is not None or self._limits.bytes is not None
-        return has_limit and self._applies_to(identity)
+        limits = (self._limits.calls, self._limits.bytes, self._limits.queue_share)
+        return any(each is not None for each in limits) and self._applies_to(identity)
+
+    def values_of(self, identity: Identity) -> ValueQuota | None:
+        """Return the quota that all sessions of an identity share; None if it has none."""
+        values, nbytes = self._limits.values, self._limits.value_bytes
+        if (values is None and nbytes is None) or not self._applies_to(identity):
+            return None
+        quota = self._values.get(identity.name)
+        if quota is None:
+            quota = self._values[identity.name] = ValueQuota(identity.name, values, nbytes)
+        return quota
 
     def take_call(self, identity: Identity, size: int, *, is_repeated: bool = False) -> str:
         """Count a call of ``size`` bytes; return why it has no room, in words, empty if it has.
@@ -111,9 +140,7 @@ class Quotas:
         ]
 
     def _applies_to(self, identity: Identity) -> bool:
-        # What kernels call belongs to calls that are counted.
-        free = identity is OWNER or identity is ANYBODY or identity.role is Role.WORKER
-        return self._has_limits and not free
+        return self._has_limits and has_quota(identity)
 
     @contextmanager
     def _counted(

@@ -78,5 +78,6 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
         self, requests: AsyncIterator[remote_pb2.HoldValuesRequest], context: Context
     ) -> None:
         """Hold a client's values."""
-        with self._quotas.session(CALLER.get()):
-            await self._leases.serve(requests, context)
+        caller = CALLER.get()
+        with self._quotas.session(caller):
+            await self._leases.serve(requests, context, self._quotas.values_of(caller))

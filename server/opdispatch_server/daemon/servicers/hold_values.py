@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from opdispatch_server.daemon.event_loop.slices import in_slices
+from opdispatch_server.daemon.values.identity_quota import ValueQuota
 from opdispatch_server.daemon.values.table import RemoteValueTable, ValueHolder
 from opdispatch_server.serving.grpc_services import Malformed
 from opdispatch_server.serving.status_answers import Context
@@ -36,14 +37,16 @@ class ValueLeases:
         """Take no new clients: the daemon is stopping."""
         self._is_stopping = True
 
-    async def serve(self, requests: AsyncIterator[Any], context: Context) -> None:
+    async def serve(
+        self, requests: AsyncIterator[Any], context: Context, quota: ValueQuota | None = None
+    ) -> None:
         """Hold one client's values until its stream ends, or it falls silent.
 
         Raises WireError for anything but a message, and RefusedError.
         """
         if self._is_stopping:
             raise RefusedError("the daemon is stopping; it keeps no values")
-        holder = self._table.open()
+        holder = self._table.open(quota)
         try:
             await context.write(
                 remote_pb2.HoldValuesReply(

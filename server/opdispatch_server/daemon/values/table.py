@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from opdispatch.arrays import register_tensor_type
 from opdispatch_server.daemon.event_loop.slices import SLICE, in_slices
+from opdispatch_server.daemon.values.identity_quota import ValueQuota
 from opdispatch_server.value_ids import check_keep, ids_meant
 from opdispatch_wire.errors import RefusedError, RemoteLimitError, RemoteValueGoneError, WireError
 from opdispatch_wire.remote_values import (
@@ -109,8 +110,9 @@ register_tensor_type(HeldValue, described_as="a remote tensor")
 class ValueHolder:
     """One client that holds values."""
 
-    def __init__(self, name: bytes) -> None:
+    def __init__(self, name: bytes, quota: ValueQuota | None = None) -> None:
         self.name = name
+        self.quota = quota
         self.values: dict[bytes, HeldValue] = {}
         self.bytes = 0  # of those that are still there
         self.is_open = True
@@ -132,12 +134,14 @@ class RemoteValueTable:
 
     # -- clients --------------------------------------------------------------------------------
 
-    def open(self) -> ValueHolder:
-        """Add a new client. Raises RefusedError."""
+    def open(self, quota: ValueQuota | None = None) -> ValueHolder:
+        """Add a new client, whose identity may have a quota. Raises RefusedError."""
         if len(self._holders) >= MAX_HOLDERS:
             raise RefusedError(f"{MAX_HOLDERS} clients hold values, which is as many as may")
-        holder = ValueHolder(secrets.token_bytes(SESSION_BYTES))
+        holder = ValueHolder(secrets.token_bytes(SESSION_BYTES), quota)
         self._holders[holder.name] = holder
+        if quota is not None:
+            quota.holders.add(holder)
         return holder
 
     def close(self, holder: ValueHolder) -> None:
@@ -202,11 +206,16 @@ class RemoteValueTable:
         return value
 
     def check_room(self, holder: ValueHolder, nbytes: int = 0) -> None:
-        """Raise RemoteLimitError if the client can keep nothing more, or not so many bytes."""
+        """Raise RemoteLimitError if the client can keep nothing more, or not so many bytes.
+
+        QueueFullError if its identity cannot, whose other sessions may release some.
+        """
         if len(holder.values) >= self.limits.values:
             raise self._full(f"{len(holder.values)} remote values", "values")
         if holder.bytes >= self.limits.bytes or holder.bytes + nbytes > self.limits.bytes:
             raise self._full(f"{holder.bytes} bytes in remote values", "bytes")
+        if holder.quota is not None:
+            holder.quota.check_room(nbytes)
 
     def add_all(
         self, holder: ValueHolder, home: InterpreterSession, messages: list[values_pb2.RemoteTensor]
@@ -220,6 +229,8 @@ class RemoteValueTable:
             raise self._full(f"{len(holder.values)} remote values", "values")
         if holder.bytes + sum(facts.nbytes for _, facts in found) > self.limits.bytes:
             raise self._full(f"{holder.bytes} bytes in remote values", "bytes")
+        if holder.quota is not None:
+            holder.quota.check_results(len(found), sum(facts.nbytes for _, facts in found))
         if any(number in holder.values for number, _ in found):
             raise WireError("$.keep.prefix is that of values that are there already")
         if found:
@@ -316,6 +327,8 @@ class RemoteValueTable:
                 self._forget(value)
         if not holder.values:
             self._holders.pop(holder.name, None)
+            if holder.quota is not None:
+                holder.quota.holders.discard(holder)
 
     def _settle(self, value: HeldValue, home: InterpreterSession) -> None:
         values = self._homes.get(home)
