@@ -16,11 +16,11 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_client import listings
 from opdispatch_client.operator_call import Call
 from opdispatch_client.request_arguments import LONGEST_TIMEOUT, checked
-from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.client_identity import CLIENT_KEY, describe_self
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.library_content import LibraryContent
 from opdispatch_wire.library_source import INLINE_BYTES_LIMIT, load_source, needs_environment
+from opdispatch_wire.protocol_version import PROTOCOL_VERSION
 from opdispatch_wire.requirements_file import Requirements
 from opdispatch_wire.v1 import execution_pb2, registry_pb2
 

@@ -6,7 +6,8 @@
     printable   text of unknown origin, as a terminal or a log may show it
     addresses, address_forms   where a daemon listens: the forms that people write, the default
     socket_owner  whose process listens at a unix socket
-    channel     options of channels and servers, message limits, protocol version
+    channel     options of channels and servers, message limits
+    protocol_version  which version of the protocol this is
     asyncio_grpc  servers and channels for asyncio, in which a busy loop hears of all that comes
     client_identity  how a client says who it is
     credentials, secured_channel  what it shows to be let in

@@ -1,4 +1,4 @@
-"""Settings of every gRPC channel and server of ours: sizes, keepalive, protocol version."""
+"""Settings of every gRPC channel and server of ours: sizes, keepalive."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 
 from opdispatch_wire.addresses import is_loopback
 from opdispatch_wire.errors import MessageTooLargeError, WireError
-
-PROTOCOL_VERSION = 1
-"""The version of ``proto/opdispatch/v1`` that this code speaks (``GetServerInfo``)."""
 
 MAX_MESSAGE_BYTES_DEFAULT = 64 * 1024 * 1024
 MAX_MESSAGE_BYTES_HIGHEST = 2**31 - 1

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import opdispatch_client as oc
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.lanes import lane_messages
-from opdispatch_wire.lanes.frames import FrameKind, FrameReader, frame_header
+from opdispatch_wire.lanes.frame_kind import FrameKind, frame_header
+from opdispatch_wire.lanes.frames import FrameReader
 from opdispatch_wire.v1 import execution_pb2
 from tests.waits import LONGEST_WAIT
 

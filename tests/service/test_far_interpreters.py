@@ -17,7 +17,7 @@ import pytest
 import opdispatch_client as oc
 from opdispatch_client.endpoint import LaneChoice
 from opdispatch_wire.calls import call_request
-from opdispatch_wire.channel import PROTOCOL_VERSION
+from opdispatch_wire.protocol_version import PROTOCOL_VERSION
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, interpreter_pb2_grpc
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 from tests.service.conftest import WriteLibrary

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import opdispatch_client as oc
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.lanes import lane_messages
-from opdispatch_wire.lanes.frames import HEADER, FrameKind, frame_header
+from opdispatch_wire.lanes.frame_kind import HEADER, FrameKind, frame_header
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2
 from tests.service.raw_lane import RawLane, find_route, raw_lane

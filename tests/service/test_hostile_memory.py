@@ -14,7 +14,7 @@ import pytest
 import opdispatch_client as oc
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes import lane_messages
-from opdispatch_wire.lanes.frames import FrameKind, frame_header
+from opdispatch_wire.lanes.frame_kind import FrameKind, frame_header
 from opdispatch_wire.shared_memory.memory_region import OwnedRegion
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, lane_pb2

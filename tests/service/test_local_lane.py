@@ -15,7 +15,7 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch_wire.lanes import lane_messages, lane_socket
-from opdispatch_wire.lanes.frames import FrameKind
+from opdispatch_wire.lanes.frame_kind import FrameKind
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import GATE, constant
 from tests.service.raw_lane import raw_lane

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 import opdispatch_client as oc
-from opdispatch_wire.channel import PROTOCOL_VERSION
+from opdispatch_wire.protocol_version import PROTOCOL_VERSION
 from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 from opdispatch_wire.v1 import interpreter_pb2_grpc

@@ -7,7 +7,8 @@ import threading
 
 from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
-from opdispatch_wire.lanes.frames import FrameKind, FrameReader, frame_header
+from opdispatch_wire.lanes.frame_kind import FrameKind, frame_header
+from opdispatch_wire.lanes.frames import FrameReader
 from opdispatch_wire.v1 import execution_pb2
 from tests.waits import accept
 

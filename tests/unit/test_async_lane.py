@@ -18,8 +18,9 @@ from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES
 from opdispatch_wire.lanes.async_lane import AsyncLane
+from opdispatch_wire.lanes.frame_kind import FrameKind, frame_header
 from opdispatch_wire.lanes.frame_stream import HIGH_WATER
-from opdispatch_wire.lanes.frames import Frame, FrameKind, FrameReader, frame_header
+from opdispatch_wire.lanes.frames import Frame, FrameReader
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2
 from tests.waits import LONGEST_WAIT, accept

@@ -10,7 +10,7 @@ import pytest
 
 from opdispatch_wire.errors import MessageTooLargeError, RefusedError
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
-from opdispatch_wire.lanes.frames import FrameKind
+from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 from tests.unit.lane_peer import LIMIT, Caller, Peer

@@ -20,7 +20,7 @@ from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES
 from opdispatch_wire.errors import MessageTooLargeError, WireError
 from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
-from opdispatch_wire.lanes.frames import FrameKind
+from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 from tests.unit.lane_peer import LIMIT, Caller, Peer

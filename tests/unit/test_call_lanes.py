@@ -14,8 +14,9 @@ import pytest_asyncio
 from opdispatch_server.daemon.calls.byte_budget import ByteBudget
 from opdispatch_server.daemon.servicers.local_lanes import STALL_SECONDS, CallLane
 from opdispatch_wire.lanes import lane_messages
-from opdispatch_wire.lanes.frames import FrameKind, frame_header
-from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.lanes.frame_kind import FrameKind, frame_header
+from opdispatch_wire.protocol_version import PROTOCOL_VERSION
+from opdispatch_wire.v1 import execution_pb2, lane_pb2
 from tests.waits import LONGEST_WAIT
 
 LIMIT = 1 << 24
@@ -57,6 +58,37 @@ class Looks:
         raise AssertionError("no thread would look")
 
 
+def schemas_of(operator: str) -> list[str]:
+    known = {"a::b": ["a::b(Tensor x) -> Tensor"], "a::long": [f"a::long({'int a, ' * 9999})"]}
+    return known[operator]
+
+
+async def greet(theirs: socket.socket, operator: str) -> list[str]:
+    """Say hello, and return the schemas that the daemon's answer has."""
+    hello = lane_pb2.LaneHello(protocol_version=PROTOCOL_VERSION, operator=operator)
+    payload = hello.SerializeToString()
+    await send(theirs, frame_header(FrameKind.HELLO, len(payload)) + payload)
+    answer = await asyncio.get_running_loop().sock_recv(theirs, 1 << 16)
+    kind, received = answer[4], answer[8:]
+    return list(lane_messages.read_welcome((FrameKind(kind), received)).schemas)
+
+
+@pytest.mark.parametrize(
+    ("operator", "schemas"), [("a::b", schemas_of("a::b")), ("a::long", []), ("", [])]
+)
+async def test_a_lane_tells_the_schemas_of_the_operator_that_its_peer_names(
+    operator: str, schemas: list[str]
+):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    theirs.setblocking(False)
+    runner: Any = Runner()
+    budget = ByteBudget(8 * MIB)
+    lane = CallLane(ours, runner, schemas_of, LIMIT, LIMIT, budget, lambda lane: None)
+    with closing(theirs):
+        assert await greet(theirs, operator) == schemas
+        lane.close()
+
+
 @pytest_asyncio.fixture
 async def ends() -> AsyncIterator[tuple[CallLane, socket.socket, ByteBudget]]:
     """A lane, its other side, and the budget for its large calls."""
@@ -64,11 +96,9 @@ async def ends() -> AsyncIterator[tuple[CallLane, socket.socket, ByteBudget]]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     theirs.setblocking(False)
     runner: Any = Runner()
-    lane = CallLane(ours, runner, LIMIT, LIMIT, budget, lambda lane: None)
+    lane = CallLane(ours, runner, schemas_of, LIMIT, LIMIT, budget, lambda lane: None)
     with closing(theirs):
-        hello = lane_messages.hello(LIMIT)
-        await send(theirs, frame_header(FrameKind.HELLO, len(hello)) + hello)
-        assert await asyncio.get_running_loop().sock_recv(theirs, 1 << 16)
+        await greet(theirs, "")
         yield lane, theirs, budget
         lane.close()
 

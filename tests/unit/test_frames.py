@@ -10,14 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.lanes.frames import (
-    HEADER,
-    MAX_CONTROL_BYTES,
-    READ_AT_ONCE,
-    FrameKind,
-    FrameReader,
-    frame_header,
-)
+from opdispatch_wire.lanes.frame_kind import HEADER, FrameKind, frame_header
+from opdispatch_wire.lanes.frames import MAX_CONTROL_BYTES, READ_AT_ONCE, FrameReader
 
 LIMIT = 1 << 20
 

@@ -19,7 +19,7 @@ from opdispatch_server.call_context import RUNNING_CALL, RunningCall
 from opdispatch_server.worker.execution.daemon_lane import DaemonLane
 from opdispatch_wire.errors import DaemonUnavailableError, DeadlineExceededError, WireError
 from opdispatch_wire.lanes import lane_socket
-from opdispatch_wire.lanes.frames import FrameKind
+from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.lane_messages import HANDSHAKE_TIMEOUT
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, values_pb2
 from opdispatch_wire.values import value_from_proto, value_to_proto

@@ -15,7 +15,7 @@ from opdispatch_client.lanes.memory_tender import MemoryTender
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
-from opdispatch_wire.lanes.frames import FrameKind, frame_header
+from opdispatch_wire.lanes.frame_kind import FrameKind, frame_header
 from opdispatch_wire.lanes.lane_memory import CallerLaneMemory
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.shared_memory.memory_region import OwnedRegion

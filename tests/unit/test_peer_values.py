@@ -20,7 +20,7 @@ from opdispatch_server.worker.values.device_exports import DeviceExports
 from opdispatch_server.worker.values.peers import PeerValues
 from opdispatch_wire.errors import RemoteValueGoneError, WireError
 from opdispatch_wire.lanes import lane_messages, lane_socket
-from opdispatch_wire.lanes.frames import FrameKind
+from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.remote_values import RemoteFacts
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.values import value_to_proto

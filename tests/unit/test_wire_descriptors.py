@@ -11,8 +11,9 @@ import pytest
 
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes.descriptors import MAX_UNCLAIMED, PassedDescriptor, ReceivedDescriptors
+from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.frame_writer import FrameWriter
-from opdispatch_wire.lanes.frames import FrameKind, FrameReader
+from opdispatch_wire.lanes.frames import FrameReader
 
 Pair = tuple[socket.socket, socket.socket]
 

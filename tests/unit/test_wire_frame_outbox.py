@@ -13,8 +13,9 @@ import pytest
 
 from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.lanes.descriptors import PassedDescriptor
+from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.frame_outbox import FrameBatch, FrameOutbox
-from opdispatch_wire.lanes.frames import FrameKind, FrameReader
+from opdispatch_wire.lanes.frames import FrameReader
 
 Pair = tuple[socket.socket, socket.socket]
 

@@ -3,8 +3,8 @@
 import asyncio
 import socket
 
+from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.frame_stream import FrameStream
-from opdispatch_wire.lanes.frames import FrameKind
 from tests.waits import LONGEST_WAIT
 
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.frame_writer import FrameWriter
-from opdispatch_wire.lanes.frames import FrameKind, FrameReader
+from opdispatch_wire.lanes.frames import FrameReader
 from tests.service.running_daemon import wait_for
 from tests.waits import join
 

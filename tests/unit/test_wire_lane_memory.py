@@ -15,7 +15,7 @@ from opdispatch.schema.parser import parse_schema
 from opdispatch_wire.calls import call_request, decode_arguments, reply_of_returns, result_of_reply
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.lanes.descriptors import PassedDescriptor
-from opdispatch_wire.lanes.frames import FrameKind
+from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.lane_memory import CalleeLaneMemory, CallerLaneMemory
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget

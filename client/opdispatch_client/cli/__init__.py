@@ -3,6 +3,7 @@
     app.py               the commands put together, those of other packages included
     command.py           what every command has: --address, --timeout, --json, --debug
     outcome.py           exit codes, and errors as one line on stderr
+    parser_error.py      the error of a wrong command line
     plain_values.py      values that typer need not convert
     output.py            tables for people, JSON for programs
     completion.py        names from the running daemon for the shell
@@ -16,8 +17,13 @@
     listing_watch.py     --watch of lists
     operators.py         ops, describe, table
     call.py              call
+    plain_call.py        the same, of plain arguments, with few imports:
+    plain_command.py     which those are
+    plain_words.py       their words and their schemas
+    plain_results.py     their results
     split_arguments.py   first: which words are arguments, by name or by place
-    parse_literals.py    then: what a text means on its own
+    literal_words.py     then: numbers, texts and words
+    parse_literals.py    and what else a text means on its own
     convert_by_schema.py last: what it means to an operator's schema
     array_files.py       .npy, .npz and images, read and written
     text_files.py        texts in files
@@ -37,6 +43,9 @@ import sys
 from collections.abc import Sequence
 
 from opdispatch_client.cli.outcome import Exit, report_failure
+from opdispatch_client.cli.plain_command import find_plain_command
+
+_COMPLETION = "_OPDISPATCH_COMPLETE"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,13 +60,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
+    # Without one (`>&-`), Python has None there.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - open until the end
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    command = find_plain_command(argv)
+    if command is not None and _COMPLETION not in os.environ:
+        try:
+            from opdispatch_client.cli.plain_call import call_plainly
+
+            plainly = call_plainly(command)
+        except KeyboardInterrupt:
+            return Exit.INTERRUPTED
+        except Exception as error:
+            return report_failure(error, debug=False)
+        if plainly is not None:
+            return plainly
+
     from opdispatch_client.cli.app import build_app
     from opdispatch_client.cli.command import Settings, drop_unwritable_output
     from opdispatch_client.cli.completion import colons_in_bash
 
-    # Without one (`>&-`), Python has None there.
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - open until the end
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     settings = Settings()
     try:
         with colons_in_bash():

@@ -5,9 +5,6 @@ from __future__ import annotations
 import sys
 import traceback
 from enum import IntEnum
-from typing import Final
-
-import typer
 
 from opdispatch_wire.printable import printable_message
 
@@ -44,14 +41,10 @@ class RequestFailedError(Exception):
     """
 
 
-# What typer itself raises for a wrong command line. The class is public only by way of its
-# subclass BadParameter.
-PARSER_ERROR: Final[type[Exception]] = typer.BadParameter.__bases__[0]
-
-
 def report_failure(error: Exception, *, debug: bool) -> Exit:
     """Report an error on stderr, with tracebacks if `debug`; return the exit code."""
     from opdispatch.errors import OpdispatchError
+    from opdispatch_client.cli.parser_error import PARSER_ERROR
 
     remote = ""
     if isinstance(error, RequestFailedError) and isinstance(error.__cause__, OpdispatchError):

@@ -18,17 +18,18 @@ from typing import Any
 import numpy as np
 
 from opdispatch.errors import ArgumentError
+from opdispatch_client.cli.literal_words import (
+    NONE_WORDS,
+    TOO_LONG,
+    WORDS,
+    parse_number,
+    shorten,
+)
 from opdispatch_client.cli.outcome import UsageError
 from opdispatch_wire.dtypes import dtype_from_name
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.nesting import MAX_NESTING, check_nesting
 
-_TOO_LONG = "an integer of more digits than Python reads"
-NONE_WORDS = frozenset({"none", "None", "null"})
-_WORDS = {"true": True, "True": True, "false": False, "False": False}
-_INTEGER = re.compile(r"[+-]?\d+")
-_FLOAT = re.compile(r"[+-]?(\d+\.\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|\d+[eE][+-]?\d+|inf|nan)")
-_COMPLEX = re.compile(r"[+-]?[\d.][\d.eE+-]*j")
 # What follows is JSON, or a dtype, a colon and JSON.
 _TENSOR = re.compile(r"(?:tensor|array):(?:([A-Za-z]\w*):)?(.*)", re.DOTALL)
 
@@ -40,9 +41,9 @@ def parse_literal(text: str) -> Any:
     """
     if text in NONE_WORDS:
         return None
-    if text in _WORDS:
-        return _WORDS[text]
-    if (number := _parse_number(text)) is not None:
+    if text in WORDS:
+        return WORDS[text]
+    if (number := parse_number(text)) is not None:
         return number
     if text[:1] in ("[", "{", '"'):
         return parse_json(text)
@@ -50,16 +51,6 @@ def parse_literal(text: str) -> Any:
         return parse_tensor(match[2], dtype=match[1])
     if text.startswith("dtype:"):
         return parse_dtype(text.removeprefix("dtype:"))
-    return text
-
-
-def parse_text(text: str) -> str:
-    """Return the text as it is, without the quotes if it is a quoted JSON string."""
-    if len(text) > 1 and text[0] == text[-1] == '"':
-        try:
-            return str(json.loads(text))
-        except json.JSONDecodeError:
-            return text
     return text
 
 
@@ -78,20 +69,20 @@ def parse_json(text: str) -> Any:
         check_nesting(value, "")
     except json.JSONDecodeError as error:
         raise UsageError(
-            f"{_shorten(text)} is not well-formed JSON: {error.msg} at column {error.colno}"
+            f"{shorten(text)} is not well-formed JSON: {error.msg} at column {error.colno}"
         ) from None
     except (RecursionError, ArgumentError):
         raise UsageError(
-            f"{_shorten(text)} is nested too deeply; the limit is {MAX_NESTING} levels"
+            f"{shorten(text)} is nested too deeply; the limit is {MAX_NESTING} levels"
         ) from None
     except ValueError:
-        raise UsageError(f"{_shorten(text)} has {_TOO_LONG}") from None
+        raise UsageError(f"{shorten(text)} has {TOO_LONG}") from None
     return value
 
 
 def parse_tensor(text: str, *, dtype: str | None) -> np.ndarray[Any, Any]:
     """Return the tensor with that JSON as its elements. Raises UsageError."""
-    number = _parse_number(text)
+    number = parse_number(text)
     elements = parse_json(text) if number is None else number
     return build_tensor(elements, dtype=parse_dtype(dtype) if dtype else None, text=text)
 
@@ -104,7 +95,7 @@ def build_tensor(
     `text` is what the user wrote. Raises UsageError if the lists are ragged or hold something
     else than numbers.
     """
-    shown = _shorten(json.dumps(elements, default=str) if text is None else text)
+    shown = shorten(json.dumps(elements, default=str) if text is None else text)
     try:
         array = np.asarray(elements)
         # Complex numbers have no JSON; in a list they are written as text.
@@ -132,24 +123,3 @@ def _fits(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> bool:
         return False
     limits = np.iinfo(dtype)
     return int(array.min()) >= limits.min and int(array.max()) <= limits.max
-
-
-def _parse_number(text: str) -> int | float | complex | None:
-    """Return the number, or None. Raises UsageError for an integer that is too long to be read."""
-    if _INTEGER.fullmatch(text):
-        try:
-            return int(text)
-        except ValueError:
-            raise UsageError(f"{_shorten(text)} is {_TOO_LONG}") from None
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    if _COMPLEX.fullmatch(text):
-        try:
-            return complex(text)
-        except ValueError:
-            return None
-    return None
-
-
-def _shorten(text: str, limit: int = 60) -> str:
-    return repr(text if len(text) <= limit else f"{text[: limit - 3]}...")

@@ -8,6 +8,7 @@ To the daemon:
 protocol                               what a blocking session needs of a way
 to_daemon, async_to_daemon             which one it is, and a new one when it breaks
 unary_calls                            each call as a gRPC request of its own
+single_call                            the one call of a process, over the local lane
 
 To an interpreter:
 

@@ -10,7 +10,8 @@ blocking_stream, async_stream   its calling side, for threads and for event loop
 
 The local lane:
 
-frames, frame_stream            its frames, and moving them in an event loop
+frame_kind, frames              its frames
+frame_stream                    moving them in an event loop
 frame_outbox, frame_writer      writing them together, in threads
 blocking_connection             moving them in threads: one reads, any of them writes
 descriptors                     files that travel beside them

@@ -11,9 +11,9 @@ from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes import lane_messages, lane_socket
 from opdispatch_wire.lanes.awaited_replies import AwaitedReplies, OnReply, Reply, fail
+from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.frame_stream import FrameStream
-from opdispatch_wire.lanes.frames import FrameKind
 from opdispatch_wire.lanes.lane_memory import MEMORY_FRAMES, CallerLaneMemory, Put
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.lanes.lane_tensors import TensorLane

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes.brief_spin import BriefSpin
 from opdispatch_wire.lanes.descriptors import ReceivedDescriptors
+from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.frame_writer import FrameWriter
-from opdispatch_wire.lanes.frames import Frame, FrameKind, FrameReader
+from opdispatch_wire.lanes.frames import Frame, FrameReader
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 
 # What the system is asked to wait at most; its milliseconds are of 32 bits.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.lanes.descriptors import PassedDescriptor
-from opdispatch_wire.lanes.frames import HEADER, PADDING, FrameKind
+from opdispatch_wire.lanes.frame_kind import HEADER, PADDING, FrameKind
 
 COPIED_AT_MOST = 64 * 1024
 """Payloads of so many bytes are copied together; a larger one is written from where it is."""

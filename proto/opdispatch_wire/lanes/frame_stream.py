@@ -16,8 +16,9 @@ from itertools import islice, takewhile
 from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes.descriptors import PassedDescriptor, ReceivedDescriptors
+from opdispatch_wire.lanes.frame_kind import FrameKind, frame_header
 from opdispatch_wire.lanes.frame_outbox import FramePayload
-from opdispatch_wire.lanes.frames import FrameKind, FrameReader, frame_header
+from opdispatch_wire.lanes.frames import FrameReader
 
 # Unsent bytes at which reading stops, and at which it goes on.
 HIGH_WATER = 4 * 1024 * 1024

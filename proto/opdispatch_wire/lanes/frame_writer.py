@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.lanes.descriptors import NOT_WAITING
+from opdispatch_wire.lanes.frame_kind import HEADER, PADDING, FrameKind
 from opdispatch_wire.lanes.frame_outbox import (
     COPIED_AT_MOST,
     FrameBatch,
@@ -17,7 +18,6 @@ from opdispatch_wire.lanes.frame_outbox import (
     FramePayload,
 )
 from opdispatch_wire.lanes.frame_stream import HIGH_WATER
-from opdispatch_wire.lanes.frames import HEADER, PADDING, FrameKind
 
 # Seconds that the closing thread waits for the thread that writes the rest, which has been told.
 _END_WAIT = 1.0

@@ -7,9 +7,7 @@ length over the limit are WireErrors, found before anything is allocated for the
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Callable
-from enum import IntEnum
 
 import numpy as np
 
@@ -21,10 +19,8 @@ from opdispatch_wire.lanes.descriptors import (
     WAITING,
     ReceivedDescriptors,
 )
+from opdispatch_wire.lanes.frame_kind import HEADER, PADDING, FrameKind
 from opdispatch_wire.tensor_bytes import ALIGNMENT
-
-HEADER = struct.Struct("<IB3s")
-PADDING = bytes(3)
 
 READ_AT_ONCE = 256 * 1024
 """Bytes that are asked of a socket at a time."""
@@ -33,30 +29,10 @@ MAX_CONTROL_BYTES = 64 * 1024
 """The longest payload of a frame that has no arguments or results in it."""
 
 
-class FrameKind(IntEnum):
-    """Kind of a frame's payload."""
-
-    HELLO = 1
-    WELCOME = 2
-    REFUSAL = 3
-    CALL = 4
-    CANCEL = 5
-    REPLY = 6
-    REGION = 7
-    DROP = 8
-    RELEASE = 9
-    KEEP = 10
-
-
 _KINDS = {int(kind): kind for kind in FrameKind}
 _LARGE = {FrameKind.CALL, FrameKind.REPLY}
 
 Frame = tuple[FrameKind, bytes | memoryview]
-
-
-def frame_header(kind: FrameKind, size: int) -> bytes:
-    """Return the header of a payload of ``size`` bytes."""
-    return HEADER.pack(size, kind, PADDING)
 
 
 def _aligned_bytes(size: int) -> memoryview:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import NoReturn
 
 from google.rpc import status_pb2
 
-from opdispatch_wire.channel import PROTOCOL_VERSION, parse_message
+from opdispatch_wire.channel import parse_message
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.lanes.frames import Frame, FrameKind
+from opdispatch_wire.lanes.frame_kind import FrameKind
+from opdispatch_wire.lanes.frames import Frame
+from opdispatch_wire.protocol_version import PROTOCOL_VERSION
 from opdispatch_wire.status import error_from_status, status_from_error
 from opdispatch_wire.v1 import lane_pb2
 
 HANDSHAKE_TIMEOUT = 5.0
 """Seconds that either side may take for its first word."""
+# Of characters that may have four bytes each, in a frame of MAX_CONTROL_BYTES.
+_SCHEMAS_AT_MOST = 8 * 1024
 
 
 def patience_until(deadline: float | None) -> float:
@@ -68,14 +73,20 @@ def welcome(
     *,
     max_call_bytes: int = 0,
     shares_memory: bool = False,
+    schemas: Sequence[str] = (),
 ) -> bytes:
-    """Return the payload of WELCOME, on the connection of that number."""
+    """Return the payload of WELCOME, on the connection of that number.
+
+    Without ``schemas`` if they are longer than a frame of its kind should be.
+    """
+    fits = sum(map(len, schemas)) <= _SCHEMAS_AT_MOST
     return lane_pb2.LaneWelcome(
         protocol_version=PROTOCOL_VERSION,
         max_message_bytes=max_message_bytes,
         max_call_bytes=max_call_bytes,
         lane=lane,
         shares_memory=shares_memory,
+        schemas=schemas if fits else (),
     ).SerializeToString()
 
 

@@ -25,21 +25,21 @@ _sym_db = _symbol_database.Default()
 from opdispatch_wire.v1 import values_pb2 as opdispatch_dot_v1_dot_values__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18opdispatch/v1/lane.proto\x12\ropdispatch.v1\x1a\x1aopdispatch/v1/values.proto\"o\n\tLaneHello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x15\n\rshares_memory\x18\x03 \x01(\x08\x12\x16\n\x0emax_call_bytes\x18\x04 \x01(\x04\"\x7f\n\x0bLaneWelcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04lane\x18\x03 \x01(\x04\x12\x15\n\rshares_memory\x18\x04 \x01(\x08\x12\x16\n\x0emax_call_bytes\x18\x05 \x01(\x04\"\x18\n\nLaneCancel\x12\n\n\x02id\x18\x01 \x01(\x04\"\x1c\n\nLaneRegion\x12\x0e\n\x06region\x18\x01 \x01(\r\";\n\x0bLaneExtents\x12,\n\x07\x65xtents\x18\x01 \x03(\x0b\x32\x1b.opdispatch.v1.SharedMemoryb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18opdispatch/v1/lane.proto\x12\ropdispatch.v1\x1a\x1aopdispatch/v1/values.proto\"\x81\x01\n\tLaneHello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x15\n\rshares_memory\x18\x03 \x01(\x08\x12\x16\n\x0emax_call_bytes\x18\x04 \x01(\x04\x12\x10\n\x08operator\x18\x05 \x01(\t\"\x90\x01\n\x0bLaneWelcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04lane\x18\x03 \x01(\x04\x12\x15\n\rshares_memory\x18\x04 \x01(\x08\x12\x16\n\x0emax_call_bytes\x18\x05 \x01(\x04\x12\x0f\n\x07schemas\x18\x06 \x03(\t\"\x18\n\nLaneCancel\x12\n\n\x02id\x18\x01 \x01(\x04\"\x1c\n\nLaneRegion\x12\x0e\n\x06region\x18\x01 \x01(\r\";\n\x0bLaneExtents\x12,\n\x07\x65xtents\x18\x01 \x03(\x0b\x32\x1b.opdispatch.v1.SharedMemoryb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'opdispatch.v1.lane_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LANEHELLO']._serialized_start=71
-  _globals['_LANEHELLO']._serialized_end=182
-  _globals['_LANEWELCOME']._serialized_start=184
-  _globals['_LANEWELCOME']._serialized_end=311
-  _globals['_LANECANCEL']._serialized_start=313
-  _globals['_LANECANCEL']._serialized_end=337
-  _globals['_LANEREGION']._serialized_start=339
-  _globals['_LANEREGION']._serialized_end=367
-  _globals['_LANEEXTENTS']._serialized_start=369
-  _globals['_LANEEXTENTS']._serialized_end=428
+  _globals['_LANEHELLO']._serialized_start=72
+  _globals['_LANEHELLO']._serialized_end=201
+  _globals['_LANEWELCOME']._serialized_start=204
+  _globals['_LANEWELCOME']._serialized_end=348
+  _globals['_LANECANCEL']._serialized_start=350
+  _globals['_LANECANCEL']._serialized_end=374
+  _globals['_LANEREGION']._serialized_start=376
+  _globals['_LANEREGION']._serialized_end=404
+  _globals['_LANEEXTENTS']._serialized_start=406
+  _globals['_LANEEXTENTS']._serialized_end=465
 # @@protoc_insertion_point(module_scope)

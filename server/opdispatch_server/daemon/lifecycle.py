@@ -140,6 +140,8 @@ class Daemon:
         kernels, clients = parts.kernel_lane, parts.client_lane
         parts.lanes.listen(kernels, internal_limit, highest, is_for_kernels=True)
         parts.lanes.listen(clients, parts.message_limit, min(parts.max_call_bytes, highest))
+        for listener in parts.listeners:
+            listener.tell_lane(clients)
         parts.supervisor.start()
         # A signal must not have to wait for a start that hangs.
         starting = asyncio.create_task(self._bring_up())

@@ -200,7 +200,7 @@ class DaemonParts:
     @cached_property
     def lanes(self) -> CallLanes:
         """The local lanes of clients, and of kernels in interpreters."""
-        return CallLanes(self.router, ByteBudget(LARGE_CALLS_BYTES))
+        return CallLanes(self.router, ByteBudget(LARGE_CALLS_BYTES), self._view.schemas_of)
 
     @cached_property
     def _execution_servicer(self) -> ExecutionServicer:

@@ -59,6 +59,11 @@ class SocketLock:
                 return
             os.close(self._file)  # its last owner removed it between our two calls
 
+    def write(self, text: str) -> None:
+        """Write a line into the file, for those who may read the socket's folder."""
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{text}\n".encode(), 0)
+
     def release(self) -> None:
         """Release the right and remove the lock file. Idempotent."""
         if self._file < 0:
@@ -81,6 +86,11 @@ class Listener:
         self.address = address
         self._socket_path = socket_path
         self._lock = lock
+
+    def tell_lane(self, path: str) -> None:
+        """Write next to a unix socket where the daemon's local lane is; see ``single_call``."""
+        if self._lock is not None:
+            self._lock.write(path)
 
     def close(self) -> None:
         """Remove what is left of the address on disk. Idempotent."""

@@ -62,14 +62,10 @@ from opdispatch_wire.addresses import (
     parse_address,
 )
 from opdispatch_wire.asyncio_grpc import asyncio_server
-from opdispatch_wire.channel import (
-    MAX_MESSAGE_BYTES_HIGHEST,
-    PROTOCOL_VERSION,
-    channel_options,
-    server_options,
-)
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options, server_options
 from opdispatch_wire.credentials import NO_CREDENTIALS, Credentials
 from opdispatch_wire.errors import DaemonUnavailableError
+from opdispatch_wire.protocol_version import PROTOCOL_VERSION
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
 from opdispatch_wire.status import error_from_rpc, status_from_error
 from opdispatch_wire.v1 import interpreter_pb2 as pb

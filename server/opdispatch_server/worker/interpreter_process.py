@@ -33,9 +33,10 @@ from opdispatch_server.worker.interpreter import Interpreter, InterpreterSetting
 from opdispatch_server.worker.returning_interpreter import ReturningInterpreter
 from opdispatch_server.worker.running_code import RunningCode
 from opdispatch_wire.addresses import AddressError, check_socket_owner, is_loopback
-from opdispatch_wire.channel import PROTOCOL_VERSION, channel_options
+from opdispatch_wire.channel import channel_options
 from opdispatch_wire.credentials import NO_CREDENTIALS, Credentials
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.protocol_version import PROTOCOL_VERSION
 from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import registry_pb2, registry_pb2_grpc
 

@@ -35,10 +35,10 @@ from opdispatch_server.process_watch import (
 )
 from opdispatch_server.serving.status_answers import StatusError, answers, answers_in_steps
 from opdispatch_wire.addresses import AddressError
-from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.credentials import Credentials
 from opdispatch_wire.errors import LibraryNotFoundError, RefusedError, WireError
 from opdispatch_wire.library_content import upload_chunk_bytes
+from opdispatch_wire.protocol_version import PROTOCOL_VERSION
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 from opdispatch_wire.v1 import interpreter_pb2_grpc
 

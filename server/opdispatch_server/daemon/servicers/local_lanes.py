@@ -16,9 +16,9 @@ from opdispatch_server.serving.lane_listener import LaneListener
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, parse_message
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes import lane_messages
+from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.frame_stream import FrameStream
-from opdispatch_wire.lanes.frames import FrameKind
 from opdispatch_wire.received_call import read_call
 from opdispatch_wire.v1 import lane_pb2
 
@@ -31,9 +31,13 @@ STALL_SECONDS = 1.0
 class CallLanes:
     """All of them. Belongs to the event loop."""
 
-    def __init__(self, router: CallRouter, budget: ByteBudget) -> None:
+    def __init__(
+        self, router: CallRouter, budget: ByteBudget, find_schemas: Callable[[str], list[str]]
+    ) -> None:
+        """``find_schemas`` finds those that a name of operators may mean."""
         self._router = router
         self._budget = budget
+        self._find_schemas = find_schemas
         self._listeners: list[LaneListener] = []
         self._lanes: set[CallLane] = set()
 
@@ -49,7 +53,9 @@ class CallLanes:
 
         def add(connection: socket.socket) -> None:
             forget = self._lanes.discard
-            lane = CallLane(connection, self._router, limit, call_limit, budget, forget)
+            lane = CallLane(
+                connection, self._router, self._find_schemas, limit, call_limit, budget, forget
+            )
             self._lanes.add(lane)
 
         self._listeners.append(LaneListener(path, add))
@@ -73,11 +79,13 @@ class CallLane:
         self,
         connection: socket.socket,
         router: CallRouter,
+        find_schemas: Callable[[str], list[str]],
         limit: int,
         call_limit: int,
         budget: ByteBudget | None,
         on_end: Callable[[CallLane], None],
     ) -> None:
+        self._find_schemas = find_schemas
         self._limit = limit
         self._call_limit = call_limit
         self._budget = budget
@@ -124,10 +132,11 @@ class CallLane:
             self._calls.reply_limit_with_tensors = min(told.max_call_bytes, highest)
             self._patience.cancel()
             self._patience = None
-            self._stream.send(
-                FrameKind.WELCOME,
-                lane_messages.welcome(self._limit, max_call_bytes=self._call_limit),
+            schemas = self._find_schemas(told.operator) if told.operator else ()
+            welcome = lane_messages.welcome(
+                self._limit, max_call_bytes=self._call_limit, schemas=schemas
             )
+            self._stream.send(FrameKind.WELCOME, welcome)
         elif kind is FrameKind.CALL:
             on_end = functools.partial(self._answered, self._reserved)
             self._calls.take_received(read_call(payload), on_end)

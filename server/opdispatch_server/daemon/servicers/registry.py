@@ -33,8 +33,8 @@ from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.log_fields import IDENTITY, Event, asked_by, fields
 from opdispatch_server.serving.status_answers import Context, StatusError, answers, answers_in_steps
-from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.protocol_version import PROTOCOL_VERSION
 from opdispatch_wire.v1 import registry_pb2 as pb
 from opdispatch_wire.v1 import registry_pb2_grpc
 

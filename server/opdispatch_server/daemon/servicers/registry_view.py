@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from opdispatch import Dispatcher, DispatchKey, OperatorHandle, OperatorName, Registration
-from opdispatch.errors import OperatorNotFoundError
+from opdispatch.errors import OperatorNotFoundError, SchemaError
 from opdispatch.keys.dispatch_key import to_functionality_key
 from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.interpreters.blame import Blame
@@ -153,6 +153,18 @@ class RegistryView:
                 row = OperatorRow(self._summary(op, no_errors, libraries.get(name, ())), state)
             rows[name] = row
         return rows
+
+    def schemas_of(self, name: str) -> list[str]:
+        """Return the schemas of the operators that a call by this name may mean.
+
+        Empty if there is none, or it is no name.
+        """
+        names = self._dispatcher.overloads(name) or (name,)
+        try:
+            handles = [self._dispatcher.find_schema(each) for each in names]
+        except SchemaError:
+            return []
+        return [str(handle.schema) for handle in handles if handle is not None]
 
     def summarize(self, name: OperatorName) -> pb.OperatorSummary:
         """Return one operator, as a list shows it. Raises OperatorNotFoundError."""

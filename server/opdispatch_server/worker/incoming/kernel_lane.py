@@ -48,9 +48,10 @@ from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.brief_spin import BriefSpin
 from opdispatch_wire.lanes.descriptors import ReceivedDescriptors
+from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.frame_writer import FrameWriter
-from opdispatch_wire.lanes.frames import Frame, FrameKind, FrameReader
+from opdispatch_wire.lanes.frames import Frame, FrameReader
 from opdispatch_wire.lanes.lane_memory import MEMORY_FRAMES, CalleeLaneMemory
 from opdispatch_wire.planned_calls import Received, constant_bytes_of
 from opdispatch_wire.received_call import read_call

@@ -1,0 +1,134 @@
+"""One call over the daemon's local lane, for a process that makes no other.
+
+A session asks over gRPC where the lane is, and who the daemon is. Here a file next to the daemon's
+socket says the first, and the lane itself the second: neither gRPC nor the dispatcher is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from opdispatch_wire.lanes.frame_kind import HEADER, FrameKind, frame_header
+from opdispatch_wire.protocol_version import PROTOCOL_VERSION
+from opdispatch_wire.socket_owner import is_trusted, peer_of
+from opdispatch_wire.v1 import execution_pb2, lane_pb2
+
+_HIGHEST = 2**31 - 1
+_LONGEST_PATH = 4096
+
+
+class SingleCall:
+    """A lane of one call, and the schemas of the operator that it is for."""
+
+    def __init__(self, connection: socket.socket, deadline: float | None) -> None:
+        self._connection = connection
+        self._deadline = deadline
+        self.schemas: Sequence[str] = ()
+        """Schemas that the operator's name may mean."""
+
+    @classmethod
+    def open(cls, path: str, operator: str, timeout: float | None) -> Self:
+        """Connect to the daemon that listens at the unix socket at ``path``.
+
+        Everything may take ``timeout`` seconds. Raises OSError and ValueError if that has no lane
+        for us, or its first words are others than expected.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        call = cls(connection, deadline)
+        try:
+            call._be_in_time()
+            connection.connect(_find_lane(f"{path}.lock"))
+            _, user = peer_of(connection)
+            if not is_trusted(user):
+                raise ValueError(f"the lane is user {user}'s")
+            call._shake_hands(operator)
+        except BaseException:
+            call.close()
+            raise
+        return call
+
+    def make(self, request: execution_pb2.CallRequest) -> execution_pb2.CallReply:
+        """Send the call and return the reply. Raises OSError, TimeoutError among them.
+
+        Raises ValueError for a reply that is none.
+        """
+        request.id = 1
+        if self._deadline is not None:
+            request.timeout = max(self._deadline - time.monotonic(), 0.0)
+        self._write(FrameKind.CALL, request.SerializeToString())
+        reply = execution_pb2.CallReply.FromString(self._read(FrameKind.REPLY))
+        if reply.id != request.id:
+            raise ValueError(f"a reply to call {reply.id}")
+        return reply
+
+    def close(self) -> None:
+        """Close the lane; the daemon cancels a call that has not been answered. Idempotent."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _shake_hands(self, operator: str) -> None:
+        hello = lane_pb2.LaneHello(
+            protocol_version=PROTOCOL_VERSION, max_call_bytes=_HIGHEST, operator=operator
+        )
+        self._write(FrameKind.HELLO, hello.SerializeToString())
+        welcome = lane_pb2.LaneWelcome.FromString(self._read(FrameKind.WELCOME))
+        if welcome.protocol_version != PROTOCOL_VERSION:
+            raise ValueError(f"protocol version {welcome.protocol_version}")
+        self.schemas = welcome.schemas
+
+    def _write(self, kind: FrameKind, payload: bytes) -> None:
+        self._be_in_time()
+        self._connection.sendall(frame_header(kind, len(payload)) + payload)
+
+    def _read(self, expected: FrameKind) -> bytes:
+        size, kind, _ = HEADER.unpack(self._receive(HEADER.size))
+        if kind != expected:
+            raise ValueError(f"a frame of kind {kind}")
+        return bytes(self._receive(size))
+
+    def _receive(self, size: int) -> bytearray:
+        received = bytearray(size)
+        rest = memoryview(received)
+        while rest:
+            self._be_in_time()
+            count = self._connection.recv_into(rest)
+            if not count:
+                raise ConnectionError("the daemon has closed the lane")
+            rest = rest[count:]
+        return received
+
+    def _be_in_time(self) -> None:
+        if self._deadline is not None:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._connection.settimeout(left)
+
+
+def _find_lane(file: str) -> str:
+    """Return the path in a file that the daemon has written: our own user, or root.
+
+    Raises OSError and ValueError.
+    """
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with contextlib.closing(os.fdopen(descriptor, "rb")) as opened:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode) or not is_trusted(facts.st_uid):
+            raise ValueError("another user may have written it")
+        path = Path(opened.read(_LONGEST_PATH).decode().rstrip("\n"))
+    if not path.is_absolute():
+        raise ValueError("it has no path")
+    return str(path)
