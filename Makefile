@@ -76,6 +76,7 @@ bench: $(VENV)/.stamp-dev $(VENV)/.stamp-bench ## dispatch in one process, regis
 	@$(BIN)/python -m tests.bench.remote
 	@$(BIN)/python -m tests.bench.shared_memory
 	@$(BIN)/python -m tests.bench.daemon_memory
+	@$(BIN)/python -m tests.bench.scrape
 	@$(BIN)/python -m tests.bench.gpu
 
 gpu: $(VENV)/.stamp-dev $(VENV)/.stamp-cuda$(CUDA) ## the tests and the benchmark that need an NVIDIA GPU; CUDA=13 for that one

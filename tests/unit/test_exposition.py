@@ -20,18 +20,15 @@ pytest.importorskip("prometheus_client", reason="opdispatch[http] is not install
 pytest.importorskip("starlette", reason="opdispatch[http] is not installed")
 pytest.importorskip("uvicorn", reason="opdispatch[http] is not installed")
 
-from prometheus_client import generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from opdispatch_server.access.authentication import Authentication
 from opdispatch_server.daemon.interpreters.totals import InterpreterTotals
-from opdispatch_server.daemon.monitoring.exposition import (
-    LABEL_LIMIT,
-    DaemonCollector,
-    registry_of,
-)
+from opdispatch_server.daemon.monitoring.call_text import LABEL_LIMIT
+from opdispatch_server.daemon.monitoring.exposition import Exposition
 from opdispatch_server.daemon.monitoring.facts import DaemonReader, Facts, read_process
 from opdispatch_server.daemon.monitoring.routes import make_app
 from opdispatch_server.daemon.monitoring.server import HttpServer, bind_http, hosts_of, url_of
@@ -53,19 +50,18 @@ NO_CALLS = Facts(
     waiters=0,
     is_ready=False,
     deaths={},
-    recent_deaths=[],
     changes={},
     calls={},
     refusals={},
     library_metrics={},
-    running={},
     processes={},
 )
 
 
 def exposed(facts: Facts) -> dict[str, list[Any]]:
-    registry = registry_of(DaemonCollector(lambda: facts, triton_metrics))
-    text = generate_latest(registry).decode()
+    pieces, content_type = Exposition(lambda: facts, triton_metrics).scrape("")
+    assert content_type.startswith("text/plain")
+    text = b"".join(pieces).decode()
     return {f.name: f.samples for f in text_string_to_metric_families(text)}
 
 
@@ -118,6 +114,25 @@ def test_metrics_of_libraries_are_taken_only_with_names_that_can_be(name: str, v
     assert all(s.name == "opdispatch_library_hits_total" for s in hits)
 
 
+@given(st.text(max_size=300), st.text(max_size=40))
+def test_openmetrics_are_read_by_their_own_strict_parser(name: str, library: str):
+    counts = NOTHING._replace(
+        ok=2,
+        died=1,
+        run_ns=1_500_000_000,
+        run_buckets=(1, 1) + (0,) * 11,
+        queue_buckets=(2,) + (0,) * 12,
+    )
+    facts = NO_CALLS._replace(calls={Series(name, "CPU", library, "1"): counts})
+    accept = "application/openmetrics-text; version=1.0.0"
+    pieces, content_type = Exposition(lambda: facts).scrape(accept)
+    assert content_type.startswith("application/openmetrics-text")
+    families = {f.name: f for f in openmetrics(b"".join(pieces).decode())}
+    calls = {s.labels["outcome"]: s.value for s in families["opdispatch_calls"].samples}
+    assert calls == {"ok": 2, "error": 0, "died": 1}
+    assert families["opdispatch_queue_duration_seconds"].type == "histogram"
+
+
 def test_every_reason_of_a_death_is_there_before_the_first_one():
     reasons = {s.labels["reason"] for s in exposed(NO_CALLS)["opdispatch_interpreter_deaths"]}
     assert reasons == {"crashed", "killed", "overdue", "locked", "silent", "unfit"}
@@ -137,7 +152,7 @@ def stopped_reader() -> DaemonReader:
     loop = asyncio.new_event_loop()
     loop.close()
     missing: Any = None
-    return DaemonReader(loop, missing, missing, missing, InterpreterTotals(), dict)
+    return DaemonReader(loop, missing, missing, missing, missing, InterpreterTotals(), dict)
 
 
 def test_a_daemon_that_has_stopped_cannot_be_read(stopped_reader: DaemonReader):
@@ -153,7 +168,7 @@ def test_a_daemon_that_is_busy_is_not_waited_for_for_ever(monkeypatch: pytest.Mo
     thread.start()
     loop.call_soon_threadsafe(is_free.wait, LONGEST_WAIT)
     missing: Any = None
-    reader = DaemonReader(loop, missing, missing, missing, InterpreterTotals(), dict)
+    reader = DaemonReader(loop, missing, missing, missing, missing, InterpreterTotals(), dict)
     with pytest.raises(DaemonUnavailableError, match="has not answered"):
         reader.ask(lambda: 1)
     is_free.set()
@@ -187,10 +202,10 @@ def test_what_cannot_be_read_is_unavailable(stopped_reader: DaemonReader):
 def serving(stopped_reader: DaemonReader) -> Iterator[str]:
     listening = bind_http("127.0.0.1:0", insecure=False)
     server = HttpServer(listening)
-    registry = registry_of(DaemonCollector(lambda: NO_CALLS))
+    exposition = Exposition(lambda: NO_CALLS)
     hello = Route("/hello", lambda request: PlainTextResponse("hello"))
     identify = partial(Authentication().identify, "/opdispatch.v1.RegistryService/ListOperators")
-    server.start(make_app(stopped_reader, registry, identify, hosts_of(listening), [hello]))
+    server.start(make_app(stopped_reader, exposition, identify, hosts_of(listening), [hello]))
     yield url_of(listening)
     server.stop()
 

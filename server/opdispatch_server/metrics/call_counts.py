@@ -36,7 +36,7 @@ RUN_BOUNDS = (5e-5, 1e-4, 2.5e-4, 1e-3, 2.5e-3, 0.01, 0.025, 0.1, 0.25, 1.0, 2.5
 """Upper bounds of the buckets of running times, in seconds; one more is without bound."""
 QUEUE_BOUNDS = RUN_BOUNDS
 
-ROWS = 4096
+ROWS = 16384
 ROW_WORDS = 64
 SIZE = 8 * ROWS * ROW_WORDS
 _BUCKETS = len(RUN_BOUNDS) + 1
@@ -44,6 +44,10 @@ _RUN, _QUEUE = 4, 4 + _BUCKETS
 NUMBERS = _QUEUE + _BUCKETS
 _TEXT_BYTES = 8 * (ROW_WORDS - NUMBERS)
 _NUMBERS = struct.Struct(f"<{NUMBERS}Q")
+_ROW_BYTES = 8 * ROW_WORDS
+_TEXT_AT = 8 * NUMBERS
+# Rows that are compared at once.
+_BLOCK_BYTES = 16 * _ROW_BYTES
 _BOUNDS_NS = tuple(round(bound * 1e9) for bound in RUN_BOUNDS)
 # The bytes of each part of a text, so that none crowds out another.
 _PART_BYTES = (144, 32, 64, 20)
@@ -183,7 +187,9 @@ class SharedCounts:
         self.inode = inode
         """The memory, which no other process has while this one's is mapped."""
         self._bytes = memoryview(memory)
-        self._words = self._bytes.cast("Q")
+        self._lock = threading.Lock()
+        self._seen = b""
+        self._rows: dict[int, tuple[Series, Counts]] = {}
 
     @classmethod
     def open(cls, pid: int, descriptor: int) -> SharedCounts | None:
@@ -197,15 +203,25 @@ class SharedCounts:
             return None
 
     def read(self) -> dict[int, tuple[Series, Counts]]:
-        """Return the rows in use by their numbers, each with its series and counts."""
-        found = {}
-        for row in range(ROWS):
-            at = row * ROW_WORDS
-            text = bytes(self._bytes[8 * (at + NUMBERS) : 8 * (at + ROW_WORDS)])
-            if not text[0]:
-                break  # rows are given one after the other, each with a text
-            found[row] = (_decode(text), _counts_of(self._words[at : at + NUMBERS].tolist()))
-        return found
+        """Return the rows in use by their numbers, each with its series and counts.
+
+        Those of a row that has not changed since the last look are the same objects.
+        """
+        with self._lock:
+            used = len(self._rows)
+            while used < ROWS and self._bytes[used * _ROW_BYTES + _TEXT_AT]:
+                used += 1  # rows are given one after the other, each with a text
+            before, self._seen = self._seen, bytes(self._bytes[: used * _ROW_BYTES])
+            now, rows = self._seen, self._rows
+            for block in range(0, len(now), _BLOCK_BYTES):
+                if now[block : block + _BLOCK_BYTES] == before[block : block + _BLOCK_BYTES]:
+                    continue
+                for at in range(block, min(block + _BLOCK_BYTES, len(now)), _ROW_BYTES):
+                    data = now[at : at + _ROW_BYTES]
+                    if data != before[at : at + _ROW_BYTES]:
+                        series = _decode(data[_TEXT_AT:])
+                        rows[at // _ROW_BYTES] = series, _counts_of(_NUMBERS.unpack_from(data))
+            return dict(rows)
 
 
 class CountedRows:

@@ -21,7 +21,7 @@ from opdispatch_server.metrics.call_counts import (
 )
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
-MOST_SERIES = 4096
+MOST_SERIES = 16384
 """How many series the daemon remembers of interpreters that have gone."""
 # Processes that have lost their connection, and may come back with it.
 _MOST_PARTED = 64
@@ -127,12 +127,18 @@ class InterpreterTotals:
         """Return the counts of all calls that have ended, or been cut off, since the start."""
         with self._lock:
             self._settle()
-            total = dict(self._past)
+            past = dict(self._past)
             sources = [*self._live.values(), *self._parted.values()]
         # Without the lock, which the event loop takes. What ends meanwhile can still be read.
-        for source in sources:
-            for series, counts in source.counts.read().values():
-                _add(total, series, counts)
+        parts = [past, *(dict(source.counts.read().values()) for source in sources)]
+        parts = [part for part in parts if part]
+        total = parts.pop() if parts else {}
+        for part in parts:
+            if part.keys().isdisjoint(total) and len(part) + len(total) <= MOST_SERIES:
+                total.update(part)  # the same objects: see ``CallText``
+            else:
+                for series, counts in part.items():
+                    _add(total, series, counts)
         return total
 
     def near(self) -> set[str]:

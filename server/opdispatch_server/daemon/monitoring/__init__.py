@@ -8,6 +8,7 @@ grid            operators by dispatch keys, and what has changed
 live            server-sent events
 facts           what is read of the daemon, as of one step of its event loop
 exposition      that, as metrics
+call_text       those of calls, as text that is kept
 triton          the same under the names of Triton's
 
 Nothing here is imported unless ``serve --http`` asks for it: Starlette, uvicorn and

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
-from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
-    HistogramMetricFamily,
     Metric,
 )
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 
 from opdispatch.metrics import MOST_METRICS, MOST_SERIES, is_metric_name
 from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.daemon.libraries.change_log import CHANGES
+from opdispatch_server.daemon.monitoring.call_text import CallText, label_of
 from opdispatch_server.daemon.monitoring.facts import Facts
-from opdispatch_server.metrics.call_counts import NOTHING, QUEUE_BOUNDS, RUN_BOUNDS, Counts
-from opdispatch_wire.printable import printable_line
 
-_SERIES = ("operator", "key", "library", "version")
 _STATES = ("ready", "loading", "busy", "unfit", "apart", "draining", "drained", "quarantined")
-LABEL_LIMIT = 200
-"""The longest value of a label, in characters."""
 
 
-class DaemonCollector:
-    """Yields all metrics of a daemon, from one reading of it for each scrape."""
+class Exposition:
+    """The metrics of a daemon as text. ``_lock`` guards the texts that are kept between scrapes."""
 
     def __init__(
         self, read: Callable[[], Facts], *more: Callable[[Facts], Iterable[Metric]]
@@ -37,66 +33,46 @@ class DaemonCollector:
         """``more`` yield further metrics of the same reading."""
         self._read = read
         self._more = more
+        self._lock = threading.Lock()
+        self._calls = CallText()
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics. Raises DaemonUnavailableError if the daemon cannot be read."""
+    def scrape(self, accept: str) -> tuple[list[bytes], str]:
+        """Return the text in pieces, and its content type, which is among those of ``accept``.
+
+        Raises DaemonUnavailableError if the daemon cannot be read.
+        """
         facts = self._read()
-        yield from _of_calls(facts)
-        yield from _of_interpreters(facts)
-        yield from _of_registry(facts)
-        yield from _of_libraries(facts)
-        for each in self._more:
-            yield from each(facts)
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(
+            _Collected([*_of_daemon(facts), *(m for f in self._more for m in f(facts))])
+        )
+        ProcessCollector(registry=registry)
+        encode, content_type = choose_encoder(accept)
+        others, end = encode(registry), b""
+        if content_type.startswith("application/openmetrics-text"):
+            others, end = others.removesuffix(_END), _END
+        with self._lock:
+            calls = self._calls.write(facts.calls, openmetrics=bool(end))
+        return [*calls, others + end], content_type
 
 
-def registry_of(collector: DaemonCollector) -> CollectorRegistry:
-    """Return a registry of these metrics, with those of the daemon's own process."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Described(collector))
-    ProcessCollector(registry=registry)
-    return registry
+_END = b"# EOF\n"
 
 
-class _Described:
-    """A collector that is not asked for its metrics when it is registered."""
+class _Collected:
+    """Metrics that have been collected, as a registry takes them."""
 
-    def __init__(self, collector: DaemonCollector) -> None:
-        self.collect = collector.collect
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
 
     def describe(self) -> Iterable[Metric]:
         return ()
 
 
-def _of_calls(facts: Facts) -> Iterator[Metric]:
-    calls = CounterMetricFamily(
-        "opdispatch_calls",
-        "Calls whose kernels have run, by outcome: ok, error, or died with its interpreter.",
-        labels=(*_SERIES, "outcome"),
-    )
-    runs = HistogramMetricFamily(
-        "opdispatch_kernel_duration_seconds",
-        "How long kernels ran, with the calls that they made.",
-        labels=_SERIES,
-    )
-    queues = HistogramMetricFamily(
-        "opdispatch_queue_duration_seconds",
-        "How long calls waited in the daemon and in their interpreter.",
-        labels=_SERIES,
-    )
-    by_labels: dict[tuple[str, ...], Counts] = {}
-    for series, counts in facts.calls.items():  # names that are cut may be the same
-        labels = tuple(map(label_of, series))
-        by_labels[labels] = by_labels.get(labels, NOTHING) + counts
-    for labels, counts in by_labels.items():
-        outcomes = (("ok", counts.ok), ("error", counts.failed), ("died", counts.died))
-        for outcome, count in outcomes:
-            if count or outcome != "died":
-                calls.add_metric([*labels, outcome], count)
-        if counts.ok or counts.failed:
-            run = _buckets(counts.run_buckets, RUN_BOUNDS)
-            runs.add_metric(labels, run, counts.run_ns / 1e9)
-            queue = _buckets(counts.queue_buckets, QUEUE_BOUNDS)
-            queues.add_metric(labels, queue, counts.queue_ns / 1e9)
+def _of_daemon(facts: Facts) -> Iterator[Metric]:
     refusals = CounterMetricFamily(
         "opdispatch_calls_refused",
         "Calls that the daemon has ended with an error of its own, by error.",
@@ -104,7 +80,10 @@ def _of_calls(facts: Facts) -> Iterator[Metric]:
     )
     for error, count in facts.refusals.items():
         refusals.add_metric([error], count)
-    yield from (calls, runs, queues, refusals)
+    yield refusals
+    yield from _of_interpreters(facts)
+    yield from _of_registry(facts)
+    yield from _of_libraries(facts)
 
 
 def _of_interpreters(facts: Facts) -> Iterator[Metric]:
@@ -236,13 +215,3 @@ def _of_libraries(facts: Facts) -> Iterator[Metric]:
         for key, value in series.items():
             family.add_sample(f"{full}_total" if is_counter else full, dict(key), value)
         yield family
-
-
-def _buckets(counts: Sequence[int], bounds: Sequence[float]) -> list[tuple[str, float]]:
-    names = [*(f"{bound:g}" for bound in bounds), "+Inf"]
-    return list(zip(names, map(float, accumulate(counts)), strict=True))
-
-
-def label_of(text: str) -> str:
-    """Return a label's value: of names that users choose, one line of limited length."""
-    return printable_line(text)[:LABEL_LIMIT]

@@ -32,12 +32,12 @@ _MOST_BUSY = 12
 def page_routes(reader: DaemonReader) -> tuple[list[Route], LiveEvents]:
     """Return the routes of the page, and the events that it is sent."""
     grid = OperatorGrid(reader.view)
-    feed = reader.feed
-    live = LiveEvents(reader.loop, feed.snapshots, _described)
+    live = LiveEvents(reader.loop, lambda: reader.feed.snapshots(), _described)
 
     async def operators(request: Request) -> Response:
         text = request.query_params.get("since", "")
         epoch = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
+        feed = reader.feed
         if request.query_params.get("instance", feed.instance) != feed.instance:
             epoch = None
         log = await asyncio.to_thread(reader.up_to_date)

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from opdispatch_server.access.identity import Identity
+from opdispatch_server.daemon.monitoring.exposition import Exposition
 from opdispatch_server.daemon.monitoring.facts import DaemonReader
 from opdispatch_wire.errors import (
     DaemonUnavailableError,
@@ -94,9 +93,14 @@ def _as_bearer(authorization: str) -> str:
         return ""
 
 
+async def _each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
 def make_app(
     facts: DaemonReader,
-    registry: CollectorRegistry,
+    exposition: Exposition,
     identify: Identify,
     hosts: list[str],
     more: list[Route],
@@ -109,10 +113,12 @@ def make_app(
     scrapes = asyncio.Semaphore(_SCRAPES_AT_ONCE)
 
     async def metrics(request: Request) -> Response:
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        accept = request.headers.get("accept", "")
         async with scrapes:
-            text = await asyncio.to_thread(encode, registry)
-        return Response(text, media_type=content_type)
+            pieces, content_type = await asyncio.to_thread(exposition.scrape, accept)
+        length = str(sum(map(len, pieces)))
+        headers = {"content-type": content_type, "content-length": length}
+        return StreamingResponse(_each(pieces), headers=headers)
 
     async def livez(request: Request) -> Response:
         await asyncio.to_thread(facts.ask, time.monotonic)

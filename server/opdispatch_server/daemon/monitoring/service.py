@@ -6,7 +6,7 @@ import asyncio
 
 from opdispatch_server.access.authentication import Authentication
 from opdispatch_server.access.identity import Identity
-from opdispatch_server.daemon.monitoring.exposition import DaemonCollector, registry_of
+from opdispatch_server.daemon.monitoring.exposition import Exposition
 from opdispatch_server.daemon.monitoring.facts import DaemonReader
 from opdispatch_server.daemon.monitoring.live import LiveEvents
 from opdispatch_server.daemon.monitoring.pages import page_routes
@@ -33,11 +33,11 @@ class Monitoring:
     def start(self, address: str, *, insecure: bool) -> str:
         """Begin to serve; return where. Raises AddressError and AddressInUseError."""
         listening = bind_http(address, insecure=insecure)
-        registry = registry_of(DaemonCollector(self._reader.read, *self._more))
+        exposition = Exposition(self._reader.read, *self._more)
         self._server = HttpServer(listening)
         routes, self._live = page_routes(self._reader)
         hosts = hosts_of(listening)
-        self._server.start(make_app(self._reader, registry, self._identify, hosts, routes))
+        self._server.start(make_app(self._reader, exposition, self._identify, hosts, routes))
         return url_of(listening)
 
     def _identify(self, peer: str, authorization: str) -> Identity:

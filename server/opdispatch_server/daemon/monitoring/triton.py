@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client.core import Metric
 
-from opdispatch_server.daemon.monitoring.exposition import label_of
+from opdispatch_server.daemon.monitoring.call_text import label_of
 from opdispatch_server.daemon.monitoring.facts import Facts
 from opdispatch_server.metrics.call_counts import NOTHING, Counts
 
