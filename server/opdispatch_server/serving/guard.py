@@ -15,6 +15,7 @@ import grpc.aio
 
 from opdispatch_server.access.authentication import CALLER, revoked_error
 from opdispatch_server.access.identity import Identity
+from opdispatch_server.access.refusal_pace import RefusalPace
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_wire.errors import PermissionDeniedError, UnauthenticatedError
 from opdispatch_wire.status import end_with, find_status_code, status_from_error
@@ -54,6 +55,7 @@ class Guard(grpc.aio.ServerInterceptor):
 
     def __init__(self, authentication: IdentitySource) -> None:
         self._authentication = authentication
+        self._pace = RefusalPace()
         self._guarded: dict[str, tuple[Handler, Handler]] = {}
 
     async def intercept_service(
@@ -121,6 +123,7 @@ class Guard(grpc.aio.ServerInterceptor):
             )
         except (UnauthenticatedError, PermissionDeniedError) as error:
             self._log_refusal(method, context.peer() or "", error)
+            await self._wait_for_refusal(context.peer() or "")
             if is_stream:
                 await _hear_out(context)
             _end(context, error)
@@ -148,6 +151,14 @@ class Guard(grpc.aio.ServerInterceptor):
             _end(context, revoked_error(identity))
         finally:
             self._authentication.finish(revoke)
+
+    async def _wait_for_refusal(self, peer: str) -> None:
+        if delay := self._pace.delay(peer):
+            self._pace.waiting += 1
+            try:
+                await asyncio.sleep(delay)
+            finally:
+                self._pace.waiting -= 1
 
     def _log_refusal(
         self, method: str, peer: str, error: UnauthenticatedError | PermissionDeniedError
