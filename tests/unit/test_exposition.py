@@ -9,6 +9,7 @@ import threading
 import unicodedata
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -187,8 +188,10 @@ def status_of(url: str, path: str) -> int:
         connection.close()
 
 
-def test_what_cannot_be_read_is_unavailable(stopped_reader: DaemonReader):
-    monitoring = Monitoring(stopped_reader, Authentication(), None)
+def test_what_cannot_be_read_is_unavailable(stopped_reader: DaemonReader, tmp_path: Path):
+    missing: Any = None
+    secret = tmp_path / "http-token"
+    monitoring = Monitoring(stopped_reader, Authentication(), None, missing, secret)
     url = monitoring.start("127.0.0.1:0", insecure=False)
     try:
         for path in ("/metrics", "/livez", "/readyz"):

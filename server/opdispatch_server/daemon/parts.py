@@ -315,6 +315,8 @@ class DaemonParts:
             ),
             self.authentication,
             self.configuration.metrics_compat,
+            lambda identity: self._quotas.runner_for(identity, self.router),
+            self.folder.path / "http-token",
         )
 
     @cached_property

@@ -1,9 +1,10 @@
-"""The daemon over HTTP, for people and for Prometheus: read-only, in a thread of its own.
+"""The daemon over HTTP, for people and for Prometheus, in a thread of its own.
 
 service         all of it, put together
 server          the thread, and the socket that it listens on
 routes          the addresses, and who may read them
 pages           the page at /, whose files are in page/
+page_calls      calls of operators from the page
 grid            operators by dispatch keys, and what has changed
 live            server-sent events
 facts           what is read of the daemon, as of one step of its event loop

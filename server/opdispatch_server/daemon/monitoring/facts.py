@@ -106,22 +106,26 @@ class DaemonReader:
         self.wait_for(self.feed.fresh())
         return self.feed.log
 
-    def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def wait_for(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Return the result of a coroutine that the event loop runs.
 
-        Raises DaemonUnavailableError if it takes too long, or the loop has ended.
+        ``timeout`` is in seconds, by default ``STEP_TIMEOUT``. Raises DaemonUnavailableError if it
+        takes longer, or the loop has ended.
         """
+        timeout = STEP_TIMEOUT if timeout is None else timeout
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         except RuntimeError as error:
             coroutine.close()
             raise DaemonUnavailableError("the daemon has stopped") from error
         try:
-            return future.result(STEP_TIMEOUT)
+            return future.result(timeout)
         except (TimeoutError, FutureCancelledError) as error:
+            if future.done() and not future.cancelled():
+                raise  # the coroutine's own
             future.cancel()
             raise DaemonUnavailableError(
-                f"the daemon's event loop has not answered for {STEP_TIMEOUT:g} s"
+                f"the daemon's event loop has not answered for {timeout:g} s"
             ) from error
 
     def calls(self) -> Mapping[Series, Counts]:

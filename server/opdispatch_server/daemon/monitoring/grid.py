@@ -8,6 +8,7 @@ from typing import Any, Final
 from opdispatch import parse_dispatch_key
 from opdispatch.errors import OpdispatchError
 from opdispatch.keys.dispatch_key import is_alias_key
+from opdispatch.schema.parser import parse_schema
 from opdispatch_server.daemon.servicers.operator_log import OperatorLog
 from opdispatch_server.daemon.servicers.registry_view import RegistryView
 from opdispatch_wire.v1 import registry_pb2 as pb
@@ -78,6 +79,7 @@ class OperatorGrid:
         return {
             "name": about.summary.name,
             "schema": about.summary.schema,
+            "arguments": _arguments(about.summary.schema),
             "libraries": list(about.summary.libraries),
             "documentation": about.documentation,
             "defined_at": about.defined_at,
@@ -96,6 +98,14 @@ class OperatorGrid:
 def origin_of(row: pb.TableRow) -> str:
     """Return where a cell's kernel comes from, in one word."""
     return "fallthrough" if row.fallthrough else ORIGINS.get(row.reason, "exact")
+
+
+def _arguments(schema: str) -> list[list[str]]:
+    """Return name, type and default of each argument; the default is empty where there is none."""
+    found = parse_schema(schema).arguments if schema else ()
+    return [
+        [each.name, str(each.type), str(each.default) if each.has_default else ""] for each in found
+    ]
 
 
 def _columns(keys: Iterable[str]) -> list[str]:

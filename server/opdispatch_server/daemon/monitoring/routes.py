@@ -51,8 +51,7 @@ _CHALLENGE = {"www-authenticate": 'Basic realm="opdispatch", charset="UTF-8"'}
 class IdentityCheck:
     """The one place where it is decided who may read.
 
-    Everything behind it only reads. What is to change anything needs a check of its own, and a
-    token in a header, which no other site can send.
+    Everything behind it only reads, but for calls: see Note [Calls from a page].
     """
 
     def __init__(self, app: ASGIApp, identify: Identify) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from opdispatch_server.access.authentication import Authentication
 from opdispatch_server.access.identity import Identity
 from opdispatch_server.daemon.monitoring.exposition import Exposition
 from opdispatch_server.daemon.monitoring.facts import DaemonReader
 from opdispatch_server.daemon.monitoring.live import LiveEvents
+from opdispatch_server.daemon.monitoring.page_calls import FindRunner, OwnerSecret, PageCalls
 from opdispatch_server.daemon.monitoring.pages import page_routes
 from opdispatch_server.daemon.monitoring.routes import make_app
 from opdispatch_server.daemon.monitoring.server import HttpServer, bind_http, hosts_of, url_of
@@ -22,11 +24,19 @@ class Monitoring:
     """Metrics, probes and the page of a daemon. ``compat`` is whose names metrics have, too."""
 
     def __init__(
-        self, reader: DaemonReader, authentication: Authentication, compat: str | None
+        self,
+        reader: DaemonReader,
+        authentication: Authentication,
+        compat: str | None,
+        find_runner: FindRunner,
+        secret_file: Path,
     ) -> None:
+        """``secret_file`` is made where there are no tokens, see Note [Calls from a page]."""
         self._reader = reader
         self._authentication = authentication
         self._more = [triton_metrics] if compat == "triton" else []
+        self._find_runner = find_runner
+        self._secret_file = secret_file
         self._server: HttpServer | None = None
         self._live: LiveEvents | None = None
 
@@ -36,6 +46,9 @@ class Monitoring:
         exposition = Exposition(self._reader.read, *self._more)
         self._server = HttpServer(listening)
         routes, self._live = page_routes(self._reader)
+        secret = None if self._authentication.has_tokens else OwnerSecret(self._secret_file)
+        calls = PageCalls(self._reader, self._authentication, secret, self._find_runner)
+        routes.append(calls.route)
         hosts = hosts_of(listening)
         self._server.start(make_app(self._reader, exposition, self._identify, hosts, routes))
         return url_of(listening)

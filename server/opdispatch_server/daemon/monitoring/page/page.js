@@ -117,7 +117,8 @@ async function open(name) {
     close();
     return;
   }
-  opened = name;
+  if (opened !== about.name) drawForm(about);
+  opened = about.name;
   $("detail").hidden = false;
   $("detail-name").textContent = about.name;
   $("detail-schema").textContent = about.schema || "no definition";
@@ -130,6 +131,86 @@ async function open(name) {
     table("Dispatch table", ["key", "from", "why", "registered at"], about.table),
     table("Kernels", ["key", "registered at", "library", "interpreter", "active"], about.kernels),
   );
+}
+
+// -- a call of it ----------------------------------------------------------------------------------
+
+function drawForm(about) {
+  $("call").hidden = !about.schema;
+  $("call-result").replaceChildren();
+  const fields = about.arguments.map(([name, type, value], i) => {
+    const field = element("p");
+    const input = element("input", undefined, {
+      id: `argument-${i}`, name, autocomplete: "off", spellcheck: "false", placeholder: value && `default ${value}`,
+    });
+    field.append(element("label", `${name}: ${type}`, { for: input.id }), input);
+    if (type.startsWith("Tensor")) {
+      const picture = { type: "file", accept: "image/*", "aria-label": `a picture for ${name}` };
+      field.append(element("input", undefined, picture));
+    }
+    return field;
+  });
+  $("call-arguments").replaceChildren(...fields);
+}
+
+// The browser reads the picture: the daemon is sent pixels, and no format is parsed there.
+async function pixels(file) {
+  const bitmap = await createImageBitmap(file);
+  const canvas = new OffscreenCanvas(bitmap.width, bitmap.height);
+  const context = canvas.getContext("2d");
+  context.drawImage(bitmap, 0, 0);
+  const { data } = context.getImageData(0, 0, bitmap.width, bitmap.height);
+  const colours = new Uint8Array(bitmap.width * bitmap.height * 3);
+  for (let i = 0; i < colours.length; i += 1) colours[i] = data[Math.floor(i / 3) * 4 + (i % 3)];
+  let text = "";
+  for (let i = 0; i < colours.length; i += 32768) text += String.fromCharCode(...colours.subarray(i, i + 32768));
+  return { shape: [bitmap.height, bitmap.width, 3], pixels: btoa(text) };
+}
+
+async function given() {
+  const found = {};
+  for (const field of $("call-arguments").children) {
+    const [text, picture] = field.querySelectorAll("input");
+    if (picture && picture.files.length) found[text.name] = await pixels(picture.files[0]);
+    else if (text.value.trim()) {
+      try {
+        found[text.name] = JSON.parse(text.value);
+      } catch (error) {
+        throw new Error(`${text.name} is no JSON`);
+      }
+    }
+  }
+  return found;
+}
+
+async function call(event) {
+  event.preventDefault();
+  const operator = opened;
+  let lines;
+  try {
+    const reply = await fetch("api/call", {
+      method: "POST",
+      headers: { "content-type": "application/json", "x-opdispatch-token": $("call-token").value },
+      body: JSON.stringify({ operator, arguments: await given() }),
+    });
+    const text = await reply.text();
+    const isJson = (reply.headers.get("content-type") || "").startsWith("application/json");
+    const found = isJson ? JSON.parse(text) : { error: text };
+    lines = found.error === undefined ? found.results.flatMap(drawResult) : [element("pre", found.error)];
+  } catch (error) {
+    lines = [element("pre", error.message)];
+  }
+  if (operator === opened) $("call-result").replaceChildren(...lines);
+}
+
+function drawResult(result) {
+  const text = element("pre", result.text);
+  if (!result.pixels) return [text];
+  const [height, width] = result.shape;
+  const canvas = element("canvas", undefined, { width, height, role: "img", "aria-label": "the result as a picture" });
+  const data = Uint8ClampedArray.from(atob(result.pixels), (character) => character.charCodeAt(0));
+  canvas.getContext("2d").putImageData(new ImageData(data, width, height), 0, 0);
+  return [canvas, text];
 }
 
 function close() {
@@ -211,6 +292,7 @@ function start() {
     }
   });
   $("close").addEventListener("click", () => { close(); $("grid").focus(); });
+  $("call").addEventListener("submit", call);
   window.addEventListener("resize", draw);
   const source = new EventSource("events");
   source.addEventListener("epoch", () => { updating = updating.then(update, update); });
