@@ -4,6 +4,7 @@
     session_base, connection_base       what both do, which is the same
     rpcs, request_arguments, listings   what both ask of the daemon, and what it tells; no I/O
     endpoint                            where a session goes, and how long it waits
+    daemon_wait                         waiting for a daemon that is away
     grpc_forks                          which processes it can be opened in
     library_upload                      files of a library, in chunks
     read_timeout                        how long the daemon may say nothing in a stream

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import grpc
 
+from opdispatch_client.daemon_wait import DaemonWait
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.library_upload import LibraryUpload, OnUpload
 from opdispatch_client.rpcs import Load, Rpc
@@ -36,6 +38,12 @@ class ConnectionBase:
     def _check_open(self) -> None:
         if self.is_closed or not self.endpoint.is_of_this_process:
             raise self.endpoint.closed_error()
+
+    def _wait_for_daemon(self, seconds: float | None, wait: float | None) -> DaemonWait:
+        """Return the wait of a request that may take ``seconds``, or has ``wait`` of its own."""
+        if wait is not None:
+            return DaemonWait(wait)
+        return DaemonWait(self.endpoint.wait, None if seconds is None else monotonic() + seconds)
 
     def _method(self, rpc: Rpc[Any], make: Callable[..., Any]) -> Callable[..., Any]:
         """Return the method of a request, made by ``make``, which is one of the channel's.

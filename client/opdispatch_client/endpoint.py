@@ -41,6 +41,9 @@ TIMEOUT_DEFAULT = 30.0
 # A daemon that is there answers the handshake at once; a wrong host may never answer.
 HANDSHAKE_TIMEOUT = 10.0
 
+WAIT_DEFAULT = 30.0
+"""Seconds that requests wait for a daemon that is away, if the caller does not say."""
+
 LaneChoice = Literal["auto", "local", "stream", "grpc"]
 
 
@@ -62,6 +65,10 @@ class Endpoint:
     """Credentials of the session."""
     direct: bool = True
     """Whether calls go directly to interpreters, where they can."""
+    wait: float = 0.0
+    """Seconds that requests wait for a daemon that is away. See Note [A daemon that restarts]."""
+    connect_wait: float = 0.0
+    """Seconds that the first of them does."""
     process: int = field(default_factory=os.getpid)
     """Process that opens the session. See Note [Sessions in forked children]."""
 
@@ -187,6 +194,7 @@ def resolve_endpoint(
     tls_cert: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
     daemon_user: str | None = None,
+    wait: float | None = None,
 ) -> Endpoint:
     """Check the parameters of ``connect`` and fill in what they leave open.
 
@@ -198,6 +206,8 @@ def resolve_endpoint(
         timeout = check_seconds(timeout, "timeout")
     if max_message_bytes is not None:
         max_message_bytes = check_int(max_message_bytes, "max_message_bytes")
+    if wait is not None and not check_seconds(wait, "wait") >= 0:
+        raise ValueError(f"wait is {wait!r}; expected a number of seconds, 0 or more, or None")
     retry, direct = check_flag(retry, "retry"), check_flag(direct, "direct")
     if check_text(lane, "lane") not in get_args(LaneChoice):
         raise ValueError(f"lane is {lane!r}; expected one of {', '.join(get_args(LaneChoice))}")
@@ -215,6 +225,8 @@ def resolve_endpoint(
         lane=lane,
         retry=retry,
         direct=direct,
+        wait=WAIT_DEFAULT if wait is None else float(wait),
+        connect_wait=0.0 if wait is None else float(wait),
         daemon_user=None if daemon_user is None else check_text(daemon_user, "daemon_user"),
         credentials=Credentials.of(
             None if token is None else check_text(token, "token"),

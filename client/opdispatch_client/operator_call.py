@@ -22,6 +22,8 @@ class Call(Protocol):
 
     operator: str
     on_progress: OnTransfer | None
+    retry: bool
+    """Whether it may run again when it may have run, if that does no harm."""
     deadline: float | None
     """When its caller waits no more, by ``time.monotonic``; None: as the session says."""
 
@@ -60,7 +62,6 @@ class OperatorCall:
         "_keep",
         "_kwargs",
         "_make",
-        "_retry",
         "_span",
         "_trace",
         "args",
@@ -68,6 +69,7 @@ class OperatorCall:
         "on_progress",
         "operator",
         "plan_key",
+        "retry",
     )
 
     def __init__(
@@ -88,7 +90,7 @@ class OperatorCall:
         self.deadline = deadline
         self.args = args
         self._kwargs = kwargs
-        self._retry = retry
+        self.retry = retry
         self._trace = trace
         self._keep = keep
         self._make = make
@@ -119,7 +121,7 @@ class OperatorCall:
         request = call_request(
             self.operator, self.args, self._kwargs, trace=self._trace, memory=memory
         )
-        if not self._retry:
+        if not self.retry:
             request.retry = False
         if self._keep is not None:
             request.keep.CopyFrom(self._keep)

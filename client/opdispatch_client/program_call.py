@@ -24,7 +24,7 @@ class ProgramCall:
     Remote tensors among the inputs are where it has run then, unless ``keep`` names a device.
     """
 
-    __slots__ = ("_data", "_inputs", "_keep", "_make", "_retry", "_span", "deadline", "what")
+    __slots__ = ("_data", "_inputs", "_keep", "_make", "_span", "deadline", "retry", "what")
 
     operator = ""
     shape = None
@@ -47,7 +47,7 @@ class ProgramCall:
         self._inputs = inputs
         self._make = make
         self._keep = keep
-        self._retry = retry
+        self.retry = retry
         self._span: CallSpan | None = None
 
     def encode(self, memory: CallerTensorMemory | None = None) -> execution_pb2.CallRequest:
@@ -61,7 +61,7 @@ class ProgramCall:
         for i, value in enumerate(self._inputs):
             fill_value(request.args.add(), value, at=f"$.args[{i}]", memory=memory)
         add_modes(request)
-        if not self._retry:
+        if not self.retry:
             request.retry = False
         if self._span is not None:
             self._span.ask(request)

@@ -51,6 +51,11 @@ class Rpc(Generic[T]):
     waits: float | None = 0.0
     """Seconds that the daemon may wait before it answers; None: any time."""
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether it does no harm to send it twice: it changes nothing."""
+        return not self.metadata and self.path != CALL
+
     def deadline(self, timeout: float | None) -> float | None:
         """Return seconds until the reply must be there, if answering alone may take `timeout`."""
         if timeout is None or self.waits is None or self.waits > LONGEST_TIMEOUT:
@@ -68,9 +73,9 @@ def get_server_info() -> Rpc[listings.ServerInfo]:
     return _ask(request, "the handshake", _read_server_info)
 
 
-def call_by_itself(call: Call, request: execution_pb2.CallRequest) -> Rpc[Any]:
-    """Request one operator call by itself."""
-    return Rpc(CALL, call.what, request, execution_pb2.CallReply, call.read)
+def reply_by_itself(call: Call, request: execution_pb2.CallRequest) -> Rpc[execution_pb2.CallReply]:
+    """Request one operator call by itself, answered by its reply."""
+    return Rpc(CALL, call.what, request, execution_pb2.CallReply, lambda reply: reply)
 
 
 class Load(NamedTuple):

@@ -288,8 +288,14 @@ def lost_connection_error(address: str, details: str) -> DaemonUnavailableError:
         f"the connection to {address} was lost before the reply; the call may or may not have run",
         address=address,
         started="unknown",
+        daemon="lost",
         details=details,
     )
+
+
+def stopping_error(what: str) -> RefusedError:
+    """Return the error of a request to a daemon that is stopping; ``what`` it means for that."""
+    return RefusedError(f"the daemon is stopping; {what}", started="no", daemon="stopping")
 
 
 def no_thread_left_error(what: str, error: RuntimeError) -> RefusedError:
@@ -348,6 +354,7 @@ def _unavailable(details: str, address: str) -> DaemonUnavailableError:
             hint="start one with `opdispatch serve`",
             address=address,
             started="no",
+            daemon="away",
             details=details,
         )
     return lost_connection_error(address, details)

@@ -312,7 +312,7 @@ def test_the_death_of_the_daemon_is_every_futures_error(
     start_daemon: StartDaemon, write_library: WriteLibrary, doors: Doors, lane: LaneChoice
 ):
     first = start_daemon(workers=1)
-    with first.connect(lane=lane) as session:
+    with first.connect(lane=lane, wait=0) as session:
         session.load(write_library("const", constant(1)))
         session.load(write_library("doors", door_library("doors", max_concurrency=2)))
         futures = [session.submit("doors::enter", X, doors.folder, str(n)) for n in range(100)]
@@ -421,7 +421,7 @@ async def test_an_asyncio_map_that_is_closed_cancels_its_calls(
 async def test_the_death_of_the_daemon_is_every_tasks_error(
     daemon: RunningDaemon, doors: Doors, write_library: WriteLibrary, lane: LaneChoice
 ):
-    async with oc.aio.connect(daemon.address, lane=lane) as session:
+    async with oc.aio.connect(daemon.address, lane=lane, wait=0) as session:
         await session.load(write_library("doors", door_library("doors", max_concurrency=2)))
         calls = [session.call("doors::enter", X, doors.folder, str(n)) for n in range(50)]
         waiting = asyncio.gather(*calls, return_exceptions=True)

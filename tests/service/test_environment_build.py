@@ -64,7 +64,8 @@ def test_a_daemon_that_is_killed_while_it_builds_leaves_no_half_environment(
     first = start_daemon(workers=1)
     first.expects_errors = True
     requirements = ["--no-index", str(project)]
-    with first.connect() as session, Background(session.load, path, requirements=requirements) as c:
+    connected = first.connect(wait=0)
+    with connected as session, Background(session.load, path, requirements=requirements) as c:
         assert wait_for((tmp_path / "building").exists)
         first.signal(signal.SIGKILL)
         first.wait()

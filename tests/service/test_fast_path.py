@@ -126,7 +126,7 @@ def test_one_that_takes_too_long_is_stopped(
 def test_the_end_of_the_daemon_waits_for_them(
     daemon: RunningDaemon, doors: Doors, write_library: WriteLibrary
 ):
-    with daemon.connect(direct=False) as session:
+    with daemon.connect(direct=False, wait=0) as session:
         session.load(write_library("doors", door_library("doors")))
         x = make_known(session, doors)
         with Background(session.ops.doors.enter, x, doors.folder, "last") as last:

@@ -76,7 +76,7 @@ def test_a_session_finds_the_lane_of_the_daemon_that_comes_back(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     first = start_daemon(workers=1)
-    with first.connect() as session:
+    with first.connect(wait=0) as session:
         session.load(write_library("const", constant(1)))
         assert session.ops.const.get(X) == 1
         first.signal(signal.SIGKILL)

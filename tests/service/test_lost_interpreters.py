@@ -132,7 +132,7 @@ def test_the_daemon_does_not_wait_for_calls_that_wait_for_a_library(
     daemon.expects_errors = True
     hold = daemon.folder / "hold"
     text = f"import os, time\nwhile os.path.exists({str(hold)!r}):\n    time.sleep(0.005)\n"
-    with daemon.connect() as session:
+    with daemon.connect(wait=0) as session:
         session.load(write_library("const", text + constant(5)))
         hold.touch()
         os.kill(pid_of(session, "worker-1"), signal.SIGKILL)

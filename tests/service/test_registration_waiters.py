@@ -197,17 +197,18 @@ def test_the_deadline_of_the_call_ends_the_wait(shared_daemon: RunningDaemon):
 
 
 async def test_a_daemon_that_stops_sends_the_waiters_away(
-    own: oc.AsyncSession, daemon: RunningDaemon
+    daemon: RunningDaemon,
 ):
-    waits = [
-        asyncio.create_task(own.wait_for_def("never::comes", None)),
-        asyncio.create_task(own.wait_for_impl("never::comes", "CPU", 60)),
-    ]
-    await begun(own, *waits)
-    daemon.signal(signal.SIGTERM)
-    for wait in waits:
-        with pytest.raises(oc.RefusedError, match="the daemon is stopping"):
-            await wait
+    async with oc.aio.connect(daemon.address, wait=0) as own:
+        waits = [
+            asyncio.create_task(own.wait_for_def("never::comes", None)),
+            asyncio.create_task(own.wait_for_impl("never::comes", "CPU", 60)),
+        ]
+        await begun(own, *waits)
+        daemon.signal(signal.SIGTERM)
+        for wait in waits:
+            with pytest.raises(oc.RefusedError, match="the daemon is stopping"):
+                await wait
     assert daemon.wait() == 0
 
 

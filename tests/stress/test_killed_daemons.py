@@ -75,7 +75,7 @@ class Client:
         errors: list[BaseException],
     ) -> None:
         try:
-            with daemon.connect() as session:
+            with daemon.connect(wait=0) as session:
                 while True:
                     self._change(session, self._rng.choice(self.names))
                     acknowledged.release()

@@ -46,6 +46,7 @@ def connect(
     tls_cert: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
     daemon_user: str | None = None,
+    wait: float | None = None,
 ) -> Connecting:
     """Open a session: ``async with connect() as session`` or ``session = await connect()``.
 
@@ -65,6 +66,7 @@ def connect(
         tls_cert=tls_cert,
         tls_key=tls_key,
         daemon_user=daemon_user,
+        wait=wait,
     )
     return Connecting(endpoint)
 

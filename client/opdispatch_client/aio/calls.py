@@ -9,7 +9,9 @@ from typing import Any, TypeGuard
 
 import grpc.aio
 
+from opdispatch.errors import OpdispatchError
 from opdispatch_client.aio.one_loop import OneLoop
+from opdispatch_client.daemon_wait import DaemonWait, is_stopping
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.async_busy_watch import AsyncBusyWatch
 from opdispatch_client.lanes.async_direct_local import AsyncDirectLanes
@@ -22,9 +24,9 @@ from opdispatch_client.lanes.routes import Routes, find_refusal
 from opdispatch_client.lanes.waiting_calls import WaitingCall, may_move, waiting_call
 from opdispatch_client.listings import Interpreter, ServerInfo
 from opdispatch_client.operator_call import Call
-from opdispatch_client.rpcs import Rpc, call_by_itself
+from opdispatch_client.rpcs import Rpc, reply_by_itself
 from opdispatch_client.session_memory import SessionMemory
-from opdispatch_wire.errors import MessageTooLargeError
+from opdispatch_wire.errors import DaemonUnavailableError, MessageTooLargeError
 from opdispatch_wire.lanes.async_lane import AsyncLane
 from opdispatch_wire.lanes.async_stream import AsyncStream
 from opdispatch_wire.lanes.awaited_replies import Reply
@@ -102,19 +104,43 @@ class AsyncCalls:
         try:
             reply = await self._call_directly(attempt)
             if reply is None:
-                lane = await self._daemon.get(attempt.deadline)
-                attempt.prepare(lane.inline_bytes if lane is not None else None)
-                if lane is None:
-                    timeout = attempt.time_left()
-                    return await self._send(call_by_itself(call, attempt.request), timeout)
-                reply = await _send(lane, attempt)
+                reply = await self._call_daemon(attempt)
                 if attempt.request.wants_route:
                     self._routes.learn(call.shape, reply, attempt.route_epoch)
-                    if self._goes_over_streams(lane):
+                    if self._goes_over_streams(lane := self._daemon.lane):
                         self._direct_streams.prepare(call.shape, lane.max_message_bytes)
         except (TimeoutError, LaneClosedError, OSError) as error:
             raise self._failure(error, attempt) from None
         return attempt.read(reply)
+
+    async def _call_daemon(self, attempt: CallAttempt) -> execution_pb2.CallReply:
+        """Return the daemon's reply; wait for a daemon that is away."""
+        wait = DaemonWait(self._endpoint.wait, attempt.deadline)
+        while True:
+            lane = await self._daemon.get(attempt.deadline)
+            attempt.prepare(lane.inline_bytes if lane is not None else None)
+            try:
+                reply: execution_pb2.CallReply
+                if lane is None:
+                    timeout = attempt.time_left()
+                    reply = await self._send(
+                        reply_by_itself(attempt.call, attempt.request), timeout
+                    )
+                else:
+                    reply = await _send(lane, attempt)
+                why = attempt.find_lost(reply)
+                if why is None:
+                    return reply
+            except (OpdispatchError, LaneClosedError) as error:
+                why = attempt.find_lost(error)
+                if why is None:
+                    raise
+            if is_stopping(why):
+                self._daemon.leave(lane)
+            pause = attempt.pause_before_asking_again(why, wait)
+            if self._daemon.is_closed:
+                raise self._endpoint.closed_error()
+            await asyncio.sleep(pause)
 
     async def _call_directly(self, attempt: CallAttempt) -> execution_pb2.CallReply | None:
         """Return the reply; None if the daemon is to be asked."""
@@ -191,7 +217,7 @@ class AsyncCalls:
 
     def _failure(self, error: Exception, attempt: CallAttempt) -> Exception:
         """Return the exception to raise to the caller for an error on the way."""
-        if isinstance(error, LaneClosedError) and self._daemon.is_closed:
+        if isinstance(error, LaneClosedError | DaemonUnavailableError) and self._daemon.is_closed:
             return self._endpoint.closed_error()
         return attempt.explain(error)
 

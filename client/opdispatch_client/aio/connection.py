@@ -21,6 +21,7 @@ from opdispatch_client.library_upload import OnUpload
 from opdispatch_client.listings import Interpreter, ServerInfo
 from opdispatch_client.read_timeout import read_within_async
 from opdispatch_client.rpcs import Load, Rpc
+from opdispatch_wire.errors import DaemonUnavailableError, RefusedError
 from opdispatch_wire.status import error_from_rpc
 
 T = TypeVar("T")
@@ -59,9 +60,21 @@ class AsyncConnection(ConnectionBase):
         """Return the catalog that ``session.ops`` looks names up in."""
         return AsyncOperatorCatalog(self._ask, self.send)
 
-    async def send(self, rpc: Rpc[T], *, timeout: float | None = None) -> T:
-        """Send a request; return what its reply says. Raises an OpdispatchError."""
-        return await self._send_within(rpc, rpc.deadline(timeout or self.endpoint.timeout))
+    async def send(
+        self, rpc: Rpc[T], *, timeout: float | None = None, wait: float | None = None
+    ) -> T:
+        """Send a request; return what its reply says. Raises an OpdispatchError.
+
+        ``wait``: seconds that the daemon may be away; None: as the session says.
+        """
+        seconds = rpc.deadline(timeout or self.endpoint.timeout)
+        waiting = self._wait_for_daemon(seconds, wait)
+        while True:
+            try:
+                return await self._send_within(rpc, seconds)
+            except (DaemonUnavailableError, RefusedError) as error:
+                pause = waiting.pause_after(error, is_repeatable=rpc.is_repeatable)
+            await asyncio.sleep(pause)
 
     async def stream(self, rpc: Rpc[T]) -> AsyncGenerator[T, None]:
         """Send a request; yield each reply, which may take the session's timeout."""

@@ -269,8 +269,11 @@ class AsyncSession(SessionBase, AsyncCallingSession):
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    async def _introduce(self) -> tuple[ServerInfo, int]:
-        info = await self.refresh_server_info(timeout=self._endpoint.handshake_timeout)
+    async def _introduce(self, wait: float = 0.0) -> tuple[ServerInfo, int]:
+        """Ask the daemon who it is; ``wait`` is how many seconds it may be away."""
+        timeout = self._endpoint.handshake_timeout
+        rpc = rpcs.get_server_info()
+        info = self._introduced(await self._send(rpc, timeout=timeout, wait=wait))
         return info, self._connection.limit
 
     async def _look_at_interpreters(self) -> list[Interpreter]:
@@ -300,7 +303,7 @@ async def open_session(endpoint: Endpoint) -> AsyncSession:
     """Return a session that is connected. Raises as ``connect`` does."""
     session = AsyncSession(endpoint)
     try:
-        await session._calls.open(*await session._introduce())
+        await session._calls.open(*await session._introduce(endpoint.connect_wait))
     except DeadlineExceededError:
         await session.close()
         raise endpoint.unanswered_error() from None

@@ -44,6 +44,7 @@ def connect(
     tls_cert: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
     daemon_user: str | None = None,
+    wait: float | None = None,
 ) -> Session:
     """Open a session with the daemon at `address`.
 
@@ -69,6 +70,12 @@ def connect(
     this process's user, of root, or of `daemon_user`, a name or an id, which may be
     ``OPDISPATCH_DAEMON_USER``.
 
+    Requests wait up to `wait` seconds for a daemon that restarts, and so does ``connect`` itself;
+    without `wait`, requests wait up to 30 seconds, and ``connect`` does not. What has not begun
+    is sent then; what may have run is sent again, once, only if that does no harm: a call
+    whose operator writes to no argument, unless `retry` is false, and a request that changes
+    nothing. With 0, nothing waits.
+
     Raises AddressError for an address that is none, DaemonUnavailableError if no daemon answers
     there, WireError if the daemon speaks another version of the protocol, UnauthenticatedError
     for a token that is not valid there, and PermissionDeniedError for one that allows no calls.
@@ -86,5 +93,6 @@ def connect(
         tls_cert=tls_cert,
         tls_key=tls_key,
         daemon_user=daemon_user,
+        wait=wait,
     )
     return open_session(endpoint)

@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 
 import grpc
 
+from opdispatch.errors import OpdispatchError
 from opdispatch_client.blocking.call_future import Callback, CallFuture
 from opdispatch_client.blocking.one_thread import OneThread
+from opdispatch_client.daemon_wait import DaemonWait, is_stopping
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.busy_watch import BusyWatch
 from opdispatch_client.lanes.call_attempt import CallAttempt
@@ -33,13 +35,18 @@ from opdispatch_client.lanes.waiting_calls import WaitingCall, may_move, waiting
 from opdispatch_client.listings import Interpreter, ServerInfo
 from opdispatch_client.operator_call import Call, OperatorCall
 from opdispatch_client.session_memory import SessionMemory
-from opdispatch_wire.errors import DeadlineExceededError, MessageTooLargeError, RefusedError
+from opdispatch_wire.errors import (
+    DaemonUnavailableError,
+    DeadlineExceededError,
+    MessageTooLargeError,
+    RefusedError,
+)
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.blocking_stream import BlockingStream
 from opdispatch_wire.lanes.lane_messages import InterpreterBusyError, LaneClosedError
 from opdispatch_wire.lanes.pending_calls import OnDone
 from opdispatch_wire.shared_memory.peer_memory import PeerMemory, is_without_room
-from opdispatch_wire.status import no_thread_left_error
+from opdispatch_wire.status import lost_connection_error, no_thread_left_error
 from opdispatch_wire.v1 import execution_pb2
 
 LOG = logging.getLogger("opdispatch.client")
@@ -210,9 +217,34 @@ class BlockingCalls:
         return reply
 
     def _call_daemon(self, attempt: CallAttempt) -> execution_pb2.CallReply:
-        lane, what = self._daemon.get(attempt.deadline), attempt.call.what
-        attempt.prepare(lane.inline_bytes)
-        return lane.call(attempt.request, attempt.time_left(), what, tensors=attempt.tensors)
+        """Return the daemon's reply; wait for a daemon that is away."""
+        wait, what = DaemonWait(self._endpoint.wait, attempt.deadline), attempt.call.what
+        while True:
+            lane = self._daemon.get(attempt.deadline)
+            attempt.prepare(lane.inline_bytes)
+            try:
+                reply = lane.call(
+                    attempt.request, attempt.time_left(), what, tensors=attempt.tensors
+                )
+                why = attempt.find_lost(reply)
+                if why is None:
+                    return reply
+            except (OpdispatchError, LaneClosedError) as error:
+                why = attempt.find_lost(error)
+                if why is None:
+                    raise
+            self._prepare_to_ask_again(attempt, wait, lane, why)
+
+    def _prepare_to_ask_again(
+        self, attempt: CallAttempt, wait: DaemonWait, lane: CallLane, why: Exception
+    ) -> None:
+        """Wait until the daemon may be back. Raises ``why`` if it is not to be asked again."""
+        if is_stopping(why):
+            self._daemon.leave(lane)
+        pause = attempt.pause_before_asking_again(why, wait)
+        if self._daemon.is_closed:
+            raise self._endpoint.closed_error()
+        self._daemon.pause(pause)
 
     def submit(
         self, make: Callable[[], Call], *, flush: bool = True, deadline: float | None = None
@@ -301,8 +333,13 @@ class BlockingCalls:
     def _begin(self, attempt: CallAttempt, future: CallFuture) -> None:
         try:
             self._endpoint.check_process()
-            if not self._begin_directly(attempt, future):
+            if self._begin_directly(attempt, future):
+                return
+            if self._daemon.is_open or self._daemon.is_closed:
                 self._begin_at_daemon(attempt, future)
+            else:
+                error = lost_connection_error(self._endpoint.address, "the lane has ended")
+                self._at_second(attempt, future, error, self._begin_at_daemon, attempt, future)
         except (LaneClosedError, OSError) as error:
             attempt.close()
             raise self._failure(error, attempt) from None
@@ -310,15 +347,57 @@ class BlockingCalls:
             attempt.close()
             raise
 
-    def _begin_at_daemon(self, attempt: CallAttempt, future: CallFuture) -> None:
+    def _begin_at_daemon(
+        self, attempt: CallAttempt, future: CallFuture, wait: DaemonWait | None = None
+    ) -> None:
+        """Begin the call at the daemon; at one that is away, in the thread for second ways."""
+
         def on_done(result: execution_pb2.CallReply | Exception) -> None:
+            why = attempt.find_lost(result)
+            if why is not None:
+                waiting = wait or DaemonWait(self._endpoint.wait, attempt.deadline)
+                # Not in this thread, which reads replies: sending may have to wait.
+                self._at_second(attempt, future, why, ask_again, waiting, why)
+                return
             if not isinstance(result, Exception):
                 self._learn(attempt, result)
             self._end(attempt, future, result)
 
+        def ask_again(waiting: DaemonWait, why: Exception) -> None:
+            self._prepare_to_ask_again(attempt, waiting, lane, why)
+            self._begin_at_daemon(attempt, future, waiting)
+
         lane = self._daemon.get(attempt.deadline)
         attempt.prepare(lane.inline_bytes)
-        self._begin_on(lane, attempt, future, on_done)
+        try:
+            self._begin_on(lane, attempt, future, on_done)
+        except (LaneClosedError, DaemonUnavailableError) as error:
+            on_done(error)
+
+    def _at_second(
+        self,
+        attempt: CallAttempt,
+        future: CallFuture,
+        why: Exception,
+        ask: Callable[..., None],
+        *arguments: Any,
+    ) -> None:
+        """Run ``ask`` in the thread for second ways; a call that fails there ends with that."""
+
+        def run() -> None:
+            try:
+                if future.cancelled():
+                    attempt.close()
+                else:
+                    ask(*arguments)
+            except Exception as error:
+                self._end(attempt, future, error)
+            self.flush()
+
+        try:
+            self._second_ways.submit(run)
+        except RuntimeError:  # the session is closed, or the system's limit reached
+            self._end(attempt, future, why)
 
     def _begin_on(
         self,
@@ -559,7 +638,7 @@ class BlockingCalls:
 
     def _failure(self, error: Exception, attempt: CallAttempt) -> Exception:
         """Return the exception to raise to the caller for an error on the way."""
-        if isinstance(error, LaneClosedError) and self._daemon.is_closed:
+        if isinstance(error, LaneClosedError | DaemonUnavailableError) and self._daemon.is_closed:
             return self._endpoint.closed_error()
         return attempt.explain(error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -18,6 +19,7 @@ from opdispatch_client.listings import Interpreter, ServerInfo
 from opdispatch_client.operator_catalog import OperatorCatalog
 from opdispatch_client.read_timeout import read_within
 from opdispatch_client.rpcs import Load, Rpc
+from opdispatch_wire.errors import DaemonUnavailableError, RefusedError
 from opdispatch_wire.status import error_from_rpc
 
 T = TypeVar("T")
@@ -30,6 +32,7 @@ class Connection(ConnectionBase):
         super().__init__(endpoint)
         GRPC_FORKS.note_use(endpoint.address, asyncio=False)
         self._channel = endpoint.channel()
+        self._closing = threading.Event()
 
     def make_calls(
         self,
@@ -47,13 +50,24 @@ class Connection(ConnectionBase):
         """Return the catalog that ``session.ops`` looks names up in."""
         return OperatorCatalog(self.send)
 
-    def send(self, rpc: Rpc[T], *, timeout: float | None = None) -> T:
-        """Send a request; return what its reply says. Raises an OpdispatchError."""
-        method = self._method(rpc, self._channel.unary_unary)
-        with self._own_errors():
-            deadline = rpc.deadline(timeout or self.endpoint.timeout)
-            reply = method(rpc.request, timeout=deadline, metadata=rpc.metadata)
-        return rpc.read(reply)
+    def send(self, rpc: Rpc[T], *, timeout: float | None = None, wait: float | None = None) -> T:
+        """Send a request; return what its reply says. Raises an OpdispatchError.
+
+        ``wait``: seconds that the daemon may be away; None: as the session says.
+        """
+        seconds = rpc.deadline(timeout or self.endpoint.timeout)
+        waiting = self._wait_for_daemon(seconds, wait)
+        while True:
+            try:
+                return self._send_once(rpc, seconds)
+            except (DaemonUnavailableError, RefusedError) as error:
+                pause = waiting.pause_after(error, is_repeatable=rpc.is_repeatable)
+            self._closing.wait(pause)
+
+    def begin_close(self) -> bool:
+        """Begin closing like ``ConnectionBase.begin_close``."""
+        self._closing.set()
+        return super().begin_close()
 
     def stream(self, rpc: Rpc[T]) -> Generator[T, None, None]:
         """Send a request; yield each reply, which may take the session's timeout."""
@@ -74,6 +88,12 @@ class Connection(ConnectionBase):
     def close(self) -> None:
         """Close the channel. Idempotent."""
         self._channel.close()
+
+    def _send_once(self, rpc: Rpc[T], seconds: float | None) -> T:
+        method = self._method(rpc, self._channel.unary_unary)
+        with self._own_errors():
+            reply = method(rpc.request, timeout=seconds, metadata=rpc.metadata)
+        return rpc.read(reply)
 
     @contextmanager
     def _own_errors(self) -> Iterator[None]:

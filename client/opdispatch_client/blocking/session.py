@@ -268,8 +268,11 @@ class Session(SessionBase, CallingSession):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _introduce(self) -> tuple[ServerInfo, int]:
-        info = self.refresh_server_info(timeout=self._endpoint.handshake_timeout)
+    def _introduce(self, wait: float = 0.0) -> tuple[ServerInfo, int]:
+        """Ask the daemon who it is; ``wait`` is how many seconds it may be away."""
+        timeout = self._endpoint.handshake_timeout
+        rpc = rpcs.get_server_info()
+        info = self._introduced(self._send(rpc, timeout=timeout, wait=wait))
         return info, self._connection.limit
 
     def _look_at_interpreters(self) -> list[Interpreter]:
@@ -299,7 +302,7 @@ def open_session(endpoint: Endpoint) -> Session:
     """Return a session that is connected. Raises as ``connect`` does."""
     session = Session(endpoint)
     try:
-        session._calls.open(*session._introduce())
+        session._calls.open(*session._introduce(endpoint.connect_wait))
     except DeadlineExceededError:
         session.close()
         raise endpoint.unanswered_error() from None

@@ -37,6 +37,7 @@ from opdispatch_client.cli.command import (
     Json,
     Timeout,
     TokenFile,
+    Wait,
     add_command,
     settings_of,
 )
@@ -112,6 +113,7 @@ def _common(
     context: typer.Context,
     address: Address = None,
     timeout: Timeout = None,
+    wait: Wait = None,
     token_file: TokenFile = None,
     json: Json = False,
     debug: Debug = False,
@@ -128,7 +130,7 @@ def _common(
 ) -> None:
     """PyTorch's operator dispatcher as a service: load kernel libraries, call operators."""
     settings_of(context).update(
-        address=address, timeout=timeout, token_file=token_file, json=json, debug=debug
+        address=address, timeout=timeout, wait=wait, token_file=token_file, json=json, debug=debug
     )
 
 
@@ -148,6 +150,7 @@ def _words_before(context: Any, args: list[str]) -> list[str]:
     return [
         *(("--address", address) if address else ()),
         *(("--timeout", f"{given['timeout']:g}") if given.get("timeout") is not None else ()),
+        *(("--wait", f"{given['wait']:g}") if given.get("wait") is not None else ()),
         *(("--token-file", str(given["token_file"])) if given.get("token_file") else ()),
         *(("--json",) if given.get("json") else ()),
     ]

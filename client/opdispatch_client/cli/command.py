@@ -54,6 +54,15 @@ TokenFile = Annotated[
         show_default=False,
     ),
 ]
+Wait = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="How long to wait for a daemon that is away, since it restarts. Default: 0 to reach "
+        "it, 30 once it was there.",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.", show_default=False)]
 Debug = Annotated[
     bool, typer.Option("--debug", help="Show the traceback of an error.", show_default=False)
@@ -61,6 +70,7 @@ Debug = Annotated[
 COMMON_OPTIONS: dict[str, Any] = {
     "address": Address,
     "timeout": Timeout,
+    "wait": Wait,
     "token_file": TokenFile,
     "json": Json,
     "debug": Debug,
@@ -73,6 +83,7 @@ class Settings:
 
     address: str | None = None
     timeout: float | None = None
+    wait: float | None = None
     token_file: Path | None = None
     json: bool = False
     debug: bool = False
@@ -82,6 +93,7 @@ class Settings:
         *,
         address: str | None = None,
         timeout: float | None = None,
+        wait: float | None = None,
         token_file: Path | None = None,
         json: bool = False,
         debug: bool = False,
@@ -91,6 +103,9 @@ class Settings:
         if timeout is not None and not timeout >= 0:
             raise typer.BadParameter("expected no negative number", param_hint="--timeout")
         self.timeout = self.timeout if timeout is None else timeout
+        if wait is not None and not wait >= 0:
+            raise typer.BadParameter("expected no negative number", param_hint="--wait")
+        self.wait = self.wait if wait is None else wait
         self.token_file = token_file or self.token_file
         self.json |= json
         self.debug |= debug
@@ -108,14 +123,21 @@ class Settings:
             from opdispatch_client.blocking import connect
         finally:
             gc.enable()
-        return connect(self.address, timeout=self.seconds, token_file=self.token_file)
+        return connect(
+            self.address, timeout=self.seconds, token_file=self.token_file, wait=self.wait
+        )
 
 
 def add_command(
     app: typer.Typer, name: str, function: Callable[..., None], **attributes: Any
 ) -> None:
-    """Add the function to the app, with the common options; `attributes` are typer's own."""
+    """Add the function to the app, with the common options; `attributes` are typer's own.
+
+    An option of its own by the name of a common one takes that place: the common one can only
+    stand before the command's name.
+    """
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    names = COMMON_OPTIONS.keys() - {each.name for each in own}
     context = inspect.Parameter(
         "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
     )
@@ -127,11 +149,12 @@ def add_command(
             default=False if option in ("json", "debug") else None,
         )
         for option, annotation in COMMON_OPTIONS.items()
+        if option in names
     ]
 
     def command(**values: Any) -> None:
         settings = settings_of(values.pop("context"))
-        settings.update(**{option: values.pop(option) for option in COMMON_OPTIONS})
+        settings.update(**{option: values.pop(option) for option in names})
         with _quiet_broken_pipe(), _past_click():
             function(settings, **values)
             sys.stdout.flush()

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import grpc.aio
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_client.daemon_wait import DaemonWait
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import ServerInfo
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.chunks import CallTensors
-from opdispatch_wire.errors import copy_of_error
+from opdispatch_wire.errors import DaemonUnavailableError, RefusedError, copy_of_error
 from opdispatch_wire.lanes.async_lane import AsyncLane
 from opdispatch_wire.lanes.async_stream import AsyncStream
 from opdispatch_wire.lanes.awaited_replies import Reply
@@ -32,6 +34,10 @@ class AsyncCallLane(Protocol):
     @property
     def is_closed(self) -> bool:
         """Whether calls have no chance any more."""
+
+    @property
+    def calls_in_flight(self) -> int:
+        """How many calls wait for their replies."""
 
     def call(
         self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None = None
@@ -51,7 +57,8 @@ class AsyncCallLane(Protocol):
 class AsyncDaemonLane:
     """The lane of one session. Belongs to the event loop.
 
-    ``introduce`` asks the daemon again who it is, and returns that and the message limit.
+    It is opened again, once the daemon is back: see Note [A daemon that restarts]. ``introduce``
+    asks the daemon again who it is, and returns that and the message limit.
     """
 
     def __init__(
@@ -69,6 +76,9 @@ class AsyncDaemonLane:
         self.name = "grpc"
         """Kind of the lane."""
         self._attempt: asyncio.Task[None] | None = None  # to open the lane again
+        self._wait: DaemonWait | None = None  # of the attempt
+        # Those whose daemon is stopping, for as long as calls on them go on.
+        self._left: weakref.WeakSet[AsyncCallLane] = weakref.WeakSet()
 
     @property
     def is_closed(self) -> bool:
@@ -90,9 +100,14 @@ class AsyncDaemonLane:
         went wrong: DaemonUnavailableError, for one.
         """
         lane = self.lane
-        if lane is None or not lane.is_closed or self._is_closed:
+        if lane is None or self._is_closed or not (lane.is_closed or lane in self._left):
             return lane
         return await self._wait_for_another(deadline)
+
+    def leave(self, lane: AsyncCallLane | None) -> None:
+        """Open another lane for the next calls: the daemon at that one is stopping."""
+        if lane is not None:
+            self._left.add(lane)
 
     def close(self) -> None:
         """End all calls; no others can be made. Idempotent."""
@@ -101,6 +116,8 @@ class AsyncDaemonLane:
             return
         if self._attempt is not None:
             self._attempt.cancel()
+        for lane in list(self._left):
+            lane.close()
         if self.lane is not None:
             self.lane.close()
 
@@ -115,7 +132,8 @@ class AsyncDaemonLane:
         if self._is_closed:
             raise self._endpoint.closed_error()
         if not attempt.done():
-            raise TimeoutError
+            failure = None if self._wait is None else self._wait.failure()
+            raise failure or TimeoutError
         if attempt.cancelled():  # by code that cancels all tasks
             raise LaneClosedError("the attempt to open it again was cancelled", was_sent=False)
         if (error := attempt.exception()) is not None:
@@ -123,8 +141,18 @@ class AsyncDaemonLane:
         return self.lane
 
     async def _open_again(self) -> None:
-        info, limit = await self._introduce()
-        name, lane = await self._choose(info.lane, limit)
+        wait = self._wait = DaemonWait(self._endpoint.wait)
+        while True:
+            try:
+                info, limit = await self._introduce()
+                name, lane = await self._choose(info.lane, limit)
+                break
+            except (DaemonUnavailableError, RefusedError) as error:
+                pause = wait.pause_after(error, is_repeatable=True)
+            await asyncio.sleep(pause)
+        broken = self.lane
+        if broken is not None and not broken.calls_in_flight:
+            broken.close()
         if not self._is_closed:
             self.name, self.lane = name, lane
         elif lane is not None:  # `introduce` did not heed that this was cancelled

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_client.daemon_wait import DaemonWait, has_not_begun, may_have_run
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.direct_way import DirectWay, InterpreterLane, RelayedWay
 from opdispatch_client.lanes.relayed_calls import RelayedCall, RelayedCalls
@@ -24,7 +25,7 @@ from opdispatch_wire.lanes.lane_memory import CallerLaneMemory
 from opdispatch_wire.lanes.lane_messages import LaneClosedError, NotAdmittedError
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
 from opdispatch_wire.shared_memory.peer_memory import PeerMemory, is_without_room
-from opdispatch_wire.status import late_answer_error, lost_connection_error
+from opdispatch_wire.status import error_from_status, late_answer_error, lost_connection_error
 from opdispatch_wire.v1 import execution_pb2
 
 
@@ -42,6 +43,7 @@ class CallAttempt:
         "_wants_route",
         "call",
         "deadline",
+        "lost",
         "memory",
         "relayed",
         "request",
@@ -56,6 +58,8 @@ class CallAttempt:
         """Where large tensors of the request are, and of its reply will be."""
         self.tensors: CallerTensors | None = None
         """The same, where no memory is shared."""
+        self.lost: Exception | None = None
+        """Why the daemon's reply to the call was lost, if it was sent again since."""
         self._is_detached = detached
         self._is_encoded = False
         self._wants_route = False
@@ -190,6 +194,38 @@ class CallAttempt:
         request.ClearField("chunks_reply")
         request.wants_route = True
 
+    def pause_before_asking_again(self, error: Exception, wait: DaemonWait) -> float:
+        """Return the seconds until the daemon is asked again. Raises ``error`` if it is not.
+
+        Make the request say that it may have run, if so. See Note [A daemon that restarts].
+        """
+        is_encoded = self._is_encoded
+        # Programs are several calls, and a lost daemon has lost the lease that keeps results.
+        is_plain = is_encoded and not (self.request.program or self.request.HasField("keep"))
+        is_repeatable = is_plain and self.call.retry and self.lost is None
+        pause = wait.pause_after(error, is_repeatable=is_repeatable)
+        if is_encoded and may_have_run(error):
+            self.request.lost.SetInParent()
+            self.lost = error
+        if self.tensors is not None:
+            self.tensors.begin_again()
+        return pause
+
+    def find_lost(self, outcome: execution_pb2.CallReply | Exception) -> Exception | None:
+        """Return the error of an outcome after which the daemon may be asked again; else None.
+
+        Where it was, and the daemon refused that, it is why the first reply was lost.
+        """
+        if isinstance(outcome, Exception):
+            error = outcome
+        elif outcome.HasField("error"):
+            error = error_from_status(outcome.error)
+        else:
+            return None
+        if isinstance(error, InterpreterDiedError) and error.facts.get("daemon") == "lost":
+            return self.lost
+        return error if has_not_begun(error) or may_have_run(error) else None
+
     def explain(self, error: Exception) -> Exception:
         """Return the exception to raise to the caller for an error on the way."""
         if isinstance(error, NotAdmittedError):
@@ -203,7 +239,7 @@ class CallAttempt:
     def _explain_break(
         self, error: LaneClosedError | DaemonUnavailableError | RefusedError
     ) -> Exception:
-        if self._is_encoded and self.request.HasField("lost"):
+        if self._is_encoded and self.request.lost.session:
             name, operator = self.request.lost.interpreter, self.call.operator
             return InterpreterDiedError(
                 f"interpreter {name} went away while it was running {operator}, and the daemon "
@@ -214,4 +250,7 @@ class CallAttempt:
             )
         if isinstance(error, LaneClosedError):
             return lost_connection_error(self._address, str(error))
+        if self.lost is not None and not may_have_run(error):
+            # It was to be sent again, and that has not begun.
+            return lost_connection_error(self._address, error.message)
         return error

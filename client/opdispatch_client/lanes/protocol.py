@@ -24,6 +24,14 @@ class CallLane(Protocol):
     def is_closed(self) -> bool:
         """Whether calls have no chance any more."""
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether it ends with the connection that it has."""
+
+    @property
+    def calls_in_flight(self) -> int:
+        """How many calls wait for their replies."""
+
     def call(
         self,
         request: execution_pb2.CallRequest,

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 
 import grpc
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_client.daemon_wait import DaemonWait
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.protocol import CallLane
 from opdispatch_client.lanes.unary_calls import UnaryCalls
 from opdispatch_client.listings import ServerInfo
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
-from opdispatch_wire.errors import copy_of_error
+from opdispatch_wire.errors import DaemonUnavailableError, RefusedError, copy_of_error
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.blocking_stream import BlockingStream
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
@@ -24,7 +26,8 @@ from opdispatch_wire.lanes.lane_messages import LaneClosedError
 class DaemonLane:
     """The lane of one session. Any number of threads may use it.
 
-    ``introduce`` asks the daemon again who it is, and returns that and the message limit.
+    It is opened again, once the daemon is back: see Note [A daemon that restarts]. ``introduce``
+    asks the daemon again who it is, and returns that and the message limit.
     """
 
     def __init__(
@@ -44,6 +47,10 @@ class DaemonLane:
         # no new lane and no attempt, and the one that takes an attempt away says how it ended.
         self._guard = threading.Lock()
         self._attempt: Future[CallLane] | None = None  # to open the lane again
+        self._wait: DaemonWait | None = None  # of the attempt
+        self._closing = threading.Event()
+        # Those whose daemon is stopping, for as long as calls on them go on.
+        self._left: weakref.WeakSet[CallLane] = weakref.WeakSet()
 
     @property
     def is_closed(self) -> bool:
@@ -72,17 +79,34 @@ class DaemonLane:
         if self._is_closed:
             raise self._endpoint.closed_error()
         lane = self._lane
-        if not lane.is_closed:
+        if self.is_open:
             return lane
         return self._wait_for_another(lane, deadline)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ``get`` returns a lane without waiting."""
+        return not (self._lane.is_closed or self._lane in self._left)
+
+    def leave(self, lane: CallLane) -> None:
+        """Open another lane for the next calls: the daemon at that one is stopping."""
+        if lane.is_connected:
+            self._left.add(lane)
+
+    def pause(self, seconds: float) -> None:
+        """Wait so long, or until ``close``."""
+        self._closing.wait(seconds)
 
     def close(self) -> None:
         """End all calls; no others can be made. Idempotent."""
         with self._guard:
             self._is_closed = True
+            self._closing.set()
             attempt, self._attempt = self._attempt, None
             if attempt is not None:
                 attempt.set_exception(self._endpoint.closed_error())
+        for lane in list(self._left):
+            lane.close()
         if hasattr(self, "_lane"):
             self._lane.close()
 
@@ -92,7 +116,14 @@ class DaemonLane:
         except RuntimeError:  # of threading: the system's limit is reached
             return self._replace(broken)
         left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-        error = attempt.exception(left)
+        try:
+            error = attempt.exception(left)
+        except TimeoutError:
+            wait = self._wait
+            failure = None if wait is None else wait.failure()
+            if failure is None:
+                raise
+            raise failure from None
         if error is None:
             return attempt.result()
         raise copy_of_error(error)
@@ -135,9 +166,19 @@ class DaemonLane:
 
     def _replace(self, broken: CallLane) -> CallLane:
         """Return the lane after that one; open it unless another thread is quicker."""
-        broken.close()
-        info, limit = self._introduce()
-        name, lane = self._choose(info.lane, limit)
+        if not broken.calls_in_flight:
+            broken.close()
+        wait = self._wait = DaemonWait(self._endpoint.wait)
+        while True:
+            try:
+                info, limit = self._introduce()
+                name, lane = self._choose(info.lane, limit)
+                break
+            except (DaemonUnavailableError, RefusedError) as error:
+                pause = wait.pause_after(error, is_repeatable=True)
+            self.pause(pause)
+            if self._is_closed:
+                raise self._endpoint.closed_error()
         with self._guard:
             # Without a thread for it (``_wait_for_another``), several callers may have come here:
             # one lane is kept, and after ``close`` none.

@@ -21,6 +21,8 @@ class UnaryCalls:
 
     inline_bytes = None
     """See ``CallLane``."""
+    is_connected = False
+    """See ``CallLane``."""
 
     def __init__(self, channel: grpc.Channel, address: str, limit: int) -> None:
         self._address = address
@@ -77,6 +79,11 @@ class UnaryCalls:
         self._under_way[number] = call
         call.add_done_callback(end)
         return number
+
+    @property
+    def calls_in_flight(self) -> int:
+        """How many calls that ``begin`` has begun wait for their replies."""
+        return len(self._under_way)
 
     def flush(self) -> None:
         """Do nothing: each call is sent by itself."""

@@ -135,6 +135,9 @@ class BlockingLane(TensorLane):
             self._waiting or self._pending.calls or not self._has_been_left()
         )
 
+    is_connected = True
+    """Whether it ends with the connection that it has."""
+
     @property
     def calls_in_flight(self) -> int:
         """How many calls wait for their replies."""

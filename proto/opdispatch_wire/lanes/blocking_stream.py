@@ -81,6 +81,9 @@ class BlockingStream(TensorStream):
         """Whether calls have no chance any more."""
         return self._is_closed
 
+    is_connected = True
+    """Whether it ends with the connection that it has."""
+
     @property
     def calls_in_flight(self) -> int:
         """How many calls wait for their replies."""

@@ -131,10 +131,7 @@ class Daemon:
         if parts.configuration.http is not None:
             self._start_monitoring(parts.configuration.http)
         await parts.libraries.adopt()
-        await parts.private.start()
-        await parts.public.start()
-        for listening in shared:
-            await parts.shared_socket.listen(listening)
+        # Lanes first: a client that finds none does not look for one again.
         internal_limit = internal_message_limit(parts.message_limit)
         highest = MAX_MESSAGE_BYTES_HIGHEST
         kernels, clients = parts.kernel_lane, parts.client_lane
@@ -142,6 +139,10 @@ class Daemon:
         parts.lanes.listen(clients, parts.message_limit, min(parts.max_call_bytes, highest))
         for listener in parts.listeners:
             listener.tell_lane(clients)
+        await parts.private.start()
+        await parts.public.start()
+        for listening in shared:
+            await parts.shared_socket.listen(listening)
         parts.supervisor.start()
         # A signal must not have to wait for a start that hangs.
         starting = asyncio.create_task(self._bring_up())
@@ -197,6 +198,7 @@ class Daemon:
     async def _shut_down(self) -> None:
         parts = self._parts
         await parts.health.drain()
+        parts.guard.refuse_registry()
         parts.waits.stop()
         parts.feed.stop()
         parts.value_leases.stop()

@@ -134,8 +134,7 @@ class DaemonParts:
     @cached_property
     def public(self) -> grpc.aio.Server:
         """The gRPC server for clients, and for interpreters that users start."""
-        guard = Guard(self.authentication)
-        server = asyncio_server(server_options(self.message_limit), [guard])
+        server = asyncio_server(server_options(self.message_limit), [self.guard])
         add_registry_service(server, self._registry_servicer)
         add_execution_service(server, self._execution_servicer)
         add_interpreter_service(server, self.interpreter_servicer)
@@ -143,6 +142,11 @@ class DaemonParts:
         names = (REGISTRY, EXECUTION, INTERPRETER, HEALTH, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
         return server
+
+    @cached_property
+    def guard(self) -> Guard:
+        """The guard of ``public``."""
+        return Guard(self.authentication)
 
     @cached_property
     def authentication(self) -> Authentication:

@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 import grpc
 import grpc.aio
 
+from opdispatch.errors import OpdispatchError
 from opdispatch_server.access.authentication import CALLER, revoked_error
 from opdispatch_server.access.identity import Identity
 from opdispatch_server.access.refusal_pace import RefusalPace
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_wire.errors import PermissionDeniedError, UnauthenticatedError
-from opdispatch_wire.status import end_with, find_status_code, status_from_error
+from opdispatch_wire.status import (
+    end_with,
+    find_status_code,
+    status_from_error,
+    stopping_error,
+)
 
 LOG = logging.getLogger("opdispatch.access")
 
@@ -26,6 +32,8 @@ PATIENCE = 0.5
 """How long a stream that is refused may take to begin, in seconds."""
 
 _IS_REFUSED: ContextVar[bool] = ContextVar("opdispatch_is_refused", default=False)
+
+_REGISTRY = "/opdispatch.v1.RegistryService/"
 
 AUTHORIZATION = "authorization"
 
@@ -56,7 +64,15 @@ class Guard(grpc.aio.ServerInterceptor):
     def __init__(self, authentication: IdentitySource) -> None:
         self._authentication = authentication
         self._pace = RefusalPace()
+        self._is_stopping = False
         self._guarded: dict[str, tuple[Handler, Handler]] = {}
+
+    def refuse_registry(self) -> None:
+        """Refuse requests to the registry from now on: the daemon is stopping.
+
+        Those to other services say so themselves, since some belong to calls that still run.
+        """
+        self._is_stopping = True
 
     async def intercept_service(
         self,
@@ -121,6 +137,10 @@ class Guard(grpc.aio.ServerInterceptor):
             identity = self._authentication.identify(
                 method, context.peer() or "", _authorization_of(context)
             )
+            if self._is_stopping and method.startswith(_REGISTRY):
+                _end(context, stopping_error("the request never started"))
+                yield None
+                return
         except (UnauthenticatedError, PermissionDeniedError) as error:
             self._log_refusal(method, context.peer() or "", error)
             await self._wait_for_refusal(context.peer() or "")
@@ -195,5 +215,5 @@ def _authorization_of(context: Context) -> str:
     return ""
 
 
-def _end(context: Context, error: UnauthenticatedError | PermissionDeniedError) -> None:
+def _end(context: Context, error: OpdispatchError) -> None:
     end_with(context, status_from_error(error), find_status_code(error))

@@ -45,7 +45,16 @@ class LostReplies:
     async def explain_direct(
         self, call: execution_pb2.LostCall, operator: str
     ) -> KernelTimeoutError | InterpreterDiedError:
-        """Return the outcome of a direct call that never had a reply; wait until it is known."""
+        """Return the outcome of a call that never had a reply; wait until it is known.
+
+        It went directly to an interpreter; or, where none is named, to a daemon before this one.
+        """
+        if not call.session:
+            return InterpreterDiedError(
+                f"the connection to the daemon was lost while it was running {operator}",
+                operator=operator,
+                daemon="lost",
+            )
         session = self._sessions.find_number(call.session)
         doing = f"running {operator}"
         if session is not None and not session.busy:

@@ -43,7 +43,7 @@ from opdispatch_wire.errors import (
     RefusedError,
     WireError,
 )
-from opdispatch_wire.status import status_from_error
+from opdispatch_wire.status import status_from_error, stopping_error
 from opdispatch_wire.v1 import execution_pb2
 
 # Calls of kernels never wait for a slot, and so are bounded by themselves.
@@ -136,7 +136,7 @@ class CallRouter:
         # under way does, whatever else the caller says of itself.
         parent = self._runs.find(context.run)
         if self._draining and parent is None:
-            raise RefusedError("the daemon is stopping; the call never started")
+            raise stopping_error("the call never started")
         if parent is not None and parent.is_abandoned:
             raise RefusedError(
                 f"{request.operator} was not started: the caller of {parent.operator}, which it "

@@ -13,6 +13,7 @@ from opdispatch_server.serving.grpc_services import Malformed
 from opdispatch_server.serving.status_answers import Context
 from opdispatch_server.value_ids import ids_meant
 from opdispatch_wire.errors import RefusedError
+from opdispatch_wire.status import stopping_error
 from opdispatch_wire.v1 import remote_pb2
 
 INTERVAL = 2.5
@@ -45,7 +46,7 @@ class ValueLeases:
         Raises WireError for anything but a message, and RefusedError.
         """
         if self._is_stopping:
-            raise RefusedError("the daemon is stopping; it keeps no values")
+            raise stopping_error("it keeps no values")
         holder = self._table.open(quota)
         try:
             await context.write(

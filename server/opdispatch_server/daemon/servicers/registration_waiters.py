@@ -22,6 +22,7 @@ from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistr
 from opdispatch_server.daemon.servicers.registry_view import RegistryView
 from opdispatch_server.operator_names import parse_operator_name
 from opdispatch_wire.errors import RefusedError, WireError
+from opdispatch_wire.status import stopping_error
 from opdispatch_wire.v1 import registry_pb2 as pb
 
 # A waiter costs memory, and an operator that ten thousand wait for is a mistake.
@@ -121,7 +122,7 @@ class RegistrationWaiters:
             async with asyncio.timeout(timeout):
                 found = await waiter
             if found is None:
-                raise _stopping_error()
+                raise stopping_error("nothing will be registered any more")
             return found
         except TimeoutError:
             assert timeout is not None
@@ -131,7 +132,7 @@ class RegistrationWaiters:
 
     def _add(self, awaited: Awaited) -> Waiter:
         if self._stopping:
-            raise _stopping_error()
+            raise stopping_error("nothing will be registered any more")
         if self._count >= WAITERS_LIMIT:
             raise RefusedError(
                 f"{WAITERS_LIMIT} clients wait for registrations already",
@@ -199,7 +200,3 @@ class RegistrationWaiters:
 def _answer(waiter: Waiter, found: Message | None) -> None:
     if not waiter.done():  # one whose client has gone
         waiter.set_result(found)
-
-
-def _stopping_error() -> RefusedError:
-    return RefusedError("the daemon is stopping; nothing will be registered any more")

@@ -1,0 +1,84 @@
+"""Waiting for a daemon that is away: for how long, how often, and for what. No I/O.
+
+Note [A daemon that restarts]
+    A request that has not begun can be sent again, whatever it does: none was at the address, or a
+    daemon that is stopping has refused it. One that was sent, and had no reply, may have run. It is
+    sent again if doing it twice does no harm, a call only once: one that ends its daemon would end
+    the next one, too. For a request, its method says whether it does harm. For a call, the schema
+    of its operator does, at which the next daemon looks: ``CallRequest.lost`` tells it.
+
+    The wait begins with the first failure, and ends ``Endpoint.wait`` seconds later, or with the
+    deadline of the call or request. Its error is the last one, and says how long that was.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_wire.errors import DaemonUnavailableError, RefusedError
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
+
+
+def has_not_begun(error: Exception) -> bool:
+    """Return whether a request failed since the daemon is away, and certainly never began."""
+    if isinstance(error, LaneClosedError):
+        return not error.was_sent
+    return is_stopping(error) or (
+        isinstance(error, DaemonUnavailableError) and error.facts.get("daemon") == "away"
+    )
+
+
+def is_stopping(error: Exception) -> bool:
+    """Return whether a daemon refused a request since it is stopping."""
+    return isinstance(error, RefusedError) and error.facts.get("daemon") == "stopping"
+
+
+def may_have_run(error: Exception) -> bool:
+    """Return whether the connection to the daemon was lost after a request was sent."""
+    if isinstance(error, LaneClosedError):
+        return error.was_sent
+    return isinstance(error, DaemonUnavailableError) and error.facts.get("daemon") == "lost"
+
+
+class DaemonWait:
+    """One request's wait, or that of several which need the same lane."""
+
+    def __init__(self, seconds: float, deadline: float | None = None) -> None:
+        """Wait at most ``seconds``, and until ``deadline``, by ``time.monotonic``; None: none."""
+        self._seconds = seconds
+        self._deadline = math.inf if deadline is None else deadline
+        self._since: float | None = None
+        self._pause = _FIRST_PAUSE
+        self._error: OpdispatchError | None = None
+
+    def pause_after(self, error: Exception, *, is_repeatable: bool = False) -> float:
+        """Return the seconds until the next try. Raises ``error`` where there is none.
+
+        ``is_repeatable``: trying again does no harm where the request may have run.
+        """
+        if not has_not_begun(error) and not (is_repeatable and may_have_run(error)):
+            raise error
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        self._error = error if isinstance(error, OpdispatchError) else None
+        left = min(self._since + self._seconds, self._deadline) - now
+        if left <= 0:
+            raise self.failure() or error
+        pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
+        return min(pause, left)
+
+    def failure(self) -> OpdispatchError | None:
+        """Return the last error, which says for how long was waited; None without one."""
+        if self._error is None or self._since is None or not self._seconds:
+            return self._error
+        error, waited = self._error, time.monotonic() - self._since
+        return type(error)(
+            f"{error.message}; it was waited for {waited:.3g} s",
+            hint=error.hint,
+            **{**error.facts, "waited": f"{waited:.3f}"},
+        )
