@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import os
 import signal
+import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -334,3 +335,26 @@ def test_time_in_the_queue_is_counted(watched: RunningDaemon, write_library: Wri
             scrape(watched.url), "opdispatch_queue_duration_seconds_sum", operator="bank::quote"
         )
     assert waited >= 0.05
+
+
+def test_a_collector_that_is_slow_or_gone_holds_up_no_other(
+    watched: RunningDaemon, write_library: WriteLibrary
+):
+    defines = "\n".join(f'lib.define("f{n}(float x) -> float")' for n in range(1000))
+    kernel = 'for n in range(1000): lib.impl(f"f{n}", lambda x: x, "CompositeExplicitAutograd")'
+    source = f'from opdispatch import Library\nlib = Library("many", "DEF")\n{defines}\n{kernel}\n'
+    address = urlsplit(watched.url)
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with watched.connect() as session, contextlib.ExitStack() as stack:
+        session.load(str(write_library("many", source)))
+        for n in range(1000):
+            getattr(session.ops.many, f"f{n}")(1.0)
+        for n in range(8):  # more than are answered at once; some leave at once, some read nothing
+            slow = stack.enter_context(socket.create_connection((address.hostname, address.port)))
+            slow.sendall(request)
+            if n % 2:
+                slow.close()
+        samples = scrape(watched.url)
+        assert total(samples, "opdispatch_calls_total", library="many", outcome="ok") == 1000
+        assert session.ops.many.f0(1.0) == 1.0
+    assert watched.stop() == 0

@@ -15,8 +15,10 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 import pytest
 
+import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.running_daemon import RunningDaemon
+from tests.service.test_metrics import scrape
 from tests.service.test_page_calls import secret_of
 from tests.waits import LONGEST_WAIT
 
@@ -272,6 +274,18 @@ def test_of_ten_thousand_operators_only_what_is_visible_is_drawn(
         session.load(str(write_library("many", source)))
         expect(page.locator("#count")).to_have_text("10000 of 10000")
         assert 0 < page.locator("#rows .row").count() < 200
+        page.reload()
+        cells = page.locator("#rows .cell")
+        cells.first.wait_for()
+        expect(page.locator("#count")).to_have_text("10000 of 10000")
+        assert page.locator("*").count() < 2000, "as many elements as with a hundred operators"
+        asked = page.evaluate(
+            "performance.getEntriesByType('resource').map(each => [each.name, each.transferSize])"
+        )
+        [whole] = [size for name, size in asked if name.endswith("/api/operators")]
+        assert whole < 60 * 10_000, "names and libraries, and nothing else of all operators"
+        described = [name for name, _ in asked if "/api/cells" in name]
+        assert sum(name.count("operator=") for name in described) < 200, "only visible ones"
         page.locator("#filter").fill("f09999")
         page.locator('[data-operator="many::f09999"]').wait_for()
         assert page.locator("#rows .row").count() == 1
@@ -329,3 +343,91 @@ def test_a_call_that_fails_says_why_as_text(
         page.get_by_role("button", name="Call").click()
     expect(page.locator("#call-result")).to_contain_text("<img src=x>")
     assert page.locator("img").count() == 0
+
+
+HOSTILE = """\
+from opdispatch import Library
+
+lib = Library("hostile", "DEF")
+lib.define("f(Tensor x) -> Tensor")
+
+
+def f(x):
+    \"\"\"</pre><script>document.title = 'broken'</script>\\x1b[2J\\u202e\"\"\"
+    raise ValueError("<script>document.title = 'broken'</script>\\x1b[2J")
+
+
+lib.impl("f", f, "CPU")
+"""
+
+
+def test_markup_and_control_characters_are_shown_nowhere_as_such(
+    page: Any, watched: RunningDaemon, write_library: WriteLibrary
+):
+    watched.expects_errors = True
+    with watched.connect() as session:
+        session.load(str(write_library("hostile", HOSTILE)))
+        with pytest.raises(oc.KernelError):
+            session.ops.hostile.f(np.ones(1))
+        page.locator('[data-operator="hostile::f"]').click()
+        expect(page.locator("#detail-documentation")).to_contain_text("</pre><script>")
+        with pytest.raises(oc.LibraryLoadError, match="<script>"):
+            session.load(str(write_library("broken", "raise OSError('<script>\\x1b[2J')")))
+        scrape(watched.url)
+    assert page.title() == "opdispatch"
+    assert page.locator("script").count() == 1
+
+
+def test_a_page_that_sleeps_gets_the_latest_state_when_it_wakes(
+    watched: RunningDaemon, write_library: WriteLibrary
+):
+    """It reads nothing meanwhile: its socket takes no more, and nothing is kept for it."""
+    with event_stream(watched.url) as events, watched.connect() as session:
+        next(events)
+        path = write_library("shapes", SHAPES)
+        for _ in range(10):
+            session.load(str(path))
+            session.unload("shapes")
+        session.load(str(path))
+        epoch = session.refresh_server_info().epoch
+        seen = [0]
+        while seen[-1] < epoch:
+            seen.append(next(int(value) for kind, value in events if kind == "epoch"))
+        assert seen == sorted(seen)
+        assert seen[-1] == epoch
+
+
+def test_the_page_says_it_when_the_daemon_does_not_answer(page: Any, watched: RunningDaemon):
+    assert watched.stop() == 0
+    expect(page.locator("#status")).to_contain_text("does not answer")
+
+
+def test_colours_follow_the_browser(browser: Any, watched: RunningDaemon):
+    colours = {}
+    for scheme in ("light", "dark"):
+        with contextlib.closing(browser.new_context(color_scheme=scheme)) as context:
+            page = context.new_page()
+            page.goto(watched.url)
+            page.locator(".cell.exact").first.wait_for()
+            colours[scheme] = page.locator(".cell.exact").first.evaluate(
+                "each => getComputedStyle(each).backgroundColor"
+            )
+    assert colours["light"] != colours["dark"]
+
+
+def test_a_screen_reader_finds_its_way(
+    page: Any, watched: RunningDaemon, write_library: WriteLibrary
+):
+    with watched.connect() as session:
+        session.load(str(write_library("shapes", SHAPES)))
+        grid = page.get_by_role("grid", name="Operators")
+        grid.get_by_role("row").nth(2).wait_for()
+        assert grid.get_by_role("columnheader").first.inner_text() == "operator"
+        names = grid.get_by_role("rowheader").all_inner_texts()
+        assert names == ["shapes::area", "shapes::edge"]
+        cell = grid.get_by_role("gridcell", name="CPU: math kernel").first
+        expect(cell).to_have_text("C")
+        page.get_by_role("searchbox", name="Filter").fill("edge")
+        expect(grid).to_have_attribute("aria-rowcount", "2")
+        for heading in ("Interpreters", "Libraries", "Busiest calls", "Recent deaths"):
+            assert page.get_by_role("heading", name=heading).count() == 1

@@ -16,6 +16,9 @@ from opdispatch_wire.v1 import registry_pb2 as pb
 MOST_CELLS: Final = 200
 """How many operators one request may ask for."""
 
+FIRST_CELLS: Final = 40
+"""How many operators come with their cells in the first answer."""
+
 ALWAYS: Final = (
     "CPU",
     "CUDA",
@@ -50,27 +53,36 @@ class OperatorGrid:
     def since(self, log: OperatorLog, epoch: int | None) -> dict[str, Any]:
         """Return the rows that have changed since an epoch, or all where that is too long ago."""
         found = log.since(epoch)
+        names = [each.name for each in found.changed]
+        # A page shows the first ones at once; it asks for others as they become visible.
+        first = self.cells(log, names[:FIRST_CELLS]) if found.is_whole else {}
         return {
             "epoch": found.epoch,
             "whole": found.is_whole,
             "changed": [[each.name, list(each.libraries)] for each in found.changed],
             "removed": found.gone,
             "columns": _columns(log.keys),
+            "cells": first,
         }
 
-    def cells(self, names: Sequence[str]) -> dict[str, dict[str, list[str]]]:
-        """Return the cells of operators by dispatch key: origin, reason, and where registered.
+    def cells(self, log: OperatorLog, names: Sequence[str]) -> dict[str, dict[str, list[str]]]:
+        """Return the cells of operators by column: origin, reason, and where registered.
 
         Operators that are not there have none; one key that has no kernel has no cell.
         """
         found: dict[str, dict[str, list[str]]] = {}
+        columns = set(_columns(log.keys))
         for name in names[:MOST_CELLS]:
             try:
                 table = self._view.dispatch_table(name).rows
             except OpdispatchError:  # it has just gone
                 found[name] = {}
                 continue
-            found[name] = {row.key: [origin_of(row), row.reason, row.kernel] for row in table}
+            found[name] = {
+                row.key: [origin_of(row), row.reason, row.kernel]
+                for row in table
+                if row.key in columns
+            }
         return found
 
     def describe(self, name: str) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def page_routes(reader: DaemonReader) -> tuple[list[Route], LiveEvents]:
 
     async def cells(request: Request) -> Response:
         names = [name[:_LONGEST_NAME] for name in request.query_params.getlist("operator")]
-        return JSONResponse(await asyncio.to_thread(grid.cells, names))
+        return JSONResponse(await asyncio.to_thread(grid.cells, reader.feed.log, names))
 
     async def operator(request: Request) -> Response:
         name = request.query_params.get("name", "")[:_LONGEST_NAME]

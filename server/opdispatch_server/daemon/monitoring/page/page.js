@@ -36,7 +36,7 @@ async function update() {
   if (news.whole) operators.clear();
   for (const [name, libraries] of news.changed) operators.set(name, libraries);
   for (const name of news.removed) operators.delete(name);
-  if (epoch !== news.epoch) cells = new Map();
+  if (epoch !== news.epoch || news.whole) cells = new Map(Object.entries(news.cells));
   epoch = news.epoch;
   instance = news.instance;
   columns = news.columns;
@@ -294,8 +294,14 @@ function start() {
   $("close").addEventListener("click", () => { close(); $("grid").focus(); });
   $("call").addEventListener("submit", call);
   window.addEventListener("resize", draw);
+  updating = update();
   const source = new EventSource("events");
-  source.addEventListener("epoch", () => { updating = updating.then(update, update); });
+  let opens = 0;
+  source.addEventListener("open", () => { opens += 1; }); // again: it may be another daemon
+  source.addEventListener("epoch", (event) => {
+    const updateIfNew = () => (opens > 1 || Number(event.data) !== epoch ? update() : undefined);
+    updating = updating.then(updateIfNew, update);
+  });
   source.addEventListener("state", (event) => drawState(JSON.parse(event.data)));
   source.addEventListener("error", () => { $("status").textContent = "the daemon does not answer; trying again"; });
 }
