@@ -64,7 +64,13 @@ def _kind(value: Any, depth: int = 0) -> Hashable:
         return (place, _number_kind(value.dtype)) if value.size == 1 else place
     if cls in (list, tuple) and len(value) <= _LONGEST_LIST and depth < _DEEPEST_LIST:
         return tuple([_kind(item, depth + 1) for item in value])
-    if not isinstance(value, np.generic) and find_layout(cls) is not None:
+    if isinstance(value, np.generic):
+        return _number_kind(value.dtype)
+    if isinstance(value, np.dtype) or (
+        cls is type and (issubclass(value, np.generic) or value in _PLAIN)
+    ):
+        return np.dtype
+    if find_layout(cls) is not None:
         bits = key_bits_of(value)
         return bits if bits & _HOST else (bits, device_of(value))
     raise _UnknownKindError

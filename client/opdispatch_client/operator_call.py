@@ -60,12 +60,12 @@ class OperatorCall:
 
     __slots__ = (
         "_keep",
-        "_kwargs",
         "_make",
         "_span",
         "_trace",
         "args",
         "deadline",
+        "kwargs",
         "on_progress",
         "operator",
         "plan_key",
@@ -89,7 +89,7 @@ class OperatorCall:
         self.operator = operator
         self.deadline = deadline
         self.args = args
-        self._kwargs = kwargs
+        self.kwargs = kwargs
         self.retry = retry
         self._trace = trace
         self._keep = keep
@@ -109,7 +109,7 @@ class OperatorCall:
         """See ``call_shape``; None if the call has to go through the daemon."""
         if self._trace or self._keep is not None or not local_dispatch_key_set_is_default():
             return None
-        return call_shape(self.operator, self.args, self._kwargs)
+        return call_shape(self.operator, self.args, self.kwargs)
 
     def encode(self, memory: CallerTensorMemory | None = None) -> execution_pb2.CallRequest:
         """Return the request, large tensors in ``memory``.
@@ -119,7 +119,7 @@ class OperatorCall:
         if self._span is None:  # a call that is sent again, another way, is one call
             self._span = CallSpan.begin(self.operator)
         request = call_request(
-            self.operator, self.args, self._kwargs, trace=self._trace, memory=memory
+            self.operator, self.args, self.kwargs, trace=self._trace, memory=memory
         )
         if not self.retry:
             request.retry = False
@@ -133,9 +133,9 @@ class OperatorCall:
         """Return the call's result; ``memory`` is that of the request. Raises the reply's error."""
         if self._span is not None:
             self._span.end(reply)
-        result = result_of_reply(reply, self.args, self._kwargs, memory, self._make)
+        result = result_of_reply(reply, self.args, self.kwargs, memory, self._make)
         if reply.interpreter:
-            note_interpreter((*self.args, *self._kwargs.values()), reply.interpreter)
+            note_interpreter((*self.args, *self.kwargs.values()), reply.interpreter)
         if not self._trace:
             return result
         return result, [listings.read_fields(listings.TraceLine, line) for line in reply.trace]

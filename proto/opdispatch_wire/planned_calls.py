@@ -1,12 +1,12 @@
 """Messages of calls that are alike, written and read by the bytes that they share. No I/O.
 
 Note [Constant bytes]
-    Calls of one operator with arrays of the same dtypes and shapes differ in their ids, the time
-    that is left, and the elements. Everything else in their messages is constant:
+    Calls of one operator with arguments of the same kinds, dtypes and shapes differ in their ids,
+    the time that is left, the elements and the numbers: their leaves (``variable_parts``).
+    Everything else in their messages is constant:
 
-        request    constant_bytes, operator, kernel, ... | elements | constant | elements |
-                   timeout | id
-        reply      id | constant | elements | constant
+        request    constant_bytes, operator, kernel, ... | leaf | constant | leaf | timeout | id
+        reply      id | constant | leaf | constant
 
     A reader of one such message, decoded as protobuf does, knows the next one by its constants, and
     takes the rest from its place. Protobuf's fields may stand in any order, so that a reader that
@@ -16,23 +16,33 @@ Note [Constant bytes]
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from opdispatch_wire.dtypes import NAMES_OF_DTYPES, WIRE_DTYPES
+from opdispatch.boxing.named_results import make_results
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.protobuf_fields import (
-    LENGTH_DELIMITED,
-    Field,
-    field_tag,
-    read_fields,
-    varint,
+from opdispatch_wire.nesting import ValueCount
+from opdispatch_wire.protobuf_fields import LENGTH_DELIMITED, field_tag, read_fields, varint
+from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.values import fill_value
+from opdispatch_wire.variable_parts import (
+    IrregularError,
+    Leaf,
+    Pieces,
+    Place,
+    filled,
+    find_parts,
+    joined,
+    nested,
+    split_value,
+    take_value,
 )
-from opdispatch_wire.v1 import execution_pb2, values_pb2
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    from opdispatch.schema.function_schema import FunctionSchema
 
 LONGEST: Final = 32 * 1024
 """Bytes of the longest message that is planned.
@@ -41,74 +51,98 @@ Longer ones cost what their elements cost, and may be better off in shared memor
 """
 
 PLAIN_FIELDS: Final = frozenset(
-    {"id", "operator", "args", "kernel", "retry", "timeout", "route_epoch", "constant_bytes"}
+    {"id", "operator", "args", "kwargs", "kernel", "retry", "timeout", "route_epoch"}
+    | {"constant_bytes"}
 )
 """Fields that a planned request may have."""
 
 _REQUEST, _REPLY = execution_pb2.CallRequest, execution_pb2.CallReply
 _ID = b"\x08"  # field 1 of both, a varint
 _ARGUMENT = field_tag(_REQUEST.ARGS_FIELD_NUMBER, LENGTH_DELIMITED)
+_KEYWORD = field_tag(_REQUEST.KWARGS_FIELD_NUMBER, LENGTH_DELIMITED)
+# Those of an entry of a map.
+_NAME, _NAMED = field_tag(1, LENGTH_DELIMITED), field_tag(2, LENGTH_DELIMITED)
 _RETURN = field_tag(_REPLY.RETURNS_FIELD_NUMBER, LENGTH_DELIMITED)
-_TENSOR = field_tag(values_pb2.Value.TENSOR_FIELD_NUMBER, LENGTH_DELIMITED)
-_DATA = field_tag(values_pb2.Tensor.DATA_FIELD_NUMBER, LENGTH_DELIMITED)
 _TIMEOUT = field_tag(_REQUEST.TIMEOUT_FIELD_NUMBER, 1)
 _CONSTANT = field_tag(_REQUEST.CONSTANT_BYTES_FIELD_NUMBER, 5)
 _SECONDS = struct.Struct(f"<{len(_TIMEOUT)}sd")
 COUNT: Final = struct.Struct(f"<{len(_CONSTANT)}sI")
 """The tag and the value of CallRequest.constant_bytes, with which such a request begins."""
 
+Received = tuple[int, float | None, list[Any]]
+"""The id of a request, its timeout, and its leaves; arrays are read-only, and own their memory."""
 
-Received = tuple[int, float | None, list[Array]]
-"""The id of a request, its timeout, and its arguments, in memory of their own and read-only."""
+
+def may_be_planned(schema: FunctionSchema) -> bool:
+    """Return whether an operator returns only new values, and writes to no argument."""
+    aliases = any(each.alias_info for each in (*schema.arguments, *schema.returns))
+    return not schema.is_varret and not aliases
 
 
-def request_pieces(
-    request: execution_pb2.CallRequest, args: Sequence[Any]
-) -> tuple[bytes, ...] | None:
-    """Return the constants of a request, to be written before, and after, each array's elements.
+class RequestForm:
+    """Requests of calls that are alike, for their caller. Immutable."""
 
-    Arguments that are no arrays are constant.
+    __slots__ = ("_constants", "_encoders", "size")
 
-    None if the elements of an argument are not in the message as they lie in its array, or the
-    request says what only a call of its own does, such as a span.
-    """
-    if {field.name for field, _ in request.ListFields()} - PLAIN_FIELDS:
-        return None
-    head = execution_pb2.CallRequest()
-    head.CopyFrom(request)
-    for name in ("id", "timeout", "args", "constant_bytes"):
-        head.ClearField(name)
-    pieces = [head.SerializeToString()]
-    for message, array in zip(request.args, args, strict=True):
-        if not isinstance(array, np.ndarray):
-            value = message.SerializeToString()
-            pieces[-1] += _ARGUMENT + varint(len(value)) + value
-            continue
-        tensor = message.tensor
-        if not tensor.data or tensor.dtype == "bool" or array.dtype != WIRE_DTYPES[tensor.dtype]:
+    def __init__(
+        self,
+        constants: tuple[bytes, ...],
+        encoders: tuple[Callable[[Any], bytes], ...],
+        size: int,
+    ) -> None:
+        self._constants = constants
+        self._encoders = encoders
+        self.size = size
+        """The size of a request in bytes, at most."""
+
+    @classmethod
+    def of(
+        cls,
+        request: execution_pb2.CallRequest,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> RequestForm | None:
+        """Return the form of requests like the one that was made of those arguments.
+
+        ``take_value`` takes each of them. None if the elements of one are not in the message, or
+        the request says what only a call of its own does, such as a span.
+        """
+        if {field.name for field, _ in request.ListFields()} - PLAIN_FIELDS:
             return None
-        pieces[-1] += _before_elements(_ARGUMENT, tensor, len(tensor.data))
-        pieces.append(b"")
-    pieces[0] = COUNT.pack(_CONSTANT, COUNT.size + len(pieces[0])) + pieces[0]
-    return tuple(pieces)
+        head = execution_pb2.CallRequest()
+        head.CopyFrom(request)
+        for name in ("id", "timeout", "args", "kwargs", "constant_bytes"):
+            head.ClearField(name)
+        pieces: Pieces = [head.SerializeToString()]
+        try:
+            for message, value in zip(request.args, args, strict=True):
+                pieces += nested(_ARGUMENT, split_value(message, value))
+            for name, value in (kwargs or {}).items():
+                text = name.encode()
+                entry = nested(_NAMED, split_value(request.kwargs[name], value))
+                pieces += nested(_KEYWORD, [_NAME + varint(len(text)) + text, *entry])
+        except IrregularError:
+            return None
+        constants, encoders = joined(pieces)
+        first = COUNT.pack(_CONSTANT, COUNT.size + len(constants[0])) + constants[0]
+        size = sum(len(each) if isinstance(each, bytes) else each.size for each in pieces)
+        # The timeout, and the longest id.
+        return cls((first, *constants[1:]), encoders, size + COUNT.size + _SECONDS.size + 11)
 
-
-def write_request(
-    pieces: tuple[bytes, ...], args: Sequence[Array], timeout: float | None, number: int
-) -> bytes:
-    """Return the request of that id with those constants and elements."""
-    message = bytearray(pieces[0])
-    for array, constant in zip(args, pieces[1:], strict=True):
-        message += array.tobytes()
-        message += constant
-    if timeout is not None:
-        message += _SECONDS.pack(_TIMEOUT, timeout)
-    message += _ID
-    while number > 0x7F:  # a varint
-        message.append(number & 0x7F | 0x80)
-        number >>= 7
-    message.append(number)
-    return bytes(message)
+    def write(self, leaves: Sequence[Any], timeout: float | None, number: int) -> bytes:
+        """Return the request of that id with those leaves."""
+        message = bytearray(self._constants[0])
+        for encode, leaf, constant in zip(self._encoders, leaves, self._constants[1:], strict=True):
+            message += encode(leaf)
+            message += constant
+        if timeout is not None:
+            message += _SECONDS.pack(_TIMEOUT, timeout)
+        message += _ID
+        while number > 0x7F:  # a varint
+            message.append(number & 0x7F | 0x80)
+            number >>= 7
+        message.append(number)
+        return bytes(message)
 
 
 def constant_bytes_of(payload: bytes | memoryview) -> bytes:
@@ -122,25 +156,34 @@ def constant_bytes_of(payload: bytes | memoryview) -> bytes:
 class RequestLayout:
     """Where the parts of such requests are that are not constant. Immutable."""
 
-    __slots__ = ("_between", "_end", "_places", "constant")
+    __slots__ = ("_between", "_end", "_places", "args", "constant", "kwargs")
 
     def __init__(
         self,
         constant: bytes,
-        places: Sequence[tuple[int, int, tuple[int, ...], np.dtype[Any]]],
+        places: Sequence[Place],
         between: Sequence[tuple[int, int, bytes]],
         end: int,
+        args: list[Any],
+        kwargs: dict[str, Any],
     ) -> None:
         self.constant = constant
         """Those of ``constant_bytes_of``."""
         self._places = places
         self._between = between
         self._end = end
+        self.args = args
+        """Templates of the arguments by position: see ``filled``."""
+        self.kwargs = kwargs
+        """Those by name."""
 
     @classmethod
     def of(cls, payload: bytes, request: execution_pb2.CallRequest) -> RequestLayout | None:
-        """Return the layout of a request of plain tensors and constants; None for any other."""
-        view, places, last = memoryview(payload), [], len(payload)
+        """Return the layout of a request of plain values; None for any other."""
+        view, last = memoryview(payload), len(payload)
+        places: list[Place] = []
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
         try:
             fields = list(read_fields(view, 0, len(payload)))
             if not fields or fields.pop().number != _REQUEST.ID_FIELD_NUMBER:
@@ -153,24 +196,28 @@ class RequestLayout:
                 if field.number in (_REQUEST.ID_FIELD_NUMBER, _REQUEST.TIMEOUT_FIELD_NUMBER):
                     return None
                 if field.number == _REQUEST.ARGS_FIELD_NUMBER:
-                    value = next(values)
-                    if value.WhichOneof("kind") != "tensor":
-                        continue
-                    tensor, data = value.tensor, _elements_in(view, field)
-                    if data is None:
+                    args.append(find_parts(view, field, next(values), places))
+                elif field.number == _REQUEST.KWARGS_FIELD_NUMBER:
+                    key, value = read_fields(view, field.body, field.end)
+                    name = bytes(view[key.body : key.end]).decode()
+                    if (key.number, value.number) != (1, 2) or name not in request.kwargs:
                         return None
-                    shape = tuple(tensor.shape)
-                    places.append((data.body, data.end, shape, WIRE_DTYPES[tensor.dtype]))
-        except (WireError, StopIteration, KeyError):
+                    kwargs[name] = find_parts(view, value, request.kwargs[name], places)
+        except (WireError, IrregularError, StopIteration, ValueError):
             return None
-        if request.constant_bytes != (places[0][0] if places else last):
+        count = request.constant_bytes
+        if not COUNT.size <= count <= last or len(kwargs) != len(request.kwargs):
             return None
-        between = []
-        for index, place in enumerate(places):
-            end = places[index + 1][0] if index + 1 < len(places) else last
-            between.append((place[1], end, payload[place[1] : end]))
-        constant = payload[: request.constant_bytes]
-        return cls(constant, places, [each for each in between if each[2]], last)
+        if any(place.start < count for place in places if place.end > place.start):
+            return None
+        between, start = [], count
+        for place in places:
+            if place.end > place.start:
+                between.append((start, place.start, payload[start : place.start]))
+                start = place.end
+        between.append((start, last, payload[start:last]))
+        constants = [each for each in between if each[2]]
+        return cls(payload[:count], places, constants, last, args, kwargs)
 
     def read(self, payload: bytes) -> Received | None:
         """Return what a request with the same constant bytes has else; None if it is another."""
@@ -195,112 +242,174 @@ class RequestLayout:
             return None
         if len(payload) != place + 1 + shift // 7 or shift > 63:
             return None
-        arguments: list[Array] = []
-        for start, end, shape, dtype in self._places:
-            # Copied, for their alignment.
-            arguments.append(np.ndarray(shape, dtype, payload[start:end]))
-        return number, timeout, arguments
+        leaves: list[Any] = []
+        try:
+            for start, end, decode in self._places:
+                # Copied, for their alignment.
+                leaves.append(decode(payload[start:end]))
+        except ValueError:
+            return None
+        return number, timeout, leaves
 
 
 class ReplyForm:
-    """Replies with one plain array of the same dtype and shape, from the same process. Immutable.
+    """Replies with results of the same kinds, dtypes and shapes from one process. Immutable.
 
     The callee writes them, and the caller knows them, by their constants.
     """
 
-    __slots__ = ("_after", "_before", "_dtype", "_shape", "_size")
+    __slots__ = ("_constants", "_encoders", "_key")
 
     def __init__(
-        self, before: bytes, after: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]
+        self,
+        key: tuple[Any, ...],
+        constants: tuple[bytes, ...],
+        encoders: tuple[Callable[[Any], bytes], ...],
     ) -> None:
-        self._before = before
-        self._after = after
-        self._shape = shape
-        self._dtype = dtype
-        self._size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        self._key = key
+        self._constants = constants
+        self._encoders = encoders
 
     @classmethod
-    def to_write(cls, array: Array, interpreter: str) -> ReplyForm | None:
-        """Return the form of replies with arrays like this; None if they are not plain."""
-        name = NAMES_OF_DTYPES.get(array.dtype)
-        if name is None or name == "bool" or WIRE_DTYPES[name] != array.dtype or not array.size:
+    def of(
+        cls, returns: Sequence[Any], interpreter: str, names: tuple[str, ...] = ()
+    ) -> ReplyForm | None:
+        """Return the form of replies with results like these; None if they are not plain."""
+        key: list[Any] = []
+        leaves: list[Any] = []
+        if not all(take_value(value, key, leaves) for value in returns):
             return None
-        tensor = values_pb2.Tensor(dtype=name, shape=array.shape, device="cpu")
-        head = execution_pb2.CallReply(interpreter=interpreter).SerializeToString()
-        before = head + _before_elements(_RETURN, tensor, array.nbytes)
-        return cls(before, b"", array.shape, array.dtype)
+        if sum(map(_size_of, leaves)) > LONGEST:
+            return None
+        reply = execution_pb2.CallReply(interpreter=interpreter)
+        pieces: Pieces = [reply.SerializeToString()]
+        count = ValueCount()
+        try:
+            for value in returns:
+                message = reply.returns.add()
+                fill_value(message, value, at="$", count=count)
+                pieces += nested(_RETURN, split_value(message, value))
+        except (WireError, IrregularError):
+            return None
+        if names:
+            last = execution_pb2.CallReply()
+            last.result_names.add(names=names)
+            pieces.append(last.SerializeToString())
+        return cls(tuple(key), *joined(pieces))
 
-    @classmethod
-    def of(cls, payload: bytes | memoryview, reply: execution_pb2.CallReply) -> ReplyForm | None:
-        """Return the form of a reply that was read; None if its result is no plain array."""
-        if len(reply.returns) != 1 or reply.returns[0].WhichOneof("kind") != "tensor":
-            return None
-        tensor = reply.returns[0].tensor
-        usual = {"dtype", "shape", "data", "device"}
-        if {field.name for field, _ in tensor.ListFields()} - usual or tensor.device != "cpu":
-            return None
-        if {field.name for field, _ in reply.ListFields()} - {"id", "returns", "interpreter"}:
-            return None
-        dtype = WIRE_DTYPES.get(tensor.dtype)
-        if dtype is None or tensor.dtype == "bool" or not tensor.data:
-            return None
-        view = memoryview(payload)
-        fields = list(read_fields(view, 0, len(view)))
-        data = None
-        for field in fields[1:]:
-            if field.number == _REPLY.RETURNS_FIELD_NUMBER:
-                data = _elements_in(view, field)
-        if data is None or fields[0].number != _REPLY.ID_FIELD_NUMBER:
-            return None
-        before, after = bytes(view[fields[0].end : data.body]), bytes(view[data.end :])
-        form = cls(before, after, tuple(tensor.shape), dtype)
-        return form if form._size == len(tensor.data) else None
-
-    def write(self, number: int, array: Array) -> bytes | None:
-        """Return the reply of that id with an array; None if it needs another form."""
-        if array.shape != self._shape or array.dtype != self._dtype:
+    def write(self, number: int, returns: Sequence[Any]) -> bytes | None:
+        """Return the reply of that id with these results; None if they need another form."""
+        key: list[Any] = []
+        leaves: list[Any] = []
+        for value in returns:
+            if type(value) is np.ndarray and value.size:  # ``take_value``, in line
+                key += (value.dtype, value.shape)
+                leaves.append(value)
+            elif not take_value(value, key, leaves):
+                return None
+        if tuple(key) != self._key:
             return None
         message = bytearray(_ID)
         while number > 0x7F:  # a varint
             message.append(number & 0x7F | 0x80)
             number >>= 7
         message.append(number)
-        message += self._before
-        message += array.tobytes()
-        message += self._after
+        message += self._constants[0]
+        for encode, leaf, constant in zip(self._encoders, leaves, self._constants[1:], strict=True):
+            message += encode(leaf)
+            message += constant
         return bytes(message)
 
-    def read(self, payload: bytes | memoryview, place: int) -> Array | None:
-        """Return the array in a reply whose id ends at ``place``; None if it has another form."""
-        start = place + len(self._before)
-        end = start + self._size
-        if (
-            len(payload) != end + len(self._after)
-            or payload[place:start] != self._before
-            or payload[end:] != self._after
-        ):
+
+def _size_of(leaf: Any) -> int:
+    """Return the size of a leaf in bytes; 0 for a number."""
+    if type(leaf) is bytes:
+        return len(leaf)
+    array = leaf.array if type(leaf) is Tensor else leaf
+    return array.nbytes if isinstance(array, np.ndarray) else 0
+
+
+class ReplyLayout:
+    """Where the results are in such replies, counted from the end of their ids. Immutable."""
+
+    __slots__ = ("_between", "_names", "_places", "_size", "_templates")
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        between: Sequence[tuple[int, int, bytes]],
+        size: int,
+        templates: list[Any],
+        names: tuple[str, ...],
+    ) -> None:
+        self._places = places
+        self._between = between
+        self._size = size
+        self._templates = None if templates == [Leaf(0)] else templates
+        self._names = names
+
+    @classmethod
+    def of(cls, payload: bytes | memoryview, reply: execution_pb2.CallReply) -> ReplyLayout | None:
+        """Return the layout of a reply that was read; None if a result is not plain."""
+        usual = {"id", "returns", "interpreter", "result_names"}
+        if {field.name for field, _ in reply.ListFields()} - usual:
             return None
-        return np.ndarray(self._shape, self._dtype, payload, start).copy()
+        view, places = memoryview(payload), list[Place]()
+        templates: list[Any] = []
+        values = iter(reply.returns)
+        try:
+            fields = list(read_fields(view, 0, len(view)))
+            if not fields or fields[0].number != _REPLY.ID_FIELD_NUMBER:
+                return None
+            for field in fields[1:]:
+                if field.number == _REPLY.ID_FIELD_NUMBER:
+                    return None
+                if field.number == _REPLY.RETURNS_FIELD_NUMBER:
+                    templates.append(find_parts(view, field, next(values), places))
+        except (WireError, IrregularError, StopIteration):
+            return None
+        base, start, between = fields[0].end, fields[0].end, []
+        for place in places:
+            if place.end > place.start:
+                between.append((start, place.start))
+                start = place.end
+        between.append((start, len(view)))
+        names = tuple(reply.result_names[0].names) if reply.result_names else ()
+        return cls(
+            [Place(start - base, end - base, decode) for start, end, decode in places],
+            [(a - base, b - base, bytes(view[a:b])) for a, b in between if b > a],
+            len(view) - base,
+            templates,
+            names if len(names) == len(templates) else (),
+        )
 
+    def read(self, payload: bytes | memoryview, place: int) -> tuple[Any] | None:
+        """Return the result in a reply whose id ends at ``place``, in a tuple of its own.
 
-def _before_elements(field: bytes, tensor: values_pb2.Tensor, length: int) -> bytes:
-    """Return the bytes before the elements of a value in that field, which end it."""
-    facts = values_pb2.Tensor()
-    facts.CopyFrom(tensor)
-    facts.ClearField("data")
-    inner = facts.SerializeToString() + _DATA + varint(length)
-    value = _TENSOR + varint(len(inner) + length) + inner
-    return field + varint(len(value) + length) + value
-
-
-def _elements_in(view: memoryview, value: Field) -> Field | None:
-    """Return the only elements in a value that is a tensor; None if there are none, or more."""
-    tensors = list(read_fields(view, value.body, value.end))
-    if len(tensors) != 1 or tensors[0].number != values_pb2.Value.TENSOR_FIELD_NUMBER:
-        return None
-    found = [
-        field
-        for field in read_fields(view, tensors[0].body, tensors[0].end)
-        if field.number == values_pb2.Tensor.DATA_FIELD_NUMBER
-    ]
-    return found[0] if len(found) == 1 else None
+        None if it has another form. Arrays are writable.
+        """
+        if len(payload) != place + self._size:
+            return None
+        for start, end, constant in self._between:
+            if payload[place + start : place + end] != constant:
+                return None
+        leaves: list[Any] = []
+        try:
+            for start, end, decode in self._places:
+                leaf = decode(bytes(payload[place + start : place + end]))
+                if type(leaf) is np.ndarray:
+                    leaf = leaf.copy()
+                elif type(leaf) is Tensor:
+                    leaf.array = leaf.array.copy()
+                leaves.append(leaf)
+        except ValueError:
+            return None
+        templates = self._templates
+        if templates is None:
+            return (leaves[0],)
+        values = [filled(each, leaves) for each in templates]
+        if len(values) == 1:
+            return (values[0],)
+        if self._names:
+            return (make_results(self._names, values),)
+        return (tuple(values) if values else None,)

@@ -1,7 +1,7 @@
-"""How many Python functions one direct call enters, in the client and in the interpreter.
+"""How many Python functions a direct call enters, in the client and in the interpreter, by kind.
 
 Unlike a time, the figure does not move with what else the machine does. A kernel switches the count
-on in the thread that runs it, so that it counts from one run of the kernel to the next: the rest of
+on in the thread that runs it, so that it counts from one run of a kernel to the next: the rest of
 one call, and the beginning of the next one.
 """
 
@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import opdispatch_client as oc
+from opdispatch import Tensor
 from tests.bench.remote import running
 
 LIBRARY = """\
@@ -32,8 +33,6 @@ from collections import Counter
 from opdispatch import Library
 
 lib = Library("counted", "DEF")
-lib.define("add(Tensor x, Tensor y) -> Tensor")
-lib.define("entered() -> str")
 here = threading.local()
 calls = []
 
@@ -44,21 +43,57 @@ def note(frame, event, _):
         here.names[f"{code.co_filename}:{code.co_qualname}"] += 1
 
 
-def add(x, y):
-    sys.setprofile(None)
-    if hasattr(here, "names"):
-        calls.append(here.names)
-    here.names = Counter()
-    total = x + y
-    sys.setprofile(note)
-    return total
+def define(schema, kernel, key="CPU"):
+    def run(*args, **kwargs):
+        sys.setprofile(None)
+        if hasattr(here, "names"):
+            calls.append(here.names)
+        here.names = Counter()
+        result = kernel(*args, **kwargs)
+        sys.setprofile(note)
+        return result
+
+    lib.define(schema)
+    lib.impl(schema.partition("(")[0], run, key)
 
 
-lib.impl("add", add, "CPU")
+define("add(Tensor x, Tensor y) -> Tensor", lambda x, y: x + y)
+define("scale(Tensor x, float by, *, int? plus=None) -> Tensor", lambda x, by, *, plus: x * by)
+define("joined(Tensor[] parts, str how) -> Tensor", lambda parts, how: parts[0] + parts[1])
+define("cast(Tensor x, ScalarType dtype) -> Tensor", lambda x, dtype: x.astype(dtype))
+define("moments(Tensor x) -> (Tensor mean, int n)", lambda x: (x.mean(), x.size))
+define("split(Tensor x) -> Tensor[]", lambda x: [x[:2], x[2:]])
+define("none(Tensor x) -> ()", lambda x: None)
+define("twice(int n) -> int", lambda n: 2 * n, "CompositeExplicitAutograd")
+define("sum(int[] n) -> int", lambda n: sum(n), "CompositeExplicitAutograd")
+define("text(str s) -> str", lambda s: s + s, "CompositeExplicitAutograd")
+lib.define("entered() -> str")
 lib.impl("entered", lambda: json.dumps(calls), "CompositeExplicitAutograd")
 """
-WARM_UP = 300
-CALLS = 101
+X = np.ones(4, np.float32)
+T = Tensor(X)
+KINDS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
+    "two arrays": ("add", (X, X), {}),
+    "array by name": ("add", (X,), {"y": X}),
+    "bool arrays": ("add", (X > 0, X > 0), {}),
+    "big-endian arrays": ("add", (X.astype(">f4"), X.astype(">f4")), {}),
+    "NumPy scalar": ("add", (X, np.float32(2)), {}),
+    "Tensors": ("add", (T, T), {}),
+    "array, float": ("scale", (X, 2.0), {}),
+    "array, float, int by name": ("scale", (X, 2.0), {"plus": 3}),
+    "array, int for a float": ("scale", (X, 2), {}),
+    "array, None by name": ("scale", (X, 2.0), {"plus": None}),
+    "list of arrays, text": ("joined", ([X, X], "plus"), {}),
+    "array, dtype": ("cast", (X, np.float64), {}),
+    "results by name": ("moments", (X,), {}),
+    "list of results": ("split", (X,), {}),
+    "no result": ("none", (X,), {}),
+    "int": ("twice", (3,), {}),
+    "list of ints": ("sum", ([1, 2, 3],), {}),
+    "text": ("text", ("a",), {}),
+}
+WARM_UP = 60
+CALLS = 41
 
 
 def count_client(call: Callable[[], object]) -> list[Counter[str]]:
@@ -85,15 +120,19 @@ def usual(counted: list[Counter[str]]) -> Counter[str]:
     return sorted(counted, key=Counter.total)[len(counted) // 2]
 
 
-def measure(session: oc.Session, folder: Path) -> tuple[Counter[str], Counter[str]]:
-    """Return what a direct call of two arrays of 16 bytes enters: client, interpreter."""
+def load(session: oc.Session, folder: Path) -> None:
+    """Load the library with the operators of KINDS."""
     library = folder / "counted.py"
     library.write_text(LIBRARY)
     session.load(library)
-    x = np.ones(4, np.float32)
+
+
+def measure(session: oc.Session, kind: str) -> tuple[Counter[str], Counter[str]]:
+    """Return what a direct call of a kind enters: client, interpreter."""
+    operator, args, kwargs = KINDS[kind]
 
     def call() -> object:
-        return session.call("counted::add", x, x)
+        return session.call(f"counted::{operator}", *args, **kwargs)
 
     for _ in range(WARM_UP):
         call()
@@ -103,19 +142,25 @@ def measure(session: oc.Session, folder: Path) -> tuple[Counter[str], Counter[st
 
 
 def main() -> None:
-    """Print both, by name."""
+    """Print both of every kind, and by name those of the first one."""
     command = (sys.executable, "-m", "opdispatch_client.cli", "serve", "--workers", "1")
     with tempfile.TemporaryDirectory(prefix="od-bench-") as name:
         folder = Path(name)
         address = f"unix://{folder}/d.sock"
         options = ("--listen", address, "--state", f"{folder}/s", "--log-level", "error")
         with running(*command, *options), oc.connect(address) as session:
-            sides = measure(session, folder)
-    for side, entered in zip(("client", "interpreter"), sides, strict=True):
-        table = Table("times", f"entered in the {side}: {entered.total()}")
+            load(session, folder)
+            found = {kind: measure(session, kind) for kind in KINDS}
+    console, first = Console(width=120), next(iter(found))
+    for side, entered in zip(("client", "interpreter"), found[first], strict=True):
+        table = Table("times", f"entered in the {side}, {first}: {entered.total()}")
         for where, times in entered.most_common():
             table.add_row(str(times), "/".join(where.split("/")[-2:]))
-        Console(width=120).print(table)
+        console.print(table)
+    table = Table("functions entered by a call", "client", "interpreter")
+    for kind, sides in found.items():
+        table.add_row(kind, *(str(each.total()) for each in sides))
+    console.print(table)
 
 
 if __name__ == "__main__":

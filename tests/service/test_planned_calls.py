@@ -7,11 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import opdispatch
 import opdispatch_client as oc
+from opdispatch import Tensor
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.lanes.call_plan import CallPlan
 from tests.service.running_daemon import RunningDaemon
@@ -48,6 +50,21 @@ lib.define("alternating(Tensor x) -> Tensor")
 lib.define("die(Tensor x) -> Tensor")
 lib.define("wait(Tensor x) -> Tensor")
 lib.define("layered(Tensor x) -> Tensor")
+lib.define("keyword(Tensor x, *, Tensor? y=None, float scale=1.0) -> Tensor")
+lib.define("optional(Tensor x, Tensor? y, int? n=None) -> Tensor")
+lib.define("joined(Tensor[] parts, int axis=0) -> Tensor")
+lib.define("named_pair(Tensor x) -> (Tensor least, Tensor greatest)")
+lib.define("facts(Tensor x) -> (Tensor, int, float, bool, str)")
+lib.define("parts(Tensor x) -> Tensor[]")
+lib.define("shape_of(Tensor x) -> int[]")
+lib.define("cast(Tensor x, ScalarType dtype) -> Tensor")
+lib.define("at(Tensor x, Device device) -> str")
+lib.define("maybe(Tensor x) -> Tensor?")
+lib.define("sum_of(int[] numbers, Scalar s) -> Scalar")
+lib.define("texts(str s, str[] others) -> str[]")
+lib.define("not_(bool b) -> bool")
+lib.define("half(float f) -> float")
+lib.define("sorted_(int[] numbers=[3, 1, 2]) -> int[]")
 
 
 def positive(x):
@@ -93,6 +110,33 @@ lib.impl("alternating", lambda x: x if x.flat[0] % 2 else x.astype(np.float64), 
 lib.impl("die", die, "CPU")
 lib.impl("wait", wait, "CPU")
 lib.impl("layered", lambda x: opdispatch.ops.planned.positive(x), "CompositeImplicitAutograd")
+def optional(x, y, n):
+    return (x if y is None else x + y) * (1 if n is None else n)
+
+
+def sorted_(numbers):
+    numbers.sort()  # its own list, in each call
+    return numbers
+
+
+lib.impl("keyword", lambda x, *, y, scale: x * scale + (0 if y is None else y), "CPU")
+lib.impl("optional", optional, "CPU")
+lib.impl("joined", lambda parts, axis: np.concatenate([np.asarray(p) for p in parts], axis), "CPU")
+lib.impl("named_pair", lambda x: (x.min(), x.max()), "CPU")
+lib.impl("facts", lambda x: (x, int(x[0]), float(x[0]), bool(x[0] > 1), str(x[0])[0]), "CPU")
+lib.impl("parts", lambda x: [x + i for i in range(3)], "CPU")
+lib.impl("shape_of", lambda x: list(x.shape), "CPU")
+lib.impl("cast", lambda x, dtype: x.astype(dtype), "CPU")
+lib.impl("at", lambda x, device: device, "CPU")
+lib.impl("maybe", lambda x: None if x[0] < 0 else x, "CPU")
+for name, kernel in {
+    "sum_of": lambda numbers, s: sum(numbers) + s,
+    "texts": lambda s, others: [s, *others],
+    "not_": lambda b: not b,
+    "half": lambda f: f / 2,
+    "sorted_": sorted_,
+}.items():
+    lib.impl(name, kernel, "CompositeExplicitAutograd")
 lib.impl("recorded", lambda x: Tensor(x, requires_grad=True), "CPU")
 """
 OPERATORS = [
@@ -135,8 +179,10 @@ def outcome(call: Callable[[], Any], array: np.ndarray[Any, Any]) -> Any:
 
 def describe(result: Any) -> Any:
     """The type, elements and writability of a result."""
-    if isinstance(result, tuple):
-        return tuple(describe(each) for each in result)
+    if isinstance(result, list | tuple):
+        return type(result), getattr(result, "_fields", ()), [describe(each) for each in result]
+    if isinstance(result, Tensor):
+        return Tensor, result.key_bits, result.requires_grad, describe(result.array)
     if isinstance(result, np.ndarray):
         return str(result.dtype), result.shape, result.tolist(), result.flags.writeable
     return type(result), str(result)
@@ -148,9 +194,9 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     encode = CallPlan.encode
 
-    def noting(self: CallPlan, args: Any, timeout: float | None, number: int) -> bytes:
+    def noting(self: CallPlan, leaves: Any, timeout: float | None, number: int) -> bytes:
         found.append(number)
-        return encode(self, args, timeout, number)
+        return encode(self, leaves, timeout, number)
 
     monkeypatch.setattr(CallPlan, "encode", noting)
     return found
@@ -193,7 +239,6 @@ def test_calls_follow_a_plan_once_one_has_gone_directly(planned: tuple[oc.Sessio
     assert session.call("planned::total", x, y) == 8
     assert len(numbers) == 1
     session.call("planned::total", x, np.ones((4, 1)))
-    session.call("planned::total", x, y=y)
     session.with_options(timeout=10).call("planned::total", x, y)
     with opdispatch.no_grad():
         session.call("planned::total", x, y)
@@ -231,16 +276,118 @@ def test_constants_of_planned_calls_are_those_of_others(
         assert str(mine) == str(other)  # no number equals none
 
 
-def test_a_call_with_constants_is_planned_when_it_comes_again(
+ONES, TWOS = np.ones(4), np.full(4, 2.0)
+X, Y = Tensor(np.arange(4.0)), Tensor(np.arange(4.0)[::-1])
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+# Calls that one plan covers each.
+KINDS: dict[str, tuple[str, list[Call]]] = {
+    "array": ("same", [((ONES,), {}), ((TWOS,), {})]),
+    "keyword": ("keyword", [((ONES,), {"scale": 2.0}), ((TWOS,), {"scale": -0.0})]),
+    "array by name": ("keyword", [((), {"x": ONES, "y": TWOS}), ((), {"x": TWOS, "y": ONES})]),
+    "bool array": ("same", [((np.array([True, False]),), {}), ((np.array([False, False]),), {})]),
+    "bytes as bools": ("as_bool", [((np.array([0, 2], np.uint8).view(bool),), {})]),
+    "big-endian": ("same", [((np.arange(3, dtype=">i4"),), {}), ((np.ones(3, ">i4"),), {})]),
+    "bfloat16": ("same", [((np.arange(3, dtype=ml_dtypes.bfloat16),), {})]),
+    "complex array": ("same", [((np.array([1j, 2]),), {}), ((np.array([3, -1j]),), {})]),
+    "empty": ("same", [((np.zeros((0, 2)),), {})]),
+    "NumPy scalar": ("scaled", [((ONES, np.int64(3)), {}), ((ONES, np.int64(-4)), {})]),
+    "Tensor": ("total", [((X, Y), {}), ((Y, Y), {})]),
+    "Tensor and array": ("same", [((X,), {}), ((Y,), {})]),
+    "int": ("scaled", [((ONES, 3), {}), ((ONES, -(2**63)), {}), ((ONES, 2**63 - 1), {})]),
+    "int for a float": ("scaled", [((ONES, 3, 1), {}), ((ONES, 3, -1), {})]),
+    "float": ("scaled", [((ONES, 3, 0.0), {}), ((ONES, 3, -0.0), {}), ((ONES, 1, np.nan), {})]),
+    "bool": ("scaled", [((ONES, 3), {"b": True}), ((ONES, 4), {"b": False})]),
+    "only numbers": ("half", [((1.0,), {}), ((3.5,), {}), ((float("inf"),), {})]),
+    "only a bool": ("not_", [((True,), {}), ((False,), {})]),
+    "text": ("named", [(("ab", ONES, None, TWOS), {}), (("cd", TWOS, None, TWOS), {})]),
+    "None": ("optional", [((ONES, None, None), {}), ((TWOS, None, None), {})]),
+    "optional, given": ("optional", [((ONES, TWOS, 3), {}), ((ONES, ONES, -3), {})]),
+    "optional, left out": ("optional", [((ONES, TWOS), {}), ((ONES, ONES), {})]),
+    "list of arrays": ("joined", [(([ONES, TWOS],), {}), (((TWOS, ONES),), {})]),
+    "list of Tensors": ("joined", [(([X, Y],), {"axis": 0}), (([Y, Y],), {"axis": -1})]),
+    "list of ints": ("sum_of", [(([1, 2], 3), {}), (([1, -2], 4), {}), (([2, 2], 2), {})]),
+    "list of texts": ("texts", [(("ab", ["c", "de"]), {}), (("xy", ["z", "äh"[1:] + "h"]), {})]),
+    "no list": ("sorted_", [((), {}), ((), {})]),
+    "list that is written to": ("sorted_", [(([2, 1],), {}), (([5, -1],), {})]),
+    "size": ("sized", [((ONES, 2, 1.0), {}), ((ONES, 3, 2.0), {})]),
+    "dtype": ("cast", [((ONES, np.float32), {}), ((TWOS, np.float32), {})]),
+    "dtype by name": ("cast", [((ONES,), {"dtype": np.dtype("int8")})]),
+    "device": ("at", [((ONES, "cpu"), {}), ((TWOS, "cpu"), {})]),
+    "pair": ("pair", [((ONES,), {}), ((TWOS,), {})]),
+    "results by name": ("named_pair", [((ONES,), {}), ((X.array,), {})]),
+    "results of many kinds": ("facts", [((ONES,), {}), ((TWOS,), {}), ((-ONES * 7,), {})]),
+    "list of results": ("parts", [((ONES,), {}), ((TWOS,), {})]),
+    "list of numbers": ("shape_of", [((ONES,), {}), ((TWOS,), {})]),
+    "no result": ("none", [((ONES,), {}), ((TWOS,), {})]),
+    "None or a result": ("maybe", [((ONES,), {}), ((-ONES,), {})]),
+    "number": ("number", [((ONES,), {}), ((-ONES * 1e9,), {}), ((ONES * 2**62,), {})]),
+}
+
+
+@pytest.mark.parametrize(("operator", "calls"), KINDS.values(), ids=KINDS)
+def test_every_kind_of_call_is_planned_and_gives_what_the_general_way_gives(
+    planned: tuple[oc.Session, list[int]], operator: str, calls: list[Call]
+):
+    session, numbers = planned
+    name = f"planned::{operator}"
+    general = session.with_options(retry=True)
+    before = 0
+    for _ in range(5):
+        before = len(numbers)
+        for args, kwargs in calls:
+            mine = outcome(lambda: session.call(name, *args, **kwargs), ONES)  # noqa: B023
+            late = outcome(lambda: session.submit(name, *args, **kwargs).result(), ONES)  # noqa: B023
+            other = outcome(lambda: general.call(name, *args, **kwargs), ONES)  # noqa: B023
+            assert str(mine) == str(late) == str(other)  # no number equals none
+    assert len(numbers) == before + 2 * len(calls)
+
+
+def test_arguments_that_are_converted_by_value_are_looked_at_in_every_call(
     planned: tuple[oc.Session, list[int]],
 ):
     session, numbers = planned
-    x = np.ones(4)
-    for n in range(20):
-        assert session.call("planned::scaled", x, n).tolist() == [float(n)] * 4
+    general = session.with_options(retry=True)
+    for _ in range(5):
+        assert session.call("planned::at", ONES, "cpu") == "cpu"
+    before = len(numbers)
+    for device in ("cup", "!!!"):
+        with pytest.raises(OpdispatchError) as mine:
+            session.call("planned::at", ONES, device)
+        with pytest.raises(OpdispatchError) as other:
+            general.call("planned::at", ONES, device)
+        assert type(mine.value) is type(other.value)
+        assert mine.value.message == other.value.message
+    assert len(numbers) == before + 2
+
+
+@pytest.mark.parametrize(
+    ("operator", "args"),
+    [
+        ("same", (Tensor(np.ones(4), requires_grad=True),)),
+        ("scaled", (ONES, 2**70)),
+        ("sum_of", ([1] * 17, 1j)),
+        ("sum_of", ([1], 1j)),
+    ],
+)
+def test_other_calls_take_the_general_way(
+    planned: tuple[oc.Session, list[int]], operator: str, args: tuple[Any, ...]
+):
+    session, numbers = planned
+    general = session.with_options(retry=True)
+    for _ in range(5):
+        mine = outcome(lambda: session.call(f"planned::{operator}", *args), ONES)
+        other = outcome(lambda: general.call(f"planned::{operator}", *args), ONES)
+        assert mine == other
+    assert not numbers
+
+
+def test_calls_that_are_all_of_other_shapes_leave_no_plans(planned: tuple[oc.Session, list[int]]):
+    session, numbers = planned
+    for size in range(1, 20):
+        assert session.call("planned::same", np.ones(size)).tolist() == [1.0] * size
     assert not numbers
     for _ in range(3):
-        session.call("planned::scaled", x, 7)
+        session.call("planned::same", np.ones(7))
     assert numbers
 
 

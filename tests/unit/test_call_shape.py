@@ -38,8 +38,14 @@ def test_a_tensor_of_one_element_may_be_a_number():
     assert shape(Tensor(np.ones(2))) == shape(Tensor(np.zeros((0, 1), int)))
 
 
+def test_numpy_scalars_are_arrays_without_dimensions_and_dtypes_are_alike():
+    assert shape(np.float64(1)) == shape(np.array(1.0)) != shape(np.int64(1))
+    assert shape(np.uint64(1)) is None  # which is an int or not by its value
+    assert shape(np.float32) == shape(np.dtype("int8")) == shape(float) != shape(1.0)
+
+
 def test_unusual_arguments_have_none():
-    assert shape(np.float64(1)) is None
+    assert shape(np.str_("x")) is None
     assert shape(object()) is None
     assert shape(by=range(3)) is None
     assert shape([1] * 17) is None

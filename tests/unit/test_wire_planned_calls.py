@@ -11,17 +11,25 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdispatch_wire.calls import call_request
+from opdispatch import Tensor
+from opdispatch_wire.calls import call_request, result_of_reply, undecoded_arguments
 from opdispatch_wire.dtypes import WIRE_DTYPES
 from opdispatch_wire.plain_calls import plain_arguments, plain_reply
 from opdispatch_wire.planned_calls import (
     ReplyForm,
+    ReplyLayout,
+    RequestForm,
     RequestLayout,
     constant_bytes_of,
-    request_pieces,
-    write_request,
 )
 from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.values import fill_value
+from opdispatch_wire.variable_parts import (
+    decode_integer,
+    encode_integer,
+    filled,
+    take_value,
+)
 
 DTYPES = [np.dtype(t) for t in (np.float32, np.int8, np.uint64, np.complex128, np.float16)]
 NUMBERS = st.sampled_from([1, 127, 128, 16_383, 16_384, 2**32, 2**63 - 1])
@@ -46,12 +54,14 @@ def planned(
     request = call_request("test::add", args, {})
     request.route_epoch = EPOCH
     request.kernel.load_id = 3
-    pieces = request_pieces(request, args)
-    assert pieces is not None
+    form = RequestForm.of(request, args)
+    assert form is not None
     request.id = number
     if timeout is not None:
         request.timeout = timeout
-    return request, write_request(pieces, args, timeout, number)
+    payload = form.write(args, timeout, number)
+    assert len(payload) <= form.size
+    return request, payload
 
 
 @given(st.lists(arrays(), max_size=3), TIMEOUTS, NUMBERS)
@@ -127,7 +137,7 @@ def test_a_layout_reads_nothing_into_changed_bytes(
 @pytest.mark.parametrize(
     "change",
     [
-        lambda request: request.kwargs["x"].MergeFrom(request.args[0]),
+        lambda request: request.kwargs["x"].complex.SetInParent(),
         lambda request: request.ClearField("constant_bytes"),
         lambda request: request.args.pop(),
         lambda request: setattr(request, "constant_bytes", request.constant_bytes + 1),
@@ -154,56 +164,132 @@ def test_hostile_bytes_have_no_layout():
             assert received is None or received[0] == request.id
 
 
+def values() -> st.SearchStrategy[Any]:
+    """Values of the kinds that calls are planned with, and lists of them."""
+    plain = st.one_of(
+        st.integers(-(2**63), 2**63 - 1),
+        st.floats(),
+        st.booleans(),
+        st.text(max_size=5),
+        st.none(),
+        st.sampled_from([np.dtype("float32"), np.float64(2.5), np.bool_(True)]),
+        arrays(),
+        arrays().map(Tensor),
+        st.just(np.zeros((0, 3), np.int16)),
+        st.sampled_from([np.array([True, False]), np.arange(3, dtype=">i4"), np.array(2.0)]),
+    )
+    return st.one_of(plain, st.lists(plain, max_size=3), st.lists(st.lists(plain, max_size=2)))
+
+
+def shown(value: Any) -> Any:
+    """The type and the contents of a value as they come from the other side."""
+    if isinstance(value, list | tuple):
+        return [shown(each) for each in value]
+    if isinstance(value, Tensor):
+        return Tensor, value.key_bits, shown(value.array)
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        return str(array.dtype.newbyteorder("<")), array.shape, str(array.tolist())
+    return type(value), str(value)
+
+
+@given(st.lists(values(), max_size=3), st.dictionaries(st.sampled_from(["a", "ä"]), values()))
+def test_a_layout_reads_what_a_form_has_written(args: list[Any], kwargs: dict[str, Any]):
+    key: list[Any] = []
+    leaves: list[Any] = []
+    if not all(take_value(each, key, leaves) for each in (*args, *kwargs.values())):
+        return
+    request = call_request("test::any", args, kwargs)
+    form = RequestForm.of(request, args, kwargs)
+    assert form is not None
+    payload = form.write(leaves, 2.0, 300)
+    assert len(payload) <= form.size
+    read = execution_pb2.CallRequest.FromString(payload)
+    assert shown(list(undecoded_arguments(read)[0])) == shown(undecoded_arguments(request)[0])
+    layout = RequestLayout.of(payload, read)
+    assert layout is not None
+    received = layout.read(payload)
+    assert received is not None
+    assert received[:2] == (300, 2.0)
+    assert shown(filled(layout.args, received[2])) == shown(args)
+    assert sorted(layout.kwargs) == sorted(kwargs)
+    for name, template in layout.kwargs.items():
+        assert shown(filled(template, received[2])) == shown(kwargs[name])
+
+
+@given(st.lists(values(), max_size=3), NUMBERS)
+def test_a_layout_of_replies_reads_what_a_form_has_written(returns: list[Any], number: int):
+    form = ReplyForm.of(returns, "worker-1")
+    if form is None:
+        return
+    payload = form.write(number, returns)
+    assert payload is not None
+    reply = execution_pb2.CallReply.FromString(payload)
+    general = execution_pb2.CallReply(id=number, interpreter="worker-1")
+    for value in returns:
+        fill_value(general.returns.add(), value, at="$")
+    assert reply == general
+    for data in (payload, general.SerializeToString()):  # both orders of fields
+        layout = ReplyLayout.of(data, reply)
+        assert layout is not None
+        place = len(execution_pb2.CallReply(id=number).SerializeToString())
+        read = layout.read(data, place)
+        assert read is not None
+        assert shown(read[0]) == shown(result_of_reply(general, (), {}))
+
+
 @given(arrays(), NUMBERS, NUMBERS)
-def test_a_reply_written_by_its_form_is_read_by_protobuf_and_by_its_form(
+def test_a_reply_written_by_its_form_is_read_by_protobuf_and_by_its_layout(
     array: np.ndarray[Any, Any], number: int, next_number: int
 ):
-    written = ReplyForm.to_write(array, "worker-1")
+    written = ReplyForm.of([array], "worker-1")
     assert written is not None
-    payload = written.write(number, array)
+    payload = written.write(number, [array])
     assert payload is not None
     general = plain_reply(number, array, "worker-1")
     reply = execution_pb2.CallReply.FromString(payload)
     assert reply == general
     for first in (payload, general.SerializeToString()):  # both orders of fields
-        form = ReplyForm.of(first, reply)
-        assert form is not None
+        layout = ReplyLayout.of(first, reply)
+        assert layout is not None
         other = np.asarray(np.flip(array) + np.ones_like(array))
         place = len(execution_pb2.CallReply(id=next_number).SerializeToString())
         following = plain_reply(next_number, other, "worker-1")
         assert following is not None
         data = following.SerializeToString()
         if first is payload:
-            data = written.write(next_number, other) or b""
-        read = form.read(data, place)
+            data = written.write(next_number, [other]) or b""
+        read = layout.read(data, place)
         assert read is not None
-        assert read.dtype == array.dtype
-        assert read.tolist() == other.tolist()
-        assert read.flags.writeable
-        assert read.flags.aligned
+        assert read[0].dtype == array.dtype
+        assert read[0].tolist() == other.tolist()
+        assert read[0].flags.writeable
+        assert read[0].flags.aligned
+        assert read[0].flags.owndata
 
 
 @pytest.mark.parametrize(
-    "array",
-    [np.array([True]), np.zeros((0, 3)), np.ones(2, ">i4"), np.array(["text"])],
-    ids=["bool", "empty", "big-endian", "text"],
+    "result",
+    [np.array(["text"]), 2**70, 1j, {}, [0] * 17, Tensor(np.ones(2), requires_grad=True), "\ud800"],
+    ids=["texts", "large", "complex", "dict", "long", "gradient", "surrogate"],
 )
-def test_results_that_are_not_plain_have_no_form(array: np.ndarray[Any, Any]):
-    assert ReplyForm.to_write(array, "worker-1") is None
+def test_results_that_are_not_plain_have_no_form(result: Any):
+    assert ReplyForm.of([result], "worker-1") is None
 
 
-def test_a_form_writes_no_other_array():
-    form = ReplyForm.to_write(np.ones(4, np.float32), "worker-1")
+def test_a_form_writes_no_other_result():
+    form = ReplyForm.of([np.ones(4, np.float32)], "worker-1")
     assert form is not None
-    assert form.write(1, np.ones(4, np.float64)) is None
-    assert form.write(1, np.ones((2, 2), np.float32)) is None
+    for other in (np.ones(4, np.float64), np.ones((2, 2), np.float32), 1, None):
+        assert form.write(1, [other]) is None
+    assert form.write(1, [np.ones(4, np.float32), 1]) is None
 
 
 @pytest.mark.parametrize(
     "field",
     ["has_waited", "error", "mutations", "trace", "route"],
 )
-def test_a_reply_that_says_more_has_no_form(field: str):
+def test_a_reply_that_says_more_has_no_layout(field: str):
     reply = plain_reply(3, np.ones(4), "worker-1")
     assert reply is not None
     match field:
@@ -215,28 +301,34 @@ def test_a_reply_that_says_more_has_no_form(field: str):
             getattr(reply, field).add()
         case _:
             reply.route.epoch = 1
-    assert ReplyForm.of(reply.SerializeToString(), reply) is None
+    assert ReplyLayout.of(reply.SerializeToString(), reply) is None
 
 
-def test_every_dtype_of_the_wire_but_bool_is_planned():
-    for name, dtype in WIRE_DTYPES.items():
-        array = np.ones(3, dtype)
-        assert (ReplyForm.to_write(array, "w") is None) == (name == "bool")
+def test_every_dtype_of_the_wire_is_planned():
+    for dtype in WIRE_DTYPES.values():
+        assert ReplyForm.of([np.ones(3, dtype)], "w") is not None
 
 
-def test_constants_stand_where_they_are_among_the_arguments():
-    x, y = np.ones(4, np.float32), np.ones((2, 2))
-    for args in (("text", x, 3, y, None), (x, -0.0, True), (7,), (x, y, "end")):
-        request = call_request("test::mixed", args, {})
-        pieces = request_pieces(request, args)
-        assert pieces is not None
-        arrays = [value for value in args if isinstance(value, np.ndarray)]
-        payload = write_request(pieces, arrays, 2.0, 300)
-        read = execution_pb2.CallRequest.FromString(payload)
-        assert read.args == request.args
-        layout = RequestLayout.of(payload, read)
-        assert layout is not None
-        received = layout.read(payload)
-        assert received is not None
-        assert received[:2] == (300, 2.0)
-        assert [each.tobytes() for each in received[2]] == [each.tobytes() for each in arrays]
+def test_a_byte_that_is_no_bool_is_left_to_the_general_way():
+    array = np.array([True, False])
+    form = ReplyForm.of([array], "w")
+    assert form is not None
+    payload = form.write(1, [array])
+    assert payload is not None
+    layout = ReplyLayout.of(payload, execution_pb2.CallReply.FromString(payload))
+    assert layout is not None
+    assert layout.read(payload, 2) is not None
+    assert layout.read(payload.replace(b"\1\0", b"\2\0"), 2) is None
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_integers_of_one_length_are_read_by_protobuf(value: int):
+    data = encode_integer(value)
+    assert decode_integer(data) == value
+    assert execution_pb2.CallReply.FromString(b"\x08" + data).id == value % 2**64
+
+
+@pytest.mark.parametrize("data", [b"\x01" * 10, b"\x81" * 9 + b"\x02", b"\x80" * 10])
+def test_bytes_that_are_no_such_integer_are_refused(data: bytes):
+    with pytest.raises(ValueError, match="no integer"):
+        decode_integer(data)

@@ -22,7 +22,12 @@ from opdispatch_client.daemon_wait import DaemonWait, is_stopping
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.busy_watch import BusyWatch
 from opdispatch_client.lanes.call_attempt import CallAttempt
-from opdispatch_client.lanes.call_plan import MOST_PLANS, UNPLANNED, CallPlan, arrays_of
+from opdispatch_client.lanes.call_plan import (
+    MOST_PLANS,
+    UNPLANNED,
+    CallPlan,
+    PlannedArguments,
+)
 from opdispatch_client.lanes.direct_local import DirectLanes
 from opdispatch_client.lanes.direct_streams import BlockingDirectStreams
 from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
@@ -86,7 +91,7 @@ class BlockingCalls:
         self._unsent: dict[CallLane, None] = {}
         # None: of such calls there is no plan.
         self._plans: dict[Hashable, CallPlan | None] = {}
-        # With arguments that are no arrays, calls are planned when they come again.
+        # Calls are planned when they come again.
         self._seen: dict[Hashable, None] = {}
         self._timeout = None if endpoint.timeout == math.inf else endpoint.timeout
         self._callbacks = OneThread("call-callbacks")
@@ -126,30 +131,30 @@ class BlockingCalls:
         finally:
             attempt.close()
 
-    def call_planned(self, key: Hashable, operator: str, args: tuple[Any, ...]) -> Any:
-        """Make a call of arrays as the plan for ``key`` says: see Note [Planned calls].
+    def call_planned(self, operator: str, planned: PlannedArguments) -> Any:
+        """Make a call as the plan for it says: see Note [Planned calls].
 
         UNPLANNED if there is none that holds, and nothing has been sent. Raises what went wrong.
         """
-        found = self._find_planned(key)
+        found = self._find_planned(planned.key)
         if found is None:
             return UNPLANNED
         plan, way, peer = found
         timeout, lane = self._timeout, way.lane
         deadline = None if timeout is None else time.monotonic() + timeout
         watch = functools.partial(self._busy.watching, way) if plan.moves else None
-        encode = functools.partial(plan.encode, args, timeout)
+        encode = functools.partial(plan.encode, planned.leaves, timeout)
         try:
             reply = lane.exchange(encode, deadline, watch, plan.read)
         except OSError as error:  # TimeoutError and LaneClosedError among them
             number = error.call if isinstance(error, LaneClosedError) else 0
-            again = self._planned_attempt(operator, args, way, deadline, number, peer)
+            again = self._planned_attempt(operator, planned, way, deadline, number, peer)
             return again.read(self._reply_to(again, (way, error)))
-        if not isinstance(reply, execution_pb2.CallReply):
+        if type(reply) is tuple:
             if way.route.waits:
                 way.route.note_wait(False)
-            return reply
-        again = self._planned_attempt(operator, args, way, deadline, reply.id, peer)
+            return reply[0]
+        again = self._planned_attempt(operator, planned, way, deadline, reply.id, peer)
         if (refusal := find_refusal(reply)) is not None:
             return again.read(self._reply_to(again, (way, refusal)))
         result = again.read(reply)
@@ -180,15 +185,16 @@ class BlockingCalls:
     def _planned_attempt(
         self,
         operator: str,
-        args: tuple[Any, ...],
+        planned: PlannedArguments,
         way: DirectWay[BlockingLane],
         deadline: float | None,
         number: int,
         peer: PeerMemory | None,
     ) -> CallAttempt:
         """Return what stands for a planned call of that id, to go on with it the general way."""
+        retry = self._endpoint.retry
         attempt = CallAttempt(
-            OperatorCall(operator, args, {}, retry=self._endpoint.retry), self._endpoint
+            OperatorCall(operator, planned.args, planned.kwargs, retry=retry), self._endpoint
         )
         attempt.deadline = deadline
         attempt.encode(way.lane.memory, peer)
@@ -270,13 +276,13 @@ class BlockingCalls:
         return future
 
     def submit_planned(
-        self, key: Hashable, operator: str, args: tuple[Any, ...], *, flush: bool
+        self, operator: str, planned: PlannedArguments, *, flush: bool
     ) -> Future[Any] | None:
-        """Begin a call of arrays as the plan for ``key`` says: see Note [Planned calls].
+        """Begin a call as the plan for it says: see Note [Planned calls].
 
         None if there is none that holds, or the call would have to wait; nothing has begun then.
         """
-        found = self._find_planned(key)
+        found = self._find_planned(planned.key)
         if found is None or not self._slots.acquire(blocking=False):
             return None
         plan, way, _ = found
@@ -287,21 +293,22 @@ class BlockingCalls:
 
         def encode(number: int) -> bytes:
             nonlocal request
-            request = plan.encode(args, timeout, number)
+            request = plan.encode(planned.leaves, timeout, number)
             return request
 
         def on_done(result: Any) -> None:
             if waiting is not None:
                 self._busy.remove(waiting)
-            if isinstance(result, execution_pb2.CallReply | Exception):
-                call = OperatorCall(operator, args, {}, retry=self._endpoint.retry)
+            if type(result) is not tuple:
+                retry = self._endpoint.retry
+                call = OperatorCall(operator, planned.args, planned.kwargs, retry=retry)
                 attempt = CallAttempt.of_sent(call, self._endpoint, request, way.lane.memory)
                 attempt.deadline = deadline
                 self._end_directly(attempt, way, future, result)
                 return
             if way.route.waits:
                 way.route.note_wait(False)
-            future.succeed(result)
+            future.succeed(result[0])
 
         if waiting is not None:
             self._busy.add(waiting)
@@ -541,13 +548,15 @@ class BlockingCalls:
             return
         if self._plans.get(key, way) is None:
             return
-        if len(arrays_of(call.args)) < len(call.args) and key not in self._plans:
-            # An argument that is another number in each call makes no plan for each of them.
+        if key not in self._plans:
+            # Calls that are all of other shapes make no plan each.
             if key not in self._seen:
                 _put(self._seen, key, None)
                 return
             self._seen.pop(key, None)
-        _put(self._plans, key, CallPlan.of(request, call.args, call.shape, way))
+        limit = way.lane.max_message_bytes
+        plan = CallPlan.of(request, call.args, call.kwargs, call.shape, way, limit)
+        _put(self._plans, key, plan)
 
     def _begin_directly(self, attempt: CallAttempt, future: CallFuture) -> bool:
         """Begin the call directly; return False if the daemon is to be asked."""

@@ -20,7 +20,7 @@ from opdispatch_client.blocking.ordered_results import OrderedResults
 from opdispatch_client.blocking.remote_calls import RemoteCalls
 from opdispatch_client.call_options import SESSIONS_OPTIONS, CallOptions
 from opdispatch_client.endpoint import Endpoint
-from opdispatch_client.lanes.call_plan import UNPLANNED, plan_key
+from opdispatch_client.lanes.call_plan import UNPLANNED, planned_arguments
 from opdispatch_client.map_arguments import IN_FLIGHT_DEFAULT
 from opdispatch_client.operator_call import Call, OperatorCall
 from opdispatch_client.program_recording import PlaceholderUsed, one_for_each
@@ -95,13 +95,13 @@ class Submission:
         *,
         flush: bool = True,
     ) -> Future[Any]:
-        key = None
-        if options is SESSIONS_OPTIONS and not kwargs and _nothing_is_set():
-            key = plan_key(operator, args)
-            if key is not None:
-                planned = self._calls.submit_planned(key, operator, args, flush=flush)
-                if planned is not None:
-                    return planned
+        planned = None
+        if options is SESSIONS_OPTIONS and _nothing_is_set():
+            planned = planned_arguments(operator, args, kwargs)
+            if planned is not None:
+                future = self._calls.submit_planned(operator, planned, flush=flush)
+                if future is not None:
+                    return future
         # From now on, also while it waits for others.
         deadline = None if options.timeout is None else options.deadline
         if traces() and any(map(is_traced, leaves((args, kwargs)))):
@@ -110,6 +110,7 @@ class Submission:
                 "moment: that is a constant of the graph; call it instead"
             )
         retry = self._endpoint.retry
+        key = None if planned is None else planned.key
         begin = functools.partial(self._calls.submit, flush=flush, deadline=deadline)
         if options.remote:
             return self._begin_remote(operator, args, kwargs, deadline, begin)
@@ -153,11 +154,13 @@ class Submission:
     ) -> Any:
         """Make one call; one with placeholders is recorded."""
         key = None
-        if options is SESSIONS_OPTIONS and not kwargs and _nothing_is_set():
-            key = plan_key(operator, args)
-            result = UNPLANNED if key is None else self._calls.call_planned(key, operator, args)
-            if result is not UNPLANNED:
-                return result
+        if options is SESSIONS_OPTIONS and _nothing_is_set():
+            planned = planned_arguments(operator, args, kwargs)
+            if planned is not None:
+                result = self._calls.call_planned(operator, planned)
+                if result is not UNPLANNED:
+                    return result
+                key = planned.key
         retry = self._endpoint.retry if options.retry is None else options.retry
         deadline = None if options.timeout is None else options.deadline
 

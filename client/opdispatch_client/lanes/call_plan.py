@@ -1,23 +1,21 @@
 """Plans of calls: the facts that calls of arrays of the same types and shapes share. No I/O.
 
 Note [Planned calls]
-    The first direct call of an operator with arrays of certain dtypes and shapes is made the
-    general way, and leaves a plan: the bytes of its request but for what differs from call to
-    call, which are its id, the time left, and the elements; and those of its reply. See
-    Note [Constant bytes].
+    The second direct call of an operator with arguments of certain kinds, dtypes and shapes is
+    made the general way, as the first one was, and leaves a plan: the bytes of its request but for
+    what differs from call to call, which are its id, the time left, the elements, the numbers
+    and the texts; and those of its reply. See Note [Constant bytes]. So calls that are all of
+    different shapes leave no plan each.
 
-    Numbers, texts, bools and None among the arguments are constants of a plan: another number is
-    another plan. So that an argument that is new in each call leaves no plan each time, such
-    calls are planned when they come again.
-
-    A plan covers nothing unusual: keywords, options, lists and Tensors, keys or modes that a task
-    has set, profiles and traces take the general way. So does what a planned call
-    meets: a route that holds no more, a lane that ends, a reply that is not one plain array.
+    A plan covers nothing unusual: options, dicts and complex numbers, tensors that are remote,
+    require gradients or are not dense ones of the CPU, keys or modes that a task has set, profiles
+    and traces take the general way. So does what a planned call meets: a route that holds no
+    more, a lane that ends, a reply that is another one than the last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -26,9 +24,9 @@ from google.protobuf.message import DecodeError
 from opdispatch_client.lanes.direct_way import DirectWay
 from opdispatch_client.lanes.waiting_calls import may_move
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.lanes.blocking_lane import BlockingLane
-from opdispatch_wire.planned_calls import LONGEST, ReplyForm, request_pieces, write_request
+from opdispatch_wire.planned_calls import LONGEST, ReplyLayout, RequestForm
 from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.variable_parts import take_value
 
 UNPLANNED: Final = object()
 """Stands for the result of a call that no plan covers."""
@@ -36,57 +34,65 @@ UNPLANNED: Final = object()
 MOST_PLANS = 1024
 """How many a session keeps."""
 
-_CONSTANTS = frozenset({bool, int, str, type(None)})
 # After so many replies in a row of other forms than the last one, the next ones will be as well.
 _MOST_MISSES = 16
-# The timeout, and the longest id.
-_TAIL_BYTES = 9 + 11
 
 
-def plan_key(operator: str, args: Sequence[Any]) -> Hashable | None:
-    """Return what calls have in common that one plan covers; None for one that none does."""
+class PlannedArguments:
+    """The arguments of one call, and the ``key`` of the plan that covers it."""
+
+    __slots__ = ("args", "key", "kwargs", "leaves")
+
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: Hashable,
+        leaves: Sequence[Any],
+    ) -> None:
+        self.args = args
+        self.kwargs = kwargs
+        self.key = key
+        self.leaves = leaves
+        """The parts that are not constant: see ``take_value``."""
+
+
+def planned_arguments(
+    operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> PlannedArguments | None:
+    """Return the arguments of a call that a plan may cover; None if none does."""
     if type(operator) is not str:
         return None
     key: list[Any] = [operator]
+    leaves: list[Any] = []
     for value in args:
-        cls = type(value)
-        if cls is np.ndarray:
-            key.append(value.dtype)
-            key.append(value.shape)
-        elif cls in _CONSTANTS:
-            key.append(cls)
-            key.append(value)
-        elif cls is float:
-            key.append(cls)
-            key.append(value.hex())  # -0.0 equals 0.0, and no number equals none
-        else:
+        if type(value) is np.ndarray and value.size:  # ``take_value``, in line
+            key += (value.dtype, value.shape)
+            leaves.append(value)
+        elif not take_value(value, key, leaves):
             return None
-    return tuple(key)
-
-
-def arrays_of(args: Sequence[Any]) -> Sequence[np.ndarray[Any, Any]]:
-    """Return the arguments of a planned call that are not constant."""
-    return [value for value in args if type(value) is np.ndarray]
+    for name, value in kwargs.items():
+        key.append(name)
+        if not take_value(value, key, leaves):
+            return None
+    return PlannedArguments(args, kwargs, tuple(key), leaves)
 
 
 class CallPlan:
     """The request of such calls, their replies, and the way that they go."""
 
-    __slots__ = ("_form", "_is_mixed", "_misses", "_pieces", "moves", "shape", "size", "way")
+    __slots__ = ("_form", "_layout", "_misses", "moves", "shape", "size", "way")
 
     def __init__(
         self,
-        pieces: tuple[bytes, ...],
-        size: int,
+        form: RequestForm,
         shape: Hashable,
-        way: DirectWay[BlockingLane],
+        way: DirectWay[Any],
         *,
         moves: bool,
-        is_mixed: bool,
     ) -> None:
-        self._pieces = pieces
-        self._is_mixed = is_mixed  # some arguments are constant
-        self.size = size
+        self._form = form
+        self.size = form.size
         """The bytes of a request, at most."""
         self.shape = shape
         """See ``call_shape``."""
@@ -94,7 +100,7 @@ class CallPlan:
         """That of the call which has left the plan."""
         self.moves = moves
         """Whether a call may run twice; see ``may_move``."""
-        self._form: ReplyForm | None = None
+        self._layout: ReplyLayout | None = None
         self._misses = 0
 
     @classmethod
@@ -102,38 +108,41 @@ class CallPlan:
         cls,
         request: execution_pb2.CallRequest,
         args: Sequence[Any],
+        kwargs: Mapping[str, Any],
         shape: Hashable,
-        way: DirectWay[BlockingLane],
+        way: DirectWay[Any],
+        limit: int,
     ) -> CallPlan | None:
-        """Return the plan that a request leaves; None where the elements are not as they lie."""
-        pieces = request_pieces(request, args)
-        if pieces is None:
-            return None
-        arrays = arrays_of(args)
-        size = sum(map(len, pieces)) + sum(array.nbytes for array in arrays) + _TAIL_BYTES
-        if size > min(LONGEST, way.lane.max_message_bytes):
-            return None
-        is_mixed = len(arrays) != len(args)
-        return cls(pieces, size, shape, way, moves=may_move(way, request), is_mixed=is_mixed)
+        """Return the plan that a request leaves; None where the elements are not in it.
 
-    def encode(self, args: Sequence[Any], timeout: float | None, number: int) -> bytes:
+        Its requests have at most ``limit`` bytes.
+        """
+        form = RequestForm.of(request, args, kwargs)
+        if form is None or form.size > min(LONGEST, limit):
+            return None
+        return cls(form, shape, way, moves=may_move(way, request))
+
+    def encode(self, leaves: Sequence[Any], timeout: float | None, number: int) -> bytes:
         """Return the request of that id."""
-        arrays = arrays_of(args) if self._is_mixed else args
-        return write_request(self._pieces, arrays, timeout, number)
+        return self._form.write(leaves, timeout, number)
 
-    def read(self, payload: bytes | memoryview, place: int) -> np.ndarray[Any, Any] | None:
-        """Return the result in a reply whose id ends at ``place``; None if it is not plain."""
-        if self._form is not None and (result := self._form.read(payload, place)) is not None:
+    def read(self, payload: bytes | memoryview, place: int) -> tuple[Any] | None:
+        """Return the result in a reply whose id ends at ``place``, in a tuple of its own.
+
+        None if it is not plain.
+        """
+        layout = self._layout
+        if layout is not None and (result := layout.read(payload, place)) is not None:
             self._misses = 0
             return result
         if self._misses == _MOST_MISSES:
             return None
         self._misses += 1
         try:
-            form = ReplyForm.of(payload, execution_pb2.CallReply.FromString(bytes(payload)))
+            layout = ReplyLayout.of(payload, execution_pb2.CallReply.FromString(bytes(payload)))
         except (DecodeError, WireError):
             return None  # the general way raises that error
-        if form is None:
+        if layout is None:
             return None
-        self._form = form
-        return form.read(payload, place)
+        self._layout = layout
+        return layout.read(payload, place)

@@ -173,14 +173,16 @@ class LocalKeys(_message.Message):
     def __init__(self, included: _Optional[int] = ..., excluded: _Optional[int] = ...) -> None: ...
 
 class KernelRef(_message.Message):
-    __slots__ = ("load_id", "registration", "dispatch_keys")
+    __slots__ = ("load_id", "registration", "dispatch_keys", "in_slot")
     LOAD_ID_FIELD_NUMBER: _ClassVar[int]
     REGISTRATION_FIELD_NUMBER: _ClassVar[int]
     DISPATCH_KEYS_FIELD_NUMBER: _ClassVar[int]
+    IN_SLOT_FIELD_NUMBER: _ClassVar[int]
     load_id: int
     registration: int
     dispatch_keys: int
-    def __init__(self, load_id: _Optional[int] = ..., registration: _Optional[int] = ..., dispatch_keys: _Optional[int] = ...) -> None: ...
+    in_slot: bool
+    def __init__(self, load_id: _Optional[int] = ..., registration: _Optional[int] = ..., dispatch_keys: _Optional[int] = ..., in_slot: _Optional[bool] = ...) -> None: ...
 
 class CallReply(_message.Message):
     __slots__ = ("id", "returns", "error", "mutations", "generators", "trace", "interpreter", "route", "profile", "has_waited", "has_history", "result_names", "chunk")

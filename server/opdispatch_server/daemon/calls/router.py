@@ -292,7 +292,7 @@ class CallRouter:
         choice.name_kernel(request, library.load_id, place)
         # As of now: if the registry changes while the call runs, the route is refused.
         route: execution_pb2.Route | None = None
-        if request.wants_route and place is not None and not is_watched and not progress.parent:
+        if request.wants_route and not is_watched and not progress.parent:
             targets = self._devices.find_targets(op, library, choice.devices)
             route = self._routes.find(name, request, op, library, place, keys, targets)
         library.begin_call()

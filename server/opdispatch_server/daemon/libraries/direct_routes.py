@@ -61,15 +61,16 @@ class DirectRoutes:
         request: execution_pb2.CallRequest,
         op: OperatorHandle,
         version: LibraryVersion,
-        place: int,
+        place: int | None,
         keys: DispatchKeySet,
         sessions: Iterable[InterpreterSession],
     ) -> execution_pb2.Route | None:
         """Return the route of calls of ``name`` that are like ``request``, or None.
 
         The kernel at ``place`` of an active version runs it, which is one of ``op``, in one of the
-        ``sessions``. The route names all of them, so that a client can spread its calls. None:
-        no session takes direct calls, or the caller has the newest route already.
+        ``sessions``; or, without a place, what these have in the slot for ``keys``. The route
+        names all of them, so that a client can spread its calls. None: no session takes direct
+        calls, or the caller has the newest route already.
         """
         if self._changes or self._is_ended or request.route_epoch == self._epoch:
             return None
@@ -81,7 +82,10 @@ class DirectRoutes:
         if not any(target.lane or target.ports for target in targets):
             return None
         kernel = execution_pb2.KernelRef(
-            load_id=version.load_id, registration=place, dispatch_keys=keys.bits
+            load_id=version.load_id,
+            registration=place,
+            dispatch_keys=keys.bits,
+            in_slot=place is None,
         )
         return execution_pb2.Route(
             epoch=self._epoch,

@@ -1,4 +1,4 @@
-"""The plan of calls that are alike: which kernel runs, on what, and how its result is sent.
+"""The plan of calls that are alike: which kernel runs, on what, and how its results are sent.
 
 See Note [Planned calls] in ``opdispatch_client.lanes.call_plan``: this is the callee's half. A plan
 is made once a call that says its constant bytes has been run the general way, and holds in one
@@ -13,10 +13,11 @@ import numpy as np
 
 from opdispatch.arrays.backend import ArrayBackend
 from opdispatch.arrays.backends import backends_with_blocks
+from opdispatch.errors import OpdispatchError
+from opdispatch.schema.types import STR, TENSOR, OptionalType
 from opdispatch_server.call_context import KERNEL_THREADS
 from opdispatch_server.worker.libraries.chosen_kernel import ChosenKernel
 from opdispatch_server.worker.libraries.loaded import LoadedLibrary
-from opdispatch_wire.plain_calls import plain_array
 from opdispatch_wire.planned_calls import (
     COUNT,
     LONGEST,
@@ -25,33 +26,38 @@ from opdispatch_wire.planned_calls import (
     ReplyForm,
     RequestLayout,
 )
-from opdispatch_wire.v1 import execution_pb2, values_pb2
-from opdispatch_wire.values import value_from_proto
+from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.variable_parts import Leaf, filled
 
 MOST_PLANS: Final = 4096
 """How many an interpreter keeps: clients say themselves which bytes are constant."""
 
 _MOST_ALIKE = 16
-_UNPLANNED: Final = object()
-_CONSTANT_KINDS = {"none", "boolean", "integer", "floating", "text"}
-# Arguments that no kernel can change.
-_CONSTANTS = (bool, int, float, complex, str, type(None))
+# Values that no kernel can change.
+_CONSTANTS = (bool, int, float, complex, str, type(None), np.dtype)
+_TEXTS = (STR, OptionalType(STR))
+
+
+class _ConvertedError(Exception):
+    """An argument is not what the kernel gets for it."""
 
 
 class KernelPlan:
-    """Of calls whose requests differ in nothing but id, timeout and elements."""
+    """Of calls whose requests differ in nothing but id, timeout and leaves."""
 
     __slots__ = (
+        "_constants",
+        "_is_in_order",
+        "_template",
         "blocks",
         "choice",
-        "constants",
         "epoch",
         "form",
         "layout",
         "library",
         "limit",
-        "mixed",
         "operator",
+        "returns_tensor",
         "run",
     )
 
@@ -61,8 +67,7 @@ class KernelPlan:
         operator: str,
         library: LoadedLibrary,
         choice: ChosenKernel,
-        constants: tuple[Any, ...],
-        mixed: tuple[tuple[Any, ...], tuple[int, ...]] | None,
+        template: list[Any] | None,
         epoch: int,
         run: int,
     ) -> None:
@@ -70,28 +75,38 @@ class KernelPlan:
         self.operator = operator
         self.library = library
         self.choice = choice
-        self.constants = constants
-        """Arguments of the kernel after the arrays."""
-        self.mixed = mixed
-        """Where arrays come after constants: all arguments, None for arrays; and their places."""
+        # That of all the kernel gets; None: what it gets is to be found for each call.
+        self._template = template
+        leaves = [each for each in template or () if type(each) is Leaf]
+        constants = [] if template is None else template[len(leaves) :]
+        # Most often, the leaves come first, in the order of the request.
+        self._is_in_order = (
+            template is not None
+            and template[: len(leaves)] == [Leaf(place) for place in range(len(leaves))]
+            and not any(type(each) is list for each in constants)
+        )
+        self._constants = tuple(constants)
         self.epoch = epoch
         self.run = run
         """See ``RunningCall.run``."""
         self.limit = min(library.max_concurrency, KERNEL_THREADS)
         # A backend that comes with a library comes with an epoch of its own.
         self.blocks: tuple[ArrayBackend, ...] = backends_with_blocks()
+        returns = choice.signature.schema.returns
+        self.returns_tensor = len(returns) == 1 and returns[0].type == TENSOR
+        """Whether that is all that the operator returns."""
         self.form: ReplyForm | None = None
         """That of the last reply."""
 
-    def stack(self, arrays: list[Any]) -> list[Any]:
-        """Return what the kernel gets, with these arrays."""
-        if self.mixed is None:
-            return [*arrays, *self.constants]
-        template, places = self.mixed
-        stack = list(template)
-        for place, array in zip(places, arrays, strict=True):
-            stack[place] = array
-        return stack
+    def stack(self, leaves: list[Any]) -> list[Any]:
+        """Return what the kernel gets, with these leaves. Raises what ``Signature.bind`` does."""
+        if self._is_in_order:
+            return [*leaves, *self._constants]
+        if self._template is not None:
+            return [filled(each, leaves) for each in self._template]
+        args = [filled(each, leaves) for each in self.layout.args]
+        kwargs = {name: filled(each, leaves) for name, each in self.layout.kwargs.items()}
+        return self.choice.signature.bind(args, kwargs)
 
 
 class KernelPlans:
@@ -125,46 +140,69 @@ class KernelPlans:
         choice: ChosenKernel,
     ) -> None:
         """Plan calls like one that has just run here, if they can be."""
-        if len(self._plans) >= MOST_PLANS or request.route_epoch != self._epoch:
+        if request.route_epoch != self._epoch:
             return
-        if not choice.may_be_plain or library.backends:
+        if not choice.may_be_planned or library.backends:
             return
         if {field.name for field, _ in request.ListFields()} - PLAIN_FIELDS:
             return
         layout = RequestLayout.of(payload, request)
-        arguments = [_argument(value) for value in request.args]
-        if layout is None or any(value is _UNPLANNED for value in arguments):
+        received = None if layout is None else layout.read(payload)
+        if layout is None or received is None:
             return
-        bound = choice.signature.bind(arguments, {})
-        places = [at for at, value in enumerate(arguments) if isinstance(value, np.ndarray)]
-        if any(bound[at] is not arguments[at] for at in places):
+        try:
+            template = _template_of(choice, layout, received[2])
+        except _ConvertedError:
+            template = None
+        except OpdispatchError:  # which the call has raised
             return
-        constant = [value for at, value in enumerate(bound) if at not in places]
-        if not all(type(value) in _CONSTANTS for value in constant):
-            return
-        template = [None if at in places else value for at, value in enumerate(bound)]
-        is_in_order = places == list(range(len(places)))
-        plan = KernelPlan(
-            layout,
-            request.operator,
-            library,
-            choice,
-            tuple(template[len(places) :]) if is_in_order else (),
-            None if is_in_order else (tuple(template), tuple(places)),
-            self._epoch,
-            self._run,
-        )
+        if len(self._plans) >= MOST_PLANS and layout.constant not in self._plans:
+            # Another thread may do so, too.
+            self._plans.pop(next(iter(self._plans), b""), None)
         plans = self._plans.setdefault(layout.constant, [])
         if len(plans) < _MOST_ALIKE:
-            plans.append(plan)
+            plans.append(
+                KernelPlan(
+                    layout, request.operator, library, choice, template, self._epoch, self._run
+                )
+            )
 
 
-def _argument(message: values_pb2.Value) -> Any:
-    """Return an argument of a planned call; _UNPLANNED for one that is no array or constant."""
-    kind = message.WhichOneof("kind")
-    if kind == "tensor":
-        array = plain_array(message.tensor)
-        return _UNPLANNED if array is None else array
-    if kind not in _CONSTANT_KINDS:
-        return _UNPLANNED
-    return value_from_proto(message)
+def _template_of(choice: ChosenKernel, layout: RequestLayout, leaves: list[Any]) -> list[Any]:
+    """Return the template of what the kernel gets for arguments in such a request.
+
+    Raises _ConvertedError if it is not theirs, and ArgumentError.
+    """
+    schema = choice.signature.schema
+    by_name = [layout.kwargs.get(each.name) for each in schema.arguments[len(layout.args) :]]
+    given = [*layout.args, *by_name]
+    args = [filled(each, leaves) for each in layout.args]
+    kwargs = {name: filled(each, leaves) for name, each in layout.kwargs.items()}
+    bound = choice.signature.bind(args, kwargs)
+    for argument, template in zip(schema.arguments, given, strict=True):
+        # A text that stands for a device is looked at.
+        if argument.type not in _TEXTS and _has_text(template, leaves):
+            raise _ConvertedError
+    return [_merged(*each, leaves) for each in zip(given, bound, strict=True)]
+
+
+def _has_text(template: Any, leaves: list[Any]) -> bool:
+    if type(template) is list:
+        return any(_has_text(each, leaves) for each in template)
+    return type(template) is Leaf and type(leaves[template.number]) is str
+
+
+def _merged(template: Any, bound: Any, leaves: list[Any]) -> Any:
+    """Return the template of what a kernel gets as ``bound`` for what ``template`` stands for."""
+    if type(template) is Leaf:
+        if bound is not leaves[template.number]:
+            raise _ConvertedError
+        return template
+    if type(bound) is list:
+        parts = template if type(template) is list else [None] * len(bound)
+        if len(parts) != len(bound):
+            raise _ConvertedError
+        return [_merged(part, each, leaves) for part, each in zip(parts, bound, strict=True)]
+    if type(template) is list or not isinstance(bound, _CONSTANTS):
+        raise _ConvertedError
+    return bound

@@ -15,6 +15,7 @@ import numpy as np
 
 from opdispatch.arrays import find_lost_device, preferred_backends
 from opdispatch.arrays.kernel_block import run_on_device
+from opdispatch.boxing.named_results import result_names
 from opdispatch.errors import (
     AmbiguousKernelError,
     DeviceLostError,
@@ -73,7 +74,7 @@ from opdispatch_wire.errors import DeadlineExceededError, RefusedError
 from opdispatch_wire.lanes.lane_memory import CalleeLaneMemory
 from opdispatch_wire.modes import autocast_of, check_modes
 from opdispatch_wire.plain_calls import plain_arguments, plain_reply
-from opdispatch_wire.planned_calls import LONGEST, Received, ReplyForm
+from opdispatch_wire.planned_calls import Received, ReplyForm
 from opdispatch_wire.shared_memory.call_memory import CalleeMemory
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.tensors import CalleeTensorMemory
@@ -258,7 +259,9 @@ class KernelExecution:
             choice = library.kernels.find(self._libraries.dispatcher, request)
         else:
             library = None
-            choice = ChosenKernel.of_slot(self._libraries.dispatcher, request)
+            choice = ChosenKernel.of_slot(
+                self._libraries.dispatcher, request.operator, request.redispatch_keys
+            )
         if not request.traceparent:
             return self._run_noted(request, context, memory, profile, library, choice)
         about = _attributes_of(choice, library, self._interpreter())
@@ -384,21 +387,23 @@ class KernelExecution:
         Return the bytes of a plain reply, of at most ``limit``; or else the reply as ``run`` does,
         and what has its tensors, in memory that is ``shared`` if any is. Raises what ``run`` does.
         """
-        number, _, arguments = received
-        stack = [*arguments, *plan.constants] if plan.mixed is None else plan.stack(arguments)
+        number, _, leaves = received
+        stack = plan.stack(leaves)
         # What the kernel leaves switched on ends with the call.
         results = copy_context().run(self._call_planned, plan, stack)
-        value = results[0]
-        if type(value) is np.ndarray and value.nbytes <= LONGEST:
-            form = plan.form
-            reply = form.write(number, value) if form is not None else None
-            if reply is None:
-                form = plan.form = ReplyForm.to_write(value, self._interpreter())
-                reply = form.write(number, value) if form is not None else None
-            if reply is not None and len(reply) <= min(limit, self._limit):
-                return reply, None
         signature = plan.choice.signature
-        returns = signature.check_returns(results)
+        if plan.returns_tensor and len(results) == 1 and type(results[0]) is np.ndarray:
+            returns = [results[0]]
+        else:
+            returns = signature.check_returns(results)
+        form = plan.form
+        reply = form.write(number, returns) if form is not None else None
+        if reply is None:
+            names = result_names(signature.schema)
+            form = plan.form = ReplyForm.of(returns, self._interpreter(), names)
+            reply = form.write(number, returns) if form is not None else None
+        if reply is not None and len(reply) <= min(limit, self._limit):
+            return reply, None
         check_lengths(returns, self._limit, _RESULT)
         results.clear()
         memory = CalleeTensors([], len(payload)) if shared is None else shared.new_call()
@@ -406,7 +411,7 @@ class KernelExecution:
             message = reply_of_returns(
                 execution_pb2.CallRequest.FromString(payload),
                 signature.schema,
-                plan.stack(arguments),
+                plan.stack(leaves),
                 returns,
                 interpreter=self._interpreter(),
                 memory=memory,

@@ -12,7 +12,9 @@ from opdispatch.errors import WaitTimeoutError
 from opdispatch_server.blame.flight_record import KERNEL, Subject
 from opdispatch_server.metrics.call_counts import Series
 from opdispatch_server.operator_names import parse_operator_name
+from opdispatch_wire.errors import WireError
 from opdispatch_wire.plain_calls import may_be_plain
+from opdispatch_wire.planned_calls import may_be_planned
 from opdispatch_wire.v1 import execution_pb2
 
 MOST_KERNELS = 4096
@@ -25,7 +27,16 @@ _NEWS_TAKE = 1.0
 class ChosenKernel:
     """A kernel, and how to call it."""
 
-    __slots__ = ("call", "counts_row", "key", "may_be_plain", "name", "row", "signature")
+    __slots__ = (
+        "call",
+        "counts_row",
+        "key",
+        "may_be_plain",
+        "may_be_planned",
+        "name",
+        "row",
+        "signature",
+    )
 
     def __init__(
         self,
@@ -37,6 +48,8 @@ class ChosenKernel:
         self.name = name
         self.may_be_plain = may_be_plain(signature.schema)
         """See ``plain_calls``."""
+        self.may_be_planned = may_be_planned(signature.schema)
+        """See ``planned_calls``."""
         self.signature = signature
         self.call = call
         self.row: int | None = None
@@ -55,10 +68,10 @@ class ChosenKernel:
         return Series(str(self.name), self.key, library, str(version or ""))
 
     @classmethod
-    def of_slot(cls, dispatcher: Dispatcher, request: execution_pb2.CallRequest) -> ChosenKernel:
-        """Return the kernel that this process has for exactly the keys that a request names."""
-        keys = DispatchKeySet.from_raw_repr(request.redispatch_keys)
-        op = dispatcher.get_schema(parse_operator_name(request.operator))
+    def of_slot(cls, dispatcher: Dispatcher, operator: str, bits: int) -> ChosenKernel:
+        """Return the kernel that this process has for exactly these keys of an operator."""
+        keys = DispatchKeySet.from_raw_repr(bits)
+        op = dispatcher.get_schema(parse_operator_name(operator))
         found = op.lookup(keys)
         return cls(op.name, op.signature, _boxed(found.kernel, op, keys), str(found.key))
 
@@ -96,6 +109,8 @@ class ChosenKernels:
         Raises WireError if there is no such kernel, and OperatorNotFoundError.
         """
         place, bits = request.kernel.registration, request.kernel.dispatch_keys
+        if request.kernel.in_slot:
+            return self._in_slot(dispatcher, request.operator, bits)
         found = self._ready.get((request.operator, place, bits))
         if found is not None:
             return found
@@ -115,6 +130,12 @@ class ChosenKernels:
         if len(self._ready) < MOST_KERNELS:
             self._ready[request.operator, place, bits] = chosen
         return chosen
+
+    def _in_slot(self, dispatcher: Dispatcher, operator: str, bits: int) -> ChosenKernel:
+        """Return what this process has in the slot for these keys of an operator of the library."""
+        if self._library.find_signature(parse_operator_name(operator)) is None:
+            raise WireError(f"$.kernel is of a library that does not define {operator}")
+        return ChosenKernel.of_slot(dispatcher, operator, bits)
 
     def _unboxed(
         self, place: int, kernel: KernelFunction, signature: Signature, keys: DispatchKeySet

@@ -1,0 +1,328 @@
+"""The parts of a message that differ between calls that are alike. No I/O.
+
+    writer      take_value    ->  a key that alike values share, and the leaves that differ
+                split_value   ->  the constants of their messages, and a Part for each leaf
+    reader      find_parts    ->  where these are in a message, and a template of the value
+
+Leaves are plain arrays and Tensors, of which the elements differ, numbers, bools and texts; None
+and dtypes are constants; lists have leaves. A number is written so that each takes as many bytes
+as any other, which protobuf reads as it does the shortest form.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from opdispatch.keys.dispatch_key_set import DispatchKeySet
+from opdispatch.tensors.tensor import Tensor
+from opdispatch_wire.dtypes import NAMES_OF_DTYPES, WIRE_DTYPES
+from opdispatch_wire.protobuf_fields import LENGTH_DELIMITED, Field, field_tag, read_fields, varint
+from opdispatch_wire.tensors import plain_key_bits
+from opdispatch_wire.v1 import values_pb2
+from opdispatch_wire.values import value_from_proto
+
+Array = np.ndarray[Any, Any]
+
+MOST_ITEMS: Final = 16
+"""How many items a list has at most. Longer ones of numbers travel packed."""
+DEEPEST: Final = 3
+"""How deep lists nest at most."""
+INTEGER_BYTES: Final = 10
+"""How long each integer is written: the longest that one may be."""
+
+_TENSOR = field_tag(values_pb2.Value.TENSOR_FIELD_NUMBER, LENGTH_DELIMITED)
+_LIST = field_tag(values_pb2.Value.LIST_FIELD_NUMBER, LENGTH_DELIMITED)
+_ITEM = field_tag(values_pb2.ListValue.ITEMS_FIELD_NUMBER, LENGTH_DELIMITED)
+_TEXT = field_tag(values_pb2.Value.TEXT_FIELD_NUMBER, LENGTH_DELIMITED)
+_DATA = field_tag(values_pb2.Tensor.DATA_FIELD_NUMBER, LENGTH_DELIMITED)
+_INTEGER = field_tag(values_pb2.Value.INTEGER_FIELD_NUMBER, 0)
+_BOOLEAN = field_tag(values_pb2.Value.BOOLEAN_FIELD_NUMBER, 0)
+_FLOATING = field_tag(values_pb2.Value.FLOATING_FIELD_NUMBER, 1)
+_DOUBLE = struct.Struct("<d")
+_NUMBERS = (bool, int, float, complex)
+_BOOL = np.dtype(bool)
+_BOOLS = (b"\0", b"\1")
+_TENSOR_FIELDS = {"dtype", "shape", "data", "device", "dispatch_keys"}
+_WORD = 0xFFFFFFFFFFFFFFFF
+
+
+class IrregularError(Exception):
+    """The message has a value of another kind."""
+
+
+class Part(NamedTuple):
+    """A part of a message that differs: its size in bytes, and what makes it of a leaf."""
+
+    size: int
+    encode: Callable[[Any], bytes]
+
+
+class Place(NamedTuple):
+    """Where such a part is in a message, and what makes a leaf of it, or raises ValueError."""
+
+    start: int
+    end: int
+    decode: Callable[[Any], Any]
+
+
+class Leaf(NamedTuple):
+    """Stands in a template for the leaf of that number."""
+
+    number: int
+
+
+Pieces = list[bytes | Part]
+
+
+def take_value(value: Any, key: list[Any], leaves: list[Any], depth: int = 0) -> bool:
+    """Add what a value has in common with others to ``key``, and what differs to ``leaves``.
+
+    Return False for a value of another kind, having added something or nothing.
+    """
+    cls = type(value)
+    if cls is np.ndarray:
+        key += (value.dtype, value.shape)
+        if not value.size:
+            return True
+    elif cls is float:
+        key.append(cls)
+    elif cls is int:
+        if not -(2**63) <= value < 2**63:
+            return False
+        key.append(cls)
+    elif value is None:
+        key.append(None)
+        return True
+    elif cls is bool:
+        key.append(cls)
+    elif cls is str:
+        try:
+            value = value.encode()
+        except UnicodeEncodeError:
+            return False
+        key += (cls, len(value))
+    elif cls is Tensor:
+        array, meta = value.array, value.autograd_meta
+        if type(array) is not np.ndarray or value.requires_grad_flag or not value.key_bits:
+            return False
+        if meta is not None and value.is_inference():
+            return False
+        key += (cls, value.key_bits, array.dtype, array.shape)
+        if not array.size:
+            return True
+    elif cls is list or cls is tuple:
+        if len(value) > MOST_ITEMS or depth == DEEPEST:
+            return False
+        key += (list, len(value))
+        return all(take_value(each, key, leaves, depth + 1) for each in value)
+    elif isinstance(value, np.dtype) or (
+        cls is type and (issubclass(value, np.generic) or value in _NUMBERS)
+    ):
+        key += (cls, value)
+        return True
+    elif isinstance(value, np.generic) and value.dtype in NAMES_OF_DTYPES:
+        key += (cls, value.dtype)
+    else:
+        return False
+    leaves.append(value)
+    return True
+
+
+def split_value(message: values_pb2.Value, value: Any) -> Pieces:
+    """Return the bytes of a value's message in pieces: a Part for each of its leaves.
+
+    ``take_value`` takes the value. Raises IrregularError if the message is no such value's.
+    """
+    kind = message.WhichOneof("kind")
+    if kind == "tensor":
+        return _split_tensor(message.tensor, value)
+    if kind == "floating":
+        return [_FLOATING, Part(_DOUBLE.size, _DOUBLE.pack)]
+    if kind == "integer":
+        return [_INTEGER, Part(INTEGER_BYTES, encode_integer)]
+    if kind == "boolean":
+        return [_BOOLEAN, Part(1, _BOOLS.__getitem__)]
+    if kind == "text":
+        size = len(message.text.encode())
+        return [_TEXT + varint(size), Part(size, bytes)]
+    if kind == "list":
+        inner: Pieces = []
+        for item, each in zip(message.list.items, value, strict=True):
+            inner += nested(_ITEM, split_value(item, each))
+        return nested(_LIST, inner)
+    if kind == "none" or kind == "dtype":
+        return [message.SerializeToString()]
+    raise IrregularError
+
+
+def nested(tag: bytes, pieces: Pieces) -> Pieces:
+    """Return the pieces as a field of that tag."""
+    size = sum(len(each) if isinstance(each, bytes) else each.size for each in pieces)
+    return [tag + varint(size), *pieces]
+
+
+def joined(pieces: Pieces) -> tuple[tuple[bytes, ...], tuple[Callable[[Any], bytes], ...]]:
+    """Return the constants before, between and after the parts; and what makes the parts."""
+    constants, encoders = [b""], []
+    for each in pieces:
+        if isinstance(each, bytes):
+            constants[-1] += each
+        else:
+            encoders.append(each.encode)
+            constants.append(b"")
+    return tuple(constants), tuple(encoders)
+
+
+def encode_integer(value: int) -> bytes:
+    """Return a number of 64 bits as INTEGER_BYTES bytes."""
+    rest, encoded = value & _WORD, bytearray()
+    for _ in range(INTEGER_BYTES - 1):
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    encoded.append(rest)
+    return bytes(encoded)
+
+
+def _split_tensor(tensor: values_pb2.Tensor, value: Any) -> Pieces:
+    if {field.name for field, _ in tensor.ListFields()} - _TENSOR_FIELDS:
+        raise IrregularError
+    size = len(tensor.data)
+    if not size:
+        return nested(_TENSOR, [tensor.SerializeToString()])
+    facts = values_pb2.Tensor()
+    facts.CopyFrom(tensor)
+    facts.ClearField("data")
+    part = Part(size, _encoder_of(value, WIRE_DTYPES[tensor.dtype]))
+    return nested(_TENSOR, [facts.SerializeToString() + _DATA + varint(size), part])
+
+
+def _encoder_of(value: Any, dtype: np.dtype[Any]) -> Callable[[Any], bytes]:
+    """Return what makes bytes of values like this one, whose elements travel as ``dtype``."""
+    if type(value) is Tensor:
+        encode = _encoder_of(value.array, dtype)
+        return lambda tensor: encode(tensor.array)
+    if value.dtype != dtype:
+        return lambda array: array.astype(dtype).tobytes()
+    if type(value) is not np.ndarray:
+        return np.generic.tobytes
+    return _encode_bools if dtype == _BOOL else np.ndarray.tobytes
+
+
+def _encode_bools(array: Array) -> bytes:
+    # A view of bytes may have others than 0 and 1.
+    return np.not_equal(array.view(np.uint8), 0).tobytes()
+
+
+def find_parts(
+    view: memoryview, value: Field, message: values_pb2.Value, places: list[Place], depth: int = 0
+) -> Any:
+    """Return a template of the value in a field; add the places of its leaves to ``places``.
+
+    The template is the value itself, a Leaf, or a list of templates. Raises IrregularError, and
+    WireError if the message is malformed.
+    """
+    kind = message.WhichOneof("kind")
+    fields = list(read_fields(view, value.body, value.end))
+    if len(fields) != 1:
+        raise IrregularError
+    field = fields[0]
+    size = field.end - field.body
+    if kind == "none" or kind == "dtype" or (kind == "integer" and size != INTEGER_BYTES):
+        return value_from_proto(message)
+    if kind == "list":
+        items = list(read_fields(view, field.body, field.end))
+        if len(items) != len(message.list.items) or depth == DEEPEST:
+            raise IrregularError
+        return [
+            find_parts(view, item, each, places, depth + 1)
+            for item, each in zip(items, message.list.items, strict=True)
+        ]
+    if kind == "tensor":
+        places.append(_find_elements(view, field, message.tensor))
+    elif kind == "integer":
+        places.append(Place(field.body, field.end, decode_integer))
+    elif kind == "floating":
+        places.append(Place(field.body, field.end, _decode_floating))
+    elif kind == "boolean" and size == 1:
+        places.append(Place(field.body, field.end, _decode_bool))
+    elif kind == "text":
+        places.append(Place(field.body, field.end, _decode_text))
+    else:
+        raise IrregularError
+    return Leaf(len(places) - 1)
+
+
+def filled(template: Any, leaves: Sequence[Any]) -> Any:
+    """Return the value of a template with those leaves; its lists are new ones."""
+    if type(template) is Leaf:
+        return leaves[template.number]
+    if type(template) is list:
+        return [filled(each, leaves) for each in template]
+    return template
+
+
+def decode_integer(data: bytes) -> int:
+    """Return the number that ``encode_integer`` has written."""
+    if min(data[:-1]) < 0x80 or data[-1] > 1:
+        raise ValueError("the bytes are no integer of that length")
+    number = 0
+    for byte in reversed(data):
+        number = number << 7 | byte & 0x7F
+    return number - (1 << 64) if number >> 63 else number
+
+
+def _find_elements(view: memoryview, field: Field, tensor: values_pb2.Tensor) -> Place:
+    dtype = WIRE_DTYPES.get(tensor.dtype)
+    fields = list(read_fields(view, field.body, field.end))
+    found = [each for each in fields if each.number == values_pb2.Tensor.DATA_FIELD_NUMBER]
+    if {each.name for each, _ in tensor.ListFields()} - _TENSOR_FIELDS or len(found) > 1:
+        raise IrregularError
+    if dtype is None or tensor.device not in ("", "cpu"):
+        raise IrregularError
+    shape = tuple(tensor.shape)
+    make: Any = np.ndarray  # whose stubs have other generics
+    decode: Callable[[Any], Any] = functools.partial(make, shape, dtype)
+    try:
+        size = decode(tensor.data).nbytes
+    except (ValueError, TypeError):
+        raise IrregularError from None
+    if size != len(tensor.data):
+        raise IrregularError
+    if dtype == _BOOL:
+        decode = functools.partial(_decode_bools, decode)
+    bits = tensor.dispatch_keys
+    if bits not in (0, plain_key_bits(tensor.device)):
+        decode = functools.partial(_decode_tensor, decode, DispatchKeySet(bits))
+    if not found:  # it has no elements
+        return Place(field.body, field.body, decode)
+    return Place(found[0].body, found[0].end, decode)
+
+
+def _decode_bools(decode: Callable[[Any], Array], data: bytes) -> Array:
+    if data.translate(None, b"\0\1"):
+        raise ValueError("a byte is no bool")
+    return decode(data)
+
+
+def _decode_tensor(decode: Callable[[Any], Array], keys: DispatchKeySet, data: bytes) -> Tensor:
+    return Tensor(decode(data), keys=keys)
+
+
+def _decode_floating(data: bytes) -> float:
+    number: float = _DOUBLE.unpack(data)[0]
+    return number
+
+
+def _decode_bool(data: bytes) -> bool:
+    if data[0] > 1:
+        raise ValueError("the byte is no bool")
+    return data[0] == 1
+
+
+def _decode_text(data: bytes) -> str:
+    return data.decode()
