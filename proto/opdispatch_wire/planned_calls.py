@@ -65,6 +65,7 @@ _NAME, _NAMED = field_tag(1, LENGTH_DELIMITED), field_tag(2, LENGTH_DELIMITED)
 _RETURN = field_tag(_REPLY.RETURNS_FIELD_NUMBER, LENGTH_DELIMITED)
 _TIMEOUT = field_tag(_REQUEST.TIMEOUT_FIELD_NUMBER, 1)
 _CONSTANT = field_tag(_REQUEST.CONSTANT_BYTES_FIELD_NUMBER, 5)
+_LONGEST_ID = 11
 _SECONDS = struct.Struct(f"<{len(_TIMEOUT)}sd")
 COUNT: Final = struct.Struct(f"<{len(_CONSTANT)}sI")
 """The tag and the value of CallRequest.constant_bytes, with which such a request begins."""
@@ -126,8 +127,8 @@ class RequestForm:
         constants, encoders = joined(pieces)
         first = COUNT.pack(_CONSTANT, COUNT.size + len(constants[0])) + constants[0]
         size = sum(len(each) if isinstance(each, bytes) else each.size for each in pieces)
-        # The timeout, and the longest id.
-        return cls((first, *constants[1:]), encoders, size + COUNT.size + _SECONDS.size + 11)
+        size += COUNT.size + _SECONDS.size + _LONGEST_ID
+        return cls((first, *constants[1:]), encoders, size)
 
     def write(self, leaves: Sequence[Any], timeout: float | None, number: int) -> bytes:
         """Return the request of that id with those leaves."""
@@ -151,6 +152,19 @@ def constant_bytes_of(payload: bytes | memoryview) -> bytes:
         return b""
     tag, count = COUNT.unpack_from(payload)
     return payload[:count] if tag == _CONSTANT else b""
+
+
+def read_id(payload: bytes | memoryview) -> tuple[int, int] | None:
+    """Return the id of a reply and the place where it ends; None if no id comes first."""
+    if not payload or payload[0] != _ID[0]:
+        return None
+    number = shift = 0
+    for place in range(1, min(len(payload), _LONGEST_ID)):
+        number |= (payload[place] & 0x7F) << shift
+        if payload[place] < 0x80:
+            return number, place + 1
+        shift += 7
+    return None
 
 
 class RequestLayout:

@@ -7,6 +7,7 @@ one call, and the beginning of the next one.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import tempfile
@@ -141,6 +142,27 @@ def measure(session: oc.Session, kind: str) -> tuple[Counter[str], Counter[str]]
     return client, usual([Counter(each) for each in calls[-CALLS:]])
 
 
+async def measure_awaited(address: str, kind: str) -> Counter[str]:
+    """Return what an awaited call enters in the client, its event loop's functions among them."""
+    operator, args, kwargs = KINDS[kind]
+    counted: list[Counter[str]] = []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            code = frame.f_code
+            counted[-1][f"{code.co_filename}:{code.co_qualname}"] += 1
+
+    async with oc.aio.connect(address) as session:
+        for _ in range(WARM_UP):
+            await session.call(f"counted::{operator}", *args, **kwargs)
+        for _ in range(CALLS):
+            counted.append(Counter())
+            sys.setprofile(note)
+            await session.call(f"counted::{operator}", *args, **kwargs)
+            sys.setprofile(None)
+    return usual(counted)
+
+
 def main() -> None:
     """Print both of every kind, and by name those of the first one."""
     command = (sys.executable, "-m", "opdispatch_client.cli", "serve", "--workers", "1")
@@ -151,14 +173,16 @@ def main() -> None:
         with running(*command, *options), oc.connect(address) as session:
             load(session, folder)
             found = {kind: measure(session, kind) for kind in KINDS}
+            awaited = {kind: asyncio.run(measure_awaited(address, kind)) for kind in KINDS}
     console, first = Console(width=120), next(iter(found))
     for side, entered in zip(("client", "interpreter"), found[first], strict=True):
         table = Table("times", f"entered in the {side}, {first}: {entered.total()}")
         for where, times in entered.most_common():
             table.add_row(str(times), "/".join(where.split("/")[-2:]))
         console.print(table)
-    table = Table("functions entered by a call", "client", "interpreter")
-    for kind, sides in found.items():
+    table = Table("functions entered by a call", "client", "asyncio client", "interpreter")
+    for kind, (client, interpreter) in found.items():
+        sides = (client, awaited[kind], interpreter)
         table.add_row(kind, *(str(each.total()) for each in sides))
     console.print(table)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import opdispatch_client as oc
-from tests.bench.functions_entered import KINDS, load, measure
+from tests.bench.functions_entered import KINDS, load, measure, measure_awaited
 
 WORKERS = 1
 MOST_IN_CLIENT = 30
 MOST_IN_INTERPRETER = 38
+# Some 33 of them are those of asyncio's event loop. The general way enters 201.
+MOST_AWAITED = 80
 # A call of two arrays in the general way enters 167 and 187.
 MOST_OF_KIND = {
     "two arrays": (27, 30),
@@ -31,3 +34,9 @@ def test_a_direct_call_of_each_kind_enters_few_functions_on_either_side(
         most = MOST_OF_KIND.get(kind, (MOST_IN_CLIENT, MOST_IN_INTERPRETER))
         assert client.total() <= most[0], (kind, client.most_common())
         assert interpreter.total() <= most[1], (kind, interpreter.most_common())
+
+
+def test_an_awaited_call_enters_few_functions(session: oc.Session, tmp_path: Path):
+    load(session, tmp_path)
+    entered = asyncio.run(measure_awaited(session.address, "two arrays"))
+    assert entered.total() <= MOST_AWAITED, entered.most_common()

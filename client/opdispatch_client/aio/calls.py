@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
+import os
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeGuard
 
@@ -18,18 +21,21 @@ from opdispatch_client.lanes.async_direct_local import AsyncDirectLanes
 from opdispatch_client.lanes.async_direct_streams import AsyncDirectStreams
 from opdispatch_client.lanes.async_to_daemon import AsyncCallLane, AsyncDaemonLane
 from opdispatch_client.lanes.call_attempt import CallAttempt
+from opdispatch_client.lanes.call_plan import UNPLANNED, CallPlans, PlannedArguments
 from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.memory_tender import TEND_SECONDS
+from opdispatch_client.lanes.overdue_replies import OverdueReplies
 from opdispatch_client.lanes.routes import Routes, find_refusal
 from opdispatch_client.lanes.waiting_calls import WaitingCall, may_move, waiting_call
 from opdispatch_client.listings import Interpreter, ServerInfo
-from opdispatch_client.operator_call import Call
+from opdispatch_client.operator_call import Call, OperatorCall
 from opdispatch_client.rpcs import Rpc, reply_by_itself
 from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.errors import DaemonUnavailableError, MessageTooLargeError
 from opdispatch_wire.lanes.async_lane import AsyncLane
 from opdispatch_wire.lanes.async_stream import AsyncStream
 from opdispatch_wire.lanes.awaited_replies import Reply
+from opdispatch_wire.lanes.lane_memory import CallerLaneMemory
 from opdispatch_wire.lanes.lane_messages import InterpreterBusyError, LaneClosedError
 from opdispatch_wire.shared_memory.peer_memory import is_without_room
 from opdispatch_wire.v1 import execution_pb2
@@ -66,6 +72,9 @@ class AsyncCalls:
         self._direct = AsyncDirectLanes(self.memory, self._routes)
         self._direct_streams = AsyncDirectStreams(endpoint, self._routes)
         self._tending: asyncio.TimerHandle | None = None
+        self._plans = CallPlans()
+        timeout = None if endpoint.timeout == math.inf else endpoint.timeout
+        self._overdue = OverdueReplies(loop.loop, timeout)
 
     @property
     def lane(self) -> str:
@@ -85,6 +94,7 @@ class AsyncCalls:
         if not self._endpoint.is_of_this_process:
             return
         self._busy.stop()
+        self._overdue.stop()
         self._direct.close()
         self._direct_streams.close()
         if self._tending is not None:
@@ -100,9 +110,95 @@ class AsyncCalls:
         finally:
             attempt.close()
 
-    async def _call(self, attempt: CallAttempt, call: Call) -> Any:
+    async def call_planned(self, operator: str, planned: PlannedArguments) -> Any:
+        """Make a call as the plan for it says: see Note [Planned calls].
+
+        UNPLANNED if there is none that holds, and nothing has been sent. Raises what went wrong.
+        """
+        plan = self._plans.find(planned.key)
+        if plan is None:
+            return UNPLANNED
+        if (
+            asyncio.get_running_loop() is not self._loop.loop
+            or self._endpoint.process != os.getpid()
+        ):
+            self._loop.check()  # raises
+        way: DirectWay[AsyncLane] = plan.way
+        route = way.route  # as in ``BlockingCalls._find_planned``
+        if not route.is_current or len(route.targets) != 1 or not route.within_reach:
+            found = self._direct.find_again(way, plan.shape)
+            if found is None or plan.size > found.lane.max_message_bytes:
+                return UNPLANNED
+            way = found
+        memory, overdue = way.lane.memory, self._overdue
+        if memory is not None and memory.released:
+            memory.tell_releases()
+        peer = None if memory is None else memory.peer
+        deadline = None if overdue.seconds is None else time.monotonic() + overdue.seconds
+        encode = functools.partial(plan.encode, planned.leaves, overdue.seconds)
         try:
-            reply = await self._call_directly(attempt)
+            number, future = way.lane.call_plain(encode, plan.read)
+        except LaneClosedError:
+            return UNPLANNED  # the general way finds another one, or says why there is none
+        waiting = None
+        if plan.moves:
+            waiting = waiting_call(way)
+            waiting.give_up = functools.partial(_give_up, future)
+            self._busy.add(waiting)
+        overdue.add(future)
+        failure: Exception | None = None
+        reply: Any = None
+        try:
+            reply = await future
+        except OSError as error:  # TimeoutError and LaneClosedError among them
+            failure = error
+            if not isinstance(error, LaneClosedError) or isinstance(error, InterpreterBusyError):
+                way.lane.cancel(number)
+        except BaseException:
+            way.lane.cancel(number)
+            has_come = future.done() and not future.cancelled() and future.exception() is None
+            if memory is not None and has_come:
+                _discard(memory, future.result())
+            raise
+        finally:
+            overdue.remove(future)
+            if waiting is not None:
+                self._busy.remove(waiting)
+        if type(reply) is tuple:
+            if way.route.waits:
+                way.route.note_wait(False)
+            return reply[0]
+        retry = self._endpoint.retry
+        call = OperatorCall(operator, planned.args, planned.kwargs, retry=retry)
+        attempt = CallAttempt(call, self._endpoint)
+        attempt.deadline = deadline
+        attempt.encode(memory, peer)
+        way.route.direct(attempt.request)
+        attempt.request.id = number
+        try:
+            return await self._go_on(attempt, way, failure or reply)
+        finally:
+            attempt.close()
+
+    async def _go_on(
+        self, attempt: CallAttempt, way: Way, outcome: Exception | execution_pb2.CallReply
+    ) -> Any:
+        """Go on with a planned call that had another outcome than a plain reply."""
+        if isinstance(outcome, Exception):
+            if not isinstance(outcome, LaneClosedError):
+                raise self._failure(outcome, attempt) from None
+            self._leave(attempt, way, outcome)
+        elif (refusal := find_refusal(outcome)) is not None:
+            self._leave(attempt, way, refusal)
+        else:
+            result = attempt.read(outcome)
+            way.route.note_wait(outcome.has_waited)
+            return result
+        return await self._call(attempt, attempt.call, goes_directly=False)
+
+    async def _call(self, attempt: CallAttempt, call: Call, *, goes_directly: bool = True) -> Any:
+        try:
+            reply = await self._call_directly(attempt) if goes_directly else None
             if reply is None:
                 reply = await self._call_daemon(attempt)
                 if attempt.request.wants_route:
@@ -153,15 +249,22 @@ class AsyncCalls:
             why = find_refusal(reply)
             if why is None:
                 way.route.note_wait(reply.has_waited)
+                if isinstance(way.lane, AsyncLane):
+                    limit = way.lane.max_message_bytes
+                    self._plans.learn(attempt.call, attempt.request, way, limit)
                 return reply
         except (LaneClosedError, MessageTooLargeError) as error:
             why = error
+        self._leave(attempt, way, why)
+        return None
+
+    def _leave(self, attempt: CallAttempt, way: Way, why: Exception) -> None:
+        """Have the daemon asked for a call that cannot go that way."""
         if isinstance(way.lane, AsyncLane) and is_without_room(why):
             self.memory.refuse(way.lane.memory, why)
         attempt.leave(way, self._routes, why)
         if self._daemon.is_closed:
             raise self._endpoint.closed_error()
-        return None
 
     async def _send_directly(self, way: Way, attempt: CallAttempt) -> execution_pb2.CallReply:
         if not may_move(way, attempt.request):
@@ -220,6 +323,12 @@ class AsyncCalls:
         if isinstance(error, LaneClosedError | DaemonUnavailableError) and self._daemon.is_closed:
             return self._endpoint.closed_error()
         return attempt.explain(error)
+
+
+def _discard(memory: CallerLaneMemory, reply: Any) -> None:
+    """Discard a reply to a planned call; one that was decoded is in no memory."""
+    if isinstance(reply, execution_pb2.CallReply):
+        memory.discard(reply, None)
 
 
 async def _send(

@@ -16,10 +16,12 @@ from typing import Any
 from opdispatch.errors import ArgumentError
 from opdispatch.local_state.tracing_state import is_traced, record_awaited, traces
 from opdispatch.tracing.structure import leaves
+from opdispatch_client.aio.calls import AsyncCalls
 from opdispatch_client.aio.remote_calls import AsyncRemoteCalls
 from opdispatch_client.aio.remote_tensor import AsyncRemoteTensor
-from opdispatch_client.call_options import CallOptions
+from opdispatch_client.call_options import SESSIONS_OPTIONS, CallOptions
 from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.lanes.call_plan import UNPLANNED, nothing_is_set, planned_arguments
 from opdispatch_client.map_arguments import (
     IN_FLIGHT_DEFAULT,
     arguments_of_calls,
@@ -35,6 +37,7 @@ AsyncGradients = Any
 class AsyncSubmission:
     """The calls of an asyncio session, made when they are awaited, and ``map``."""
 
+    _calls: AsyncCalls
     _remote: AsyncRemoteCalls
     _endpoint: Endpoint
 
@@ -52,7 +55,9 @@ class AsyncSubmission:
         See ``Session.map``; calls begin with the first step of the loop.
         """
 
-        options = CallOptions.checked(remote=remote, timeout=timeout)
+        options = SESSIONS_OPTIONS
+        if remote is not False or timeout is not None:
+            options = CallOptions.checked(remote=remote, timeout=timeout)
 
         def call(args: Iterable[Any]) -> Coroutine[Any, Any, Any]:
             return self._call_operator(operator, tuple(args), {}, options)
@@ -113,6 +118,8 @@ class AsyncSubmission:
             )
 
         if not traces():
+            if options is SESSIONS_OPTIONS:
+                return self._call_planned(operator, args, kwargs)
             return call()
         given = list(leaves((args, kwargs)))
         if any(type(each) is AsyncRemoteTensor for each in given) or (
@@ -124,6 +131,23 @@ class AsyncSubmission:
                 hint="trace with a blocking session, or with values that come back",
             )
         return record_awaited(operator, args, kwargs, call)
+
+    async def _call_planned(
+        self, operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call an operator as a plan says, if one covers that when it is awaited."""
+        key = None
+        if nothing_is_set():
+            planned = planned_arguments(operator, args, kwargs)
+            if planned is not None:
+                result = await self._calls.call_planned(operator, planned)
+                if result is not UNPLANNED:
+                    return result
+                key = planned.key
+        retry = self._endpoint.retry
+        return await self._remote.make(
+            OperatorCall(operator, args, kwargs, retry=retry, plan_key=key)
+        )
 
     async def _call_now(self, call: OperatorCall) -> Any:
         return await self._remote.make(call)

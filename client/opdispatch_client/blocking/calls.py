@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
@@ -23,9 +23,9 @@ from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.busy_watch import BusyWatch
 from opdispatch_client.lanes.call_attempt import CallAttempt
 from opdispatch_client.lanes.call_plan import (
-    MOST_PLANS,
     UNPLANNED,
     CallPlan,
+    CallPlans,
     PlannedArguments,
 )
 from opdispatch_client.lanes.direct_local import DirectLanes
@@ -55,8 +55,6 @@ from opdispatch_wire.status import lost_connection_error, no_thread_left_error
 from opdispatch_wire.v1 import execution_pb2
 
 LOG = logging.getLogger("opdispatch.client")
-
-T = TypeVar("T")
 
 SUBMITTED_AT_MOST = 1024
 """How many submitted calls of a session are under way before the next one has to wait."""
@@ -89,10 +87,7 @@ class BlockingCalls:
         self._slots = threading.BoundedSemaphore(SUBMITTED_AT_MOST)
         # The lanes on which something has begun that may not have been sent.
         self._unsent: dict[CallLane, None] = {}
-        # None: of such calls there is no plan.
-        self._plans: dict[Hashable, CallPlan | None] = {}
-        # Calls are planned when they come again.
-        self._seen: dict[Hashable, None] = {}
+        self._plans = CallPlans()
         self._timeout = None if endpoint.timeout == math.inf else endpoint.timeout
         self._callbacks = OneThread("call-callbacks")
         # Not with those, which may wait for a call that is to be made again.
@@ -168,7 +163,7 @@ class BlockingCalls:
 
         None: it has no plan. Results in memory are read there also when the lane has ended since.
         """
-        plan = self._plans.get(key)
+        plan = self._plans.find(key)
         if plan is None or self._endpoint.process != os.getpid():
             return None
         way, route = plan.way, plan.way.route
@@ -537,26 +532,8 @@ class BlockingCalls:
             return None
         way.route.note_wait(reply.has_waited)
         if isinstance(way.lane, BlockingLane):
-            self._plan(attempt.call, request, way)
+            self._plans.learn(attempt.call, request, way, way.lane.max_message_bytes)
         return reply
-
-    def _plan(
-        self, call: Call, request: execution_pb2.CallRequest, way: DirectWay[BlockingLane]
-    ) -> None:
-        """Keep what a call that went directly, in the general way, says of others like it."""
-        if not isinstance(call, OperatorCall) or (key := call.plan_key) is None:
-            return
-        if self._plans.get(key, way) is None:
-            return
-        if key not in self._plans:
-            # Calls that are all of other shapes make no plan each.
-            if key not in self._seen:
-                _put(self._seen, key, None)
-                return
-            self._seen.pop(key, None)
-        limit = way.lane.max_message_bytes
-        plan = CallPlan.of(request, call.args, call.kwargs, call.shape, way, limit)
-        _put(self._plans, key, plan)
 
     def _begin_directly(self, attempt: CallAttempt, future: CallFuture) -> bool:
         """Begin the call directly; return False if the daemon is to be asked."""
@@ -622,7 +599,8 @@ class BlockingCalls:
         if why is None:
             self._end(attempt, future, result)
             if isinstance(way.lane, BlockingLane) and not isinstance(result, Exception):
-                self._plan(attempt.call, attempt.request, way)
+                limit = way.lane.max_message_bytes
+                self._plans.learn(attempt.call, attempt.request, way, limit)
             return
         try:
             # Not in this thread, which reads replies: sending may have to wait.
@@ -660,14 +638,6 @@ class BlockingCalls:
 
 def _nothing() -> None:
     """Do nothing: the callback of a future that has no slot to return."""
-
-
-def _put(table: dict[Hashable, T], key: Hashable, value: T) -> None:
-    """Put a value in; the oldest goes first."""
-    if len(table) >= MOST_PLANS:
-        with contextlib.suppress(StopIteration, KeyError, RuntimeError):
-            del table[next(iter(table))]
-    table[key] = value
 
 
 def _too_many_error() -> DeadlineExceededError:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
-from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
-from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
 from opdispatch.local_state.tracing_state import is_traced, record_call, traces, warn_of_trace
 from opdispatch.tracing.structure import leaves
 from opdispatch_client.blocking.calls import BlockingCalls
@@ -20,11 +18,10 @@ from opdispatch_client.blocking.ordered_results import OrderedResults
 from opdispatch_client.blocking.remote_calls import RemoteCalls
 from opdispatch_client.call_options import SESSIONS_OPTIONS, CallOptions
 from opdispatch_client.endpoint import Endpoint
-from opdispatch_client.lanes.call_plan import UNPLANNED, planned_arguments
+from opdispatch_client.lanes.call_plan import UNPLANNED, nothing_is_set, planned_arguments
 from opdispatch_client.map_arguments import IN_FLIGHT_DEFAULT
 from opdispatch_client.operator_call import Call, OperatorCall
 from opdispatch_client.program_recording import PlaceholderUsed, one_for_each
-from opdispatch_wire import tracing
 
 Gradients = tuple[Any, ...]
 
@@ -96,7 +93,7 @@ class Submission:
         flush: bool = True,
     ) -> Future[Any]:
         planned = None
-        if options is SESSIONS_OPTIONS and _nothing_is_set():
+        if options is SESSIONS_OPTIONS and nothing_is_set():
             planned = planned_arguments(operator, args, kwargs)
             if planned is not None:
                 future = self._calls.submit_planned(operator, planned, flush=flush)
@@ -154,7 +151,7 @@ class Submission:
     ) -> Any:
         """Make one call; one with placeholders is recorded."""
         key = None
-        if options is SESSIONS_OPTIONS and _nothing_is_set():
+        if options is SESSIONS_OPTIONS and nothing_is_set():
             planned = planned_arguments(operator, args, kwargs)
             if planned is not None:
                 result = self._calls.call_planned(operator, planned)
@@ -183,16 +180,6 @@ class Submission:
             return record_call(operator, args, kwargs, call) if traces() else call()
         except PlaceholderUsed as used:
             return used.recording.call(operator, *args, **kwargs)
-
-
-def _nothing_is_set() -> bool:
-    """Return whether this task has set no keys and modes, and has no profile and no trace."""
-    return (
-        LOCAL_STATE.get() is DEFAULT_STATE
-        and AUTOGRAD_STATE.get().grad_mode
-        and not traces()
-        and not tracing.is_on()
-    )
 
 
 def split_gradients(gradients: Any, inputs: Any) -> Gradients:

@@ -19,5 +19,6 @@ direct_local, async_direct_local       over local lanes, on the same machine
 direct_streams, async_direct_streams   over gRPC streams, on another one
 waiting_calls                          which of them are kept from running there; no I/O
 busy_watch, async_busy_watch           ask the daemon whether calls are to move, and move them
+overdue_replies                        planned calls of an event loop whose deadline has passed
 memory_tender                          memory that is shared with those on the same machine
 """

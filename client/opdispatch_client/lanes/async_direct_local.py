@@ -33,6 +33,21 @@ class AsyncDirectLanes:
         lanes = [await self._lane_to(target, route, limit, deadline) for target in route.targets]
         return choose_way(route, lanes, self._routes.relayed)
 
+    def find_again(self, way: DirectWay[AsyncLane], shape: Hashable) -> DirectWay[AsyncLane] | None:
+        """Return the way of a call like ``DirectLanes.find_again``."""
+        route = self._routes.find(shape)
+        if route is not way.route:
+            return None
+        if len(route.targets) == 1:
+            return None if way.lane.is_closed else way
+        lanes = [self._lanes.get(target.session) for target in route.targets]
+        if len(route.within_reach) < len(lanes) or any(
+            lane is None or lane.is_closed for lane in lanes
+        ):
+            return None
+        found = choose_way(route, lanes, self._routes.relayed)
+        return found if isinstance(found, DirectWay) else None
+
     def tend(self) -> None:
         """Send the releases of memory on lanes where no call does so."""
         for lane in self._lanes.values():

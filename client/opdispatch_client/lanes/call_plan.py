@@ -15,18 +15,26 @@ Note [Planned calls]
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
+from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
+from opdispatch.local_state.tracing_state import traces
 from opdispatch_client.lanes.direct_way import DirectWay
 from opdispatch_client.lanes.waiting_calls import may_move
+from opdispatch_client.operator_call import Call, OperatorCall
+from opdispatch_wire import tracing
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.planned_calls import LONGEST, ReplyLayout, RequestForm
 from opdispatch_wire.v1 import execution_pb2
 from opdispatch_wire.variable_parts import take_value
+
+T = TypeVar("T")
 
 UNPLANNED: Final = object()
 """Stands for the result of a call that no plan covers."""
@@ -76,6 +84,16 @@ def planned_arguments(
         if not take_value(value, key, leaves):
             return None
     return PlannedArguments(args, kwargs, tuple(key), leaves)
+
+
+def nothing_is_set() -> bool:
+    """Return whether this task has set no keys and modes, and has no profile and no trace."""
+    return (
+        LOCAL_STATE.get() is DEFAULT_STATE
+        and AUTOGRAD_STATE.get().grad_mode
+        and not traces()
+        and not tracing.is_on()
+    )
 
 
 class CallPlan:
@@ -146,3 +164,43 @@ class CallPlan:
             return None
         self._layout = layout
         return layout.read(payload, place)
+
+
+class CallPlans:
+    """Those of one session. Any thread may use them: each change is one step."""
+
+    def __init__(self) -> None:
+        # None: of such calls there is no plan.
+        self._plans: dict[Hashable, CallPlan | None] = {}
+        # Calls are planned when they come again.
+        self._seen: dict[Hashable, None] = {}
+        self.find = self._plans.get
+        """Return the plan of calls with that key; None if there is none."""
+
+    def learn(
+        self, call: Call, request: execution_pb2.CallRequest, way: DirectWay[Any], limit: int
+    ) -> None:
+        """Keep what a call that went directly, in the general way, says of others like it.
+
+        That way takes requests of at most ``limit`` bytes.
+        """
+        if not isinstance(call, OperatorCall) or (key := call.plan_key) is None:
+            return
+        if self._plans.get(key, way) is None:
+            return
+        if key not in self._plans:
+            # Calls that are all of other shapes make no plan each.
+            if key not in self._seen:
+                _put(self._seen, key, None)
+                return
+            self._seen.pop(key, None)
+        plan = CallPlan.of(request, call.args, call.kwargs, call.shape, way, limit)
+        _put(self._plans, key, plan)
+
+
+def _put(table: dict[Hashable, T], key: Hashable, value: T) -> None:
+    """Put a value in; the oldest goes first."""
+    if len(table) >= MOST_PLANS:
+        with contextlib.suppress(StopIteration, KeyError, RuntimeError):
+            del table[next(iter(table))]
+    table[key] = value

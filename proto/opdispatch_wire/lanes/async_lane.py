@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.errors import WireError
@@ -17,6 +18,7 @@ from opdispatch_wire.lanes.frame_stream import FrameStream
 from opdispatch_wire.lanes.lane_memory import MEMORY_FRAMES, CallerLaneMemory, Put
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.lanes.lane_tensors import TensorLane
+from opdispatch_wire.lanes.pending_calls import Decode
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
@@ -106,6 +108,22 @@ class AsyncLane(TensorLane):
         self._stream.send(FrameKind.CALL, payload)
         return future
 
+    def call_plain(
+        self, encode: Callable[[int], FramePayload], decode: Decode
+    ) -> tuple[int, asyncio.Future[Any]]:
+        """Send a call with the request that ``encode`` makes for its id; return that as well.
+
+        The future has what ``decode`` makes of the reply, or else the message. Raises
+        LaneClosedError.
+        """
+        if self._stream.is_closed:
+            raise LaneClosedError("the lane is closed", was_sent=False)
+        number = self._replies.next_number()
+        payload = encode(number)
+        future = self._replies.expect_plain(number, decode)
+        self._stream.send(FrameKind.CALL, payload)
+        return number, future
+
     def call_then(
         self,
         request: execution_pb2.CallRequest,
@@ -152,6 +170,8 @@ class AsyncLane(TensorLane):
 
     def _take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
         if kind is FrameKind.REPLY:
+            if self._replies.take_plain(payload):
+                return
             reply = self._tensors.read_reply(payload)
             held = self.memory.replied(reply.id) if self.memory is not None else None
             if not self._replies.take(reply) and self.memory is not None:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.pending_calls import Decode
+from opdispatch_wire.planned_calls import read_id
 from opdispatch_wire.v1 import execution_pb2
 
 Reply = asyncio.Future[execution_pb2.CallReply]
@@ -22,9 +24,11 @@ class AwaitedReplies:
         self._loop = asyncio.get_running_loop()
         self._number = 0
         self._replies: dict[int, OnReply] = {}
+        # Of those whose bytes can be decoded by the one who waits.
+        self._decoders: dict[int, tuple[Decode, asyncio.Future[Any]]] = {}
 
     def __len__(self) -> int:
-        return len(self._replies)
+        return len(self._replies) + len(self._decoders)
 
     def next_number(self) -> int:
         """Return an id that no call has had."""
@@ -37,12 +41,35 @@ class AwaitedReplies:
         self._replies[number] = functools.partial(_settle, future)
         return future
 
+    def expect_plain(self, number: int, decode: Decode) -> asyncio.Future[Any]:
+        """Return a future for what ``decode`` makes of the reply, or else for the message."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._decoders[number] = decode, future
+        return future
+
+    def take_plain(self, payload: bytes | memoryview) -> bool:
+        """Return whether a reply was to a call that can decode it, which has its result now."""
+        if not self._decoders or (found := read_id(payload)) is None:
+            return False
+        number, place = found
+        if number not in self._decoders:
+            return False
+        decode, future = self._decoders.pop(number)
+        if (result := decode(payload, place)) is None:
+            self._replies[number] = functools.partial(_settle, future)  # the message follows
+            return False
+        if not future.done():
+            future.set_result(result)
+        return True
+
     def tell(self, number: int, on_reply: OnReply) -> None:
         """Call ``on_reply`` with the reply of that id as soon as it is read."""
         self._replies[number] = on_reply
 
     def forget(self, number: int) -> bool:
         """Stop waiting for that reply; return whether it was still to come."""
+        if self._decoders.pop(number, None) is not None:
+            return True
         return self._replies.pop(number, None) is not None
 
     def take(self, reply: execution_pb2.CallReply) -> bool:
@@ -57,6 +84,9 @@ class AwaitedReplies:
         kind: type[LaneClosedError] = LaneClosedError,
     ) -> None:
         """Fail all calls, with an error of a kind: no reply comes any more."""
+        for number, (_, future) in self._decoders.items():
+            self._replies[number] = functools.partial(_settle, future)
+        self._decoders.clear()
         replies, self._replies = self._replies, {}
         for on_reply in replies.values():
             failure = kind(why)

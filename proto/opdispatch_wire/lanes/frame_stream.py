@@ -258,8 +258,8 @@ class FrameStream:
                 return
             self._reader.received(count)
             self._take_frames()
-            if count < len(space) and self.descriptors is None:
-                return  # that was all; with descriptors, each of them ends a read
+            if count < len(space):
+                return  # that was all, or a descriptor has ended it: the loop tells of the rest
 
     def _take_frames(self) -> None:
         try:
