@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from opdispatch.errors import ArgumentError
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
+from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
 from opdispatch_client.remote_ops import RemoteOps
 from opdispatch_client.remote_value import RemoteValue
 from opdispatch_client.request_arguments import as_list, check_flag
@@ -113,6 +115,10 @@ class Recording:
         self._bytes = 0
         self._places: dict[int, Placeholder] = {}
         self._modes = modes_of_task()
+        # While the task has these, its modes are those: they need not be looked at.
+        local = LOCAL_STATE.get()
+        self._local = local if local is DEFAULT_STATE else None
+        self._autograd = AUTOGRAD_STATE.get()
 
     def call(self, operator: str, /, *args: Any, **kwargs: Any) -> Placeholder:
         """Record a call. Raises ArgumentError, and WireError for what cannot be sent."""
@@ -120,7 +126,8 @@ class Recording:
             raise ArgumentError(
                 f"{operator} was called with a placeholder of a program that has been sent already"
             )
-        if modes_of_task() != self._modes:
+        is_same = LOCAL_STATE.get() is self._local and AUTOGRAD_STATE.get() is self._autograd
+        if not is_same and modes_of_task() != self._modes:
             raise ArgumentError(
                 f"{operator} was called in a block, such as no_grad or autocast, within a program, "
                 "which has no blocks",
@@ -138,6 +145,13 @@ class Recording:
         step = self.message.steps.add(operator=operator)
         try:
             for i, value in enumerate(args):
+                # Most arguments are results of this program, and inputs that it has already.
+                if type(value) is Placeholder and value.recording is self:
+                    value.write_to(step.args.add().reference)
+                    continue
+                if (known := self._places.get(id(value))) is not None:
+                    known.write_to(step.args.add().reference)
+                    continue
                 self._fill(step.args.add(), value, f"$.program.steps[{number}].args[{i}]", count)
             for name, value in kwargs.items():
                 at = f"$.program.steps[{number}].kwargs[{name!r}]"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -204,3 +206,21 @@ def test_a_placeholder_is_found_among_lists_that_share_their_parts():
         shared = [shared, shared]
     assert find_recording([shared], {}) is None
     assert find_recording([shared, [recording.call("t::f")]], {}) is recording
+
+
+def test_recording_a_step_enters_few_functions():
+    recording, x = Recording(), np.ones(4, np.float32)
+    value = recording.call("math::add", x, x)
+    entered: list[str] = []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            entered.append(frame.f_code.co_qualname)
+
+    sys.setprofile(note)
+    try:
+        for _ in range(10):
+            value = recording.call("math::add", value, x)
+    finally:
+        sys.setprofile(None)
+    assert len(entered) <= 50, entered  # 17 a step, where every argument is looked into
