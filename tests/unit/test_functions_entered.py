@@ -82,3 +82,17 @@ def test_a_recorded_call_enters_few_functions(operators, name):
     args, named = kind.arguments(MAKERS["recorded"], "float32", by_name=False)
     found = entered(getattr(operators.recorded, name).default, args, named)
     assert len(found) <= 30, found
+
+
+def test_a_registration_enters_few_functions():
+    dispatcher = Dispatcher()
+    with Library("filled", "DEF", dispatcher=dispatcher) as library:
+        numbers = iter(range(3))
+
+        def register():
+            name = f"op{next(numbers)}"
+            library.define(f"{name}(Tensor x, Tensor y, *, Scalar alpha=1) -> Tensor")
+            library.impl(name, lambda x, y, *, alpha: x, "CPU")
+
+        found = entered(register, (), {})
+    assert len(found) <= 110, found

@@ -153,13 +153,12 @@ class Dispatcher:
         Raises RegistrationError, and changes nothing, if it cannot be.
         """
         handle = RegistrationHandle(self, registration)
-        handle.skipped = self._registry.is_skipped(registration)
-        if handle.skipped:
+        if self._registry.allowed_keys is not None and self._registry.is_skipped(registration):
+            handle.skipped = True
             LOG.info(
                 "skipped, since its key is not allowed: %s, %s", registration, registration.debug
             )
-        with self.transaction():
-            self._registry.insert(handle)
+        self._registry.register(handle)
         return handle
 
     def undo(self, *handles: RegistrationHandle) -> None:
@@ -389,7 +388,8 @@ class Dispatcher:
             raise RegistrationError(
                 f"cannot wait for {what} within a transaction: it holds up others"
             )
-        wait_until(self._registry.changed, reached, timeout, what, awaited_from)
+        with self._registry.waiting():
+            wait_until(self._registry.changed, reached, timeout, what, awaited_from)
 
     def add_registration_listener(self, listener: RegistrationListener) -> None:
         """Call ``listener`` for every operator defined now, and for all changes from now on."""
@@ -425,4 +425,5 @@ class Dispatcher:
 
 def normalize_key(key: DispatchKey | str | None) -> DispatchKey:
     """Return ``key``, or CompositeImplicitAutograd for None and Undefined."""
-    return key_of(key or "") or DispatchKey.CompositeImplicitAutograd
+    found = key if type(key) is DispatchKey else key_of(key or "")
+    return found or DispatchKey.CompositeImplicitAutograd

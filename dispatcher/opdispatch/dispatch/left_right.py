@@ -69,9 +69,11 @@ class LeftRight(Generic[T]):
             front, side = self._front, self._side
             self._apply(change, onto=1 - front)  # 1  no reader is back there (I2)
             store_at_once((*stores, (self, "_front", 1 - front)))  # 2  new readers see the change
-            self._drain(1 - side)  # 3  late arrivals of the previous write
+            if self._readers[1 - side]:
+                self._drain(1 - side)  # 3  late arrivals of the previous write
             self._side = 1 - side  # 4  new readers mark the other side, so
-            self._drain(side)  # 5  ... this one can empty at all
+            if self._readers[side]:
+                self._drain(side)  # 5  ... this one can empty at all
             return self._apply(change, onto=front)  # 6  I3 again
 
     def _apply(self, change: Callable[[T], R], *, onto: int) -> R:

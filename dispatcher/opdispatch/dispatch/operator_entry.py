@@ -113,9 +113,14 @@ class OperatorEntry:
         schema = definition.schema if definition is not None else None
         signature = None
         if schema is not None:
-            known = _is_same_schema(schema, self.schema)
+            known = schema is self.schema or (
+                self.schema is not None and _is_same_schema(schema, self.schema)
+            )
             signature = self.signature if known else Signature(schema)
-        kernels = {key: handles[0].registration for key, handles in self.kernels.items() if handles}
+        kernels = {}
+        for key, handles in self.kernels.items():
+            if handles:
+                kernels[key] = handles[0].registration
         return OperatorState(definition, signature, kernels, fallbacks)
 
     def prune(self) -> None:
@@ -131,7 +136,7 @@ class OperatorEntry:
 
     def stores_of(self, state: OperatorState) -> tuple[AttributeStore, ...]:
         """Return the stores that, once made, show ``state`` to callers."""
-        self.definition_number = self.newest_definition_number
+        self.definition_number = self.definitions[0].number if self.definitions else None
         shown = (
             (self, "state", state),
             (self, "redispatches", state.redispatches),
@@ -139,11 +144,11 @@ class OperatorEntry:
             (self, "calls_of_states", state.calls_of_states),
             (self, "calls", state.calls),
         )
-        if self.schema is not None or state.schema is None:
+        if self.schema is not None or state.definition is None:
             return shown
         return (
             *shown,
-            (self, "schema", state.schema),
+            (self, "schema", state.definition.schema),
             (self, "signature", state.signature),
             (self, "handle", None),  # it was made when there was no schema to compile
         )
@@ -171,11 +176,10 @@ class OperatorEntry:
     @property
     def needs_successor(self) -> bool:
         """Whether its definition has another schema than the one callers know it by (I4)."""
-        return (
-            self.schema is not None
-            and bool(self.definitions)
-            and not _is_same_schema(self.definitions[0].registration.schema, self.schema)
-        )
+        if self.schema is None or not self.definitions:
+            return False
+        schema = self.definitions[0].registration.schema
+        return schema is not self.schema and not _is_same_schema(schema, self.schema)
 
     def successor(self) -> OperatorEntry:
         """Return an entry with the same registrations for a new schema; this one loses them."""

@@ -12,9 +12,11 @@ from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.schema.function_schema import FunctionSchema, OperatorName
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Registration:
-    """One registration by a library. Immutable, and compared by identity.
+    """One registration by a library. Never changed, and compared by identity.
+
+    It is not frozen, since that would make each construction five times as long.
 
     ``kind`` says which of the fields count: "library" takes ``namespace``; "def" gives an
     operator its ``schema``, ``alias_analysis`` and ``tags``; "impl" gives the operator ``name`` a

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from opdispatch.dispatch.attribute_stores import AttributeStore, store_at_once
@@ -65,6 +66,7 @@ class Registry:
         self._numbers = itertools.count(1)
         self._log: ChangeLog | None = None
         self._depth = 0
+        self._waiting = 0
         self._busy = False  # see Note [Finalizers may undo]
         self._deferred: Handles = []
         # The thread in a transaction. Others read it without the mutex: whatever they see, it
@@ -82,16 +84,14 @@ class Registry:
         """Enter a transaction, or one within it."""
         self.mutex.acquire()
         self._depth += 1
-        if self._log is None:
-            self._log = ChangeLog()
-            self._owner = threading.get_ident()
-        return self._log
+        self._owner = threading.get_ident()
+        return self.log
 
     def end(self) -> None:
         """Leave a transaction; the outermost one publishes."""
         try:
-            while self._depth == 1 and (log := self.log).has_changes:
-                self._log = ChangeLog()
+            while self._depth == 1 and (log := self._log) is not None and log.has_changes:
+                self._log = None  # changes that are made meanwhile are another publication
                 self._busy = True
                 try:
                     self._publish(log)
@@ -108,13 +108,42 @@ class Registry:
             if is_over and self._deferred:
                 self._undo_put_off()
 
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Notify ``changed`` during the block, in which the caller waits for it."""
+        with self.mutex:
+            self._waiting += 1
+        try:
+            yield
+        finally:
+            with self.mutex:
+                self._waiting -= 1
+
     @property
     def log(self) -> ChangeLog:
         """The changes of the transaction that the caller is in."""
-        assert self._log is not None, "only used within a transaction"
-        return self._log
+        assert self._depth, "only used within a transaction"
+        log = self._log
+        if log is None:
+            log = self._log = ChangeLog()
+        return log
 
     # -- changes; the caller is in a transaction ------------------------------------------------
+
+    def register(self, handle: RegistrationHandle) -> None:
+        """Register in a transaction of its own, or in the one that the caller is in.
+
+        Raises RegistrationError, and changes nothing, if it cannot be.
+        """
+        log = self.begin()
+        start = len(log.changes)
+        try:
+            self.insert(handle)
+        except BaseException:
+            log.undo_to(start)
+            raise
+        finally:
+            self.end()
 
     def insert(self, handle: RegistrationHandle) -> None:
         """Register. Raises RegistrationError, and changes nothing, if it cannot be."""
@@ -126,7 +155,7 @@ class Registry:
             log = self.log
             for handles in self._lists_of(registration):
                 log.insert(handles, handle)
-            self._touch(registration)
+            self._touch(registration, log)
         finally:
             self._busy = False
         if self._deferred:
@@ -142,7 +171,7 @@ class Registry:
         try:
             for handles in self._lists_of(registration):
                 self.log.remove(handles, handle)
-            self._touch(registration)
+            self._touch(registration, self.log)
         finally:
             self._busy = False
         self._undo_deferred()
@@ -194,7 +223,7 @@ class Registry:
 
     def _lists_of(self, registration: Registration) -> list[Handles]:
         """Return the lists that hold ``registration``'s handle while it is live."""
-        if self.is_skipped(registration):
+        if self.allowed_keys is not None and self.is_skipped(registration):
             return [self.skipped]
         match registration.kind:
             case "library":
@@ -218,22 +247,22 @@ class Registry:
             entry = self.entries[name] = self._make_entry(name)
         return entry
 
-    def _touch(self, registration: Registration) -> None:
-        if self.is_skipped(registration):
+    def _touch(self, registration: Registration, log: ChangeLog) -> None:
+        if self.allowed_keys is not None and self.is_skipped(registration):
             return
         if registration.kind == "fallback":
-            self.log.fallbacks_changed = True
+            log.fallbacks_changed = True
         if registration.kind == "library":
-            self.log.namespaces_changed = True
+            log.namespaces_changed = True
         if registration.kind == "dispatch_rule":  # the operator itself need not be there
-            self.log.rules_changed = True
+            log.rules_changed = True
             return
         name = registration.schema.name if registration.schema else registration.name
         if name is not None:
-            self.log.touched[self._entry(name)] = None
+            log.touched[self.entries[name]] = None  # which `_lists_of` has made
 
     def _check(self, registration: Registration) -> None:
-        if self.is_skipped(registration):
+        if self.allowed_keys is not None and self.is_skipped(registration):
             return
         match registration.kind:
             case "library":
@@ -335,10 +364,13 @@ class Registry:
         touched = list(log.touched)
         lost, gained = [], []
         for entry in touched:
-            changes_meaning = _is_known_otherwise(entry)
-            if changes_meaning and _is_defined(entry):
+            # Callers know it by its definition, without one, or by another schema.
+            was_defined = entry.state is not None and entry.state.definition is not None
+            is_defined = bool(entry.definitions)
+            changes_meaning = was_defined != is_defined or entry.needs_successor
+            if changes_meaning and was_defined:
                 lost.append(entry.name)
-            if entry.definitions and (changes_meaning or self._has_moved(entry)):
+            if is_defined and (changes_meaning or self._has_moved(entry)):
                 gained.append(entry.name)
         for name in lost:
             self.on_undefined(name)
@@ -351,7 +383,8 @@ class Registry:
             entry.forget_handle()
         for name in gained:
             self.on_defined(name)
-        self.changed.notify_all()
+        if self._waiting:
+            self.changed.notify_all()
 
     def _prepare(
         self, touched: Sequence[OperatorEntry], fallbacks: Fallbacks, stores: list[AttributeStore]
@@ -363,7 +396,8 @@ class Registry:
         changes: list[NameChange] = []
         dead: list[OperatorEntry] = []
         for entry in touched:
-            entry.prune()
+            if entry.kernels:
+                entry.prune()
             known, was_number = entry.state is not None, entry.definition_number
             shown = entry
             if not entry.is_registered:
@@ -380,7 +414,7 @@ class Registry:
                 shown.begin(state)
             else:
                 stores += shown.stores_of(state)
-            number = shown.newest_definition_number
+            number = shown.definition_number  # the newest, since it is shown
             if shown is not entry or not known or was_number != number:
                 changes.append(NameChange(shown.name, shown, number))
         for entry in dead:
@@ -390,7 +424,7 @@ class Registry:
 
     def _has_moved(self, entry: OperatorEntry) -> bool:
         """Return whether the entry was redefined, and so is the last one of several overloads."""
-        if entry.definition_number == entry.newest_definition_number:
+        if entry.definition_number == entry.definitions[0].number:
             return False
         name = entry.name.name
         return len(self.names.read(lambda names: names.overloads.get(name, ()))) > 1
@@ -411,15 +445,6 @@ class Registry:
             if rules != self.published_rules:
                 wrong.append("the published rules are not the registered ones")
             return wrong
-
-
-def _is_defined(entry: OperatorEntry) -> bool:
-    return entry.state is not None and entry.state.definition is not None
-
-
-def _is_known_otherwise(entry: OperatorEntry) -> bool:
-    """Return whether callers know the operator without its definition, or by another schema."""
-    return _is_defined(entry) != bool(entry.definitions) or entry.needs_successor
 
 
 def _rule_key(registration: Registration) -> RuleKey:

@@ -113,15 +113,13 @@ class Library:
             )
         if alias_analysis not in ("", "FROM_SCHEMA", "CONSERVATIVE", "PURE_FUNCTION"):
             raise RegistrationError(f"there is no alias analysis kind {alias_analysis!r}")
-        parsed = parse_schema(schema, allow_typevars=False)
-        name = parsed.name
-        if name.namespace and name.namespace != self.ns:
+        parsed = parse_schema(schema, allow_typevars=False, namespace=self.ns)
+        prefix = f"{self.ns}::"
+        if not parsed.name.name.startswith(prefix):
             raise RegistrationError(
-                f"the library of {self.ns!r} cannot define {name}, of another namespace"
+                f"the library of {self.ns!r} cannot define {parsed.name}, of another namespace"
             )
-        if not name.namespace:
-            parsed = parsed.with_namespace(self.ns)
-        tags = checked_tags(parsed, tags)
+        tags = checked_tags(parsed, tags) if tags else ()
         handle = self.dispatcher.register_def(
             parsed,
             site=caller_site(),
@@ -129,7 +127,7 @@ class Library:
             alias_analysis=alias_analysis or "FROM_SCHEMA",
         )
         self._keep(handle)
-        return str(parsed.name).removeprefix(f"{self.ns}::")
+        return str(parsed.name).removeprefix(prefix)
 
     def impl(
         self,

@@ -47,13 +47,11 @@ def warn_caller(text: str, category: type[Warning]) -> None:
 def caller_site() -> str:
     """Return the site of a registration, "FILE:LINE": the nearest frame outside of this package."""
     frame = sys._getframe(1)
-    while _registers(frame) and frame.f_back is not None:
-        frame = frame.f_back
+    while (outer := frame.f_back) is not None and _is_registering(
+        str(frame.f_globals.get("__name__", ""))
+    ):
+        frame = outer
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def _registers(frame: FrameType) -> bool:
-    return _is_registering(str(frame.f_globals.get("__name__", "")))
 
 
 @functools.lru_cache(maxsize=256)

@@ -6,17 +6,17 @@ Mirrors ``ATen/core/operator_name.h``.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from opdispatch.schema.lexer import END, KEYWORDS, Lexer, UnexpectedTokenError, schema_error
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorName:
+class OperatorName(NamedTuple):
     """``namespace::name.overload``; the namespace and the overload name may be empty.
 
-    ``name`` includes the namespace, as PyTorch's does.
+    ``name`` includes the namespace, as PyTorch's does. A tuple, whose hash and comparison are C:
+    a registration looks the name up a dozen times.
     """
 
     name: str
@@ -78,7 +78,9 @@ def find_plain_name(text: str) -> OperatorName | None:
     if (found := _PLAIN_NAME.fullmatch(text)) is None:
         return None
     name, overload = found[1], found[2] or ""
-    if not KEYWORDS.isdisjoint((*name.split("::"), overload)) or not _is_legal_overload(overload):
+    if not KEYWORDS.isdisjoint((*name.split("::"), overload)) or (
+        overload and not _is_legal_overload(overload)
+    ):
         return None
     return OperatorName(name, overload)
 

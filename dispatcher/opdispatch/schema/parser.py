@@ -21,7 +21,7 @@ from opdispatch.schema.lexer import (
     is_string,
     schema_error,
 )
-from opdispatch.schema.operator_name import find_plain_name, read_operator_name
+from opdispatch.schema.operator_name import OperatorName, find_plain_name, read_operator_name
 from opdispatch.schema.type_parser import SchemaTypeParser, container_alias
 from opdispatch.schema.types import (
     BOOL,
@@ -58,8 +58,8 @@ _TAKES_CONSTANT = frozenset({STR, SCALAR, INT, BOOL, FLOAT, COMPLEX})
 _TAKES_NONE = frozenset({TENSOR, GENERATOR, QUANTIZER})
 
 
-def parse_schema(text: str, *, allow_typevars: bool = True) -> FunctionSchema:
-    """Parse a schema.
+def parse_schema(text: str, *, allow_typevars: bool = True, namespace: str = "") -> FunctionSchema:
+    """Parse a schema. A name without a namespace is one of ``namespace``.
 
     With ``allow_typevars=False``, as in ``Library.define``, lower-case words that are no types
     are errors instead of type variables, except in the namespaces ``aten`` and ``prim``.
@@ -70,11 +70,14 @@ def parse_schema(text: str, *, allow_typevars: bool = True) -> FunctionSchema:
     try:
         head, bracket, rest = text.partition("(")
         if bracket and (name := find_plain_name(head)) is not None:
+            if namespace and "::" not in name.name:
+                name = OperatorName(f"{namespace}::{name.name}", name.overload_name)
             try:
                 return FunctionSchema(name, *_parse_signature(bracket + rest, allow_typevars))
             except UnexpectedTokenError:  # at a place that is counted from the bracket
                 pass
-        return _SchemaParser(text, allow_typevars=allow_typevars).parse_schema()
+        parsed = _SchemaParser(text, allow_typevars=allow_typevars).parse_schema()
+        return parsed.with_namespace(namespace) if namespace else parsed
     except UnexpectedTokenError as error:
         raise schema_error(text, error, "the schema") from None
 
