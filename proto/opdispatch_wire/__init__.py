@@ -10,7 +10,8 @@
     protocol_version  which version of the protocol this is
     asyncio_grpc  servers and channels for asyncio, in which a busy loop hears of all that comes
     client_identity  how a client says who it is
-    credentials, secured_channel  what it shows to be let in
+    credentials, secured_channel,
+join_token                    what it shows to be let in
     dtypes      element types by their names
     tensors     arrays <-> v1.Tensor
     layouts     tensors of other layouts than the dense one

@@ -5,6 +5,7 @@ Without the package ``opdispatch``, unless something is wrong: probes start agai
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import ssl
@@ -17,6 +18,7 @@ import grpc
 
 from opdispatch_wire.address_forms import UnixAddress, parse_address
 from opdispatch_wire.asyncio_grpc import asyncio_channel
+from opdispatch_wire.join_token import find_pinned_ca, split_join_token
 from opdispatch_wire.secured_channel import Metadata, SecuredChannel
 
 TOKEN_VARIABLE = "OPDISPATCH_TOKEN"
@@ -51,6 +53,8 @@ class Credentials:
     tls_ca: str = ""
     tls_cert: str = ""
     tls_key: str = ""
+    pin: str = ""
+    """The hash of the daemon's CA, of a join token; ``tls_ca`` comes before it."""
 
     @classmethod
     def of(
@@ -66,8 +70,12 @@ class Credentials:
         if token is None and token_file is None:
             token = os.environ.get(TOKEN_VARIABLE)
             token_file = os.environ.get(TOKEN_FILE_VARIABLE)
+        pin, token = split_join_token(token or "")
+        if not token and token_file:
+            pin = _pin_in(token_file)
         return cls(
-            token=token or "",
+            pin=pin,
+            token=token,
             token_file="" if token or not token_file else os.fspath(token_file),
             tls_ca=_given_or_set(tls_ca, TLS_CA_VARIABLE),
             tls_cert=_given_or_set(tls_cert, TLS_CERT_VARIABLE),
@@ -117,11 +125,15 @@ class Credentials:
             is_asyncio=is_asyncio,
         )
 
-    def _parts_for(self, address: str) -> tuple[_Token | None, _Tls | None]:
+    def _parts_for(self, address: str) -> tuple[_Token | None, _Tls | _PinnedTls | None]:
         parsed = parse_address(address)
         if isinstance(parsed, UnixAddress):
             return None, None
-        tls = _Tls(self) if self.tls_ca or self.tls_cert or self.tls_key else None
+        tls: _Tls | _PinnedTls | None = None
+        if self.pin and not self.tls_ca:
+            tls = _PinnedTls(self, find_pinned_ca(self.pin, parsed.host, parsed.port))
+        elif self.tls_ca or self.tls_cert or self.tls_key:
+            tls = _Tls(self)
         if not (self.token or self.token_file):
             return None, tls
         if tls is None and not parsed.is_loopback:
@@ -239,6 +251,32 @@ def shown_ticket(ticket: str) -> str:
     return f"Ticket {ticket}" if ticket else ""
 
 
+class _PinnedTls:
+    """The CA that a join token names, and the client's own certificate, if it has one."""
+
+    def __init__(self, credentials: Credentials, ca: bytes) -> None:
+        self._credentials = credentials
+        self._ca = ca
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Return them as gRPC takes them. Raises UnauthenticatedError."""
+        try:
+            own = (_read_bytes(self._credentials.tls_key), _read_bytes(self._credentials.tls_cert))
+        except OSError as error:
+            _refuse_certificates(f"the certificates cannot be used: {error}")
+        return grpc.ssl_channel_credentials(self._ca, *own)
+
+    def refresh(self) -> bool:
+        """Return False: the CA is the one that is named."""
+        return False
+
+
+def _pin_in(path: PathLike) -> str:
+    with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
+        return split_join_token(file.read(_LONGEST_TOKEN).strip())[0]
+    return ""  # what is wrong with it is said when it is used
+
+
 def _read_bytes(path: str) -> bytes | None:
     if not path:
         return None
@@ -264,7 +302,7 @@ def _metadata_of(token: str) -> Metadata:
     # The message has nothing of it: what is no token can be a secret all the same.
     if not _TOKEN.fullmatch(token) or len(token) > _LONGEST_TOKEN:
         _refuse_token("the token is none; expected one line of printable ASCII characters")
-    return ((AUTHORIZATION, f"Bearer {token}"),)
+    return ((AUTHORIZATION, f"Bearer {split_join_token(token)[1]}"),)
 
 
 def _refuse_token(why: str) -> NoReturn:

@@ -29,6 +29,13 @@ from tests.waits import LONGEST_WAIT
 
 X = np.arange(3.0)
 LARGE = np.arange(1_000_000.0)
+NESTED = """\
+from opdispatch import Library, ops
+
+lib = Library("nested", "DEF")
+lib.define("sixfold(Tensor x) -> Tensor")
+lib.impl("sixfold", lambda x: ops.image.scale(ops.image.scale(x, 2.0), 3.0), "CPU")
+"""
 DIRECTLY = "calls go to interpreter worker-1 directly"
 
 
@@ -268,6 +275,9 @@ def test_an_interpreter_at_its_own_port_speaks_tls_and_wants_the_daemons_ticket(
             path.write_text(constant(7))
             session.load(path, interpreter="far")
             assert session.ops.const.get(X) == 7
+            path.write_text(NESTED)
+            session.load(path, name="nested", interpreter="far")
+            np.testing.assert_array_equal(session.ops.nested.sixfold(X), X * 6)
             # From one interpreter to the other, past the daemon, and back to the client.
             kept = session.put(LARGE, on="far")
             (route,) = {target.interpreter for target in route_of(secured, secured.token).targets}

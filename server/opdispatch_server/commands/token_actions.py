@@ -64,6 +64,15 @@ def token(
         str,
         typer.Option(metavar="NAME", help="Whose it is, for lists and logs.", show_default=False),
     ] = "",
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            dir_okay=False,
+            help="Make a join token, which has the hash of this CA: who has it needs no tls_ca.",
+            show_default=False,
+        ),
+    ] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print JSON.", show_default=False)
     ] = False,
@@ -83,7 +92,8 @@ def token(
         raise typer.BadParameter(f"{action.value} {wants}", param_hint="'[ID]'")
     try:
         if action is TokenAction.CREATE:
-            _create(tokens, role, namespace or [], expires, name, json_output)
+            ca = "" if tls_ca is None else tls_ca.read_text()
+            _create(tokens, role, namespace or [], expires, name, json_output, ca)
         elif action is TokenAction.LIST:
             _list(tokens, json_output)
         else:
@@ -97,7 +107,13 @@ def token(
 
 
 def _create(
-    path: Path, role: str, namespaces: list[str], expires: str, name: str, as_json: bool
+    path: Path,
+    role: str,
+    namespaces: list[str],
+    expires: str,
+    name: str,
+    as_json: bool,
+    ca: str = "",
 ) -> None:
     from opdispatch_server.access.roles import parse_role
     from opdispatch_server.access.token import (
@@ -107,6 +123,7 @@ def _create(
         parse_lifetime,
     )
     from opdispatch_server.access.token_file import change_tokens
+    from opdispatch_wire.join_token import make_join_token
 
     now = time.time()
     try:
@@ -119,6 +136,9 @@ def _create(
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+    if ca:
+        secret = make_join_token(secret, ca)
 
     def add(table: TokenTable) -> TokenTable:
         kept = [each for each in table.records.values() if each.expires > now]

@@ -211,6 +211,7 @@ class DaemonParts:
         return ExecutionServicer(
             self.router,
             self._quotas,
+            lambda number: self._runs.find(number) is not None,
             self.value_leases,
             self.message_limit,
             self.max_call_bytes,
@@ -319,8 +320,9 @@ class DaemonParts:
             ),
             self.authentication,
             self.configuration.metrics_compat,
-            lambda identity: self._quotas.runner_for(identity, self.router),
+            self._execution_servicer.runner_for,
             self.folder.path / "http-token",
+            self.tls,
         )
 
     @cached_property

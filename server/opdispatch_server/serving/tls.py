@@ -36,7 +36,7 @@ class ServerCertificates:
         self._lock = threading.Lock()
         self._refused = ""
         try:
-            self._signature, self._configuration = self._read()
+            self._signature, self._configuration, self._context = self._read()
         except (OSError, ValueError) as error:
             raise TlsError(f"the certificate {certificate} cannot be used: {error}") from None
 
@@ -52,6 +52,17 @@ class ServerCertificates:
             self._teller(),  # type: ignore[arg-type]  # None means: as before
             require_client_authentication=self.asks_clients,
         )
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """Return a context for servers that are not gRPC's; each handshake has the files of now."""
+        outer = self._context
+
+        def choose(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+            self._refreshed()
+            connection.context = self._context
+
+        outer.sni_callback = choose
+        return outer
 
     def _teller(self) -> Callable[[], grpc.ServerCertificateConfiguration | None]:
         given = self._configuration
@@ -70,7 +81,7 @@ class ServerCertificates:
         with self._lock:
             try:
                 if self._signatures() != self._signature:
-                    self._signature, self._configuration = self._read()
+                    self._signature, self._configuration, self._context = self._read()
                     LOG.info(
                         "the certificate %s was read again",
                         self._certificate,
@@ -95,7 +106,9 @@ class ServerCertificates:
 
     def _read(
         self,
-    ) -> tuple[tuple[tuple[int, int, int], ...], grpc.ServerCertificateConfiguration]:
+    ) -> tuple[
+        tuple[tuple[int, int, int], ...], grpc.ServerCertificateConfiguration, ssl.SSLContext
+    ]:
         before = self._signatures()
         # gRPC takes anything, and fails handshakes later.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -103,8 +116,9 @@ class ServerCertificates:
         ca = None
         if self._client_ca is not None:
             context.load_verify_locations(self._client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
             ca = self._client_ca.read_bytes()
         pair = self._key.read_bytes(), self._certificate.read_bytes()
         if self._signatures() != before:
             raise ValueError("its files are being written")
-        return before, grpc.ssl_server_certificate_configuration([pair], ca)
+        return before, grpc.ssl_server_certificate_configuration([pair], ca), context

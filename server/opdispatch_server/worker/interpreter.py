@@ -114,7 +114,9 @@ class InterpreterSettings(NamedTuple):
     @property
     def asks_at_own_port(self) -> bool:
         """Whether it asks for tickets there: it can tell the daemon their key unheard."""
-        is_unheard = is_loopback(self.daemon) or bool(self.credentials.tls_ca)
+        is_unheard = is_loopback(self.daemon) or bool(
+            self.credentials.tls_ca or self.credentials.pin
+        )
         return self.has_own_port and is_unheard
 
     def own_certificates(self) -> ServerCertificates | None:
@@ -123,7 +125,8 @@ class InterpreterSettings(NamedTuple):
         if not self.has_own_port or not own.tls_cert:
             return None
         try:
-            return ServerCertificates(Path(own.tls_cert), Path(own.tls_key), Path(own.tls_ca))
+            ca = Path(own.tls_ca) if own.tls_ca else None
+            return ServerCertificates(Path(own.tls_cert), Path(own.tls_key), ca)
         except TlsError as error:
             raise AddressError(f"{self.listen}: {error}") from None
 

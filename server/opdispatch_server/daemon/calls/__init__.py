@@ -13,6 +13,7 @@ kernel_run, kernel_runs            one kernel that runs for a call, and all of t
 kernel_timeout                     the end of those that run too long
 lost_replies                       the errors of calls whose interpreter has died, or is busy
 quotas                             how much of all of it one identity may use
+kernels_only                       those that kernels of joined interpreters make
 byte_budget                        the memory that large calls take in the daemon
 profile_events                     what a profile says of it
 """

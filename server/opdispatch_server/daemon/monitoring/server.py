@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 import threading
 
 import uvicorn
@@ -23,8 +24,8 @@ _START_TIMEOUT = 10.0
 def bind_http(address: str, *, insecure: bool) -> socket.socket:
     """Return a socket that listens at ``HOST:PORT``.
 
-    Raises AddressError for one that is malformed, or reachable from other machines without
-    ``insecure``, and AddressInUseError.
+    Raises AddressError for one that is malformed, or reachable from other machines, unless it is
+    ``insecure`` or has TLS and tokens, and AddressInUseError.
     """
     parsed = parse_address(address)
     if not isinstance(parsed, TcpAddress):
@@ -33,7 +34,8 @@ def bind_http(address: str, *, insecure: bool) -> socket.socket:
         raise AddressError(
             f"{parsed} can be reached from other machines, which would read names and errors of "
             "all libraries",
-            hint="listen on 127.0.0.1, or add --insecure",
+            hint="give --tls-cert, --tls-key and --tokens, or listen on 127.0.0.1, or add "
+            "--insecure",
         )
     info = socket.getaddrinfo(parsed.host, parsed.port, type=socket.SOCK_STREAM)[0]
     found = socket.socket(info[0], info[1])
@@ -49,10 +51,10 @@ def bind_http(address: str, *, insecure: bool) -> socket.socket:
     return found
 
 
-def url_of(listening: socket.socket) -> str:
+def url_of(listening: socket.socket, *, has_tls: bool = False) -> str:
     """Return where browsers find it."""
     host, port = listening.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    return f"http{'s' * has_tls}://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
 def hosts_of(listening: socket.socket) -> list[str]:
@@ -66,7 +68,8 @@ def hosts_of(listening: socket.socket) -> list[str]:
 class HttpServer:
     """Serves one application until it is stopped. ``loop`` is the thread's own, once it runs."""
 
-    def __init__(self, listening: socket.socket) -> None:
+    def __init__(self, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self._socket = listening
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
@@ -87,6 +90,8 @@ class HttpServer:
             limit_concurrency=_CONNECTIONS,
             timeout_graceful_shutdown=_GRACE,
         )
+        config.load()
+        config.ssl = self._tls
         self._server = uvicorn.Server(config)
         started = threading.Event()
         self._thread = threading.Thread(

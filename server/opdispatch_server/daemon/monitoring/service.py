@@ -15,6 +15,7 @@ from opdispatch_server.daemon.monitoring.pages import page_routes
 from opdispatch_server.daemon.monitoring.routes import make_app
 from opdispatch_server.daemon.monitoring.server import HttpServer, bind_http, hosts_of, url_of
 from opdispatch_server.daemon.monitoring.triton import triton_metrics
+from opdispatch_server.serving.tls import ServerCertificates
 
 # What is shown here is what this shows.
 _METHOD = "/opdispatch.v1.RegistryService/ListOperators"
@@ -30,8 +31,10 @@ class Monitoring:
         compat: str | None,
         find_runner: FindRunner,
         secret_file: Path,
+        tls: ServerCertificates | None = None,
     ) -> None:
         """``secret_file`` is made where there are no tokens, see Note [Calls from a page]."""
+        self._tls = tls
         self._reader = reader
         self._authentication = authentication
         self._more = [triton_metrics] if compat == "triton" else []
@@ -42,16 +45,18 @@ class Monitoring:
 
     def start(self, address: str, *, insecure: bool) -> str:
         """Begin to serve; return where. Raises AddressError and AddressInUseError."""
-        listening = bind_http(address, insecure=insecure)
+        is_guarded = self._tls is not None and self._authentication.has_tokens
+        listening = bind_http(address, insecure=insecure or is_guarded)
         exposition = Exposition(self._reader.read, *self._more)
-        self._server = HttpServer(listening)
+        tls = None if self._tls is None else self._tls.ssl_context()
+        self._server = HttpServer(listening, tls)
         routes, self._live = page_routes(self._reader)
         secret = None if self._authentication.has_tokens else OwnerSecret(self._secret_file)
         calls = PageCalls(self._reader, self._authentication, secret, self._find_runner)
         routes.append(calls.route)
         hosts = hosts_of(listening)
         self._server.start(make_app(self._reader, exposition, self._identify, hosts, routes))
-        return url_of(listening)
+        return url_of(listening, has_tls=self._tls is not None)
 
     def _identify(self, peer: str, authorization: str) -> Identity:
         return self._authentication.identify(_METHOD, peer, authorization)

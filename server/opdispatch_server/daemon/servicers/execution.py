@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from opdispatch_server.access.authentication import CALLER
+from opdispatch_server.access.identity import Identity
+from opdispatch_server.access.roles import Role
 from opdispatch_server.call_context import CallContext
+from opdispatch_server.daemon.calls.kernels_only import KernelsOnly
 from opdispatch_server.daemon.calls.quotas import Quotas
 from opdispatch_server.daemon.calls.router import CallRouter
 from opdispatch_server.daemon.servicers.hold_values import ValueLeases
 from opdispatch_server.serving.call_stream import CallStream
+from opdispatch_server.serving.running_call import CallRunner
 from opdispatch_server.serving.status_answers import Context, StatusError, answers
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
 from opdispatch_wire.chunks import CallTensors
@@ -26,20 +31,29 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
         self,
         router: CallRouter,
         quotas: Quotas,
+        is_running: Callable[[int], bool],
         leases: ValueLeases,
         limit: int,
         max_call_bytes: int,
     ) -> None:
         """Serve calls.
 
-        ``limit`` is for a message, ``max_call_bytes`` for one connection's large tensors.
+        ``is_running`` says whether a kernel is, by the number of its run. ``limit`` is for a
+        message, ``max_call_bytes`` for one connection's large tensors.
         """
         self._router = router
         self._quotas = quotas
+        self._is_running = is_running
         self._leases = leases
         self._limit = limit
         self._max_call_bytes = max_call_bytes
         self._budget = TensorBudget(2 * max_call_bytes, "the large tensors of all connections")
+
+    def runner_for(self, identity: Identity) -> CallRunner[Any]:
+        """Return what runs the calls of an identity, within its role and its quota."""
+        if identity.role is Role.WORKER:
+            return KernelsOnly(identity, self._router, self._is_running)
+        return self._quotas.runner_for(identity, self._router)
 
     @answers
     async def Call(  # noqa: N802
@@ -52,8 +66,7 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
         tensors.arguments = received.arguments
         tensors.message_bytes = sum(map(len, received.arguments))
         call = CallContext.of(context).with_tensors(tensors)
-        runner = self._quotas.runner_for(CALLER.get(), self._router)
-        reply = await runner.call(received.request, call)
+        reply = await self.runner_for(CALLER.get()).call(received.request, call)
         if reply.HasField("error"):
             raise StatusError(reply.error)
         if not tensors.results:
@@ -70,8 +83,9 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
         budget = TensorBudget(
             self._max_call_bytes, "the large tensors of this connection", self._budget
         )
-        runner = self._quotas.runner_for(CALLER.get(), self._router)
-        await CallStream(runner, context, budget, self._limit).serve(requests)
+        await CallStream(self.runner_for(CALLER.get()), context, budget, self._limit).serve(
+            requests
+        )
 
     @answers
     async def HoldValues(  # noqa: N802

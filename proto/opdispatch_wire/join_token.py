@@ -1,0 +1,96 @@
+"""Join tokens: a token together with the hash of the CA that its daemon's certificate is of.
+
+``opdj1.HASH.TOKEN``. With one, a machine that has nothing of the daemon's yet knows whom to show
+the token: the certificates that the daemon shows must have the CA of that SHA-256 among them, and
+that is what its certificate is checked against, before the token is sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import socket
+import ssl
+from typing import Any, NoReturn
+
+PREFIX = "opdj1"
+_FORM = re.compile(rf"{PREFIX}\.([0-9a-f]{{64}})\.([^.]+)")
+_PATIENCE = 5.0
+# By the hash: a CA is the same wherever it is shown.
+_FOUND: dict[str, bytes] = {}
+_BLOCK = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.S)
+
+
+def make_join_token(token: str, ca_pem: str) -> str:
+    """Return a token with the hash of a CA, of which this is the certificate in PEM.
+
+    Raises ValueError for what is not one certificate.
+    """
+    blocks = _BLOCK.findall(ca_pem)
+    if len(blocks) != 1:
+        raise ValueError(f"the CA has {len(blocks)} certificates; expected one, in PEM")
+    return f"{PREFIX}.{_digest(ssl.PEM_cert_to_DER_cert(blocks[0]))}.{token}"
+
+
+def split_join_token(text: str) -> tuple[str, str]:
+    """Return the hash and the token of a join token; an empty hash and ``text`` for another one."""
+    found = _FORM.fullmatch(text)
+    return (found[1], found[2]) if found else ("", text)
+
+
+def find_pinned_ca(pin: str, host: str, port: int) -> bytes:
+    """Return the CA of a hash, in PEM, as what listens there shows it.
+
+    Sends nothing but a handshake; waits for up to five seconds at the first time. Raises
+    UnauthenticatedError if there is none of that hash, and DaemonUnavailableError.
+    """
+    if pin not in _FOUND:
+        for shown in _shown_by(host, port):
+            if _digest(shown) == pin:
+                _FOUND[pin] = ssl.DER_cert_to_PEM_cert(shown).encode()
+                break
+        else:
+            _refuse(f"{host}:{port}")
+    return _FOUND[pin]
+
+
+def _shown_by(host: str, port: int) -> list[bytes]:
+    """Return the certificates that a server shows, which proves nothing yet."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection((host, port), _PATIENCE) as plain,
+            context.wrap_socket(plain, server_hostname=host) as connection,
+        ):
+            with contextlib.suppress(AttributeError):  # from Python 3.13 on
+                return list(connection.get_unverified_chain())  # type: ignore[attr-defined]
+            chain: Any = connection._sslobj.get_unverified_chain() or ()  # type: ignore[attr-defined]
+            return [ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in chain]
+    except OSError as error:
+        from opdispatch_wire.errors import DaemonUnavailableError
+
+        why = error.strerror or str(error)
+        raise DaemonUnavailableError(
+            f"no daemon with TLS answers at {host}:{port}: {why}",
+            hint="start it with `opdispatch serve --tls-cert`; a join token is for no other",
+            address=f"{host}:{port}",
+            started="no",
+        ) from None
+
+
+def _digest(certificate: bytes) -> str:
+    return hashlib.sha256(certificate).hexdigest()
+
+
+def _refuse(address: str) -> NoReturn:
+    from opdispatch_wire.errors import UnauthenticatedError
+
+    raise UnauthenticatedError(
+        f"{address} shows no certificate of the CA that the join token names: it is another "
+        "daemon, or another program answers in between, or its --tls-cert has no CA after its "
+        "certificate",
+        hint="have who runs the daemon make another one: `opdispatch token create --tls-ca ca.pem`",
+    )

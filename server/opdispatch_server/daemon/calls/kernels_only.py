@@ -1,0 +1,53 @@
+"""The calls of an interpreter that has joined with a token: those that its kernels make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic
+
+from opdispatch_server.access.identity import Identity, how_to_get
+from opdispatch_server.access.roles import Role
+from opdispatch_server.call_context import CallContext
+from opdispatch_server.serving.running_call import CallRunner, OnReply, Run, RunningCall
+from opdispatch_wire.errors import PermissionDeniedError
+from opdispatch_wire.v1 import execution_pb2
+
+
+class KernelsOnly(Generic[Run]):
+    """Runs the calls of an identity with the role worker that a kernel has made, and no others.
+
+    ``is_running`` says whether the kernel of a run is running, by the run's number, which cannot be
+    guessed: interpreters are given it with the calls that they are to run.
+    """
+
+    def __init__(
+        self, identity: Identity, runner: CallRunner[Run], is_running: Callable[[int], bool]
+    ) -> None:
+        self._identity = identity
+        self._runner = runner
+        self._is_running = is_running
+
+    def begin(
+        self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[Run]
+    ) -> RunningCall | None:
+        """Begin a call as the runner does; None, too, if no kernel has made it: see ``call``."""
+        if not self._is_running(context.run):
+            return None
+        return self._runner.begin(request, context, on_reply)
+
+    async def call(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        broken: Run | None = None,
+    ) -> execution_pb2.CallReply:
+        """Run a call as the runner does. Raises PermissionDeniedError if no kernel has made it."""
+        if not self._is_running(context.run):
+            raise PermissionDeniedError(
+                f"{self._identity.name} has the role {self._identity.role}, and a call that no "
+                f"kernel makes needs {Role.CALL}",
+                hint=how_to_get(Role.CALL),
+                role=self._identity.role.value,
+                needed=Role.CALL.value,
+            )
+        return await self._runner.call(request, context, broken)
