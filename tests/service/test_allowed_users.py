@@ -59,12 +59,18 @@ def daemon() -> Iterator[RunningDaemon]:
         shutil.rmtree(folder)
 
 
-def say(daemon: RunningDaemon, user: int, code: str, daemon_user: str = "") -> str:
+def say(
+    daemon: RunningDaemon,
+    user: int,
+    code: str,
+    daemon_user: str = "",
+    inside: tuple[str, ...] = (),
+) -> str:
     script = daemon.folder / f"as-{user}.py"
     script.write_text(code)
     words = (str(user), daemon.address, daemon_user, str(script))
     done = subprocess.run(
-        [sys.executable, "-c", AS_ANOTHER, *words],
+        [*inside, sys.executable, "-c", AS_ANOTHER, *words],
         capture_output=True,
         text=True,
         timeout=LONGEST_WAIT,
@@ -123,6 +129,27 @@ def test_a_user_who_is_not_allowed_hears_how_that_changes(daemon: RunningDaemon)
     who = f"user {MALLORY} has the role none, and GetServerInfo needs call"
     assert said.startswith(f"PermissionDeniedError {who}")
     assert f"serve --allow-user {MALLORY}=call" in said
+
+
+def test_a_network_namespace_of_ones_own_changes_no_role(daemon: RunningDaemon):
+    apart = ("unshare", "--net")
+    said = say(daemon, MALLORY, "print(session.libraries())", inside=apart)
+    assert said.startswith(f"PermissionDeniedError user {MALLORY} has the role none")
+    code = (
+        "from opdispatch_wire.v1 import execution_pb2_grpc\n"
+        "from opdispatch_wire.calls import call_request\n"
+        "import grpc\n"
+        "print(session.refresh_server_info().lane == '', session.lane)\n"
+        "request = call_request('image::scale', [np.arange(3.0), 2.0], {}, request_id=1)\n"
+        "request.wants_route = True\n"
+        f"with grpc.insecure_channel({daemon.address.replace('unix://', 'unix:')!r}) as channel:\n"
+        "    reply = execution_pb2_grpc.ExecutionServiceStub(channel).Call(request)\n"
+        "print(len(reply.returns), len(reply.route.targets))\n"
+        "session.unload('image')"
+    )
+    reached, route, refusal = say(daemon, ALICE, code, inside=apart).splitlines()
+    assert (reached, route) == ("True stream", "1 0")
+    assert refusal.startswith(f"PermissionDeniedError user {ALICE} has the role call")
 
 
 def test_no_other_socket_of_the_daemon_takes_another_user(daemon: RunningDaemon):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import socket
 import ssl
@@ -410,3 +411,114 @@ def test_http_speaks_tls_with_the_certificates_of_now(tmp_path: Path, is_mutual:
             urllib.request.urlopen(plain, timeout=LONGEST_WAIT)
     finally:
         daemon.clean_up()
+
+
+def test_a_client_ca_that_is_swapped_amid_handshakes(tmp_path: Path):
+    """Each handshake has one of them, whole; the old one lets nothing in that begins later."""
+    secured = Secured(tmp_path)
+    certificates, foreign = secured.certificates, secured.foreign
+    ca = tmp_path / "client-ca.pem"
+    ca.write_bytes(certificates.authority.pem)
+    daemon = secured.start(tmp_path, "--tls-client-ca", str(ca))
+    host, _, port = secured.address.rpartition(":")
+
+    def begin() -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO, socket.socket]:
+        context = ssl.create_default_context(cafile=certificates.ca)
+        folder = certificates.folder
+        context.load_cert_chain(folder / "client.pem", folder / "client.key")
+        context.set_alpn_protocols(["h2"])
+        came, goes = ssl.MemoryBIO(), ssl.MemoryBIO()
+        plain = socket.create_connection((host, int(port)), LONGEST_WAIT)
+        greeting = context.wrap_bio(came, goes, server_hostname=host)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            greeting.do_handshake()
+        return greeting, came, goes, plain
+
+    def end(greeting: ssl.SSLObject, came: Any, goes: Any, plain: socket.socket) -> bool:
+        """Return whether the server takes the certificate: then it says something."""
+        with plain:
+            while True:
+                plain.sendall(goes.read())
+                try:
+                    greeting.do_handshake()
+                    plain.sendall(goes.read())
+                    return bool(greeting.read(1))
+                except ssl.SSLWantReadError:
+                    data = plain.recv(65536)
+                    if not data:
+                        return False
+                    came.write(data)
+                except ssl.SSLError:
+                    return False
+
+    old = {"token": secured.token, "lane": "stream", **certificates.client}
+    new = {**old, **foreign.client, "tls_ca": certificates.ca}
+    try:
+        amid = begin()
+        ca.write_bytes(foreign.authority.pem)
+        end(*amid)  # either one of them
+        assert not end(*begin())
+        refusal_of(secured.address, **old)
+        with oc.connect(secured.address, **new) as session:
+            np.testing.assert_array_equal(session.ops.image.pipeline(X), 1 - X * 3)
+            ca.write_bytes(certificates.authority.pem[:200])  # half of it changes nothing
+            with oc.connect(secured.address, **new) as another:
+                another.libraries()
+            ca.write_bytes(certificates.authority.pem)
+            assert end(*begin())
+            np.testing.assert_array_equal(session.ops.image.pipeline(X), 1 - X * 3)
+        refusal_of(secured.address, **new)
+    finally:
+        daemon.clean_up()
+
+
+def test_secrets_are_in_nothing_that_is_logged_listed_or_kept(tmp_path: Path):
+    secured = Secured(tmp_path)
+    daemon = secured.start(tmp_path)
+    role_of = {role: joined(secured, role) for role in ("call", "admin", "worker")}
+    file = tmp_path / "worker-token"
+    file.write_text(role_of["worker"])
+    words = ("worker", "--address", secured.address, "--reconnect", "5", "--token-file", str(file))
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "opdispatch_client.cli", *words, "--name", "guest"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        with oc.connect(secured.address, token=role_of["admin"], lane="stream") as session:
+            assert wait_for(lambda: "guest" in [each.name for each in session.interpreters()])
+            session.ops.image.pipeline(X)
+            with pytest.raises(oc.UnauthenticatedError):
+                oc.connect(secured.address, token=role_of["call"][:-1])
+            words = ("libraries", "--address", secured.address)
+            listed = run_cli(*words, OPDISPATCH_TOKEN=role_of["call"])
+            assert listed.returncode == 0
+            commands = [
+                path.read_bytes()
+                for pid in (*daemon.processes(), worker.pid)
+                if (path := Path(f"/proc/{pid}/cmdline")).exists()
+            ]
+            said = repr(session.interpreters()) + repr(session.libraries())
+    finally:
+        worker.terminate()
+        _, errors = worker.communicate(timeout=LONGEST_WAIT)
+        daemon.clean_up()
+    exported = tmp_path / "exported"
+    state = ("--state", str(tmp_path / "state"))
+    assert run_cli("state", "export", str(exported), *state).returncode == 0
+    kept = [path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()]
+    everything = b"\n".join(
+        [
+            *commands,
+            *kept,
+            exported.read_bytes(),
+            secured.tokens.path.read_bytes(),
+            daemon.log().encode(),
+            errors.encode(),
+            listed.stdout.encode() + listed.stderr.encode(),
+            said.encode(),
+        ]
+    )
+    assert id_of(secured.token).encode() in everything
+    for token in (secured.token, *role_of.values()):
+        assert token.split("_", 2)[2].encode() not in everything
