@@ -63,9 +63,11 @@ class Recorder(Protocol):
 _TRACES: ContextVar[tuple[Recorder, ...]] = ContextVar("opdispatch_traces", default=())
 
 
-def traces() -> tuple[Recorder, ...]:
-    """Return the traces of this task, outermost first; ended ones may be among them."""
-    return _TRACES.get()
+traces: Callable[[], tuple[Recorder, ...]] = _TRACES.get
+"""Return the traces of this task, outermost first; ended ones may be among them.
+
+No function of Python's: each remote call asks.
+"""
 
 
 def keys_of_traces() -> DispatchKeySet:
