@@ -205,6 +205,21 @@ def _no_kernel_there(request: execution_pb2.CallRequest) -> None:
     request.kernel.registration = 0  # the namespace
 
 
+def _slot_of_another_library(request: execution_pb2.CallRequest) -> None:
+    request.operator = "image::no_such"
+    request.kernel.in_slot = True
+
+
+def _slot_of_no_kernel(request: execution_pb2.CallRequest) -> None:
+    request.kernel.in_slot = True
+    request.kernel.dispatch_keys = 0
+
+
+def _slot_of_all_keys(request: execution_pb2.CallRequest) -> None:
+    request.kernel.in_slot = True
+    request.kernel.dispatch_keys = 2**64 - 1
+
+
 def _another_kernel(request: execution_pb2.CallRequest) -> None:
     request.operator = "image::no_such"
 
@@ -252,6 +267,9 @@ def _value_of_another_client(request: execution_pb2.CallRequest) -> None:
         (_unknown_library, RefusedError),
         (_unknown_kernel, WireError),
         (_no_kernel_there, WireError),
+        (_slot_of_another_library, WireError),
+        (_slot_of_no_kernel, oc.OpdispatchError),
+        (_slot_of_all_keys, oc.OpdispatchError),
         (_another_kernel, oc.OpdispatchError),
         (_no_operator, oc.OpdispatchError),
         (_no_arguments, oc.ArgumentError),

@@ -11,6 +11,7 @@ import pytest
 from opdispatch import (
     Dispatcher,
     DispatchKey,
+    DispatchKeySet,
     KernelFunction,
     OperatorNotFoundError,
     Registration,
@@ -18,6 +19,7 @@ from opdispatch import (
 )
 from opdispatch_server.worker.libraries import chosen_kernel
 from opdispatch_server.worker.libraries.loaded import LoadedLibrary
+from opdispatch_wire.errors import WireError
 from opdispatch_wire.v1 import execution_pb2
 from tests.waits import LONGEST_WAIT
 
@@ -62,3 +64,18 @@ def test_one_that_does_not_come_is_not_waited_for_for_long(
     monkeypatch.setattr(chosen_kernel, "_NEWS_TAKE", 0.01)
     with pytest.raises(OperatorNotFoundError, match="const::get"):
         library.kernels.find(Dispatcher(), naming_it())
+
+
+def test_a_slot_is_that_of_the_process_and_of_an_operator_of_the_library():
+    dispatcher = Dispatcher()
+    defined = Registration("def", schema=SCHEMA)
+    owner = LoadedLibrary(1, "const", [defined])
+    dispatcher.register(defined)
+    dispatcher.register_impl(SCHEMA.name, DispatchKey.CPU, KernelFunction.from_unboxed(lambda x: 4))
+    request = naming_it()
+    request.kernel.in_slot = True
+    request.kernel.dispatch_keys = DispatchKeySet.of(DispatchKey.CPU).bits
+    assert owner.kernels.find(dispatcher, request).call([X]) == [4]
+    request.operator = "const::other"
+    with pytest.raises(WireError, match="does not define const::other"):
+        owner.kernels.find(dispatcher, request)

@@ -23,7 +23,7 @@ from opdispatch_wire.planned_calls import (
     constant_bytes_of,
 )
 from opdispatch_wire.v1 import execution_pb2
-from opdispatch_wire.values import fill_value
+from opdispatch_wire.values import fill_value, value_from_proto
 from opdispatch_wire.variable_parts import (
     decode_integer,
     encode_integer,
@@ -215,6 +215,39 @@ def test_a_layout_reads_what_a_form_has_written(args: list[Any], kwargs: dict[st
     assert sorted(layout.kwargs) == sorted(kwargs)
     for name, template in layout.kwargs.items():
         assert shown(filled(template, received[2])) == shown(kwargs[name])
+
+
+@given(
+    st.lists(values(), max_size=3),
+    st.dictionaries(st.sampled_from(["a", "b"]), values(), max_size=1),
+    st.integers(0, 2**32),
+)
+def test_a_layout_of_any_values_reads_nothing_into_changed_bytes(
+    args: list[Any], kwargs: dict[str, Any], seed: int
+):
+    key: list[Any] = []
+    leaves: list[Any] = []
+    if not all(take_value(each, key, leaves) for each in (*args, *kwargs.values())):
+        return
+    form = RequestForm.of(call_request("test::any", args, kwargs), args, kwargs)
+    assert form is not None
+    payload = form.write(leaves, 2.0, 300)
+    layout = RequestLayout.of(payload, execution_pb2.CallRequest.FromString(payload))
+    assert layout is not None
+    rng = random.Random(seed)
+    for _ in range(20):
+        changed = bytearray(payload)
+        for _ in range(rng.randint(1, 3)):
+            changed[rng.randrange(len(layout.constant), len(changed))] = rng.randrange(256)
+        data = bytes(changed)
+        if (received := layout.read(data)) is None:
+            continue
+        request = execution_pb2.CallRequest.FromString(data)
+        theirs = [value_from_proto(each) for each in request.args]
+        assert shown(filled(layout.args, received[2])) == shown(theirs)
+        for name, template in layout.kwargs.items():
+            mine = shown(filled(template, received[2]))
+            assert mine == shown(value_from_proto(request.kwargs[name]))
 
 
 @given(st.lists(values(), max_size=3), NUMBERS)
