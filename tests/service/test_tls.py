@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
 import socket
 import ssl
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +20,6 @@ import opdispatch_client as oc
 from opdispatch_client import aio
 from opdispatch_client.cli import main
 from opdispatch_wire import secured_channel
-from opdispatch_wire.join_token import make_join_token
 from tests.service.certificates import Certificates
 from tests.service.command_line import run_cli
 from tests.service.libraries import IMAGE
@@ -314,105 +310,6 @@ def test_an_interpreter_that_speaks_tls_needs_a_daemon_with_a_ca_for_it(
     assert "has no CA to check its certificate against" in refused.stderr
 
 
-def joined(secured: Secured, role: str) -> str:
-    """Return a join token, made as people do."""
-    words = ("token", "create", "--tokens", str(secured.tokens.path), "--role", role)
-    made = run_cli(*words, "--tls-ca", secured.certificates.ca)
-    token = made.stdout.strip()
-    assert wait_for(lambda: f"add token {token.split('_')[1]}" in secured.daemon.log())
-    return token
-
-
-def test_a_join_token_is_all_that_a_client_needs(secured: Secured):
-    token = joined(secured, "call")
-    assert token.startswith("opdj1.")
-    with oc.connect(secured.address, token=token, lane="stream") as session:
-        for _ in range(50):
-            np.testing.assert_array_equal(session.ops.image.pipeline(X), 1 - X * 3)
-    foreign = make_join_token(token.rpartition(".")[2], Path(secured.foreign.ca).read_text())
-    with pytest.raises(oc.UnauthenticatedError, match="no certificate of the CA") as caught:
-        oc.connect(secured.address, token=foreign)
-    assert token.split("_")[2] not in str(caught.value)
-
-
-def test_an_interpreter_joins_with_a_join_token_and_no_client_does(
-    secured: Secured, tmp_path: Path
-):
-    token = joined(secured, "worker")
-    file = tmp_path / "token"
-    file.write_text(token)
-    words = ("worker", "--address", secured.address, "--reconnect", "5", "--token-file", str(file))
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "opdispatch_client.cli", *words, "--name", "joined"]
-    )
-    try:
-        options = {"token": secured.token, "tls_ca": secured.certificates.ca}
-        with oc.connect(secured.address, **options) as session:
-            assert wait_for(lambda: "joined" in [each.name for each in session.interpreters()])
-    finally:
-        worker.terminate()
-        worker.wait(LONGEST_WAIT)
-    for lane in ("stream", "grpc"):
-        with oc.connect(secured.address, token=token, lane=lane) as session:
-            with pytest.raises(oc.PermissionDeniedError, match="no kernel makes needs call"):
-                session.call("image::pipeline", X)
-            with pytest.raises(oc.PermissionDeniedError, match=r"role worker, and .* needs call"):
-                session.operators()
-            with pytest.raises(oc.PermissionDeniedError, match="HoldValues needs call"):
-                session.put(X)
-
-
-def test_a_clients_token_joins_no_interpreter(secured: Secured, tmp_path: Path):
-    file = tmp_path / "token"
-    for role in ("call", "load", "admin"):
-        file.write_text(secured.add(role))
-        words = ("worker", "--address", secured.address, "--reconnect", "5")
-        refused = run_cli(*words, "--token-file", str(file), "--tls-ca", secured.certificates.ca)
-        assert refused.returncode == 1
-        assert f"has the role {role}, and Session needs worker" in refused.stderr
-        assert "opdispatch token create --role worker" in refused.stderr
-
-
-@pytest.mark.parametrize("is_mutual", [False, True])
-def test_http_speaks_tls_with_the_certificates_of_now(tmp_path: Path, is_mutual: bool):
-    secured = Secured(tmp_path)
-    certificates = secured.certificates
-    more = ("--tls-client-ca", certificates.ca) if is_mutual else ()
-    daemon = secured.start(tmp_path, "--http", "127.0.0.1:0", *more)
-
-    def ask(path: str, *, shows: bool = True, token: str = "") -> tuple[int, str]:
-        context = ssl.create_default_context(cafile=certificates.ca)
-        if shows:
-            folder = certificates.folder
-            context.load_cert_chain(folder / "client.pem", folder / "client.key")
-        headers = {"authorization": f"Bearer {token}"} if token else {}
-        request = urllib.request.Request(daemon.url + path, headers=headers)
-        try:
-            with urllib.request.urlopen(request, timeout=LONGEST_WAIT, context=context) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-    try:
-        assert daemon.url.startswith("https://")
-        assert ask("metrics")[0] == 401
-        assert ask("livez")[0] == 200
-        assert "opdispatch_" in ask("metrics", token=secured.token)[1]
-        certificates.issue_server(days=-1)
-        with pytest.raises(urllib.error.URLError, match="certificate has expired"):
-            ask("livez")
-        certificates.issue_server()
-        assert ask("livez")[0] == 200
-        if is_mutual:
-            with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
-                ask("livez", shows=False)
-        plain = daemon.url.replace("https://", "http://")
-        with pytest.raises((urllib.error.URLError, ConnectionError, http.client.HTTPException)):
-            urllib.request.urlopen(plain, timeout=LONGEST_WAIT)
-    finally:
-        daemon.clean_up()
-
-
 def test_a_client_ca_that_is_swapped_amid_handshakes(tmp_path: Path):
     """Each handshake has one of them, whole; the old one lets nothing in that begins later."""
     secured = Secured(tmp_path)
@@ -470,55 +367,3 @@ def test_a_client_ca_that_is_swapped_amid_handshakes(tmp_path: Path):
         refusal_of(secured.address, **new)
     finally:
         daemon.clean_up()
-
-
-def test_secrets_are_in_nothing_that_is_logged_listed_or_kept(tmp_path: Path):
-    secured = Secured(tmp_path)
-    daemon = secured.start(tmp_path)
-    role_of = {role: joined(secured, role) for role in ("call", "admin", "worker")}
-    file = tmp_path / "worker-token"
-    file.write_text(role_of["worker"])
-    words = ("worker", "--address", secured.address, "--reconnect", "5", "--token-file", str(file))
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "opdispatch_client.cli", *words, "--name", "guest"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        with oc.connect(secured.address, token=role_of["admin"], lane="stream") as session:
-            assert wait_for(lambda: "guest" in [each.name for each in session.interpreters()])
-            session.ops.image.pipeline(X)
-            with pytest.raises(oc.UnauthenticatedError):
-                oc.connect(secured.address, token=role_of["call"][:-1])
-            words = ("libraries", "--address", secured.address)
-            listed = run_cli(*words, OPDISPATCH_TOKEN=role_of["call"])
-            assert listed.returncode == 0
-            commands = [
-                path.read_bytes()
-                for pid in (*daemon.processes(), worker.pid)
-                if (path := Path(f"/proc/{pid}/cmdline")).exists()
-            ]
-            said = repr(session.interpreters()) + repr(session.libraries())
-    finally:
-        worker.terminate()
-        _, errors = worker.communicate(timeout=LONGEST_WAIT)
-        daemon.clean_up()
-    exported = tmp_path / "exported"
-    state = ("--state", str(tmp_path / "state"))
-    assert run_cli("state", "export", str(exported), *state).returncode == 0
-    kept = [path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()]
-    everything = b"\n".join(
-        [
-            *commands,
-            *kept,
-            exported.read_bytes(),
-            secured.tokens.path.read_bytes(),
-            daemon.log().encode(),
-            errors.encode(),
-            listed.stdout.encode() + listed.stderr.encode(),
-            said.encode(),
-        ]
-    )
-    assert id_of(secured.token).encode() in everything
-    for token in (secured.token, *role_of.values()):
-        assert token.split("_", 2)[2].encode() not in everything

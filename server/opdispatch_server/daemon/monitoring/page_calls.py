@@ -28,7 +28,7 @@ from starlette.routing import Route
 from opdispatch.errors import OpdispatchError
 from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.schema.parser import parse_schema
-from opdispatch_server.access.authentication import CALLER, Authentication
+from opdispatch_server.access.authentication import CALLER, Authentication, revoked_error
 from opdispatch_server.access.identity import OWNER, Identity
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.monitoring.facts import DaemonReader
@@ -137,13 +137,35 @@ class PageCalls:
         results = result if isinstance(result, tuple) else (result,)
         return [described(each) for each in results]
 
+    async def _reply_to(
+        self, request: execution_pb2.CallRequest, context: CallContext, identity: Identity
+    ) -> execution_pb2.CallReply:
+        """Return the reply. Raises UnauthenticatedError if the token is revoked meanwhile."""
+        task, is_revoked = asyncio.current_task(), False
+        assert task is not None, "it runs in a task of its own"
+
+        def revoke() -> None:
+            nonlocal is_revoked
+            is_revoked = True
+            task.cancel()
+
+        self._authentication.begin(identity, revoke)
+        try:
+            return await self._find_runner(identity).call(request, context)
+        except asyncio.CancelledError:
+            if not is_revoked or task.uncancel():
+                raise
+            raise revoked_error(identity) from None
+        finally:
+            self._authentication.finish(revoke)
+
     async def _run(
         self, request: execution_pb2.CallRequest, identity: Identity
     ) -> execution_pb2.CallReply:
         CALLER.set(identity)
         tensors = CallTensors(results_of_any_size=False)
         context = CallContext(time.monotonic() + CALL_TIMEOUT).with_tensors(tensors)
-        reply = await self._find_runner(identity).call(request, context)
+        reply = await self._reply_to(request, context, identity)
         if not tensors.results:
             return reply
         payload = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, "the result of the call")

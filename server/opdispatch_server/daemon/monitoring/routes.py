@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from opdispatch_server.access.authentication import LOOK_EVERY
 from opdispatch_server.access.identity import Identity
 from opdispatch_server.daemon.monitoring.exposition import Exposition
 from opdispatch_server.daemon.monitoring.facts import DaemonReader
@@ -61,13 +62,24 @@ class IdentityCheck:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, with headers that keep its answer from being interpreted."""
 
-        async def send_with_headers(message: Message) -> None:
+        is_open, is_cut_off, checked_at = scope["path"] in _OPEN, False, time.monotonic()
+
+        async def send_while_allowed(message: Message) -> None:
+            nonlocal is_cut_off, checked_at
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(_HEADERS)
-            await send(message)
+            elif not is_open and time.monotonic() >= checked_at + LOOK_EVERY:
+                # A page reads for hours, and its token may be revoked meanwhile.
+                checked_at = time.monotonic()
+                if not is_cut_off and await self._refusal(Request(scope)) is not None:
+                    is_cut_off = True
+                    # The application hears then that it is over.
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+            if not is_cut_off:
+                await send(message)
 
-        refusal = None if scope["path"] in _OPEN else await self._refusal(Request(scope))
-        await (refusal or self._app)(scope, receive, send_with_headers)
+        refusal = None if is_open else await self._refusal(Request(scope))
+        await (refusal or self._app)(scope, receive, send_while_allowed)
 
     async def _refusal(self, request: Request) -> Response | None:
         peer = f"ipv4:{request.client.host}:{request.client.port}" if request.client else ""
