@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from opdispatch import Dispatcher, Library, Tensor
+from opdispatch import array_api as xp
 from opdispatch.boxing import read_only_arguments
 from opdispatch.dispatch import compiled_call
 from opdispatch.library.ops import Ops
@@ -96,3 +97,23 @@ def test_a_registration_enters_few_functions():
 
         found = entered(register, (), {})
     assert len(found) <= 110, found
+
+
+VIEWS_AND_REDUCTIONS = {
+    "x[1:]": (lambda x: x[1:], 6),
+    "x[0]": (lambda x: x[0], 6),
+    "reshape": (lambda x: xp.reshape(x, (2, 1)), 6),
+    "permute_dims": (lambda x: xp.permute_dims(x, (0,)), 6),
+    "broadcast_to": (lambda x: xp.broadcast_to(x, (3, 2)), 6),
+    "sum": (lambda x: xp.sum(x), 4),
+    "max": (lambda x: xp.max(x), 4),
+    "concat": (lambda x: xp.concat([x, x]), 5),
+    "stack": (lambda x: xp.stack([x, x]), 5),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS_AND_REDUCTIONS)
+def test_views_and_reductions_of_tensors_enter_few_functions(name):
+    call, most = VIEWS_AND_REDUCTIONS[name]
+    found = entered(call, (Tensor(X),), {})
+    assert len(found) <= most, found

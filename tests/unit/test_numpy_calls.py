@@ -13,11 +13,12 @@ import pytest
 
 from opdispatch import array_api as xp
 from opdispatch.native.array.operators.functions import FUNCTIONS, ArrayFunction
+from opdispatch.native.array.operators.indexing import INDEXING, getitem
 from opdispatch.native.array.operators.kernels import make_kernel
 from opdispatch.native.array.operators.library_functions import find_function
 from opdispatch.native.array.operators.numpy_calls import NUMPY_CALLS
 
-BY_NAME = {each.operator: each for each in FUNCTIONS}
+BY_NAME = {each.operator: each for each in (*FUNCTIONS, *INDEXING)}
 
 ARRAYS = {
     "matrix": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -254,6 +255,41 @@ CALLS: dict[str, list[Call]] = {
             AXES,
         )
     ],
+    "stack": [
+        lambda f, x, put=put, axis=axis: f(put(x), axis=axis)
+        for put, axis in itertools.product(
+            (
+                lambda x: [],
+                lambda x: [x],
+                lambda x: (x, x, x),
+                lambda x: [x, x[:1]] if x.ndim else [x, x],
+                lambda x: [x, x.astype(np.float64)],
+            ),
+            AXES[1:],
+        )
+    ],
+    "getitem": [
+        lambda f, x, entries=entries: f(x, *([each] for each in entries))
+        for entries in (
+            *((0, None, None), (None, None, None), (9, None, None), (-1, None, None)),
+            *((1, None, 1), (None, None, -1), (None, 2, 1), (-1, 0, -2), (0, 2, 0), (9, 1, 3)),
+        )
+    ]
+    + [lambda f, x: f(x, [0, None], [None, None], [None, 1]), lambda f, x: f(x, [], [], [])],
+    "broadcast_to": [
+        lambda f, x, shape=shape: f(x, shape(x))
+        for shape in (
+            lambda x: list(x.shape),
+            lambda x: [2, *x.shape],
+            lambda x: (3, 1, *x.shape),
+            lambda x: [0, *x.shape],
+            lambda x: [],
+            lambda x: [7],
+            lambda x: [-1, *x.shape],
+            lambda x: [1 << 62, *x.shape],
+            lambda x: [1] * 70,
+        )
+    ],
     "take": [
         lambda f, x, at=at, axis=axis: f(x, np.array(at, np.int64), axis=axis)
         for at, axis in itertools.product(([0], [1, 0, 1], [[0], [1]], [], [9], [-1]), AXES)
@@ -292,7 +328,8 @@ def test_each_short_way_is_tried_here():
 
 
 def _kernels(function: ArrayFunction) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    found = find_function(array_api_compat.numpy, function)
+    is_index = function in INDEXING
+    found = getitem if is_index else find_function(array_api_compat.numpy, function)
     return make_kernel(function, found, None, NUMPY_CALLS[function.operator]), make_kernel(
         function, found
     )
@@ -345,6 +382,15 @@ def test_views_are_views(operator: str):
     )()
     view[...] = 1.0
     assert x.all()
+
+
+@pytest.mark.parametrize("shape", [[2, 3], [4, 2, 3]])
+def test_a_broadcast_view_is_of_its_array_and_writable_if_each_element_is_there_once(shape):
+    short, _ = _kernels(BY_NAME["broadcast_to"])
+    x = np.zeros((2, 3))
+    view = short(x, shape)
+    assert view.base is x
+    assert view.flags.writeable == (len(shape) == 2)
 
 
 @pytest.mark.parametrize("operator", NUMPY_CALLS)

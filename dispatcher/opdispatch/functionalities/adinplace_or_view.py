@@ -35,6 +35,7 @@ from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.schema.types import ListType
 from opdispatch.tensors.tensor import Tensor
 
+_new = object.__new__
 _keys_below = AFTER_ADINPLACEORVIEW_KEYSET.__and__
 
 
@@ -150,7 +151,9 @@ def _note(first: Tensor, result: Tensor, replay: Callable[..., Any], made_by: st
     outer = None if given is None else given.view
     if outer is None:
         base = first
-        meta.view = ViewOf(first, (replay,), made_by, counter.value)
+        meta.view = view = _new(ViewOf)  # without its __init__, which is one more Python function
+        view.base, view.replays = first, (replay,)
+        view.made_by, view.version = made_by, counter.value
     else:
         base = outer.base
         replays = (*outer.replays, replay)

@@ -293,8 +293,7 @@ class TensorOperators:
             raise TypeError("only a tensor of one integer, without dimensions, is an index")
         return array.__index__()  # type: ignore[no-any-return]
 
-    def __getitem__(self, index: Any) -> Any:
-        return getitem(self, index)
+    __getitem__ = getitem
 
     def __setitem__(self, index: Any, value: Any) -> None:
         setitem(self, index, value)

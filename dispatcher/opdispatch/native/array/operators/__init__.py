@@ -81,7 +81,10 @@ def register(library: Library) -> None:
             writes = function.schema.is_mutable
             call, on_meta = (setitem, meta_setitem) if writes else (getitem, meta_getitem)
             for key, make in (
-                ("CPU", partial(make_kernel, function, call)),
+                (
+                    "CPU",
+                    partial(make_kernel, function, call, None, NUMPY_CALLS.get(function.operator)),
+                ),
                 ("CUDA", partial(make_cuda_kernel, function, call, on_meta)),
                 ("Meta", partial(make_meta_kernel, function, on_meta)),
             ):

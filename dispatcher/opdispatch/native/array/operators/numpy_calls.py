@@ -52,6 +52,15 @@ CHECKS: Final = {
     "isnan": math.isnan,
     "vdot": _below_the_protocol(np.vdot),
     "are_axes": frozenset(range(-64, 64)).issuperset,
+    "nditer": np.nditer,
+    "OF_BROADCASTS": ["multi_index", "refs_ok", "zerosize_ok"],
+    "READ_ONLY": [["readonly"]],
+    "its_own": frozenset({np.ndarray}),
+    "size_of": math.prod,
+    "is_contiguous": attrgetter("flags.c_contiguous"),
+    "shape_of": attrgetter("shape"),
+    "dtype_of": attrgetter("dtype"),
+    "concatenate": _below_the_protocol(np.concatenate),
 }
 
 _ON_HOST = "device is None"
@@ -78,6 +87,16 @@ _ARE_OF_ONE_EXTENT = " and ".join(
         "len(axes) == 2 and len(axes[0]) == 1 == len(axes[1])",
         "-x1.ndim <= (a := axes[0][0]) < x1.ndim and -x2.ndim <= (b := axes[1][0]) < x2.ndim",
         "x1.shape[a] == x2.shape[b]",
+    ]
+)
+_ARE_ITS_OWN = "its_own.issuperset(map(type, arrays))"
+# Then an array of them is what ``stack`` concatenates with a new axis in front.
+_ARE_ALIKE = " and ".join(
+    [
+        "axis == 0 and arrays[0].ndim < 32 and arrays[0].dtype.isnative",
+        "len(set(map(shape_of, arrays))) == 1 == len(set(map(dtype_of, arrays)))",
+        # Of others, the elements may lie in another order.
+        "(arrays[0].ndim < 2 or all(map(is_contiguous, arrays)))",
     ]
 )
 _OF_LAPACK = "x.dtype.char in 'fdFD'"
@@ -133,7 +152,20 @@ NUMPY_CALLS: Final = {
     "ones_like": NumpyCall("np.ones_like(x, dtype)", _ON_HOST),
     "zeros_like": NumpyCall("np.zeros_like(x, dtype)", _ON_HOST),
     "astype": NumpyCall("x.astype(dtype, copy=copy)", _ON_HOST),
-    "concat": NumpyCall("np.concatenate(arrays, axis)", "arrays"),
+    "getitem": NumpyCall(
+        "x[start[0], ...] if (by := step[0]) is None else x[start[0] : stop[0] : by, ...]",
+        "len(start) == 1 == len(stop) == len(step)",
+    ),
+    # Below ``broadcast_to``, which copies what it is given and makes three generators. Where each
+    # element is there once, the view is not read-only, and made the long way.
+    "broadcast_to": NumpyCall(
+        "nditer((x,), OF_BROADCASTS, READ_ONLY, None, 'C', 'no', None, shape).itviews[0]",
+        "shape and min(shape) >= 0 and size_of(shape) != x.size",
+    ),
+    "concat": NumpyCall(
+        f"concatenate(arrays, axis) if {_ARE_ITS_OWN} else np.concatenate(arrays, axis)", "arrays"
+    ),
+    "stack": NumpyCall("np.array(arrays)", f"arrays and {_ARE_ITS_OWN} and {_ARE_ALIKE}"),
     "take": NumpyCall("x.take(indices, axis)"),
     "reshape": NumpyCall("x.reshape(shape)", "copy is None and (not shape or min(shape) >= -1)"),
     "expand_dims": NumpyCall(
