@@ -283,6 +283,9 @@ class Activity:
     """The last 32, the latest first."""
     since_start: CallActivity
     """All calls since the daemon's start."""
+    clients: tuple[tuple[str, int], ...]
+    """Clients with the calls that they have sent, those with most first, at most 20. A client is
+    its process, ``NAME[PID]``, at a local lane; else its token, or its machine's address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,6 +419,7 @@ def _activity_from_proto(msg: registry_pb2.Activity) -> Activity:
         interpreters=tuple(read_fields(InterpreterActivity, each) for each in msg.interpreters),
         calls=tuple(read_fields(CallActivity, each) for each in msg.calls),
         total=read_fields(CallActivity, msg.total),
+        clients=tuple((each.client, each.calls) for each in msg.clients),
         since_start=read_fields(CallActivity, msg.since_start),
         deaths=tuple(
             read_fields(InterpreterDeath, each, at=_time_of(each, "at")) for each in msg.deaths

@@ -358,3 +358,34 @@ def test_a_collector_that_is_slow_or_gone_holds_up_no_other(
         assert total(samples, "opdispatch_calls_total", library="many", outcome="ok") == 1000
         assert session.ops.many.f0(1.0) == 1.0
     assert watched.stop() == 0
+
+
+@pytest.mark.parametrize("options", LANES, ids=str)
+def test_calls_are_counted_by_client(
+    options: dict[str, Any],
+    start_daemon: StartDaemon,
+    write_library: WriteLibrary,
+    tmp_path: Path,
+):
+    daemon = start_daemon(
+        *("--http", "127.0.0.1:0", "--heartbeat", "0.1"),
+        workers=1,
+        listen=[f"unix://{tmp_path}/daemon.sock", "127.0.0.1:0"],
+    )
+    address = daemon.addresses[1] if options.get("lane") == "stream" else daemon.address
+    with daemon.connect() as session:
+        session.load(str(write_library("bank", BANK)))
+        with oc.connect(address, **options) as caller:
+            for _ in range(20):
+                caller.ops.bank.quote(1.0)
+        is_local = caller.lane == "local"
+
+        def counted() -> float:
+            found = scrape(daemon.url).get("opdispatch_client_calls_total", {})
+            return sum(
+                value
+                for key, value in found.items()
+                if is_local == dict(key)["client"].endswith(f"[{os.getpid()}]")
+            )
+
+        assert wait_for(lambda: counted() == 20)

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -87,6 +87,12 @@ def event_stream(url: str) -> Iterator[Iterator[tuple[str, str]]]:
         yield events()
     finally:
         connection.close()
+
+
+def latest_state(events: Iterator[tuple[str, str]], holds: Callable[[Any], object]) -> Any:
+    """Return the first state of a page of which something holds."""
+    states = (json.loads(value) for kind, value in events if kind == "state")
+    return next(state for state in states if "error" not in state and holds(state))
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ FACTS = NO_CALLS._replace(
     calls={Series("a::b", "CPU", "a", "1"): NOTHING._replace(ok=1, died=1)},
     interpreters=[pb.Interpreter(name="worker-1", state="ready", supervised=True)],
     refusals={"QueueFullError": 1},
+    clients={"python[4711]": 1},
     processes={"worker-1": ProcessUse(1.0, 1, 1)},
 )
 # Prometheus adds them when it scrapes.

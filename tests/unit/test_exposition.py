@@ -54,6 +54,7 @@ NO_CALLS = Facts(
     changes={},
     calls={},
     refusals={},
+    clients={},
     library_metrics={},
     processes={},
 )

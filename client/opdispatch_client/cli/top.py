@@ -154,6 +154,10 @@ class _Report:
         print_table(_LIBRARIES, map(_library, libraries))
         print_lines([""])
         print_table(_CALLS, (_calls(each, activity.interval) for each in activity.calls))
+        if activity.clients:
+            print_lines([""])
+            rows = ((name, _rate(calls, activity.interval)) for name, calls in activity.clients)
+            print_table(("client", "calls/s"), rows)
         if activity.deaths:
             print_lines([""])
             print_table(_DEATHS, map(_death, activity.deaths))

@@ -84,12 +84,13 @@ class Done(_message.Message):
     def __init__(self) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("direct_calls_in_flight", "direct_calls_total", "transfers", "call_counts", "library_metrics", "problem", "suspect")
+    __slots__ = ("direct_calls_in_flight", "direct_calls_total", "transfers", "call_counts", "library_metrics", "clients", "problem", "suspect")
     DIRECT_CALLS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     DIRECT_CALLS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     TRANSFERS_FIELD_NUMBER: _ClassVar[int]
     CALL_COUNTS_FIELD_NUMBER: _ClassVar[int]
     LIBRARY_METRICS_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     SUSPECT_FIELD_NUMBER: _ClassVar[int]
     direct_calls_in_flight: int
@@ -97,9 +98,10 @@ class Heartbeat(_message.Message):
     transfers: _containers.RepeatedCompositeFieldContainer[_registry_pb2.DeviceTransfers]
     call_counts: _containers.RepeatedCompositeFieldContainer[CallCountRow]
     library_metrics: _containers.RepeatedCompositeFieldContainer[LibraryMetric]
+    clients: _containers.RepeatedCompositeFieldContainer[_registry_pb2.ClientCalls]
     problem: str
     suspect: str
-    def __init__(self, direct_calls_in_flight: _Optional[int] = ..., direct_calls_total: _Optional[int] = ..., transfers: _Optional[_Iterable[_Union[_registry_pb2.DeviceTransfers, _Mapping]]] = ..., call_counts: _Optional[_Iterable[_Union[CallCountRow, _Mapping]]] = ..., library_metrics: _Optional[_Iterable[_Union[LibraryMetric, _Mapping]]] = ..., problem: _Optional[str] = ..., suspect: _Optional[str] = ...) -> None: ...
+    def __init__(self, direct_calls_in_flight: _Optional[int] = ..., direct_calls_total: _Optional[int] = ..., transfers: _Optional[_Iterable[_Union[_registry_pb2.DeviceTransfers, _Mapping]]] = ..., call_counts: _Optional[_Iterable[_Union[CallCountRow, _Mapping]]] = ..., library_metrics: _Optional[_Iterable[_Union[LibraryMetric, _Mapping]]] = ..., clients: _Optional[_Iterable[_Union[_registry_pb2.ClientCalls, _Mapping]]] = ..., problem: _Optional[str] = ..., suspect: _Optional[str] = ...) -> None: ...
 
 class LibraryMetric(_message.Message):
     __slots__ = ("name", "documentation", "is_counter", "labels", "series")

@@ -494,7 +494,7 @@ class LibraryVersion(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Activity(_message.Message):
-    __slots__ = ("interval", "ready", "interpreters", "calls", "total", "deaths", "since_start")
+    __slots__ = ("interval", "ready", "interpreters", "calls", "total", "deaths", "since_start", "clients")
     INTERVAL_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     INTERPRETERS_FIELD_NUMBER: _ClassVar[int]
@@ -502,6 +502,7 @@ class Activity(_message.Message):
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     DEATHS_FIELD_NUMBER: _ClassVar[int]
     SINCE_START_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
     interval: float
     ready: bool
     interpreters: _containers.RepeatedCompositeFieldContainer[InterpreterActivity]
@@ -509,7 +510,16 @@ class Activity(_message.Message):
     total: CallActivity
     deaths: _containers.RepeatedCompositeFieldContainer[InterpreterDeath]
     since_start: CallActivity
-    def __init__(self, interval: _Optional[float] = ..., ready: _Optional[bool] = ..., interpreters: _Optional[_Iterable[_Union[InterpreterActivity, _Mapping]]] = ..., calls: _Optional[_Iterable[_Union[CallActivity, _Mapping]]] = ..., total: _Optional[_Union[CallActivity, _Mapping]] = ..., deaths: _Optional[_Iterable[_Union[InterpreterDeath, _Mapping]]] = ..., since_start: _Optional[_Union[CallActivity, _Mapping]] = ...) -> None: ...
+    clients: _containers.RepeatedCompositeFieldContainer[ClientCalls]
+    def __init__(self, interval: _Optional[float] = ..., ready: _Optional[bool] = ..., interpreters: _Optional[_Iterable[_Union[InterpreterActivity, _Mapping]]] = ..., calls: _Optional[_Iterable[_Union[CallActivity, _Mapping]]] = ..., total: _Optional[_Union[CallActivity, _Mapping]] = ..., deaths: _Optional[_Iterable[_Union[InterpreterDeath, _Mapping]]] = ..., since_start: _Optional[_Union[CallActivity, _Mapping]] = ..., clients: _Optional[_Iterable[_Union[ClientCalls, _Mapping]]] = ...) -> None: ...
+
+class ClientCalls(_message.Message):
+    __slots__ = ("client", "calls")
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    client: str
+    calls: int
+    def __init__(self, client: _Optional[str] = ..., calls: _Optional[int] = ...) -> None: ...
 
 class InterpreterActivity(_message.Message):
     __slots__ = ("name", "running", "calls_in_flight", "calls_queued", "bytes_queued", "calls_total")

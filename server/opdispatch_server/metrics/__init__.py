@@ -1,4 +1,5 @@
-"""Counts of interpreters, which the daemon reads.
+"""Counts of the daemon and of interpreters, whose counts it reads.
 
 call_counts       the calls of each kernel, in memory that outlives the interpreter
+client_calls      the calls of each client
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
+from opdispatch_server.metrics.client_calls import ClientConnection
 from opdispatch_server.serving.calls_in_flight import CALLS_IN_FLIGHT, CallsInFlight
 from opdispatch_server.serving.grpc_services import Malformed
 from opdispatch_server.serving.incoming_tensors import IncomingTensors
@@ -52,6 +53,7 @@ class CallStream:
         limit: int = MAX_MESSAGE_BYTES_DEFAULT,
         at_once: int = CALLS_IN_FLIGHT,
         metadata: Metadata = (),
+        client: ClientConnection | None = None,
     ) -> None:
         """Serve a stream.
 
@@ -60,6 +62,7 @@ class CallStream:
         No more calls are read while ``at_once`` are under way. The peer is sent ``metadata``.
         """
         self._metadata = metadata
+        self._client = client or ClientConnection("")
         self._context = context
         self._limit = limit
         self._chunk_bytes = told_chunk_bytes(context.invocation_metadata(), limit)
@@ -132,6 +135,7 @@ class CallStream:
             return
         if number in self._calls or number in self._large:
             raise WireError(f"$.id is {number}, and the call of that id is still under way")
+        self._client.calls += not request.HasField("chunk")
         if request.HasField("chunk"):
             self._incoming.take(number, request.chunk)
             return

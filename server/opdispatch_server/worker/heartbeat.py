@@ -10,6 +10,7 @@ from opdispatch import metrics
 from opdispatch.arrays import device_transfers
 from opdispatch_server.blame.fitness import Fitness
 from opdispatch_server.metrics.call_counts import CallCounts
+from opdispatch_server.metrics.client_calls import process_client_calls
 from opdispatch_server.worker.incoming.direct_calls import DirectCalls
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 from opdispatch_wire.v1 import registry_pb2
@@ -80,6 +81,10 @@ class Heartbeats:
                 )
                 for device, each in device_transfers().items()
             ],
+        )
+        beat.clients.extend(
+            registry_pb2.ClientCalls(client=client, calls=calls)
+            for client, calls in process_client_calls().read().items()
         )
         beat.library_metrics.extend(self._changed_metrics())
         if self.tells_counts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Final
@@ -14,6 +15,7 @@ from opdispatch_wire.v1 import registry_pb2 as pb
 
 MOST_CALLS: Final = 100
 """How many kinds of calls are listed by themselves."""
+MOST_CLIENTS: Final = 20
 
 
 class CallActivity:
@@ -23,11 +25,12 @@ class CallActivity:
         self._totals = totals
         self._is_ready = is_ready
         self._before: Mapping[Series, Counts] = {}
+        self._sent: Counter[str] = Counter()
         self._at: float | None = None
 
     def forget(self) -> None:
         """Begin anew: the next look has all calls since the start."""
-        self._before, self._at = {}, None
+        self._before, self._sent, self._at = {}, Counter(), None
 
     def look(self, interpreters: Iterable[pb.Interpreter]) -> pb.Activity:
         """Return what has happened since the last look."""
@@ -38,6 +41,8 @@ class CallActivity:
         new = {series: each for series, each in new.items() if each.ok or each.failed or each.died}
         longest = heapq.nlargest(MOST_CALLS, new.items(), key=lambda item: item[1].run_ns)
         running = self._totals.running()
+        clients = self._totals.clients()
+        sent, self._sent = clients - self._sent, clients
         return pb.Activity(
             interval=now - began if began is not None else 0.0,
             ready=self._is_ready(),
@@ -55,6 +60,10 @@ class CallActivity:
             calls=[_calls(series, each) for series, each in longest],
             total=_calls(Series(""), sum(new.values(), NOTHING)),
             deaths=self._deaths(),
+            clients=[
+                pb.ClientCalls(client=client, calls=calls)
+                for client, calls in sent.most_common(MOST_CLIENTS)
+            ],
             since_start=_calls(Series(""), sum(counts.values(), NOTHING)),
         )
 

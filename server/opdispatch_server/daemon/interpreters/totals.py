@@ -19,6 +19,13 @@ from opdispatch_server.metrics.call_counts import (
     Series,
     SharedCounts,
 )
+from opdispatch_server.metrics.client_calls import (
+    LONGEST_CLIENT,
+    MOST_CLIENTS,
+    add_calls,
+    process_client_calls,
+    sum_calls,
+)
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 MOST_SERIES = 16384
@@ -81,6 +88,8 @@ class InterpreterTotals:
         self._parted: OrderedDict[object, _Source] = OrderedDict()
         # Of libraries' own, as heartbeats tell them.
         self._metrics: dict[InterpreterSession, Sequence[pb.LibraryMetric]] = {}
+        self._clients: dict[InterpreterSession, dict[str, int]] = {}
+        self._past_clients: Counter[str] = Counter()
         self._past: dict[Series, Counts] = {}
         self._deaths: Counter[str] = Counter()
         self._recent: deque[InterpreterDeath] = deque(maxlen=DEATHS_KEPT)
@@ -100,6 +109,13 @@ class InterpreterTotals:
         if session.heartbeat.library_metrics:
             with self._lock:
                 self._metrics[session] = session.heartbeat.library_metrics
+        clients = session.heartbeat.clients
+        if clients:
+            with self._lock:
+                found = {
+                    each.client[:LONGEST_CLIENT]: each.calls for each in clients[: MOST_CLIENTS + 1]
+                }
+                self._clients[session] = found
         source = self._live.get(session)
         if source is not None and isinstance(source.counts, CountedRows):
             for row in session.heartbeat.call_counts:
@@ -109,6 +125,8 @@ class InterpreterTotals:
         """Take in that a session has ended."""
         with self._lock:
             self._metrics.pop(session, None)
+            for client, calls in self._clients.pop(session, {}).items():
+                add_calls(self._past_clients, client, calls)
             source = self._live.pop(session, None)
             if source is None:
                 return
@@ -150,6 +168,12 @@ class InterpreterTotals:
         """Return the metrics of libraries' own, by interpreter."""
         with self._lock:
             return {session.name: found for session, found in self._metrics.items()}
+
+    def clients(self) -> Counter[str]:
+        """Return how many calls each client has sent to the daemon, and to interpreters."""
+        with self._lock:
+            counts = [dict(self._past_clients), *self._clients.values()]
+        return sum_calls([process_client_calls().read(), *counts])
 
     def running(self) -> dict[str, list[str]]:
         """Return the operators whose kernels run now, by interpreter whose memory can be seen."""

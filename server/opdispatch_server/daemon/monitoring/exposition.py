@@ -81,6 +81,14 @@ def _of_daemon(facts: Facts) -> Iterator[Metric]:
     for error, count in facts.refusals.items():
         refusals.add_metric([error], count)
     yield refusals
+    clients = CounterMetricFamily(
+        "opdispatch_client_calls",
+        "Calls that clients have sent, by process, token or machine.",
+        labels=("client",),
+    )
+    for client, count in facts.clients.items():
+        clients.add_metric([label_of(client)], count)
+    yield clients
     yield from _of_interpreters(facts)
     yield from _of_registry(facts)
     yield from _of_libraries(facts)

@@ -55,6 +55,8 @@ class Facts(NamedTuple):
     calls: Mapping[Series, Counts]
     refusals: Mapping[str, int]
     """Calls that the daemon has refused or failed itself, by error."""
+    clients: Mapping[str, int]
+    """The calls that each client has sent."""
     library_metrics: Mapping[str, Sequence[interpreter_pb2.LibraryMetric]]
     """Metrics of libraries' own, by interpreter."""
     processes: Mapping[str, ProcessUse]
@@ -153,6 +155,7 @@ class DaemonReader:
             changes=changes_so_far(),
             calls=self._totals.read(),
             refusals=refusals,
+            clients=self._totals.clients(),
             library_metrics=self._totals.library_metrics(),
             processes={name: use for name, use in found.items() if use is not None},
         )

@@ -136,6 +136,7 @@ def _described(snapshot: RegistrySnapshot) -> Mapping[str, Any]:
             for each in activity.calls[:_MOST_BUSY]
             if seconds
         ],
+        "clients": [[each.client, each.calls / seconds] for each in activity.clients if seconds],
         "calls": [activity.since_start.ok, activity.since_start.failed, activity.since_start.died],
     }
 

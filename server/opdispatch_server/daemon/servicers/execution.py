@@ -13,6 +13,11 @@ from opdispatch_server.daemon.calls.kernels_only import KernelsOnly
 from opdispatch_server.daemon.calls.quotas import Quotas
 from opdispatch_server.daemon.calls.router import CallRouter
 from opdispatch_server.daemon.servicers.hold_values import ValueLeases
+from opdispatch_server.metrics.client_calls import (
+    ClientConnection,
+    process_client_calls,
+    remote_client,
+)
 from opdispatch_server.serving.call_stream import CallStream
 from opdispatch_server.serving.running_call import CallRunner
 from opdispatch_server.serving.status_answers import Context, StatusError, answers
@@ -66,6 +71,9 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
         tensors.arguments = received.arguments
         tensors.message_bytes = sum(map(len, received.arguments))
         call = CallContext.of(context).with_tensors(tensors)
+        client = _client_of(context)
+        client.calls = int(not call.is_from_kernel)
+        process_client_calls().end(client)
         reply = await self.runner_for(CALLER.get()).call(received.request, call)
         if reply.HasField("error"):
             raise StatusError(reply.error)
@@ -83,9 +91,13 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
         budget = TensorBudget(
             self._max_call_bytes, "the large tensors of this connection", self._budget
         )
-        await CallStream(self.runner_for(CALLER.get()), context, budget, self._limit).serve(
-            requests
-        )
+        runner = self.runner_for(CALLER.get())
+        client = _client_of(context)
+        stream = CallStream(runner, context, budget, self._limit, client=client)
+        try:
+            await stream.serve(requests)
+        finally:
+            process_client_calls().end(client)
 
     @answers
     async def HoldValues(  # noqa: N802
@@ -95,3 +107,9 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
         caller = CALLER.get()
         with self._quotas.session(caller):
             await self._leases.serve(requests, context, self._quotas.values_of(caller))
+
+
+def _client_of(context: Context) -> ClientConnection:
+    identity = CALLER.get()
+    name = identity.name if identity.token else ""
+    return process_client_calls().begin(remote_client(name, context.peer() or ""))

@@ -11,6 +11,11 @@ from collections.abc import Callable
 from opdispatch_server.daemon.calls.byte_budget import ByteBudget
 from opdispatch_server.daemon.calls.router import CallRouter
 from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.metrics.client_calls import (
+    ClientConnection,
+    local_client,
+    process_client_calls,
+)
 from opdispatch_server.serving.calls_in_flight import CallsInFlight
 from opdispatch_server.serving.lane_listener import LaneListener
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, parse_message
@@ -53,8 +58,17 @@ class CallLanes:
 
         def add(connection: socket.socket) -> None:
             forget = self._lanes.discard
+            # Calls of kernels are parts of others.
+            known = "" if is_for_kernels else local_client(connection)
             lane = CallLane(
-                connection, self._router, self._find_schemas, limit, call_limit, budget, forget
+                connection,
+                self._router,
+                self._find_schemas,
+                limit,
+                call_limit,
+                budget,
+                forget,
+                known,
             )
             self._lanes.add(lane)
 
@@ -84,6 +98,7 @@ class CallLane:
         call_limit: int,
         budget: ByteBudget | None,
         on_end: Callable[[CallLane], None],
+        client: str,
     ) -> None:
         self._find_schemas = find_schemas
         self._limit = limit
@@ -95,6 +110,7 @@ class CallLane:
         self._owed = 0
         self._is_waiting = False
         self._on_end = on_end
+        self._client = process_client_calls().begin(client) if client else ClientConnection("")
         self._calls = CallsInFlight(router, self._send_reply, self._set_full)
         self._stream = FrameStream(
             connection,
@@ -138,6 +154,7 @@ class CallLane:
             )
             self._stream.send(FrameKind.WELCOME, welcome)
         elif kind is FrameKind.CALL:
+            self._client.calls += 1
             on_end = functools.partial(self._answered, self._reserved)
             self._calls.take_received(read_call(payload), on_end)
             self._reserved = 0  # from now on the call has it
@@ -209,6 +226,7 @@ class CallLane:
         self._tidy_up()
 
     def _tidy_up(self) -> None:
+        process_client_calls().end(self._client)
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None

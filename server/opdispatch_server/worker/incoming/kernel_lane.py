@@ -36,6 +36,7 @@ from opdispatch_server.blame.flight_record import call_key
 from opdispatch_server.call_context import FOREVER, CallContext, RunningCall
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.metrics.client_calls import ClientConnection
 from opdispatch_server.serving.reading_turn import PATIENCE, ReadingTurn
 from opdispatch_server.worker.execution.kernel_plan import KernelPlan
 from opdispatch_server.worker.execution.kernels import KernelExecution
@@ -146,6 +147,7 @@ class KernelLane:
         number: int,
         on_end: Callable[[KernelLane], None],
         budget: MemoryBudget | None = None,
+        client: ClientConnection | None = None,
     ) -> None:
         connection.settimeout(None)
         self._socket = connection
@@ -154,6 +156,8 @@ class KernelLane:
         self._watch = watch
         self._limit = limit
         self._number = number
+        # The daemon's calls are counted there.
+        self._client = client or ClientConnection("")
         self._reply_limit = MAX_MESSAGE_BYTES_HIGHEST
         self._on_end = on_end
         self._budget = budget
@@ -259,6 +263,7 @@ class KernelLane:
         while self._turn.number == turn:  # ``is_at``, in line
             kind, payload = self._next_frame()
             if kind is FrameKind.CALL:
+                self._client.calls += 1
                 if self._take_planned(payload, turn):
                     continue
                 constant = constant_bytes_of(payload)

@@ -6,6 +6,11 @@ import asyncio
 import socket
 import threading
 
+from opdispatch_server.metrics.client_calls import (
+    ClientConnection,
+    local_client,
+    process_client_calls,
+)
 from opdispatch_server.serving.lane_listener import LaneListener
 from opdispatch_server.worker.execution.kernels import KernelExecution
 from opdispatch_server.worker.incoming.call_rules import CallRules
@@ -40,7 +45,7 @@ class KernelLanes:
         self._trimming: asyncio.TimerHandle | None = None
         self._listener: LaneListener | None = None
         self._mutex = threading.Lock()  # protects _lanes
-        self._lanes: set[KernelLane] = set()
+        self._lanes: dict[KernelLane, ClientConnection | None] = {}
 
     def listen(self, path: str) -> None:
         """Take calls at ``path``. Raises OSError."""
@@ -70,6 +75,9 @@ class KernelLanes:
         self._trimming = loop.call_later(_TRIM_SECONDS, self._trim_now_and_then)
 
     def _add(self, connection: socket.socket) -> None:
+        client = None
+        if self._rules.room is not None:  # they are clients', and not the daemon's
+            client = process_client_calls().begin(local_client(connection))
         lane = KernelLane(
             connection,
             self._execution,
@@ -79,11 +87,14 @@ class KernelLanes:
             self._rules.new_lane(),
             self._remove,
             self._budget,
+            client,
         )
         with self._mutex:
-            self._lanes.add(lane)
+            self._lanes[lane] = client
         lane.start()
 
     def _remove(self, lane: KernelLane) -> None:
         with self._mutex:
-            self._lanes.discard(lane)
+            client = self._lanes.pop(lane, None)
+        if client is not None:
+            process_client_calls().end(client)

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 
+from opdispatch_server.metrics.client_calls import process_client_calls, remote_client
 from opdispatch_server.serving.call_stream import CallStream
 from opdispatch_server.serving.calls_in_flight import CALLS_IN_FLIGHT
 from opdispatch_server.serving.status_answers import Context, answers
@@ -61,6 +62,9 @@ class KernelStreams(execution_pb2_grpc.ExecutionServiceServicer):
         calls = KernelCalls(self._execution, self._rules, self._threads, number)
         whose = "the large tensors of this connection"
         budget = TensorBudget(self._max_call_bytes, whose, self._budget)
+        client = None
+        if self._rules.room is not None:  # they are clients', and not the daemon's
+            client = process_client_calls().begin(remote_client("", context.peer() or ""))
         stream = CallStream(
             calls,
             context,
@@ -68,9 +72,12 @@ class KernelStreams(execution_pb2_grpc.ExecutionServiceServicer):
             self._limit,
             self._at_once,
             StreamLane(self._rules.session, number).metadata,
+            client,
         )
         self._streams.add(stream)
         try:
             await stream.serve(requests)
         finally:
             self._streams.discard(stream)
+            if client is not None:
+                process_client_calls().end(client)

@@ -252,6 +252,8 @@ function drawState(state) {
   $("busiest").replaceChildren(table("", ["operator", "key", "library", "calls/s", "errors/s", "mean run", "99 %", "mean wait"],
     state.busiest.map(([operator, key, library, version, calls, errors, run, p99, queue]) =>
       [operator, key, `${library} v${version}`, calls.toFixed(1), errors.toFixed(1), seconds(run), seconds(p99), seconds(queue)])));
+  $("clients").replaceChildren(table("", ["client", "calls/s"],
+    state.clients.map(([name, calls]) => [name, calls.toFixed(1)])));
   $("deaths").replaceChildren(table("", ["when", "interpreter", "why", "was running"],
     state.deaths.map(([name, cause, reason, at, running]) =>
       [new Date(at * 1000).toLocaleTimeString(), name, `${cause}: ${reason}`, running.join(", ")])));

@@ -1,0 +1,106 @@
+"""The calls of each client, counted where they come in: by the daemon and by each interpreter.
+
+A client is known by its process where the system vouches for that, at a local lane; by its token;
+or by the address of its machine.
+"""
+
+from __future__ import annotations
+
+import functools
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from opdispatch_wire.printable import printable_line
+from opdispatch_wire.socket_owner import peer_of
+
+MOST_CLIENTS: Final = 100
+"""How many clients have a count of their own; all further ones count as ``OTHER``."""
+OTHER: Final = "other"
+LONGEST_CLIENT: Final = 80
+"""The longest name of a client, in characters."""
+
+
+class ClientConnection:
+    """One connection of a client. Its reader adds to ``calls``, one thread at a time."""
+
+    __slots__ = ("calls", "client")
+
+    def __init__(self, client: str) -> None:
+        self.client = client
+        self.calls = 0
+
+
+class ClientCalls:
+    """The calls of all clients of this process. ``_lock`` guards connections and the past."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connections: set[ClientConnection] = set()
+        self._past: Counter[str] = Counter()
+
+    def begin(self, client: str) -> ClientConnection:
+        """Return the count of a connection, which ``end`` ends."""
+        connection = ClientConnection(printable_line(client)[:LONGEST_CLIENT])
+        with self._lock:
+            self._connections.add(connection)
+        return connection
+
+    def end(self, connection: ClientConnection) -> None:
+        """Keep what has been counted. Idempotent."""
+        with self._lock:
+            if connection in self._connections:
+                self._connections.remove(connection)
+                if connection.calls:
+                    add_calls(self._past, connection.client, connection.calls)
+
+    def read(self) -> dict[str, int]:
+        """Return how many calls each client has sent, those that have gone included."""
+        with self._lock:
+            found = Counter(self._past)
+            connections = list(self._connections)
+        for connection in connections:
+            if connection.calls:
+                add_calls(found, connection.client, connection.calls)
+        return dict(found)
+
+
+def add_calls(total: Counter[str], client: str, calls: int) -> None:
+    """Add calls of a client to a total of at most ``MOST_CLIENTS`` and the others."""
+    known = client in total or len(total) < MOST_CLIENTS
+    total[client if known else OTHER] += calls
+
+
+def sum_calls(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
+    """Return the sums of several counts."""
+    total: Counter[str] = Counter()
+    for each in counts:
+        for client, calls in each.items():
+            add_calls(total, client, calls)
+    return total
+
+
+def local_client(connection: socket.socket) -> str:
+    """Return how the client at the other end of a unix socket is known: ``python[4711]``."""
+    process, _ = peer_of(connection)
+    name = "process"
+    with suppress(OSError):  # it may have gone, or be of another namespace
+        name = Path(f"/proc/{process}/comm").read_text(errors="replace").strip()
+    return f"{name}[{process}]"
+
+
+def remote_client(identity: str, peer: str) -> str:
+    """Return how the client of a gRPC stream is known, whose ``peer`` is as gRPC names it."""
+    if identity:
+        return identity
+    return peer.rpartition(":")[0] if peer.startswith("ipv") else peer
+
+
+@functools.cache
+def process_client_calls() -> ClientCalls:
+    """Return this process's own, made when first asked for: not before the process is forked."""
+    return ClientCalls()
