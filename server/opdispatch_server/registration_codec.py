@@ -35,12 +35,11 @@ def batch_to_proto(
     device_types: Iterable[str] = (),
 ) -> pb.RegistrationBatch:
     """Return the registrations of a library, ordered by ``rules_last``, and its other settings."""
-    travelling = [each for each in registrations if each.kind != "dispatch_rule"]
-    return pb.RegistrationBatch(
-        registrations=[registration_to_proto(registration) for registration in travelling],
-        max_concurrency=max_concurrency,
-        device_types=device_types,
-    )
+    batch = pb.RegistrationBatch(max_concurrency=max_concurrency, device_types=device_types)
+    for registration in registrations:
+        if registration.kind != "dispatch_rule":
+            fill_registration(batch.registrations.add(), registration)
+    return batch
 
 
 def batch_from_proto(batch: pb.RegistrationBatch, make_kernel: MakeKernel) -> list[Registration]:
@@ -49,15 +48,16 @@ def batch_from_proto(batch: pb.RegistrationBatch, make_kernel: MakeKernel) -> li
 
     Raises RegistrationError, or WireError if a registration is of no known kind.
     """
+    names: dict[str, OperatorName] = {}
     return [
-        registration_from_proto(message, place, make_kernel)
+        registration_from_proto(message, place, make_kernel, names)
         for place, message in enumerate(batch.registrations)
     ]
 
 
-def registration_to_proto(registration: Registration) -> pb.Registration:
-    """Return one registration as a message."""
-    message = pb.Registration(site=protobuf_text(registration.site))
+def fill_registration(message: pb.Registration, registration: Registration) -> None:
+    """Write one registration into its message."""
+    message.site = protobuf_text(registration.site)
     match registration.kind:
         case "library":
             message.namespace.namespace = registration.namespace
@@ -67,25 +67,26 @@ def registration_to_proto(registration: Registration) -> pb.Registration:
         case "impl":
             message.implementation.operator = str(registration.name)
             message.implementation.key = _key_to_proto(registration.key)
-            message.implementation.kernel.CopyFrom(_traits_of(registration.kernel))
+            _fill_traits(message.implementation.kernel, registration.kernel)
         case "fallback":
             message.fallback.key = _key_to_proto(registration.key)
-            message.fallback.kernel.CopyFrom(_traits_of(registration.kernel))
-    return message
+            _fill_traits(message.fallback.kernel, registration.kernel)
 
 
 def registration_from_proto(
-    message: pb.Registration, place: int, make_kernel: MakeKernel
+    message: pb.Registration, place: int, make_kernel: MakeKernel, names: dict[str, OperatorName]
 ) -> Registration:
     """Return one registration, the one at ``place`` in its batch.
 
-    Raises as ``batch_from_proto``.
+    ``names`` are those of the operators that its batch has defined before. Raises as
+    ``batch_from_proto``.
     """
     match message.WhichOneof("kind"):
         case "namespace":
             return Registration("library", message.site, namespace=message.namespace.namespace)
         case "definition":
             schema = parse_schema(message.definition.schema)
+            names[str(schema.name)] = schema.name
             tags = tuple(message.definition.tags)
             return Registration("def", message.site, schema=schema, tags=tags)
         case "implementation":
@@ -93,7 +94,7 @@ def registration_from_proto(
             return Registration(
                 "impl",
                 message.site,
-                name=OperatorName.parse(body.operator),
+                name=names.get(body.operator) or OperatorName.parse(body.operator),
                 key=_key_from_proto(body.key),
                 kernel=_kernel_from_proto(body.kernel, place, make_kernel),
             )
@@ -108,14 +109,12 @@ def registration_from_proto(
             raise WireError(f"$.registrations[{place}] is of no kind that this daemon knows")
 
 
-def _traits_of(kernel: KernelFunction | None) -> pb.KernelTraits:
-    if kernel is None:
-        return pb.KernelTraits()
-    return pb.KernelTraits(
-        fallthrough=kernel.is_fallthrough,
-        with_keyset=kernel.with_keyset,
-        documentation=protobuf_text(kernel.documentation),
-    )
+def _fill_traits(message: pb.KernelTraits, kernel: KernelFunction | None) -> None:
+    message.SetInParent()
+    if kernel is not None:
+        message.fallthrough = kernel.is_fallthrough
+        message.with_keyset = kernel.with_keyset
+        message.documentation = protobuf_text(kernel.documentation)
 
 
 def _kernel_from_proto(
