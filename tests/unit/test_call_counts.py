@@ -93,6 +93,29 @@ def test_series_beyond_the_last_row_are_counted_together():
     assert found[ROWS - 1][1].ok == 11
 
 
+def test_rows_of_versions_that_were_unloaded_are_used_again():
+    counts = CallCounts()
+    old, new = F._replace(version="1"), F._replace(version="2")
+    for n in range(ROWS - 1):
+        series = (old if n < 2 else new)._replace(operator=f"lib::f{n}")
+        counts.note(counts.row_of(series), 1000, 0, failed=False)
+    counts.retire("lib", "1")
+    assert shared(counts).read()[0][0].version == "1", "there is room, and they stay"
+    counts.row_of(old._replace(operator="lib::f1"))  # it was loaded once more
+    later = F._replace(operator="lib::later_with_a_long_name", version="3")
+    row = counts.row_of(later)
+    counts.note(row, 1000, 0, failed=True)
+    found = shared(counts).read()
+    assert row == 0
+    assert found[0] == (later, found[0][1])
+    assert (found[0][1].ok, found[0][1].failed) == (0, 1)
+    assert found[1][0].version == "1"
+    assert found[ROWS - 1][0] == OTHER
+    assert found[ROWS - 1][1].ok == 1, "what the row had counted"
+    assert sum(each.ok + each.failed for _, each in found.values()) == ROWS
+    assert counts.row_of(later._replace(operator="lib::last")) == ROWS - 1, "none is left"
+
+
 @given(st.lists(st.text(max_size=300), min_size=4, max_size=4))
 def test_names_of_any_kind_are_cut_and_do_not_mix(names: list[str]):
     counts = CallCounts()

@@ -14,8 +14,10 @@ Note [Call counts]
         for each bucket of RUN_BOUNDS, calls whose kernel ran that long
         for each bucket of QUEUE_BOUNDS, calls that waited that long, of those that waited at all
 
-    There are at most ROWS rows; the last is for everything that has found no row of its own. An
-    interpreter whose memory the daemon cannot see sends the rows that change with its heartbeats.
+    There are at most ROWS rows; the last is for everything that has found no row of its own. When
+    all are taken, those of versions that were unloaded are used again, and their counts go there.
+    An interpreter whose memory the daemon cannot see sends the rows that change with its
+    heartbeats.
 """
 
 from __future__ import annotations
@@ -108,6 +110,8 @@ class CallCounts:
         self.descriptor = make_memory("opdispatch-calls", SIZE)
         self._take(memoryview(mmap.mmap(self.descriptor or -1, SIZE)))
         self._rows: dict[Series, int] = {}
+        # Of versions that were unloaded, in order.
+        self._retired: dict[Series, None] = {}
         if self.descriptor:
             weakref.finalize(self, os.close, self.descriptor).atexit = False
         _instances.add(self)
@@ -122,14 +126,44 @@ class CallCounts:
             row = self._rows.get(series)
             if row is None:
                 row = min(len(self._rows), ROWS - 1)
+                if row == ROWS - 1:
+                    row = self._take_retired_row()
                 if row < ROWS - 1:  # no more is remembered than has a row
                     self._rows[series] = row
                 else:
                     series = OTHER
-                data = _encode(series)
-                at = 8 * (row * ROW_WORDS + NUMBERS)
-                self._bytes[at : at + len(data)] = data
+                self._write_text(row, series)
+            else:
+                self._retired.pop(series, None)
         return row
+
+    def retire(self, library: str, version: str) -> None:
+        """Let others have the rows of a version that was unloaded, once there are none left."""
+        with self._lock:
+            gone = (
+                each for each in self._rows if (each.library, each.version) == (library, version)
+            )
+            self._retired.update(dict.fromkeys(gone))
+
+    def _take_retired_row(self) -> int:
+        """Return a row that is free now, and the last one if there is none. ``_lock`` is held."""
+        if not self._retired:
+            return ROWS - 1
+        series = next(iter(self._retired))
+        del self._retired[series]
+        row = self._rows.pop(series)
+        at, other = row * ROW_WORDS, (ROWS - 1) * ROW_WORDS
+        counted = self._words[at : at + NUMBERS].tolist()
+        # First: a reader may see calls a moment too late, and none twice.
+        self._words[at : at + NUMBERS] = memoryview(bytes(8 * NUMBERS)).cast("Q")
+        for place, number in enumerate(counted):
+            self._words[other + place] += number
+        self._write_text(ROWS - 1, OTHER)
+        return row
+
+    def _write_text(self, row: int, series: Series) -> None:
+        at = 8 * (row * ROW_WORDS + NUMBERS)
+        self._bytes[at : at + _TEXT_BYTES] = _encode(series).ljust(_TEXT_BYTES, b"\0")
 
     def note(self, row: int, run_ns: int, queue_ns: int, *, failed: bool) -> None:
         """Count a call that has ended."""

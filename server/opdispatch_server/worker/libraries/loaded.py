@@ -16,6 +16,7 @@ from opdispatch.library.unload_hooks import UnloadHooks, run_unload_hooks
 from opdispatch_server.library_code.module_import import LibraryImport
 from opdispatch_server.lifted_kernels import operator_of
 from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.metrics.call_counts import process_call_counts
 from opdispatch_server.worker.libraries.chosen_kernel import ChosenKernels
 from opdispatch_server.worker.libraries.turns import LibraryTurns
 from opdispatch_server.worker.libraries.unloaded_code import UnloadedCode, functions_of
@@ -210,6 +211,7 @@ class LoadedLibrary:
                 extra=fields(Event.ON_UNLOAD_FAILED, library=self.name, version=self.version),
             )
         imported.forget()
+        process_call_counts().retire(self.name, str(self.version or ""))
         functions = functions_of(each.kernel for each in self.registrations if each.kernel)
         # Whatever still refers to this object keeps nothing of the library.
         self.registrations = self.handles = self._hooks = self.backends = ()
