@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,13 @@ def run_serve(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "opdispatch_client.cli", "serve", *options]
     state = () if "--state" in options else ("--state", str(folder / "state"))
     return subprocess.run([*command, *state], capture_output=True, text=True, timeout=LONGEST_WAIT)
+
+
+@pytest.fixture
+def session(daemon: RunningDaemon) -> Iterator[oc.Session]:
+    """A session that waits for no other daemon when its own stops."""
+    with daemon.connect(wait=0) as session:
+        yield session
 
 
 def is_refused(session: oc.Session) -> bool:
