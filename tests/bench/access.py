@@ -177,12 +177,14 @@ def rotations() -> Iterator[tuple[str, str]]:
         def call(which: int, options: dict[str, Any]) -> None:
             try:
                 with bench.connect(token_file=file, **options) as session:
+                    due = time.monotonic()
                     while not done.is_set():
                         futures = [session.submit("bench::get", X) for _ in range(16)]
                         for each in futures:
                             each.result(60)
                         calls[which] += len(futures)
-                        time.sleep(3 * len(futures) / CALLS_PER_SECOND / 1.5)
+                        due += len(kinds) * len(futures) / CALLS_PER_SECOND
+                        time.sleep(max(due - time.monotonic(), 0.0))
             except BaseException as error:
                 failures.append(error)
 
