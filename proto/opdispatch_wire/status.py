@@ -258,7 +258,8 @@ def error_from_rpc(rpc_error: grpc.RpcError, *, address: str) -> OpdispatchError
                 hint=RAISE_LIMIT_HINT,
             )
         case _C.CANCELLED:
-            return OpdispatchError(f"the call to {address} was cancelled", status=code.name)
+            # A server that stops ends so what it has not begun to serve, and what it has.
+            return lost_connection_error(address, details)
         case _C.UNIMPLEMENTED:
             return OpdispatchError(
                 f"{address} does not know this request ({details}): "

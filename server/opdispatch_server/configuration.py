@@ -48,7 +48,8 @@ class DaemonConfiguration(NamedTuple):
     ``tls_cert`` and ``tls_key``, the certificate of TCP ports with its key, None if these are
     without TLS, and ``tls_client_ca`` the CA of the certificates that clients need, None if none;
     ``allow_users``, other users of the machine who may use unix sockets, see ``parse_users``;
-    ``quotas``, how much one identity may use, as ``QuotaLimits`` has it, None for any number.
+    ``quotas``, how much one identity may use, as ``QuotaLimits`` has it, None for any number;
+    ``take_over``, whether to take the place of the daemon that uses the state folder.
     """
 
     listen: tuple[str, ...]
@@ -80,6 +81,7 @@ class DaemonConfiguration(NamedTuple):
     tls_client_ca: Path | None = None
     allow_users: tuple[str, ...] = ()
     quotas: tuple[int | None, ...] = ()
+    take_over: bool = False
 
 
 CHANGED_WHILE_RUNNING = frozenset(

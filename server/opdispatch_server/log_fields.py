@@ -88,6 +88,8 @@ class Event(enum.StrEnum):
     TOKENS_REFUSED = "tokens_refused"
     SERVICE_MANAGER_LOST = "service_manager_lost"
     DAEMON_STOPPING = "daemon_stopping"
+    TAKE_OVER_BEGUN = "take_over_begun"
+    TAKE_OVER_FAILED = "take_over_failed"
     DAEMON_LOST = "daemon_lost"
     DAEMON_MET = "daemon_met"
     INTERNAL_ERROR = "internal_error"

@@ -348,11 +348,10 @@ class Foreign(execution_pb2_grpc.ExecutionServiceServicer):
 @pytest.mark.parametrize(
     ("abort", "status"),
     [
-        ((grpc.StatusCode.CANCELLED, "no"), "CANCELLED"),
         ((grpc.StatusCode.DATA_LOSS, "no", ((DETAILS_KEY, b"\xff\xff"),)), "DATA_LOSS"),
         ((grpc.StatusCode.UNAUTHENTICATED, ""), "UNAUTHENTICATED"),
     ],
-    ids=["cancelled", "broken-details", "no-details"],
+    ids=["broken-details", "no-details"],
 )
 async def test_other_statuses_are_named(address, serve, abort, status):
     await serve(Foreign(*abort))

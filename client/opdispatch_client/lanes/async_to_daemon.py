@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import weakref
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -78,7 +77,7 @@ class AsyncDaemonLane:
         self._attempt: asyncio.Task[None] | None = None  # to open the lane again
         self._wait: DaemonWait | None = None  # of the attempt
         # Those whose daemon is stopping, for as long as calls on them go on.
-        self._left: weakref.WeakSet[AsyncCallLane] = weakref.WeakSet()
+        self._left: set[AsyncCallLane] = set()
 
     @property
     def is_closed(self) -> bool:
@@ -100,13 +99,16 @@ class AsyncDaemonLane:
         went wrong: DaemonUnavailableError, for one.
         """
         lane = self.lane
+        for left in [each for each in self._left if each is not lane and not each.calls_in_flight]:
+            self._left.discard(left)
+            left.close()
         if lane is None or self._is_closed or not (lane.is_closed or lane in self._left):
             return lane
         return await self._wait_for_another(deadline)
 
     def leave(self, lane: AsyncCallLane | None) -> None:
         """Open another lane for the next calls: the daemon at that one is stopping."""
-        if lane is not None:
+        if lane is not None and not self._is_closed:
             self._left.add(lane)
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 
@@ -50,7 +49,7 @@ class DaemonLane:
         self._wait: DaemonWait | None = None  # of the attempt
         self._closing = threading.Event()
         # Those whose daemon is stopping, for as long as calls on them go on.
-        self._left: weakref.WeakSet[CallLane] = weakref.WeakSet()
+        self._left: set[CallLane] = set()
 
     @property
     def is_closed(self) -> bool:
@@ -79,6 +78,8 @@ class DaemonLane:
         if self._is_closed:
             raise self._endpoint.closed_error()
         lane = self._lane
+        if self._left:
+            self._close_left(lane)
         if self.is_open:
             return lane
         return self._wait_for_another(lane, deadline)
@@ -90,8 +91,9 @@ class DaemonLane:
 
     def leave(self, lane: CallLane) -> None:
         """Open another lane for the next calls: the daemon at that one is stopping."""
-        if lane.is_connected:
-            self._left.add(lane)
+        with self._guard:
+            if lane.is_connected and not self._is_closed:
+                self._left.add(lane)
 
     def pause(self, seconds: float) -> None:
         """Wait so long, or until ``close``."""
@@ -109,6 +111,14 @@ class DaemonLane:
             lane.close()
         if hasattr(self, "_lane"):
             self._lane.close()
+
+    def _close_left(self, lane: CallLane) -> None:
+        """Close the lanes before ``lane`` on which no call goes on."""
+        with self._guard:
+            idle = {each for each in self._left if each is not lane and not each.calls_in_flight}
+            self._left -= idle
+        for each in idle:
+            each.close()
 
     def _wait_for_another(self, broken: CallLane, deadline: float | None) -> CallLane:
         try:

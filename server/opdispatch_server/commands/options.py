@@ -102,6 +102,15 @@ LogFormat = Annotated[
         help="How to log: human, json, or auto, which is human on a terminal and json otherwise.",
     ),
 ]
+TakeOver = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        envvar="OPDISPATCH_TAKE_OVER",
+        help="Take the place of the daemon that uses the state folder, if there is one: its "
+        "addresses, journal and libraries. It finishes its calls and ends; no call fails.",
+    ),
+]
 Insecure = Annotated[
     bool,
     typer.Option(

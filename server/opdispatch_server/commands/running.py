@@ -65,6 +65,7 @@ from opdispatch_server.commands.options import (
     RemoteValues,
     SlowCall,
     State,
+    TakeOver,
     Tracing,
     WorkerListen,
     WorkerName,
@@ -136,6 +137,7 @@ def serve(
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
     insecure: Insecure = False,
+    take_over: TakeOver = False,
     http: Http = None,
     metrics_compat: MetricsCompat = None,
     slow_call: SlowCall = None,
@@ -158,6 +160,7 @@ def serve(
         template = _fork_template()
         from opdispatch_server.access.token_file import TokensError
         from opdispatch_server.daemon.lifecycle import ConfigurationError, StartError
+        from opdispatch_server.daemon.take_over import TakeOverError
         from opdispatch_server.serving.listeners import AddressInUseError
         from opdispatch_server.serving.tls import TlsError
     configure_logging(log_level, log_format)
@@ -174,7 +177,7 @@ def serve(
         asyncio.run(_serve(configuration, template, manager, read_again))
     except OpdispatchError as error:
         _fail(str(error), _status_of(error), error.facts.get("traceback", ""))
-    except (StartError, TokensError, TlsError, AddressInUseError, OSError) as error:
+    except (StartError, TakeOverError, TokensError, TlsError, AddressInUseError, OSError) as error:
         _fail(str(error), FAILED)
 
 
@@ -300,6 +303,7 @@ def _configuration(values: Mapping[str, Any]) -> DaemonConfiguration:
         library_disk_bytes=values["library_disk_bytes"],
         direct_ports=parse_ports(values["direct_ports"]),
         insecure=values["insecure"],
+        take_over=values["take_over"],
         log_level=values["log_level"],
         tokens=values["tokens"],
         http=values["http"],

@@ -1,6 +1,7 @@
 """The daemon, one asyncio process: its libraries, its interpreters, and the calls between them.
 
 lifecycle            starts it, and stops it, in order
+take_over            one daemon takes the place of another that runs
 parts                what it is made of: the composition root
 interpreter_events   what follows when an interpreter comes or goes
 

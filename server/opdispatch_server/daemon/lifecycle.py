@@ -19,6 +19,7 @@ from opdispatch_server.daemon.libraries.load_request import reading_load_request
 from opdispatch_server.daemon.parts import DaemonParts
 from opdispatch_server.daemon.processes.worker_commands import InterpreterEntry
 from opdispatch_server.daemon.servicers.library_uploads import store_content
+from opdispatch_server.daemon.take_over import TakeOver, TakeOverServer
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.serving.listeners import bind, listen_for_users, warn_of_other_users
@@ -38,8 +39,14 @@ START_TIMEOUT = 60.0
 # How long a start waits for the libraries of the journal: one that hangs must not keep all
 # others from being served.
 RESTORE_WAIT = 10.0
+# Where another daemon serves them meanwhile.
+TAKE_OVER_WAIT = 100.0
 # The parts of the five seconds in which a daemon stops.
 CALLS_GRACE = 2.5
+# How long calls may take that a daemon finishes while another one serves in its place.
+GIVEN_GRACE = 3600.0
+# Then, for how long no call may have come to it until it ends connections.
+QUIET = 0.5
 SERVER_GRACE = 0.25
 WORKERS_GRACE = 1.75
 
@@ -67,6 +74,10 @@ class Daemon:
         self._status = ""  # for the service manager; empty until the daemon is ready
         self._monitoring: Monitoring | None = None
         self._urls: list[str] = []
+        self._take_over: TakeOver | None = None
+        self._take_overs = TakeOverServer(
+            self._hold, self._take_back, self._parts.stop.set, self._failed
+        )
 
     async def run(
         self,
@@ -107,29 +118,10 @@ class Daemon:
             await asyncio.to_thread(_set_up_tracing, parts.configuration.tracing)
         await parts.health.interpreters(0)
         bind(parts.private, parts.private_address, insecure=False)
-        shared: list[socket.socket] = []
-        if parts.configuration.allow_users:
-            bind(parts.public, parts.folder.socket("users.sock"), insecure=False)
-        for address in parts.configuration.listen:
-            parsed = parse_address(address)
-            if parts.configuration.allow_users and isinstance(parsed, UnixAddress):
-                listener, listening = listen_for_users(parsed)
-                parts.listeners.append(listener)
-                shared.append(listening)
-                continue
-            has_tokens = parts.authentication.has_tokens
-            listener = bind(
-                parts.public,
-                address,
-                insecure=parts.configuration.insecure,
-                tls=parts.tls,
-                has_tokens=has_tokens,
-            )
-            parts.listeners.append(listener)
-            if not has_tokens and not (parts.tls and parts.tls.asks_clients):
-                warn_of_other_users(listener.address)
-        if parts.configuration.http is not None:
-            self._start_monitoring(parts.configuration.http)
+        if parts.configuration.take_over:
+            self._take_over = await TakeOver.begin(parts.configuration.state)
+        if self._take_over is None:
+            shared = self._bind_public()
         await parts.libraries.adopt()
         # Lanes first: a client that finds none does not look for one again.
         internal_limit = internal_message_limit(parts.message_limit)
@@ -137,12 +129,9 @@ class Daemon:
         kernels, clients = parts.kernel_lane, parts.client_lane
         parts.lanes.listen(kernels, internal_limit, highest, is_for_kernels=True)
         parts.lanes.listen(clients, parts.message_limit, min(parts.max_call_bytes, highest))
-        for listener in parts.listeners:
-            listener.tell_lane(clients)
         await parts.private.start()
-        await parts.public.start()
-        for listening in shared:
-            await parts.shared_socket.listen(listening)
+        if self._take_over is None:
+            await self._serve_public(shared)
         parts.supervisor.start()
         # A signal must not have to wait for a start that hangs.
         starting = asyncio.create_task(self._bring_up())
@@ -154,8 +143,72 @@ class Daemon:
         else:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
+            return
+        if self._take_over is not None:
+            await self._take_over.decide()
+            await self._serve_public(self._bind_public())
+            await self._take_over.serving()
+        await self._take_overs.start(parts.folder.path / "take-over.sock")
+        parts.journal.tell_take_over_socket(parts.folder.path / "take-over.sock")
 
-    def _start_monitoring(self, address: str) -> None:
+    def _bind_public(self) -> list[socket.socket]:
+        """Bind the addresses of clients; return the sockets among them that users share."""
+        parts, take_over = self._parts, self._take_over is not None
+        shared: list[socket.socket] = []
+        if parts.configuration.allow_users:
+            bind(parts.public, parts.folder.socket("users.sock"), insecure=False)
+        for address in parts.configuration.listen:
+            parsed = parse_address(address)
+            if parts.configuration.allow_users and isinstance(parsed, UnixAddress):
+                listener, listening = listen_for_users(parsed, take_over=take_over)
+                parts.listeners.append(listener)
+                shared.append(listening)
+                continue
+            has_tokens = parts.authentication.has_tokens
+            listener = bind(
+                parts.public,
+                address,
+                insecure=parts.configuration.insecure,
+                tls=parts.tls,
+                has_tokens=has_tokens,
+                take_over=take_over,
+            )
+            parts.listeners.append(listener)
+            if not has_tokens and not (parts.tls and parts.tls.asks_clients):
+                warn_of_other_users(listener.address)
+        if parts.configuration.http is not None:
+            self._start_monitoring(parts.configuration.http, take_over=take_over)
+        return shared
+
+    async def _serve_public(self, shared: Sequence[socket.socket]) -> None:
+        parts = self._parts
+        for listener in parts.listeners:
+            listener.tell_lane(parts.client_lane)
+        await parts.public.start()
+        for listening in shared:
+            await parts.shared_socket.listen(listening)
+
+    async def _hold(self, patience: float) -> str:
+        """Hold changes and close the journal; return why that cannot be, or nothing."""
+        parts = self._parts
+        if not await parts.guard.registry.hold(patience):
+            return f"a change of its registry has taken longer than {patience:g} s"
+        await parts.journal.release()
+        return ""
+
+    def _failed(self) -> list[str]:
+        return [each.name for each in self._parts.libraries.catalog.newest() if each.error]
+
+    async def _take_back(self) -> None:
+        """Undo ``_hold``. Raises JournalError while the journal is not free."""
+        parts = self._parts
+        for listener in parts.listeners:
+            listener.put_back()
+        await parts.journal.reopen()
+        parts.journal.tell_take_over_socket(parts.folder.path / "take-over.sock")
+        parts.guard.registry.resume()
+
+    def _start_monitoring(self, address: str, *, take_over: bool) -> None:
         parts = self._parts
         try:
             monitoring = parts.monitoring
@@ -164,7 +217,8 @@ class Daemon:
                 f"--http needs packages that are not installed ({error}): install opdispatch[http]"
             ) from error
         self._monitoring = monitoring
-        self._urls = [monitoring.start(address, insecure=parts.configuration.insecure)]
+        insecure = parts.configuration.insecure
+        self._urls = [monitoring.start(address, insecure=insecure, take_over=take_over)]
 
     async def _bring_up(self) -> None:
         parts = self._parts
@@ -180,7 +234,11 @@ class Daemon:
                 f"{count} of {len(parts.names)} interpreters were ready after {START_TIMEOUT:g} s; "
                 "the log has their output"
             )
-        if not await parts.libraries.restore(RESTORE_WAIT):
+        wait = RESTORE_WAIT if self._take_over is None else TAKE_OVER_WAIT
+        is_restored = await parts.libraries.restore(wait)
+        if self._take_over is not None:
+            self._take_over.check_loaded(parts.libraries.catalog.newest(), is_all=is_restored)
+        if not is_restored:
             LOG.warning(
                 "some libraries are still being loaded; they serve when they are",
                 extra=fields(Event.LIBRARY_RESTORED),
@@ -197,16 +255,24 @@ class Daemon:
 
     async def _shut_down(self) -> None:
         parts = self._parts
-        await parts.health.drain()
-        parts.guard.refuse_registry()
+        is_given = self._take_overs.is_given
+        await self._take_overs.stop()
+        if not is_given:  # the other one says so otherwise
+            await parts.health.drain()
+        parts.guard.registry.stop()
         parts.waits.stop()
         parts.feed.stop()
         parts.value_leases.stop()
         parts.routes.end()
-        if not await parts.router.drain(CALLS_GRACE):
+        if is_given:
+            # New requests go to the other daemon at once; those that this one has, end here.
+            going = asyncio.create_task(parts.public.stop(GIVEN_GRACE))
+        if not await parts.router.drain(GIVEN_GRACE if is_given else CALLS_GRACE):
             LOG.warning(
                 "calls that are still running are cut off", extra=fields(Event.CALLS_CUT_OFF)
             )
+        if is_given:
+            await parts.router.wait_for_quiet(QUIET)
         await parts.libraries.stop()
         await parts.environments.stop()
         parts.blame.stop()  # first: the next line ends interpreters, with what runs in them
@@ -214,6 +280,8 @@ class Daemon:
         await parts.interpreter_servicer.wait_for_endings()
         monitoring = asyncio.create_task(self._stop_monitoring())
         await parts.public.stop(SERVER_GRACE)
+        if is_given:
+            await going
         if parts.configuration.allow_users:
             await parts.shared_socket.close()
         parts.lanes.close()
@@ -223,6 +291,8 @@ class Daemon:
         await monitoring
         await asyncio.to_thread(tracing.shut_down)
         await parts.journal.close()
+        if self._take_over is not None:
+            self._take_over.close()  # the other daemon takes the journal back where this one failed
         self._clean_up()
 
     async def _stop_monitoring(self) -> None:

@@ -134,7 +134,9 @@ class DaemonParts:
     @cached_property
     def public(self) -> grpc.aio.Server:
         """The gRPC server for clients, and for interpreters that users start."""
-        server = asyncio_server(server_options(self.message_limit), [self.guard])
+        # Another daemon, which takes over, may share its ports: ``listeners`` checks who does.
+        options = {**dict(server_options(self.message_limit)), "grpc.so_reuseport": 1}
+        server = asyncio_server([*options.items()], [self.guard])
         add_registry_service(server, self._registry_servicer)
         add_execution_service(server, self._execution_servicer)
         add_interpreter_service(server, self.interpreter_servicer)
@@ -569,7 +571,7 @@ class DaemonParts:
         return [session for session in self.sessions.all() if session.alive]
 
     def _tcp_hosts(self) -> list[str]:
-        parsed = map(parse_address, self.addresses())
+        parsed = map(parse_address, self.configuration.listen)
         return sorted({each.host for each in parsed if isinstance(each, TcpAddress)})
 
 

@@ -5,6 +5,7 @@ service_manager                    notifications of systemd
 grpc_services, status_answers      what all gRPC services share
 shared_socket                      a unix socket for several users
 guard, tls                         let those in who may
+registry_gate                      holds and refuses requests to the registry
 lane_listener                      takes the connections of a local lane
 reading_turn                       whose turn it is to read one
 call_stream, incoming_tensors      calls over a gRPC stream

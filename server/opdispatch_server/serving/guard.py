@@ -18,13 +18,9 @@ from opdispatch_server.access.authentication import CALLER, revoked_error
 from opdispatch_server.access.identity import Identity
 from opdispatch_server.access.refusal_pace import RefusalPace
 from opdispatch_server.log_fields import Event, fields
-from opdispatch_wire.errors import PermissionDeniedError, UnauthenticatedError
-from opdispatch_wire.status import (
-    end_with,
-    find_status_code,
-    status_from_error,
-    stopping_error,
-)
+from opdispatch_server.serving.registry_gate import REGISTRY, RegistryGate
+from opdispatch_wire.errors import PermissionDeniedError, RefusedError, UnauthenticatedError
+from opdispatch_wire.status import end_with, find_status_code, status_from_error
 
 LOG = logging.getLogger("opdispatch.access")
 
@@ -32,8 +28,6 @@ PATIENCE = 0.5
 """How long a stream that is refused may take to begin, in seconds."""
 
 _IS_REFUSED: ContextVar[bool] = ContextVar("opdispatch_is_refused", default=False)
-
-_REGISTRY = "/opdispatch.v1.RegistryService/"
 
 AUTHORIZATION = "authorization"
 
@@ -64,15 +58,9 @@ class Guard(grpc.aio.ServerInterceptor):
     def __init__(self, authentication: IdentitySource) -> None:
         self._authentication = authentication
         self._pace = RefusalPace()
-        self._is_stopping = False
+        self.registry = RegistryGate()
+        """Holds and refuses requests to the registry."""
         self._guarded: dict[str, tuple[Handler, Handler]] = {}
-
-    def refuse_registry(self) -> None:
-        """Refuse requests to the registry from now on: the daemon is stopping.
-
-        Those to other services say so themselves, since some belong to calls that still run.
-        """
-        self._is_stopping = True
 
     async def intercept_service(
         self,
@@ -129,6 +117,26 @@ class Guard(grpc.aio.ServerInterceptor):
     async def _admitted(
         self, method: str, context: Context, is_stream: bool
     ) -> AsyncIterator[Identity | None]:
+        """Enter a block as ``_identified`` does, when the registry takes requests."""
+        async with self._identified(method, context, is_stream) as identity:
+            if identity is None or not method.startswith(REGISTRY):
+                yield identity
+                return
+            try:
+                await self.registry.enter(method)
+            except RefusedError as error:
+                _end(context, error)
+                yield None
+                return
+            try:
+                yield identity
+            finally:
+                self.registry.leave(method)
+
+    @asynccontextmanager
+    async def _identified(
+        self, method: str, context: Context, is_stream: bool
+    ) -> AsyncIterator[Identity | None]:
         """Enter a block with who asks, None if they may not; cut it short when they may no more.
 
         The status of a refusal is set then.
@@ -137,10 +145,6 @@ class Guard(grpc.aio.ServerInterceptor):
             identity = self._authentication.identify(
                 method, context.peer() or "", _authorization_of(context)
             )
-            if self._is_stopping and method.startswith(_REGISTRY):
-                _end(context, stopping_error("the request never started"))
-                yield None
-                return
         except (UnauthenticatedError, PermissionDeniedError) as error:
             self._log_refusal(method, context.peer() or "", error)
             await self._wait_for_refusal(context.peer() or "")

@@ -18,6 +18,7 @@ from opdispatch_server.lock_file import open_lock_file
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.serving.tls import ServerCertificates
 from opdispatch_wire.addresses import (
+    MAX_UNIX_PATH_BYTES,
     AddressError,
     TcpAddress,
     UnixAddress,
@@ -42,9 +43,16 @@ class SocketLock:
     whose lock is free belongs to no daemon, and may be replaced.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Take the lock; raise AddressInUseError if a living daemon has it."""
+    def __init__(self, path: Path, *, take_over: bool = False) -> None:
+        """Take the lock; raise AddressInUseError if a living daemon has it.
+
+        With ``take_over``, take it from that daemon.
+        """
         self._path = path.with_name(path.name + ".lock")
+        self._file = -1
+        if take_over:
+            self.renew()
+            return
         while True:
             self._file = open_lock_file(self._path)
             try:
@@ -58,6 +66,21 @@ class SocketLock:
             if self._is_current():
                 return
             os.close(self._file)  # its last owner removed it between our two calls
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no other daemon has taken the lock over."""
+        return self._file >= 0 and self._is_current()
+
+    def renew(self) -> None:
+        """Put a lock file of this process in the place of the one that is there."""
+        draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        file = open_lock_file(draft)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        draft.rename(self._path)
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = file
 
     def write(self, text: str) -> None:
         """Write a line into the file, for those who may read the socket's folder."""
@@ -82,21 +105,44 @@ class SocketLock:
 class Listener:
     """One bound address. ``address`` is what clients use: a real port, an absolute path."""
 
-    def __init__(self, address: str, *, socket_path: Path | None, lock: SocketLock | None) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        socket_path: Path | None,
+        lock: SocketLock | None,
+        bound: Path | None = None,
+    ) -> None:
+        """``bound`` is the socket's own name, by which it is brought back to ``socket_path``."""
         self.address = address
         self._socket_path = socket_path
         self._lock = lock
+        self._bound = bound
+        self._lane = ""
+
+    def put_back(self) -> None:
+        """Put a unix socket back in its place, which another daemon may have taken."""
+        if self._bound is None or self._socket_path is None or self._lock is None:
+            return
+        if not self._lock.is_current:
+            self._lock.renew()
+            self.tell_lane(self._lane)
+        _publish(self._bound, self._socket_path)
 
     def tell_lane(self, path: str) -> None:
         """Write next to a unix socket where the daemon's local lane is; see ``single_call``."""
+        self._lane = path
         if self._lock is not None:
             self._lock.write(path)
 
     def close(self) -> None:
         """Remove what is left of the address on disk. Idempotent."""
         if self._socket_path is not None and self._lock is not None:
-            self._socket_path.unlink(missing_ok=True)
+            if self._lock.is_current:
+                self._socket_path.unlink(missing_ok=True)
             self._lock.release()
+        if self._bound is not None:
+            self._bound.unlink(missing_ok=True)
         self._socket_path = self._lock = None
 
 
@@ -107,15 +153,18 @@ def bind(
     insecure: bool,
     tls: ServerCertificates | None = None,
     has_tokens: bool = False,
+    take_over: bool = False,
 ) -> Listener:
     """Bind ``server`` to ``address``, which must be free; a TCP one with ``tls``, if that is given.
+
+    With ``take_over``, another daemon may listen there, which ends soon.
 
     Raises AddressError for one that is malformed, or reachable from other machines without TLS
     and tokens unless it is ``insecure``, and AddressInUseError.
     """
     parsed = parse_address(address)
     if isinstance(parsed, UnixAddress):
-        return _bind_unix(server, parsed)
+        return _bind_unix(server, parsed, take_over=take_over)
     if not parsed.is_loopback and not (insecure or (tls is not None and has_tokens)):
         raise AddressError(
             f"{parsed} can be reached from other machines, and any client of the daemon can "
@@ -123,7 +172,7 @@ def bind(
             hint="give --tls-cert, --tls-key and --tokens, or listen on 127.0.0.1 or a unix "
             "socket, or add --insecure",
         )
-    return _bind_tcp(server, parsed, tls)
+    return _bind_tcp(server, parsed, tls, take_over=take_over)
 
 
 def warn_of_other_users(address: str) -> None:
@@ -144,7 +193,9 @@ def warn_of_other_users(address: str) -> None:
         )
 
 
-def listen_for_users(address: UnixAddress) -> tuple[Listener, socket.socket]:
+def listen_for_users(
+    address: UnixAddress, *, take_over: bool = False
+) -> tuple[Listener, socket.socket]:
     """Return a unix socket that listens, and to which all users can connect. Raises as ``bind``."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
 
@@ -157,27 +208,38 @@ def listen_for_users(address: UnixAddress) -> tuple[Listener, socket.socket]:
             raise RuntimeError(error.strerror) from error
 
     try:
-        return _claim(address, listen, folder_mode=0o755), listener
+        return _claim(address, listen, folder_mode=0o755, take_over=take_over), listener
     except BaseException:
         listener.close()
         raise
 
 
-def _bind_unix(server: grpc.aio.Server, parsed: UnixAddress) -> Listener:
-    return _claim(parsed, lambda path: server.add_insecure_port(f"unix:{path}"))
+def _bind_unix(server: grpc.aio.Server, parsed: UnixAddress, *, take_over: bool) -> Listener:
+    return _claim(
+        parsed, lambda path: server.add_insecure_port(f"unix:{path}"), take_over=take_over
+    )
 
 
 def _claim(
-    parsed: UnixAddress, listen: Callable[[Path], object], folder_mode: int = 0o700
+    parsed: UnixAddress,
+    listen: Callable[[Path], object],
+    folder_mode: int = 0o700,
+    *,
+    take_over: bool = False,
 ) -> Listener:
-    """Have ``listen`` put a socket at a path which is free, or whose daemon is no more."""
+    """Have ``listen`` put a socket at a path which is free, or whose daemon is no more.
+
+    With ``take_over``, the socket takes the place of a daemon's that ends soon. It has a name of
+    its own beside that, since gRPC removes the name that it was given when it stops, whatever is
+    there by then. A path that leaves no room for that is listened at itself.
+    """
     path = Path(parsed.path).absolute()
     address = str(parse_address(f"unix:{path}"))
     try:
         # Only a folder that is made here is made private: others are the user's decision.
         path.parent.mkdir(parents=True, exist_ok=True, mode=folder_mode)
         check_socket_folder(path.parent)
-        lock = SocketLock(path)
+        lock = SocketLock(path, take_over=take_over)
     except AddressInUseError:
         raise
     except OSError as error:
@@ -185,25 +247,43 @@ def _claim(
         cls = UnsafeAddressError if error.errno == errno.ELOOP else AddressError
         raise cls(f"cannot listen on {address}: {error.strerror}") from error
     try:
-        _remove_stale_socket(path)
+        own = path.with_name(f".{path.name}.{os.getpid()}")
+        bound = own if len(os.fsencode(own)) <= MAX_UNIX_PATH_BYTES else None
+        if not take_over:
+            _remove_stale_socket(path)
         # The socket file appears with its final mode: there is no moment in which others
         # could connect.
         before = os.umask(0o177)
         try:
-            listen(path)
+            listen(bound or path)
         finally:
             os.umask(before)
+        if bound is not None:
+            _publish(bound, path)
     except RuntimeError as error:
         lock.release()
         raise AddressError(f"cannot listen on {address}: {error}") from error
     except BaseException:
         lock.release()
         raise
-    return Listener(address, socket_path=path, lock=lock)
+    return Listener(address, socket_path=path, lock=lock, bound=bound)
+
+
+def _publish(bound: Path, path: Path) -> None:
+    """Give a socket the name ``path`` as well, whatever had it; at no moment has nothing."""
+    draft = bound.with_name(f"{bound.name}.")
+    draft.unlink(missing_ok=True)
+    os.link(bound, draft)
+    draft.rename(path)
+    draft.unlink(missing_ok=True)  # a name of the same file is not renamed
 
 
 def _remove_stale_socket(path: Path) -> None:
     """Remove the socket of a daemon that is no more; the caller holds the lock."""
+    for other in path.parent.glob(f".{path.name}.*"):
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(str(other)) == errno.ECONNREFUSED:
+                other.unlink(missing_ok=True)
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -218,8 +298,15 @@ def _remove_stale_socket(path: Path) -> None:
 
 
 def _bind_tcp(
-    server: grpc.aio.Server, parsed: TcpAddress, tls: ServerCertificates | None
+    server: grpc.aio.Server, parsed: TcpAddress, tls: ServerCertificates | None, *, take_over: bool
 ) -> Listener:
+    in_use = AddressInUseError(
+        f"a daemon or another program already listens on {parsed}: stop it, or give "
+        "this daemon another address with --listen"
+    )
+    # A daemon shares its port, so that another one can take over; gRPC would share it with any.
+    if parsed.port and not take_over and _is_taken(parsed):
+        raise in_use
     try:
         if tls is None:
             port = server.add_insecure_port(parsed.target)
@@ -227,10 +314,7 @@ def _bind_tcp(
             port = server.add_secure_port(parsed.target, tls.credentials())
     except RuntimeError as error:
         if parsed.port and _is_taken(parsed):
-            raise AddressInUseError(
-                f"a daemon or another program already listens on {parsed}: stop it, or give "
-                "this daemon another address with --listen"
-            ) from error
+            raise in_use from error
         raise AddressError(f"cannot listen on {parsed}: {error}") from error
     return Listener(str(TcpAddress(parsed.host, port)), socket_path=None, lock=None)
 

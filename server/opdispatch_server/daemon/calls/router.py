@@ -100,6 +100,7 @@ class CallRouter:
         self.refusals: Counter[str] = Counter()
         """Calls that have ended with an error of the daemon's, by its class."""
         self._draining = False
+        self._last_refusal = 0.0  # since it drains, by the loop's clock
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -136,6 +137,7 @@ class CallRouter:
         # under way does, whatever else the caller says of itself.
         parent = self._runs.find(context.run)
         if self._draining and parent is None:
+            self._last_refusal = asyncio.get_running_loop().time()
             raise stopping_error("the call never started")
         if parent is not None and parent.is_abandoned:
             raise RefusedError(
@@ -186,6 +188,17 @@ class CallRouter:
         except TimeoutError:
             return False
         return True
+
+    async def wait_for_quiet(self, seconds: float) -> None:
+        """Wait until no call was refused for so long, after ``drain``.
+
+        Sessions leave a connection on which a call is refused. One that is ended before that may
+        have a call on its way, of which its caller cannot know that it has not begun.
+        """
+        loop = asyncio.get_running_loop()
+        self._last_refusal = loop.time()
+        while (left := self._last_refusal + seconds - loop.time()) > 0:
+            await asyncio.sleep(left)
 
     async def _call(
         self, request: execution_pb2.CallRequest, context: CallContext, progress: _Progress

@@ -21,11 +21,12 @@ _GRACE = 1
 _START_TIMEOUT = 10.0
 
 
-def bind_http(address: str, *, insecure: bool) -> socket.socket:
+def bind_http(address: str, *, insecure: bool, take_over: bool = False) -> socket.socket:
     """Return a socket that listens at ``HOST:PORT``.
 
     Raises AddressError for one that is malformed, or reachable from other machines, unless it is
-    ``insecure`` or has TLS and tokens, and AddressInUseError.
+    ``insecure`` or has TLS and tokens, and AddressInUseError, unless it may ``take_over`` the
+    address of a daemon.
     """
     parsed = parse_address(address)
     if not isinstance(parsed, TcpAddress):
@@ -41,6 +42,12 @@ def bind_http(address: str, *, insecure: bool) -> socket.socket:
     found = socket.socket(info[0], info[1])
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if not take_over:
+            with socket.socket(info[0], info[1]) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(info[4])
+        # So that another daemon can take over.
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         found.bind(info[4])
         found.listen(_BACKLOG)
     except OSError as error:

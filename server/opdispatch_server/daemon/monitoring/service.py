@@ -43,10 +43,10 @@ class Monitoring:
         self._server: HttpServer | None = None
         self._live: LiveEvents | None = None
 
-    def start(self, address: str, *, insecure: bool) -> str:
+    def start(self, address: str, *, insecure: bool, take_over: bool = False) -> str:
         """Begin to serve; return where. Raises AddressError and AddressInUseError."""
         is_guarded = self._tls is not None and self._authentication.has_tokens
-        listening = bind_http(address, insecure=insecure or is_guarded)
+        listening = bind_http(address, insecure=insecure or is_guarded, take_over=take_over)
         exposition = Exposition(self._reader.read, *self._more)
         tls = None if self._tls is None else self._tls.ssl_context()
         self._server = HttpServer(listening, tls)

@@ -69,6 +69,11 @@ class StateFolder:
         """Where the journal is."""
         return self.path / _JOURNAL
 
+    def tell_take_over_socket(self, path: Path) -> None:
+        """Write into the lock file where the daemon can be asked for the folder."""
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, os.fsencode(path), 0)
+
     def replaced_journals(self) -> list[Path]:
         """Return the journals that imports have put aside, oldest first."""
         return sorted(self.path.glob(f"{_REPLACED}-*"))
@@ -124,6 +129,18 @@ class StateFolder:
         imported.rename(self.journal)
         sync_path(self.path)
         return aside
+
+
+def read_take_over_socket(state: Path) -> Path | None:
+    """Return where the daemon that uses ``state`` can be asked for it, or one before it could be.
+
+    None if there was none.
+    """
+    try:
+        path = (state / _LOCK).read_bytes()
+    except OSError:
+        return None
+    return Path(os.fsdecode(path)) if path else None
 
 
 def libraries_in(state: Path) -> Path:

@@ -109,6 +109,42 @@ class Journal:
         change = {(DRAINED, interpreter): "{}" if drained else None}
         await self._write("drain" if drained else "undo drain", interpreter, change)
 
+    async def release(self) -> None:
+        """Give the folder up for now, once all is written: changes are refused until ``reopen``."""
+        await asyncio.get_running_loop().run_in_executor(self._writer, self._close_files)
+
+    async def reopen(self) -> None:
+        """Take the folder again after ``release``.
+
+        Raises JournalError while another process has it, or if that has changed the journal.
+        """
+        await asyncio.get_running_loop().run_in_executor(self._writer, self._reopen)
+
+    def tell_take_over_socket(self, path: Path) -> None:
+        """Say in the folder where its daemon can be asked for it."""
+        if self._folder is not None:
+            self._folder.tell_take_over_socket(path)
+
+    def _close_files(self) -> None:
+        file, self._file = self._file, None
+        folder, self._folder = self._folder, None
+        if file is not None:
+            file.close()
+        if folder is not None:
+            folder.close()
+
+    def _reopen(self) -> None:
+        folder = StateFolder(self._state)
+        try:
+            file = folder.open_journal()
+            if file.entries != {key: text for key, text in self._current.items() if text}:
+                file.close()
+                raise JournalError("another daemon has changed the journal")
+        except BaseException:
+            folder.close()
+            raise
+        self._folder, self._file = folder, file
+
     async def close(self) -> None:
         """Wait for what is being written, then give the folder up. Idempotent."""
         file, self._file = self._file, None

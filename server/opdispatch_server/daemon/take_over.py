@@ -1,0 +1,261 @@
+"""``serve --take-over``: a daemon takes the place of one that runs, and calls go on.
+
+Note [Taking over]
+    Both talk over a socket in the run folder of the old daemon, where its user alone can connect;
+    the state folder's lock file says where. A message is a line of JSON. The states:
+
+        state     old daemon                             new daemon
+        HELD      refuses no call, holds changes of the  opens the journal, loads its libraries
+                  registry, has closed the journal       into interpreters of its own
+        DECIDED   the same                               listens: sockets renamed over the old
+                                                         ones, ports shared; then it serves
+        GIVEN     refuses calls and requests, which go   serves everything, changes too
+                  to the new one; finishes those that
+                  it has; ends
+
+        old -> new    {"state": "held"}   {"state": "decided"}   {"error": ...}   {"state": "ends"}
+        new -> old    {"format": ...}     {"state": "ready"}     {"state": "serving"}
+
+    The end of the connection is the end of the other one, however it came.
+
+    - The new one ends in HELD or DECIDED: the old one puts its sockets back, opens the journal
+      again as soon as it is free, and lets changes in. Calls have noticed nothing.
+    - The old one ends, by a signal or not, in HELD or DECIDED: the new one goes on. It has the
+      journal already. Sessions wait meanwhile, as for any daemon that restarts.
+    - The new one is silent in HELD for too long: the old one hangs up, and waits for the journal
+      until that process ends, or sees that, and ends. "Ready" and "decided" leave no moment in
+      which each waits for the other, or both serve.
+    - The old one does not answer the first message: the new one gives up, and nothing has changed.
+    - Either is killed in GIVEN: the new one has everything, or the next start restores it; the
+      calls that the old one was finishing are lost with it, as with any daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import select
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from opdispatch_server.daemon.libraries.version import LibraryVersion
+from opdispatch_server.daemon.state.folder import read_take_over_socket
+from opdispatch_server.daemon.state.journal_file import FORMAT
+from opdispatch_server.log_fields import Event, fields
+from opdispatch_wire.errors import JournalError
+from opdispatch_wire.socket_owner import peer_of
+
+LOG = logging.getLogger("opdispatch.daemon")
+
+_ANSWER_SECONDS = 10.0
+# For changes that are under way, and for the new daemon's libraries.
+_CHANGES_SECONDS = 30.0
+_LOAD_SECONDS = 120.0
+_LOCK_PAUSE = 0.1
+
+
+class TakeOverError(RuntimeError):
+    """The daemon that runs cannot be taken over; the message says why. It goes on."""
+
+
+class _Lines:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, **message: Any) -> None:
+        """Send a message, unless the other side has gone."""
+        try:
+            self._writer.write(json.dumps(message).encode() + b"\n")
+            await self._writer.drain()
+        except OSError:
+            pass  # the next ``receive`` finds the end
+
+    async def receive(self, seconds: float | None = None) -> dict[str, Any]:
+        """Return the next message; an empty one at the end. Raises TimeoutError."""
+        try:
+            line = await asyncio.wait_for(self._reader.readline(), seconds)
+            return dict(json.loads(line)) if line.endswith(b"\n") else {}
+        except TimeoutError:  # an OSError, too
+            raise
+        except (OSError, ValueError):
+            return {}
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class TakeOver:
+    """The new daemon's side. See Note [Taking over]."""
+
+    def __init__(self, lines: _Lines, process: int) -> None:
+        self._lines = lines
+        self._process = process
+        self._failed: list[str] = []
+
+    @classmethod
+    async def begin(cls, state: Path) -> TakeOver | None:
+        """Have the daemon that uses a state folder give it up; None if there is none.
+
+        Raises TakeOverError if it refuses, or does not answer.
+        """
+        path = read_take_over_socket(state)
+        if path is None:
+            return None
+        try:
+            reader, writer = await asyncio.open_unix_connection(path)
+        except OSError:
+            return None  # of a daemon that is no more
+        process, _ = peer_of(writer.get_extra_info("socket"))
+        pid = os.pidfd_open(process)
+        lines = _Lines(reader, writer)
+        await lines.send(format=FORMAT)
+        try:
+            answer = await lines.receive(_ANSWER_SECONDS)
+            if answer.get("state") == "waits":
+                answer = await lines.receive(_CHANGES_SECONDS + _ANSWER_SECONDS)
+        except TimeoutError:
+            answer = {"error": f"it has not answered for {_ANSWER_SECONDS:g} s"}
+        take_over = cls(lines, pid)
+        take_over._failed = list(answer.get("failed", ()))
+        if answer.get("state") == "held" or (not answer and take_over._has_ended()):
+            return take_over
+        take_over.close()
+        why = answer.get("error", "it has hung up")
+        raise TakeOverError(f"the daemon of process {process} cannot be taken over: {why}")
+
+    def check_loaded(self, versions: Iterable[LibraryVersion], *, is_all: bool) -> None:
+        """Raise TakeOverError if a library does not load that the other daemon serves."""
+        if self._has_ended():
+            return
+        if not is_all:
+            raise TakeOverError(
+                "the libraries of the daemon that was to be taken over are not loaded in time; "
+                "it goes on"
+            )
+        for version in versions:
+            if version.error and version.name not in self._failed:
+                raise TakeOverError(
+                    f"library {version.name!r} does not load here, so the daemon that serves it "
+                    f"goes on: {version.error}"
+                )
+
+    async def decide(self) -> None:
+        """Wait for the right to listen, now that all is loaded. Raises TakeOverError."""
+        await self._lines.send(state="ready")
+        try:
+            answer = await self._lines.receive(_ANSWER_SECONDS)
+        except TimeoutError:
+            answer = {}
+        if answer.get("state") not in ("decided", "ends") and not self._has_ended():
+            raise TakeOverError("the daemon that was to be taken over goes on")
+
+    async def serving(self) -> None:
+        """Report that this daemon serves: the other one ends now."""
+        await self._lines.send(state="serving")
+
+    def close(self) -> None:
+        """Hang up. Idempotent."""
+        self._lines.close()
+        if self._process >= 0:
+            os.close(self._process)
+            self._process = -1
+
+    def _has_ended(self) -> bool:
+        """Return whether the other process has ended, though it may not have been waited for."""
+        return bool(select.select([self._process], [], [], 0)[0])
+
+
+class TakeOverServer:
+    """The old daemon's side. See Note [Taking over].
+
+    ``hold`` holds changes of the registry and closes the journal, or says why it cannot;
+    ``take_back`` undoes that, and raises JournalError while the journal is not free; ``give`` ends
+    this daemon; ``failed`` names the libraries that it could not load itself.
+    """
+
+    def __init__(
+        self,
+        hold: Callable[[float], Awaitable[str]],
+        take_back: Callable[[], Awaitable[None]],
+        give: Callable[[], None],
+        failed: Callable[[], list[str]],
+    ) -> None:
+        self._hold = hold
+        self._take_back = take_back
+        self._give = give
+        self._failed = failed
+        self._server: asyncio.Server | None = None
+        self._lines: _Lines | None = None
+        self._returning: asyncio.Task[None] | None = None
+        self.is_given = False
+        """Whether another daemon serves in this one's place."""
+
+    async def start(self, path: Path) -> None:
+        """Listen at ``path``."""
+        self._server = await asyncio.start_unix_server(self._serve, path)
+
+    async def stop(self) -> None:
+        """Take no more connections; the new daemon, if there is one, goes on by itself."""
+        if self._server is not None:
+            self._server.close()
+        if self._returning is not None:
+            self._returning.cancel()
+        if self._lines is not None:
+            await self._lines.send(state="ends")
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines = _Lines(reader, writer)
+        try:
+            if self._lines is not None or self._returning is not None:
+                await lines.send(error="it is being taken over already")
+                return
+            self._lines = lines
+            try:
+                self.is_given = await self._is_taken_over(lines)
+            finally:
+                self._lines = None
+            if self.is_given:
+                self._give()
+        except (TimeoutError, asyncio.CancelledError):
+            pass  # the new daemon hangs, or this one stops: asyncio would log that
+        finally:
+            lines.close()
+
+    async def _is_taken_over(self, lines: _Lines) -> bool:
+        hello = await lines.receive(_ANSWER_SECONDS)
+        if not isinstance(hello.get("format"), int) or hello["format"] < FORMAT:
+            await lines.send(error="it is of a newer version, and so is its journal")
+            return False
+        await lines.send(state="waits")
+        if problem := await self._hold(_CHANGES_SECONDS):
+            await lines.send(error=problem)
+            return False
+        LOG.info("another daemon takes over", extra=fields(Event.TAKE_OVER_BEGUN))
+        is_given = False
+        try:
+            await lines.send(state="held", failed=self._failed())
+            if (await lines.receive(_LOAD_SECONDS)).get("state") == "ready":
+                await lines.send(state="decided")
+                is_given = (await lines.receive()).get("state") == "serving"
+        finally:
+            if not is_given:
+                self._returning = asyncio.create_task(self._return())
+        return is_given
+
+    async def _return(self) -> None:
+        """Go on as before; the new daemon has ended, or is about to."""
+        while True:
+            try:
+                await self._take_back()
+                break
+            except JournalError:
+                await asyncio.sleep(_LOCK_PAUSE)
+        LOG.warning(
+            "the daemon that was taking over has ended; this one goes on",
+            extra=fields(Event.TAKE_OVER_FAILED),
+        )
+        self._returning = None
