@@ -1,10 +1,10 @@
-"""Server-sent events of several pages, from one look at the daemon."""
+"""Server-sent events of several pages, from one watcher of the registry."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ pytest.importorskip("starlette", reason="opdispatch[http] is not installed")
 from opdispatch_server.daemon.monitoring import live as live_module
 from opdispatch_server.daemon.monitoring.grid import origin_of
 from opdispatch_server.daemon.monitoring.live import LiveEvents
+from opdispatch_server.daemon.servicers.registry_feed import RegistrySnapshot
 from opdispatch_wire.v1 import registry_pb2 as pb
 from tests.waits import LONGEST_WAIT
 
@@ -27,30 +28,54 @@ async def next_of(events: AsyncIterator[str], kind: str) -> Any:
     return None
 
 
-async def test_pages_share_one_look_which_ends_with_the_last(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(live_module, "LOOK_EVERY", 0.001)
-    looks = [0]
+def snapshot(epoch: int) -> RegistrySnapshot:
+    return RegistrySnapshot(epoch, {}, {}, pb.Activity(), {})
 
-    def epoch() -> int:
-        looks[0] += 1
-        return looks[0] // 10
 
-    live = LiveEvents(epoch, lambda: {"line": "one\ntwo"})
+class Feed:
+    """Snapshots that a test publishes, and how often they are watched."""
+
+    def __init__(self) -> None:
+        self.snapshots: asyncio.Queue[RegistrySnapshot] = asyncio.Queue()
+        self.begun = 0
+        self.ended = asyncio.Event()
+
+    async def watch(self) -> AsyncGenerator[RegistrySnapshot, None]:
+        self.begun += 1
+        try:
+            while True:
+                yield await self.snapshots.get()
+        finally:
+            self.ended.set()
+
+    def live(self) -> LiveEvents:
+        return LiveEvents(asyncio.get_running_loop(), self.watch, lambda _: {"line": "one\ntwo"})
+
+
+async def test_pages_share_one_watcher_which_ends_with_the_last():
+    feed = Feed()
+    live = feed.live()
     pages = [live.events() for _ in range(3)]
+    feed.snapshots.put_nowait(snapshot(1))
     for page in pages:
+        assert await next_of(page, "epoch") == 1
         assert await next_of(page, "state") == {"line": "one\ntwo"}
-    before = await next_of(pages[0], "epoch")
-    assert await next_of(pages[0], "epoch") > before
+    feed.snapshots.put_nowait(snapshot(2))
     for page in pages:
+        assert await next_of(page, "epoch") == 2
+    assert feed.begun == 1
+    for page in pages:
+        assert not feed.ended.is_set()
         await page.aclose()
-    ended = looks[0]
-    await asyncio.sleep(0.02)
-    assert looks[0] == ended
+    async with asyncio.timeout(LONGEST_WAIT):
+        await feed.ended.wait()
 
 
 async def test_stopping_ends_pages_that_wait():
-    live = LiveEvents(lambda: 1, dict)
+    feed = Feed()
+    live = feed.live()
     page = live.events()
+    feed.snapshots.put_nowait(snapshot(1))
     await next_of(page, "state")
     waiting = asyncio.ensure_future(next_of(page, "epoch"))
     await asyncio.sleep(0)
@@ -61,8 +86,10 @@ async def test_stopping_ends_pages_that_wait():
 
 async def test_no_more_pages_than_the_limit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(live_module, "MOST_PAGES", 1)
-    live = LiveEvents(lambda: 1, dict)
+    feed = Feed()
+    live = feed.live()
     page = live.events()
+    feed.snapshots.put_nowait(snapshot(1))
     await next_of(page, "epoch")
     assert live.is_full
     await page.aclose()

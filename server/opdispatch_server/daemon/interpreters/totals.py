@@ -148,10 +148,8 @@ class InterpreterTotals:
             past = dict(self._past)
             sources = [*self._live.values(), *self._parted.values()]
         # Without the lock, which the event loop takes. What ends meanwhile can still be read.
-        parts = [past, *(dict(source.counts.read().values()) for source in sources)]
-        parts = [part for part in parts if part]
-        total = parts.pop() if parts else {}
-        for part in parts:
+        total: dict[Series, Counts] = {}
+        for part in (past, *(dict(source.counts.read().values()) for source in sources)):
             if part.keys().isdisjoint(total) and len(part) + len(total) <= MOST_SERIES:
                 total.update(part)  # the same objects: see ``CallText``
             else:
