@@ -264,7 +264,12 @@ class CallRouter:
         """Wait until an interpreter may have the operator again; raise ``error`` otherwise."""
         if progress.patience is None:
             progress.patience = end_of_patience(context)
-        await self._recovery.wait(affects, error, context.size_of(request), progress.patience)
+        try:
+            await self._recovery.wait(affects, error, context.size_of(request), progress.patience)
+        except OpdispatchError:
+            if self._draining:  # the next daemon may run it: only such a call waits
+                raise stopping_error("the call may run at the next one") from error
+            raise
 
     async def _choose(self, request: execution_pb2.CallRequest, remote: RemotePart) -> Choice:
         try:
