@@ -5,14 +5,17 @@ from __future__ import annotations
 import resource
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import opdispatch_client as oc
+from opdispatch_server.daemon.state.journal_file import DATABASE, FORMAT
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant
 from tests.service.running_daemon import RunningDaemon
@@ -150,3 +153,48 @@ def test_a_state_folder_that_is_deleted_is_noticed_before_anything_is_acknowledg
         assert [v.version for v in session.libraries(all_versions=True)] == [1]
         assert session.ops.const.get(X) == 1
         assert session.check_invariants() == []
+
+
+def test_a_journal_of_a_newer_version_stops_the_start(start_daemon: StartDaemon, tmp_path: Path):
+    assert start_daemon(workers=0).stop() == 0
+    journal = tmp_path / "state" / "journal"
+    with closing(sqlite3.connect(journal / DATABASE)) as database:
+        database.execute(f"PRAGMA user_version = {FORMAT + 1}")
+    daemon = RunningDaemon(tmp_path, workers=0)
+    assert daemon.wait() == 1
+    daemon.clean_up()
+    assert daemon.log().splitlines() == [
+        f"opdispatch: the journal in {journal} was written by a newer opdispatch: its format is "
+        f"{FORMAT + 1}, and this one reads up to {FORMAT} (start the newer one, or move the "
+        "folder away to start without libraries)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("size=8k", "no journal can be made in {state}: database or disk is full"),
+        (
+            "ro",
+            "the state folder {state} cannot be used: Read-only file system (choose another one "
+            "with --state)",
+        ),
+    ],
+)
+def test_a_disk_that_takes_no_state_stops_the_start(tmp_path: Path, options: str, message: str):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = f'mount -t tmpfs -o {options} none "$1" && shift && exec "$@"'
+    private = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh"]
+    if subprocess.run([*private, str(disk), "true"], capture_output=True, timeout=60).returncode:
+        pytest.skip("mounts need user namespaces, which this machine refuses")
+    serve = [sys.executable, "-m", "opdispatch_client.cli", "serve", "--workers", "0"]
+    state = disk / "state"
+    done = subprocess.run(
+        [*private, str(disk), *serve, "--state", str(state), "--listen", f"unix://{tmp_path}/s"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"opdispatch: {message.format(state=state)}\n"

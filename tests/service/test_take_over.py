@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,10 +16,13 @@ import numpy as np
 import pytest
 
 from opdispatch_client.endpoint import LaneChoice
+from opdispatch_server.daemon.state.folder import read_take_over_socket
+from opdispatch_server.daemon.state.journal_file import FORMAT
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.doors import Doors, door_library
 from tests.service.libraries import constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
+from tests.waits import LONGEST_WAIT
 
 X = np.zeros(2)
 WRITES = """\
@@ -206,3 +211,44 @@ def test_with_no_daemon_there_it_is_an_ordinary_start(start_daemon: StartDaemon)
     second = start_daemon("--take-over", workers=1)
     with second.connect() as session:
         assert session.server_info.pid == second.process.pid
+
+
+def test_a_daemon_of_an_older_version_is_refused(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    first = start_daemon(workers=1)
+    path = read_take_over_socket(first.folder / "state")
+    with socket.socket(socket.AF_UNIX) as older:
+        older.settimeout(LONGEST_WAIT)
+        older.connect(str(path))
+        older.sendall(json.dumps({"format": FORMAT - 1}).encode() + b"\n")
+        answer = json.loads(older.makefile().readline())
+    assert answer == {"error": "it is of a newer version, and so is its journal"}
+    with first.connect() as session:
+        session.load(write_library("const", constant(1)))
+        assert session.ops.const.get(X) == 1
+
+
+def test_a_library_that_does_not_load_there_leaves_the_daemon_that_serves_it(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
+):
+    flag = tmp_path / "flag"
+    text = f"import os\nif os.path.exists({str(flag)!r}):\n    raise OSError('not here')\n"
+    first = start_daemon(workers=1)
+    with first.connect() as session:
+        session.load(write_library("const", text + constant(1)))
+        flag.touch()
+        second = RunningDaemon(tmp_path, "--take-over", workers=1)
+        second.expects_errors = True
+        try:
+            assert second.wait() == 1
+        finally:
+            second.clean_up()
+        assert (
+            "opdispatch: library 'const' does not load here, so the daemon that serves it goes on"
+            in second.log()
+        )
+        assert session.ops.const.get(X) == 1
+        assert session.refresh_server_info().pid == first.process.pid
+        session.load(write_library("other", constant(2, namespace="other")))
+        assert session.ops.other.get(X) == 2
