@@ -198,3 +198,30 @@ def test_a_disk_that_takes_no_state_stops_the_start(tmp_path: Path, options: str
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"opdispatch: {message.format(state=state)}\n"
+
+
+OF_ANOTHER_USER = """\
+import os, sys
+from pathlib import Path
+from opdispatch_server.daemon.state.folder import StateFolder
+from opdispatch_wire.errors import JournalError
+if os.getuid() == 0:  # root may read what is anyone's
+    os.setgroups([])
+    os.setuid(65534)
+try:
+    StateFolder(Path(sys.argv[1]))
+except JournalError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_a_state_folder_of_another_user_is_refused(tmp_path: Path):
+    state = tmp_path / "state"
+    state.mkdir(mode=0o000)
+    command = [sys.executable, "-c", OF_ANOTHER_USER, str(state)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"the state folder {state} cannot be used: Permission denied (choose another one with "
+        "--state)\n",
+    )
