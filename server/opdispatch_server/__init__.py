@@ -31,6 +31,7 @@ What they share:
     shared_page                                 memory that outlives the process that writes it
     process_memory                              how much memory one has
     fork_guard                                  what a library that forks must not take along
+    socket_names                                of sockets that others may take the place of
     full_collections                            when the garbage collector goes through everything
     file_sync                                   files that survive a loss of power
     lock_file                                   files that say by a lock who owns what

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from opdispatch_server.socket_names import published_name
 from opdispatch_wire.addresses import UnixAddress, parse_address
 
 NO_FORK_SUPPORT = {"GRPC_ENABLE_FORK_SUPPORT": "0"}
@@ -129,7 +130,7 @@ def _there_of(name: object) -> object:
 
 
 def _path_of(name: object) -> object:
-    return os.fsencode(name) if isinstance(name, str | bytes) else name
+    return published_name(os.fsencode(name)) if isinstance(name, str | bytes) else name
 
 
 GUARD = ForkGuard()

@@ -265,7 +265,7 @@ def test_a_dead_interpreter_without_a_daemon_is_an_error_that_says_both(
     daemon: RunningDaemon, doors: Doors, write_library: WriteLibrary
 ):
     daemon.expects_errors = True
-    with daemon.connect() as session:
+    with daemon.connect(wait=0) as session:
         session.load(write_library("doors", door_library("doors")))
         doors.let_out()
         session.ops.doors.enter(X, doors.folder, "first")

@@ -214,7 +214,7 @@ def test_an_interpreter_that_has_lost_its_daemon_ends_these_streams(
     try:
         with (
             worker(daemon, *words, "--reconnect", str(LONGEST_WAIT)),
-            oc.connect(secured.address, **options_of(secured)) as session,
+            oc.connect(secured.address, wait=0, **options_of(secured)) as session,
         ):
             assert wait_for(lambda: "guest" in [each.name for each in session.interpreters()])
             path = tmp_path / "const.py"

@@ -102,8 +102,8 @@ def test_interpreter_may_send_until_it_has_read_the_goodbye(daemon: RunningDaemo
 
 def test_a_worker_of_another_protocol_version_says_so_and_ends(shared_daemon: RunningDaemon):
     code = (
-        "import sys, opdispatch_wire.channel as channel\n"
-        "channel.PROTOCOL_VERSION += 1\n"
+        "import sys, opdispatch_wire.protocol_version as protocol_version\n"
+        "protocol_version.PROTOCOL_VERSION += 1\n"
         "from opdispatch_client.cli import main\n"
         f"sys.exit(main(['worker', '--daemon', {shared_daemon.address!r}]))\n"
     )

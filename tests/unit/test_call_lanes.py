@@ -83,7 +83,7 @@ async def test_a_lane_tells_the_schemas_of_the_operator_that_its_peer_names(
     theirs.setblocking(False)
     runner: Any = Runner()
     budget = ByteBudget(8 * MIB)
-    lane = CallLane(ours, runner, schemas_of, LIMIT, LIMIT, budget, lambda lane: None)
+    lane = CallLane(ours, runner, schemas_of, LIMIT, LIMIT, budget, lambda lane: None, "")
     with closing(theirs):
         assert await greet(theirs, operator) == schemas
         lane.close()
@@ -96,7 +96,7 @@ async def ends() -> AsyncIterator[tuple[CallLane, socket.socket, ByteBudget]]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     theirs.setblocking(False)
     runner: Any = Runner()
-    lane = CallLane(ours, runner, schemas_of, LIMIT, LIMIT, budget, lambda lane: None)
+    lane = CallLane(ours, runner, schemas_of, LIMIT, LIMIT, budget, lambda lane: None, "")
     with closing(theirs):
         await greet(theirs, "")
         yield lane, theirs, budget

@@ -113,68 +113,63 @@ class Guard(grpc.aio.ServerInterceptor):
         guarded: Handler = handler._replace(**{name: behavior})
         return guarded
 
+    # One generator, since thousands of requests may wait in it.
     @asynccontextmanager
     async def _admitted(
         self, method: str, context: Context, is_stream: bool
     ) -> AsyncIterator[Identity | None]:
-        """Enter a block as ``_identified`` does, when the registry takes requests."""
-        async with self._identified(method, context, is_stream) as identity:
-            if identity is None or not method.startswith(REGISTRY):
-                yield identity
-                return
-            try:
-                await self.registry.enter(method)
-            except RefusedError as error:
-                _end(context, error)
-                yield None
-                return
-            try:
-                yield identity
-            finally:
-                self.registry.leave(method)
-
-    @asynccontextmanager
-    async def _identified(
-        self, method: str, context: Context, is_stream: bool
-    ) -> AsyncIterator[Identity | None]:
         """Enter a block with who asks, None if they may not; cut it short when they may no more.
 
-        The status of a refusal is set then.
+        A request to the registry waits until that takes requests. The status of a refusal is set.
         """
-        try:
-            identity = self._authentication.identify(
-                method, context.peer() or "", _authorization_of(context)
-            )
-        except (UnauthenticatedError, PermissionDeniedError) as error:
-            self._log_refusal(method, context.peer() or "", error)
-            await self._wait_for_refusal(context.peer() or "")
-            if is_stream:
-                await _hear_out(context)
-            _end(context, error)
+        identity = await self._identify(method, context, is_stream)
+        if identity is None:
             yield None
             return
         CALLER.set(identity)
-        if not identity.token:
-            yield identity
-            return
         task = asyncio.current_task()
         assert task is not None, "gRPC runs every method in a task"
-        is_revoked = False
+        is_revoked = has_entered = False
 
         def revoke() -> None:
             nonlocal is_revoked
             is_revoked = True
             task.cancel()
 
-        self._authentication.begin(identity, revoke)
+        if identity.token:
+            self._authentication.begin(identity, revoke)
         try:
+            if method.startswith(REGISTRY):
+                try:
+                    await self.registry.enter(method)
+                except RefusedError as error:
+                    _end(context, error)
+                    yield None
+                    return
+                has_entered = True
             yield identity
         except asyncio.CancelledError:
             if not is_revoked or task.uncancel():
                 raise
             _end(context, revoked_error(identity))
         finally:
-            self._authentication.finish(revoke)
+            if has_entered:
+                self.registry.leave(method)
+            if identity.token:
+                self._authentication.finish(revoke)
+
+    async def _identify(self, method: str, context: Context, is_stream: bool) -> Identity | None:
+        """Return who asks; None, with the status of the refusal, if they may not."""
+        peer = context.peer() or ""
+        try:
+            return self._authentication.identify(method, peer, _authorization_of(context))
+        except (UnauthenticatedError, PermissionDeniedError) as error:
+            self._log_refusal(method, peer, error)
+            await self._wait_for_refusal(peer)
+            if is_stream:
+                await _hear_out(context)
+            _end(context, error)
+            return None
 
     async def _wait_for_refusal(self, peer: str) -> None:
         if delay := self._pace.delay(peer):

@@ -17,6 +17,7 @@ import grpc.aio
 from opdispatch_server.lock_file import open_lock_file
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.serving.tls import ServerCertificates
+from opdispatch_server.socket_names import own_name
 from opdispatch_wire.addresses import (
     MAX_UNIX_PATH_BYTES,
     AddressError,
@@ -247,7 +248,7 @@ def _claim(
         cls = UnsafeAddressError if error.errno == errno.ELOOP else AddressError
         raise cls(f"cannot listen on {address}: {error.strerror}") from error
     try:
-        own = path.with_name(f".{path.name}.{os.getpid()}")
+        own = own_name(path)
         bound = own if len(os.fsencode(own)) <= MAX_UNIX_PATH_BYTES else None
         if not take_over:
             _remove_stale_socket(path)
