@@ -348,6 +348,9 @@ class KernelLane:
                 following = turns.end(time.monotonic() - began)
                 if not isinstance(reply, bytes):
                     self._reply_with(reply, memory)
+                    # The thread that reads by now looked for frames before this one was put.
+                    if self._turn.number != turn:
+                        self._flush()
                 else:
                     if self._memory is not None and self._memory.released:
                         self._memory.tell_releases()
