@@ -107,7 +107,8 @@ class Storm:
 
 @pytest.fixture
 def storm_daemon(tmp_path: Path) -> Iterator[RunningDaemon]:
-    daemon = RunningDaemon(tmp_path, workers=3)
+    # Libraries that keep the lock are worth ten seconds each otherwise, one after the other.
+    daemon = RunningDaemon(tmp_path, "--lock-timeout", "3", workers=3)
     daemon.expects_errors = True
     try:
         daemon.wait_until_ready()
