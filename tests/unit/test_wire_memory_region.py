@@ -4,10 +4,7 @@ import fcntl
 import gc
 import os
 import resource
-import signal
 import socket
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -224,38 +221,6 @@ def test_no_room_for_a_mapping_is_an_error_and_leaves_nothing(owned):
             MappedRegion(descriptor)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-# -- across processes -----------------------------------------------------------------------------
-
-OWNER = """
-import os, signal, socket, sys
-from opdispatch_wire.shared_memory.memory_region import OwnedRegion
-
-region = OwnedRegion(1 << 20)
-region.mapping.window(0, 5, writable=True).array((5,), __import__("numpy").dtype("u1"))[:] = 7
-with socket.socket(fileno=int(sys.argv[1])) as sock:
-    socket.send_fds(sock, [b"."], [region.descriptor])
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_region_outlives_its_owner_and_is_freed_with_its_last_view():
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        command = [sys.executable, "-c", OWNER, str(theirs.fileno())]
-        with subprocess.Popen(command, pass_fds=[theirs.fileno()]) as process:
-            _, (descriptor,), _, _ = socket.recv_fds(ours, 1, 1)
-            inode = os.fstat(descriptor).st_ino
-            region = MappedRegion(descriptor)
-        assert process.returncode == -signal.SIGKILL
-    assert bytes(region.view(0, 6)) == b"\7" * 5 + b"\0"
-    view = region.view(0, 5)
-    del region
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    maps = [line.split()[4] for line in lines if "memfd:opdispatch" in line]
-    assert maps == [str(inode)]
-    del view  # the fixture sees that nothing is left
 
 
 def test_a_failed_mapping_of_its_own_leaves_no_descriptor():

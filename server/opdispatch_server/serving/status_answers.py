@@ -91,10 +91,16 @@ def _answer(error: Exception, what: str, context: Context) -> None:
     if isinstance(error, StatusError):
         end_with(context, error.status, error.code)
     else:
-        if not isinstance(error, OpdispatchError):
+        if not isinstance(error, OpdispatchError) and not _is_of_stopped_server(error):
             LOG.error("%s failed", what, exc_info=error, extra=fields(Event.INTERNAL_ERROR))
         end_with(context, status_from_error(error), find_status_code(error))
     forget_frames(error)
+
+
+def _is_of_stopped_server(error: Exception) -> bool:
+    """Return whether gRPC says with it that the server has stopped, as it does to open streams."""
+    others = (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.AbortError)
+    return isinstance(error, grpc.aio.BaseError) and not isinstance(error, others)
 
 
 def forget_frames(error: BaseException) -> None:
