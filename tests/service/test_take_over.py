@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import threading
@@ -39,6 +40,26 @@ def add_(self, by):
 
 lib.impl("add_", add_, "CPU")
 """
+
+
+class Gate:
+    """A FIFO, at which imports of a library wait while it is shut; one time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.text = (
+            f"import os\nif os.path.exists({str(path)!r}):\n    open({str(path)!r}).read()\n"
+        )
+        """The beginning of the library."""
+
+    def shut(self) -> None:
+        os.mkfifo(self._path)
+        # For both ways: a reader waits until this end, the only one that may write, is closed.
+        self._end = os.open(self._path, os.O_RDWR)
+
+    def open(self) -> None:
+        self._path.unlink()
+        os.close(self._end)
 
 
 @contextlib.contextmanager
@@ -143,12 +164,11 @@ def test_a_call_that_is_running_ends_where_it_began(
 def test_a_daemon_that_ends_while_it_takes_over_leaves_the_other_as_it_was(
     start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path, how: signal.Signals
 ):
-    hold = tmp_path / "hold"
-    text = f"import os, time\nwhile os.path.exists({str(hold)!r}):\n    time.sleep(0.005)\n"
+    gate = Gate(tmp_path / "gate")
     first = start_daemon(workers=1)
     with first.connect() as session:
-        session.load(write_library("const", text + constant(1)))
-        hold.touch()
+        session.load(write_library("const", gate.text + constant(1)))
+        gate.shut()
         second = RunningDaemon(tmp_path, "--take-over", workers=1)
         try:
             assert wait_for(lambda: "take_over_begun" in first.log())
@@ -161,7 +181,7 @@ def test_a_daemon_that_ends_while_it_takes_over_leaves_the_other_as_it_was(
             assert session.ops.other.get(X) == 2
             assert session.refresh_server_info().pid == first.process.pid
         finally:
-            hold.unlink()
+            gate.open()
             second.expects_errors = True
             second.clean_up()
         with first.connect() as another:
@@ -176,17 +196,16 @@ def test_a_daemon_that_ends_while_it_takes_over_leaves_the_other_as_it_was(
 def test_a_daemon_whose_other_ends_half_way_goes_on_by_itself(
     start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path, how: signal.Signals
 ):
-    hold = tmp_path / "hold"
-    text = f"import os, time\nwhile os.path.exists({str(hold)!r}):\n    time.sleep(0.005)\n"
+    gate = Gate(tmp_path / "gate")
     first = start_daemon(workers=1)
     with first.connect() as session:
-        session.load(write_library("const", text + constant(1)))
-        hold.touch()
+        session.load(write_library("const", gate.text + constant(1)))
+        gate.shut()
         with Background(start_daemon, "--take-over", workers=1) as starting:
             assert wait_for(lambda: "take_over_begun" in first.log())
             first.signal(how)
             first.wait()
-            hold.unlink()
+            gate.open()
             second = starting.result()
         assert session.ops.const.get(X) == 1
         assert session.refresh_server_info().pid == second.process.pid

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,8 @@ from opdispatch_server.worker.execution.daemon_lane import DaemonLane
 from opdispatch_server.worker.execution.kernel_error_log import KernelErrorLog
 from opdispatch_server.worker.execution.kernels import KernelExecution
 from opdispatch_server.worker.execution.programs import ProgramExecution
-from opdispatch_server.worker.incoming.call_rules import DaemonCalls
+from opdispatch_server.worker.incoming.call_rules import CallRules, DaemonCalls
+from opdispatch_server.worker.incoming.direct_calls import DirectCalls
 from opdispatch_server.worker.incoming.kernel_lane import KernelLane, patience_on
 from opdispatch_server.worker.incoming.turn_watch import TurnWatch
 from opdispatch_server.worker.libraries.instructions import InterpreterLibraries
@@ -35,18 +38,33 @@ from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.chunks import CHUNK_BYTES
 from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
-from opdispatch_wire.v1 import interpreter_pb2
+from opdispatch_wire.planned_calls import RequestForm
+from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 from tests.unit.lane_peer import LIMIT
 from tests.waits import LONGEST_WAIT, accept, join
 
 LOAD_ID = 7
 PLACE = 2  # of the kernel: after the namespace, and the definition
+FAILING_PLACE = PLACE + 2
+QUICK_PLACE = PLACE + 4
+# The thread that reads may not be back at it in each of them.
+ROUNDS = 50
+EPOCH = 7
+X = np.zeros(2)
 KEYS = DispatchKeySet(DispatchKey.CPU)
 LIBRARY = b"""
 import threading, weakref
 from opdispatch import Library
 
+max_concurrency = 2
 was_released = threading.Event()
+is_inside = threading.Event()
+may_leave = threading.Event()
+
+def fail(x):
+    is_inside.set()
+    may_leave.wait(60)
+    raise ValueError("as it was asked to")
 
 def size(x):
     frame = x
@@ -58,6 +76,10 @@ def size(x):
 lib = Library("kernel_lane", "DEF")
 lib.define("size(Tensor x) -> int")
 lib.impl("size", size, "CPU")
+lib.define("fail(Tensor x) -> int")
+lib.impl("fail", fail, "CPU")
+lib.define("quick(Tensor x) -> int")
+lib.impl("quick", lambda x: x.size, "CPU")
 """
 
 
@@ -109,6 +131,39 @@ def execution(libraries: InterpreterLibraries) -> Iterator[KernelExecution]:
 @pytest.fixture
 def caller(execution: KernelExecution, tmp_path: Path) -> Iterator[BlockingLane]:
     """The calling side of a lane whose other side runs the kernels."""
+    with calling(execution, DaemonCalls(), tmp_path) as caller:
+        yield caller
+
+
+@pytest.fixture
+def direct_caller(
+    execution: KernelExecution, libraries: InterpreterLibraries, tmp_path: Path
+) -> Iterator[BlockingLane]:
+    """The same, of a client's: its calls are planned, and it shares no memory."""
+    rules = DirectCalls(libraries)
+    run = b"0123456789abcdef"
+    rules.follow(
+        interpreter_pb2.DirectCallRules(run=run, session=1, queue_calls=8, queue_bytes=LIMIT),
+        "here",
+    )
+    rules.take(EPOCH)
+    is_over = threading.Event()
+
+    async def attend() -> None:
+        attending = asyncio.create_task(rules.attend(lambda run: asyncio.sleep(0)))
+        await asyncio.to_thread(is_over.wait)
+        attending.cancel()
+
+    thread = threading.Thread(target=lambda: asyncio.run(attend()))
+    thread.start()
+    with calling(execution, rules, tmp_path) as caller:
+        yield caller
+    is_over.set()
+    join(thread)
+
+
+@contextlib.contextmanager
+def calling(execution: KernelExecution, rules: CallRules, tmp_path: Path) -> Iterator[BlockingLane]:
     path = str(tmp_path / "lane")
     watch = TurnWatch()
     lanes: list[KernelLane] = []
@@ -118,7 +173,7 @@ def caller(execution: KernelExecution, tmp_path: Path) -> Iterator[BlockingLane]
         connection = accept(listener)
         connection.setblocking(True)
         lane = KernelLane(
-            connection, execution, DaemonCalls(), watch, LIMIT, 1, lambda lane: has_ended.set()
+            connection, execution, rules, watch, LIMIT, 1, lambda lane: has_ended.set()
         )
         lanes.append(lane)
         lane.start()
@@ -142,6 +197,50 @@ def call(lane: BlockingLane, *args: Any) -> Any:
     request.kernel.dispatch_keys = KEYS.raw_repr()
     reply = lane.call(request, 30, "the call", tensors=tensors)
     return returns_of_reply(reply, args, {}, tensors)
+
+
+def begin(lane: BlockingLane, form: RequestForm) -> Future[Any]:
+    """Begin a planned call; the future has its reply."""
+    future: Future[Any] = Future()
+    lane.begin_plain(
+        lambda number: form.write([X], LONGEST_WAIT, number),
+        LONGEST_WAIT,
+        future.set_result,
+        lambda payload, place: None,
+    )
+    lane.flush()
+    return future
+
+
+def form_of(operator: str, place: int) -> RequestForm:
+    request = call_request(f"kernel_lane::{operator}", (X,), {})
+    request.kernel.load_id, request.kernel.registration = LOAD_ID, place
+    request.kernel.dispatch_keys = KEYS.raw_repr()
+    request.route_epoch = EPOCH
+    form = RequestForm.of(request, (X,), {})
+    assert form is not None
+    return form
+
+
+def test_error_of_a_slow_planned_call_comes_while_another_thread_reads(
+    direct_caller: BlockingLane, libraries: InterpreterLibraries
+):
+    imported = libraries.get(LOAD_ID).imported
+    assert imported is not None
+    module = imported.main_module()
+    failing, quick = form_of("fail", FAILING_PLACE), form_of("quick", QUICK_PLACE)
+    module.may_leave.set()
+    assert begin(direct_caller, failing).result(LONGEST_WAIT).HasField("error")  # is planned now
+    for _ in range(ROUNDS):
+        module.may_leave.clear()
+        module.is_inside.clear()
+        slow = begin(direct_caller, failing)
+        assert module.is_inside.wait(LONGEST_WAIT)
+        # Nothing comes after this one, for which its thread would look for frames to be written.
+        assert not begin(direct_caller, quick).result(LONGEST_WAIT).HasField("error")
+        module.may_leave.set()
+        reply = slow.result(LONGEST_WAIT)
+        assert isinstance(reply, execution_pb2.CallReply), reply
 
 
 def test_an_idle_lane_keeps_nothing_of_the_last_call(

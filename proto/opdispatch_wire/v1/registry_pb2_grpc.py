@@ -283,7 +283,7 @@ class RegistryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchRegistry(self, request, context):
-        """What is registered, and then each change of it, as it comes. A client that reads slowly gets
+        """Sends everything that is registered, and then each change of it, as it comes. A client that reads slowly gets
         several changes as one. The stream ends when it is cancelled, or the daemon stops.
         UNAVAILABLE         REFUSED                 the daemon is stopping, or too many watch
         """
