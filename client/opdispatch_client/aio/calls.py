@@ -170,11 +170,9 @@ class AsyncCalls:
             return reply[0]
         retry = self._endpoint.retry
         call = OperatorCall(operator, planned.args, planned.kwargs, retry=retry)
-        attempt = CallAttempt(call, self._endpoint)
-        attempt.deadline = deadline
-        attempt.encode(memory, peer)
-        way.route.direct(attempt.request)
-        attempt.request.id = number
+        attempt = CallAttempt.of_planned(
+            call, self._endpoint, way, memory, peer, number=number, deadline=deadline
+        )
         try:
             return await self._go_on(attempt, way, failure or reply)
         finally:

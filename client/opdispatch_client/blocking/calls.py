@@ -186,16 +186,11 @@ class BlockingCalls:
         number: int,
         peer: PeerMemory | None,
     ) -> CallAttempt:
-        """Return what stands for a planned call of that id, to go on with it the general way."""
-        retry = self._endpoint.retry
-        attempt = CallAttempt(
-            OperatorCall(operator, planned.args, planned.kwargs, retry=retry), self._endpoint
+        call = OperatorCall(operator, planned.args, planned.kwargs, retry=self._endpoint.retry)
+        memory = way.lane.memory
+        return CallAttempt.of_planned(
+            call, self._endpoint, way, memory, peer, number=number, deadline=deadline
         )
-        attempt.deadline = deadline
-        attempt.encode(way.lane.memory, peer)
-        way.route.direct(attempt.request)
-        attempt.request.id = number
-        return attempt
 
     def _reply_to(
         self, attempt: CallAttempt, failed: tuple[Way, Exception] | None = None

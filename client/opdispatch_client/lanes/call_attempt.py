@@ -86,6 +86,29 @@ class CallAttempt:
         attempt._is_encoded = True
         return attempt
 
+    @classmethod
+    def of_planned(
+        cls,
+        call: Call,
+        endpoint: Endpoint,
+        way: DirectWay[InterpreterLane],
+        shared: CallerLaneMemory | None,
+        peer: PeerMemory | None,
+        *,
+        number: int,
+        deadline: float | None,
+    ) -> CallAttempt:
+        """Return what stands for a planned call of that id, to go on with it the general way.
+
+        It went that ``way``, on a lane with that ``shared`` memory.
+        """
+        attempt = cls(call, endpoint)
+        attempt.deadline = deadline
+        attempt.encode(shared, peer)
+        way.route.direct(attempt.request)
+        attempt.request.id = number
+        return attempt
+
     def encode(self, shared: CallerLaneMemory | None, peer: PeerMemory | None = None) -> None:
         """Make the request, for a lane that shares this memory. Raises WireError.
 
