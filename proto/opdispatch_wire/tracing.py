@@ -15,6 +15,7 @@ import importlib
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +32,9 @@ LONGEST: Final = 512
 
 MOST_EVENTS: Final = 128
 """How many kernels one span tells of."""
+
+LAST_SPANS_SECONDS: Final = 2.0
+"""How long a process that ends waits for its last spans to be sent."""
 
 _API = "opentelemetry.trace"
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
@@ -83,12 +87,15 @@ def set_up(target: str, process: str) -> None:
 
 
 def shut_down() -> None:
-    """Have the provider send what it has. Blocks for as long as that takes."""
+    """Have the provider send what it has. Blocks for at most ``LAST_SPANS_SECONDS``."""
     if is_on():
         from opentelemetry.trace import get_tracer_provider
 
         if (end := getattr(get_tracer_provider(), "shutdown", None)) is not None:
-            end()
+            # Exporters wait longer for a collector that is slow or gone.
+            thread = threading.Thread(target=end, name="last-spans", daemon=True)
+            thread.start()
+            thread.join(LAST_SPANS_SECONDS)
 
 
 def begin_span(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opdispatch_wire import tracing
 from opdispatch_wire.profiles import CallSpan
 from opdispatch_wire.tracing import (
     LONGEST,
@@ -66,6 +68,24 @@ def test_a_process_without_a_provider_passes_the_traceparent_on():
     assert kernel_sink() is None
     with traced_run("a::b", GOOD, 5, {}) as passed_on:
         assert passed_on == GOOD
+
+
+def test_a_process_that_ends_waits_only_so_long_for_its_last_spans(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    may_end, is_asked = threading.Event(), threading.Event()
+
+    class Provider:
+        def shutdown(self) -> None:
+            is_asked.set()
+            may_end.wait(LONGEST_WAIT)
+
+    monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", Provider)
+    monkeypatch.setattr(tracing, "is_on", lambda: True)
+    monkeypatch.setattr(tracing, "LAST_SPANS_SECONDS", 0.01)
+    tracing.shut_down()
+    assert is_asked.wait(LONGEST_WAIT)
+    may_end.set()
 
 
 def test_nothing_of_opentelemetry_is_imported_before_a_provider_is_there():
