@@ -1,7 +1,9 @@
 """Costs of a daemon and its interpreter while nothing is called, and until they are ready.
 
-Memory is resident, and as the proportional set size, which counts shared pages in parts. CPU time
-and voluntary context switches are those of all threads of a process.
+RSS, the resident set size, is every page of memory that a process has, though all interpreters and
+the daemon share most of them; PSS, the proportional set size, divides each page by the number of
+processes that share it, so that the sum over all processes is what they take of the machine. CPU
+time and voluntary context switches are those of all threads of a process.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -92,6 +93,7 @@ def test_the_time_in_which_it_has_no_core_does_not_count():
 @dataclass
 class Holder:
     lease: Lease | None
+    beat: float = 0.0
 
 
 def test_the_watch_tells_of_the_silent_ones_only():
@@ -120,3 +122,54 @@ def test_the_watch_tells_of_the_silent_ones_only():
         return lost
 
     assert asyncio.run(story())
+
+
+def test_a_lease_is_renewed_for_the_moment_of_a_heartbeat_not_for_the_look():
+    clock = AttentiveClock(longest_step=1.0)
+    clock.advance(100.0)
+    lease = Lease(clock, heartbeat=1.0)
+    clock.advance(101.0)
+    lease.renew(100.25)
+    assert lease.silence == pytest.approx(0.75)
+    lease.renew(100.0)  # an older one
+    assert lease.silence == pytest.approx(0.75)
+    lease.renew(101.5)
+    assert lease.silence == 0.0
+    assert lease.silence_at(101.75) == pytest.approx(0.25)
+
+
+def test_leases_are_looked_at_once_a_heartbeat_unless_one_is_late(monkeypatch: pytest.MonkeyPatch):
+    async def story() -> list[float]:
+        watch = LeaseWatch(heartbeat=1.0)
+        beating, hanging = Holder(watch.grant()), Holder(watch.grant())
+        pauses: list[float] = []
+
+        async def sleep(pause: float) -> None:
+            nonlocal moment
+            pauses.append(pause)
+            moment += pause
+            beating.beat = moment - 0.5  # recorded, and not sent
+            if moment < hangs_from:
+                hanging.beat = moment - 0.5
+            if len(pauses) == 30:
+                raise asyncio.CancelledError
+
+        moment = time.monotonic()
+        hangs_from = moment + 4.2
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "time", lambda: moment)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        lost: list[tuple[Holder, float]] = []
+        with pytest.raises(asyncio.CancelledError):
+            await watch.run(
+                lambda: [beating, hanging],
+                lambda holder, silence: lost.append((holder, silence)),
+                lambda holder: None,
+            )
+        assert all(holder is hanging for holder, _ in lost)
+        assert lost[0][1] == pytest.approx(3.1, abs=0.11)
+        return pauses
+
+    pauses = asyncio.run(story())
+    assert pauses[:5] == [1.0] * 5
+    assert pauses[-20:] == [0.2] * 20

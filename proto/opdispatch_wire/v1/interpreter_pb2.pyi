@@ -200,7 +200,7 @@ class DaemonMessage(_message.Message):
     def __init__(self, instruction_id: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stage: _Optional[_Union[Stage, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., mirror: _Optional[_Union[Mirror, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., trim: _Optional[_Union[TrimMemory, _Mapping]] = ..., direct_calls: _Optional[_Union[DirectCalls, _Mapping]] = ..., await_direct_calls: _Optional[_Union[AwaitDirectCalls, _Mapping]] = ..., report_registry: _Optional[_Union[ReportRegistry, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., release_values: _Optional[_Union[_remote_pb2.ReleaseValues, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("name", "max_message_bytes", "heartbeat_seconds", "lane", "direct_calls", "slow_call_seconds", "wants_call_counts", "tracing")
+    __slots__ = ("name", "max_message_bytes", "heartbeat_seconds", "lane", "direct_calls", "slow_call_seconds", "wants_call_counts", "tracing", "reads_heartbeats")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -209,6 +209,7 @@ class Welcome(_message.Message):
     SLOW_CALL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WANTS_CALL_COUNTS_FIELD_NUMBER: _ClassVar[int]
     TRACING_FIELD_NUMBER: _ClassVar[int]
+    READS_HEARTBEATS_FIELD_NUMBER: _ClassVar[int]
     name: str
     max_message_bytes: int
     heartbeat_seconds: float
@@ -217,7 +218,8 @@ class Welcome(_message.Message):
     slow_call_seconds: float
     wants_call_counts: bool
     tracing: str
-    def __init__(self, name: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., lane: _Optional[str] = ..., direct_calls: _Optional[_Union[DirectCallRules, _Mapping]] = ..., slow_call_seconds: _Optional[float] = ..., wants_call_counts: _Optional[bool] = ..., tracing: _Optional[str] = ...) -> None: ...
+    reads_heartbeats: bool
+    def __init__(self, name: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., lane: _Optional[str] = ..., direct_calls: _Optional[_Union[DirectCallRules, _Mapping]] = ..., slow_call_seconds: _Optional[float] = ..., wants_call_counts: _Optional[bool] = ..., tracing: _Optional[str] = ..., reads_heartbeats: _Optional[bool] = ...) -> None: ...
 
 class DirectCallRules(_message.Message):
     __slots__ = ("run", "queue_calls", "queue_bytes", "kernel_timeout", "hosts", "first_port", "last_port", "max_call_bytes", "session", "ticket_key", "tls_cert", "tls_key", "tls_client_ca")

@@ -20,12 +20,12 @@ from opdispatch_wire.values import fill_value, value_from_proto
 
 # What every call needs; a kernel may have put anything in the place of what these have.
 _MODULES: tuple[ModuleType, ...] = (builtins, np, os, threading, time, socket, asyncio)
-_CALLABLES = [
-    (module, name)
+_CALLABLES = {
+    module: [
+        name for name, value in vars(module).items() if callable(value) and not name.startswith("_")
+    ]
     for module in _MODULES
-    for name, value in vars(module).items()
-    if callable(value) and not name.startswith("_")
-]
+}
 _MEMORY = 1 << 20
 _VALUES = [np.arange(3.0), list(range(20)), "text", 1.5, None, [True, "text"]]
 
@@ -96,9 +96,10 @@ class Fitness:
 def find_problem() -> str:
     """Return why this process cannot run kernels properly; "" if it can."""
     try:
-        for module, name in _CALLABLES:
-            if not callable(vars(module).get(name)):
-                return f"something has taken {module.__name__}.{name} away"
+        for module, names in _CALLABLES.items():
+            for name, value in zip(names, map(vars(module).get, names), strict=True):
+                if not callable(value):
+                    return f"something has taken {module.__name__}.{name} away"
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         bytearray(_MEMORY)
         for value in _VALUES:

@@ -13,6 +13,8 @@ Note [Flight record]
                 its row in ``call_counts`` + 1, or 0 if it is counted in none
         row     when one of its runs ended last, in ns; how many have ended; then its text
 
+    The last number of all is the time of the last heartbeat that had nothing new to say, in ns.
+
     A slot's first number is written last at its beginning and first at its end, so that a
     concurrent reader takes it for free or for what it was.
 """
@@ -37,7 +39,8 @@ ROW_WORDS = 32
 _TEXT_WORDS = ROW_WORDS - 2
 _TEXT_BYTES = 8 * _TEXT_WORDS
 FIRST_ROW = SLOTS * SLOT_WORDS
-SIZE = 8 * (FIRST_ROW + ROWS * ROW_WORDS)
+_BEAT = FIRST_ROW + ROWS * ROW_WORDS
+SIZE = 8 * (_BEAT + 1)
 # Whatever runs when no slot is free is not seen.
 SPARE_SLOT = (SLOTS - 1) * SLOT_WORDS
 # The last row is that of everything that has found no row of its own.
@@ -148,6 +151,10 @@ class FlightRecorder:
         if slot != SPARE_SLOT:
             self.free.append(slot)
 
+    def beat(self) -> None:
+        """Record a heartbeat."""
+        self.words[_BEAT] = monotonic_ns()
+
     def find_running(self) -> Flight | None:
         """Return what began last of what runs in this thread; None if nothing does.
 
@@ -210,6 +217,11 @@ class FlightRecord:
         """Open the record of a process under that descriptor; return None if it cannot be seen."""
         memory = open_memory(pid, descriptor, SIZE)
         return cls(memory) if memory is not None else None
+
+    @property
+    def beat(self) -> float:
+        """The time of the last heartbeat that was recorded, of ``time.monotonic``; 0: none was."""
+        return self._words[_BEAT] / 1e9
 
     def running(self) -> list[Flight]:
         """Return the flights of now, or of when the process ended, in order of their beginning."""

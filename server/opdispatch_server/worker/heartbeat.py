@@ -43,8 +43,15 @@ class Heartbeats:
         """Take heed of what threads report, from now on. To be called in the event loop."""
         self._loop = asyncio.get_running_loop()
 
-    async def run(self, say: Say, period: float) -> None:
-        """Send a sign of life every ``period`` seconds, until cancelled."""
+    async def run(
+        self, say: Say, period: float, beat: Callable[[], None] | None, then: Callable[[], None]
+    ) -> None:
+        """Send a sign of life every ``period`` seconds, and call ``then``, until cancelled.
+
+        One that would repeat the last is given by ``beat`` instead, unless that is None: to send
+        it would wake all threads of gRPC, of both processes.
+        """
+        sent: pb.InterpreterMessage | None = None
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + period
@@ -53,7 +60,13 @@ class Heartbeats:
                 # It was held up, and may have been given up: that has come meanwhile, then.
                 await asyncio.sleep(_SECOND_THOUGHTS)
             self.fitness.check()
-            await say(self._message())
+            message = self._message()
+            if beat is not None and message == sent:
+                beat()
+            else:
+                await say(message)
+                sent = message
+            then()
 
     async def say_when_unfit(self, say: Say) -> None:
         """Send a report at once when kernels cannot run properly any more."""

@@ -201,6 +201,7 @@ class Interpreter:
         self._loop: asyncio.AbstractEventLoop
         self._attending: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
+        self._collecting: asyncio.Future[None] | None = None
         self.met_daemon = False
         self.may_come_back = False
 
@@ -366,9 +367,10 @@ class Interpreter:
                         if period := message.welcome.heartbeat_seconds:
                             say = functools.partial(self._say, session)
                             beats = self._heartbeats
-                            tasks.append(asyncio.create_task(beats.run(say, period)))
+                            beat = self._recorder.beat if message.welcome.reads_heartbeats else None
+                            running = beats.run(say, period, beat, self._give_back)
+                            tasks.append(asyncio.create_task(running))
                             tasks.append(asyncio.create_task(beats.say_when_unfit(say)))
-                            tasks.append(asyncio.create_task(self._give_back(period)))
                         await self._begin(session, message.welcome)
                     case "goodbye":
                         # Whatever becomes of the stream now, this is its last word.
@@ -519,17 +521,14 @@ class Interpreter:
             await asyncio.sleep(_NEWS_PAUSE)  # many errors are one message
             news.clear()
 
-    async def _give_back(self, pause: float) -> None:
-        """Release expired exports, and unloaded code, every ``pause`` seconds.
-
-        Apart from the heartbeats: a full collection must not delay one.
-        """
-        while True:
-            await asyncio.sleep(pause)
-            self._exports.drop_expired()
-            if self._libraries.unloaded.remains:
-                collect = self._libraries.unloaded.collect
-                await self._loop.run_in_executor(self._registrar, collect)
+    def _give_back(self) -> None:
+        """Release expired exports, and unloaded code, in a thread: that delays no heartbeat."""
+        self._exports.drop_expired()
+        if self._libraries.unloaded.remains and (
+            self._collecting is None or self._collecting.done()
+        ):
+            collect = self._libraries.unloaded.collect
+            self._collecting = self._loop.run_in_executor(self._registrar, collect)
 
     def _obey(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
         subject = self._libraries.subject_of(message)

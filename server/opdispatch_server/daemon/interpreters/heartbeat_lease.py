@@ -7,6 +7,7 @@ because other processes had all the cores.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
@@ -14,9 +15,9 @@ from typing import Protocol, TypeVar
 from opdispatch_server.daemon.interpreters.starvation import StarvationWatch
 
 MISSED_HEARTBEATS = 3
-# How often the leases are looked at, and so how late a hang may be noticed.
+# How often the leases are looked at while one is late, and so how late a hang may be noticed.
 LOOKS_PER_HEARTBEAT = 5
-# From so many heartbeats of silence on, it is asked what keeps the interpreter from sending one.
+# From so many heartbeats of silence on, it is late, and asked what keeps it from sending one.
 _LATE = 1.1
 
 
@@ -30,14 +31,18 @@ class AttentiveClock:
 
     def __init__(self, longest_step: float) -> None:
         self.now = 0.0
-        self._longest_step = longest_step
+        self.longest_step = longest_step
         self._last: float | None = None
 
     def advance(self, moment: float) -> None:
         """Advance to that moment of a monotonic clock."""
-        if self._last is not None:
-            self.now += min(max(moment - self._last, 0.0), self._longest_step)
+        self.now = max(self.at(moment), self.now)
         self._last = moment
+
+    def at(self, moment: float) -> float:
+        """Return what this clock shows at a moment not far from the last that it advanced to."""
+        last = moment if self._last is None else self._last
+        return self.now + min(moment - last, self.longest_step)
 
 
 class Lease:
@@ -54,9 +59,10 @@ class Lease:
         self._renewed = clock.now
         self._suspensions = 0
 
-    def renew(self) -> None:
-        """Renew the lease: the interpreter was heard of."""
-        self._renewed = self._clock.now
+    def renew(self, moment: float | None = None) -> None:
+        """Renew the lease: the interpreter was heard of, at that moment; None: just now."""
+        now = self._clock.now if moment is None else self._clock.at(moment)
+        self._renewed = max(now, self._renewed)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -71,7 +77,7 @@ class Lease:
     def look(self) -> None:
         """Excuse the time since the last look, if the interpreter could not run in it."""
         step, self._looked = self._clock.now - self._looked, self._clock.now
-        if self._starvation is None or self.silence < _LATE * self._heartbeat:
+        if self._starvation is None or not self.is_late:
             return
         if self._starvation.was_starved(step):
             self._renewed += step
@@ -79,7 +85,16 @@ class Lease:
     @property
     def silence(self) -> float:
         """The seconds since it was last heard of, in which it could have said something."""
-        return self._clock.now - self._renewed
+        return max(self._clock.now - self._renewed, 0.0)
+
+    def silence_at(self, moment: float) -> float:
+        """Return the silence until that moment, which may be later than the last look."""
+        return max(self._clock.at(moment) - self._renewed, 0.0)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a heartbeat is overdue."""
+        return self.silence >= _LATE * self._heartbeat
 
     @property
     def is_lost(self) -> bool:
@@ -94,6 +109,10 @@ class Lessee(Protocol):
     def lease(self) -> Lease | None:
         """The lease."""
 
+    @property
+    def beat(self) -> float:
+        """The time of its last heartbeat that was not sent but recorded; 0: none was."""
+
 
 HolderT = TypeVar("HolderT", bound=Lessee)
 
@@ -103,13 +122,14 @@ class LeaseWatch:
 
     def __init__(self, heartbeat: float) -> None:
         self.heartbeat = heartbeat
-        self._pause = heartbeat / LOOKS_PER_HEARTBEAT
-        # A loop that is merely busy wakes late: twice the pause is still attention.
-        self._clock = AttentiveClock(2 * self._pause)
+        self._step = heartbeat / LOOKS_PER_HEARTBEAT
+        self._clock = AttentiveClock(2 * self._step)
 
     def grant(self, starvation: StarvationWatch | None = None) -> Lease:
         """Return a lease that begins now; see ``Lease``."""
-        return Lease(self._clock, self.heartbeat, starvation)
+        lease = Lease(self._clock, self.heartbeat, starvation)
+        lease.renew(time.monotonic())
+        return lease
 
     async def run(
         self,
@@ -123,12 +143,18 @@ class LeaseWatch:
         loop = asyncio.get_running_loop()
         while True:
             self._clock.advance(loop.time())
+            pause = self.heartbeat
             for holder in holders():
                 if holder.lease is None:
                     continue
+                holder.lease.renew(holder.beat)
                 holder.lease.look()
+                if holder.lease.is_late:
+                    pause = self._step
                 if holder.lease.is_lost:
                     on_silent(holder, holder.lease.silence)
                 else:
                     on_heard(holder)
-            await asyncio.sleep(self._pause)
+            # A loop that is merely busy wakes late: so much longer is still attention.
+            self._clock.longest_step = pause + self._step
+            await asyncio.sleep(pause)

@@ -80,8 +80,7 @@ class InterpreterSession:
         self.busy_operators: frozenset[str] = frozenset()
         # Why it is about to be replaced.
         self.unfit = ""
-        # When it was last known to be sound, a time of ``time.monotonic``.
-        self.sound_at = time.monotonic()
+        self._found_sound_at = time.monotonic()
         self.address = hello.address
         # One that the daemon reaches by a path has the same files.
         self.shares_files = hello.address.startswith("unix:")
@@ -157,6 +156,16 @@ class InterpreterSession:
     def is_fit(self) -> bool:
         """Whether it can serve calls now."""
         return not self.ended.is_set() and not self.busy and not self.unfit
+
+    @property
+    def beat(self) -> float:
+        """The time of its last heartbeat that was not sent but recorded; 0: none was."""
+        return self.flight_record.beat if self.flight_record is not None else 0.0
+
+    @property
+    def sound_at(self) -> float:
+        """When it was last known to be sound, a time of ``time.monotonic``."""
+        return max(self._found_sound_at, self.beat)
 
     @property
     def has_calls(self) -> bool:
@@ -366,7 +375,9 @@ class InterpreterSession:
             return
         self.reason = reason
         self._cause, self.named = cause, named or self.named
-        self.silence_at_end = self.lease.silence if self.lease is not None else 0.0
+        if self.lease is not None:
+            self.lease.renew(self.beat)
+            self.silence_at_end = self.lease.silence_at(time.monotonic())
         self._replies_may_come = not hung
         self.goodbye = interpreter_pb2.Goodbye(reason=reason, come_back=come_back)
         self.ended.set()
@@ -450,7 +461,7 @@ class InterpreterSession:
             if not isinstance(message, interpreter_pb2.InterpreterMessage):
                 return  # grpc.aio.EOF
             if self.lease is not None:
-                self.lease.renew()
+                self.lease.renew(time.monotonic())
             if message.HasField("overdue"):
                 self.on_overdue(self, message.overdue)
             elif message.HasField("kernel_errors"):
@@ -460,7 +471,7 @@ class InterpreterSession:
                 self.heartbeat = message.heartbeat
                 self.on_heartbeat(self)
                 if not message.heartbeat.problem:
-                    self.sound_at = time.monotonic()
+                    self._found_sound_at = time.monotonic()
                 else:
                     self.note_unfit(message.heartbeat.problem, message.heartbeat.suspect)
             elif message.HasField("direct_ports"):

@@ -166,6 +166,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             direct_calls=self._direct_calls,
             slow_call_seconds=self._slow_call,
             tracing=self._tracing,
+            reads_heartbeats=session.flight_record is not None,
         )
         rules = welcome.direct_calls
         rules.run = self._runs.begin_direct_calls(session).to_bytes(RUN_BYTES)
