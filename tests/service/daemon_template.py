@@ -7,6 +7,7 @@ it, each fork has the value that was asked for.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import importlib
@@ -14,8 +15,10 @@ import json
 import os
 import socket
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 REQUEST_BYTES = 1 << 17
 
@@ -35,7 +38,12 @@ def _import_daemon() -> None:
         "opdispatch_server.worker.interpreter_process",
     ):
         importlib.import_module(name)
+    from opdispatch_client.cli.app import build_app
 
+    # Each fork would put the command line together for itself.
+    app = build_app()
+    words = ["serve"]
+    app.resolve_command(app.make_context("opdispatch", words), words)
     # Looks for the place of the title once, from where the environment is at first.
     os.environ["SPT_NOENV"] = "1"
     setproctitle.getproctitle()
@@ -97,7 +105,19 @@ def _main(name: str) -> None:
     from opdispatch_client.cli import main
 
     sys.argv = ["opdispatch", *request["arguments"]]
-    sys.exit(main())
+    _leave(main())
+
+
+def _leave(status: int) -> NoReturn:
+    """End this process as Python does, but for taking apart what it has imported.
+
+    That is pages upon pages that it shares with the template, and would get copies of.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, and ends executors
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

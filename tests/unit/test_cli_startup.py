@@ -9,6 +9,8 @@ import sys
 import pytest
 
 import opdispatch_client
+from opdispatch_client.cli import main
+from opdispatch_client.cli.app import build_app
 from tests.waits import LONGEST_WAIT
 
 _PROGRAM = """
@@ -82,6 +84,16 @@ def test_a_command_does_not_go_through_what_it_imports(words: list[str], frozen:
         timeout=LONGEST_WAIT,
     )
     assert done.stdout == f"1 True False True {frozen}\n"
+
+
+def test_command_lines_of_one_process_share_what_they_are_put_together_from(capsys):
+    assert build_app() is build_app()
+    nowhere = ["describe", "a::b", "--address", "unix:///nowhere/daemon.sock"]
+    traced = []
+    for words in ([*nowhere, "--debug"], nowhere):
+        assert main(words) == 1
+        traced.append("Traceback" in capsys.readouterr().err)
+    assert traced == [True, False]
 
 
 def test_every_public_name_exists():

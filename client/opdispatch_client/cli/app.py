@@ -88,8 +88,9 @@ class _CommandGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+@functools.cache
 def build_app() -> TyperGroup:
-    """Return the whole command line, ready to run."""
+    """Return the whole command line, ready to run any number of times."""
     app = typer.Typer(
         name="opdispatch",
         cls=_CommandGroup,
