@@ -26,6 +26,7 @@ from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.nesting import ValueCount
 from opdispatch_wire.protobuf_fields import LENGTH_DELIMITED, field_tag, read_fields, varint
+from opdispatch_wire.tensor_bytes import count_bytes
 from opdispatch_wire.v1 import execution_pb2
 from opdispatch_wire.values import fill_value
 from opdispatch_wire.variable_parts import (
@@ -272,15 +273,18 @@ class ReplyForm:
     The callee writes them, and the caller knows them, by their constants.
     """
 
-    __slots__ = ("_constants", "_encoders", "_key")
+    __slots__ = ("_constants", "_encoders", "_key", "tensor_bytes")
 
     def __init__(
         self,
         key: tuple[Any, ...],
+        tensor_bytes: int,
         constants: tuple[bytes, ...],
         encoders: tuple[Callable[[Any], bytes], ...],
     ) -> None:
         self._key = key
+        self.tensor_bytes = tensor_bytes
+        """Those of ``count_bytes``, of all results."""
         self._constants = constants
         self._encoders = encoders
 
@@ -309,7 +313,7 @@ class ReplyForm:
             last = execution_pb2.CallReply()
             last.result_names.add(names=names)
             pieces.append(last.SerializeToString())
-        return cls(tuple(key), *joined(pieces))
+        return cls(tuple(key), count_bytes(returns), *joined(pieces))
 
     def write(self, number: int, returns: Sequence[Any]) -> bytes | None:
         """Return the reply of that id with these results; None if they need another form."""

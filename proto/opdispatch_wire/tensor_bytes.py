@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from opdispatch.arrays import find_backend, find_layout
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size
 from opdispatch_wire.chunks import Buffer
 
@@ -18,6 +21,28 @@ ALIGNMENT = 64
 """Where elements begin best, in bytes: at the start of a cache line."""
 # Where the elements of every dtype may begin.
 _LEAST_ALIGNMENT = 16
+_NO_TENSORS = frozenset({bool, int, float, complex, str, type(None)})
+
+
+def count_bytes(values: Iterable[Any]) -> int:
+    """Return the bytes of the elements of all tensors, those in lists and dicts among them."""
+    total = 0
+    for value in values:
+        array = value.array if type(value) is Tensor else value
+        cls = type(array)
+        if cls is np.ndarray:
+            total += array.nbytes
+        elif cls in _NO_TENSORS:
+            continue
+        elif isinstance(array, list | tuple):
+            total += count_bytes(array)
+        elif isinstance(array, dict):
+            total += count_bytes(array.values())
+        elif layout := find_layout(cls):
+            total += layout.nbytes(array)
+        elif isinstance(array, np.ndarray | np.generic) or find_backend(cls) is not None:
+            total += array.nbytes
+    return total
 
 
 def check_tensor_size(array: Array) -> None:

@@ -199,6 +199,10 @@ class RunningCall:
     """The version of the library whose code runs; 0 where it is of several, or of none."""
     traceparent: str = ""
     """The span that calls of the kernel are a part of."""
+    argument_bytes: int = 0
+    """The bytes of the tensors that it was given, once they are known; see ``count_bytes``."""
+    result_bytes: int = 0
+    """Those of its results, once these can be sent."""
 
     @classmethod
     def of(cls, context: CallContext, version: int = 0) -> RunningCall:

@@ -181,6 +181,79 @@ def test_metrics_tell_of_interpreters_libraries_and_failures(
     assert min(samples["opdispatch_interpreter_resident_bytes"].values()) > 1e6
 
 
+MOVER = """\
+from opdispatch import Library, Tensor
+
+lib = Library("mover", "DEF")
+lib.define("both(Tensor x, float by, *, Tensor? y=None) -> (Tensor, Tensor)")
+lib.define("join(Tensor[] parts, str how) -> Tensor")
+lib.define("text(str s) -> str")
+lib.define("fail(Tensor x) -> Tensor")
+lib.define("add_(Tensor(a!) x, Tensor y) -> Tensor(a!)")
+
+
+def fail(x):
+    raise ValueError("no")
+
+
+def add_(x, y):
+    x += y
+    return x
+
+
+lib.impl("both", lambda x, by, *, y: (x * by, x[:1]), "CPU")
+lib.impl("join", lambda parts, how: parts[0] + parts[1], "CPU")
+lib.impl("text", lambda s: s, "CompositeExplicitAutograd")
+lib.impl("fail", fail, "CPU")
+lib.impl("add_", add_, "CPU")
+"""
+
+
+@pytest.mark.parametrize("options", LANES, ids=str)
+def test_bytes_are_those_that_clients_have_sent_and_got(
+    options: dict[str, Any],
+    start_daemon: StartDaemon,
+    write_library: WriteLibrary,
+    tmp_path: Path,
+):
+    listen = [f"unix://{tmp_path}/daemon.sock", "127.0.0.1:0"]
+    daemon = start_daemon("--http", "127.0.0.1:0", workers=1, listen=listen)
+    daemon.expects_errors = True
+    address = daemon.addresses[1] if options.get("lane") == "stream" else daemon.address
+    sent: Counter[str] = Counter()
+    got: Counter[str] = Counter()
+
+    def call(name: str, *args: Any, **kwargs: Any) -> None:
+        arrays = [*args, *kwargs.values(), *(args[0] if isinstance(args[0], list) else ())]
+        sent[name] += sum(each.nbytes for each in arrays if isinstance(each, np.ndarray))
+        with contextlib.suppress(KernelError):
+            result = getattr(caller.ops.mover, name)(*args, **kwargs)
+            results = result if isinstance(result, tuple) else [result]
+            got[name] += sum(each.nbytes for each in results if isinstance(each, np.ndarray))
+
+    with daemon.connect() as session, oc.connect(address, **options) as caller:
+        session.load(str(write_library("mover", MOVER)))
+        # Small ones are planned from the second call on; large ones are beside their messages.
+        for size in (3, 3, 3, 3, 1, 0, 5000, 300_000, 300_000):
+            x = np.ones(size)
+            call("both", x, 2.0)
+            call("both", x, 2.0, y=np.ones(7, np.int8))
+            call("join", [x, x], "plus")
+            call("text", "not a tensor")
+            call("fail", x)
+            call("add_", x, x)
+        samples = scrape(daemon.url)
+        with caller.program() as program:
+            program.call("mover::join", [np.ones(10), np.ones(10)], "plus")
+    for name in sent:
+        about = {"operator": f"mover::{name}", "library": "mover", "version": "1"}
+        assert total(samples, "opdispatch_call_argument_bytes_total", **about) == sent[name]
+        assert total(samples, "opdispatch_call_result_bytes_total", **about) == got[name]
+    assert got["fail"] == got["text"] == sent["text"] == 0 < min(sent["fail"], got["both"])
+    samples = scrape(daemon.url)
+    assert total(samples, "opdispatch_call_argument_bytes_total", operator="program") == 160
+
+
 def test_a_library_has_metrics_of_its_own(watched: RunningDaemon, write_library: WriteLibrary):
     source = BANK.replace(
         "lib = Library",

@@ -43,14 +43,16 @@ def test_counts_of_a_series_are_read_from_shared_memory():
     counts = CallCounts()
     row = counts.row_of(F)
     counts.note(row, 2 * SECOND, 0, failed=False)
-    counts.note(row, 60_000, 3 * SECOND, failed=True)
+    counts.note(row, 60_000, 3 * SECOND, 70, 8, failed=True)
+    counts.note(row, 60_000, 0, 2**64 - 1, failed=True)
     found = read(counts)[F]
-    assert (found.ok, found.failed) == (1, 1)
-    assert found.run_ns == 2 * SECOND + 60_000
+    assert (found.argument_bytes, found.result_bytes) == (69, 8), "what is too much begins anew"
+    assert (found.ok, found.failed) == (1, 2)
+    assert found.run_ns == 2 * SECOND + 120_000
     assert found.queue_ns == 3 * SECOND
     assert found.run_buckets[RUN_BOUNDS.index(2.5)] == 1
-    assert found.run_buckets[RUN_BOUNDS.index(1e-4)] == 1
-    assert found.queue_buckets[0] == 1, "the call that did not wait"
+    assert found.run_buckets[RUN_BOUNDS.index(1e-4)] == 2
+    assert found.queue_buckets[0] == 2, "the calls that did not wait"
     assert found.queue_buckets[RUN_BOUNDS.index(10.0)] == 1
 
 

@@ -11,6 +11,7 @@ Note [Call counts]
     A row has these numbers, unsigned, of 64 bits, in the machine's order; then its text:
 
         calls whose kernel returned; calls that failed; ns that kernels ran; ns that calls waited
+        bytes of the tensors that kernels were given; of those that they returned
         for each bucket of RUN_BOUNDS, calls whose kernel ran that long
         for each bucket of QUEUE_BOUNDS, calls that waited that long, of those that waited at all
 
@@ -42,7 +43,7 @@ ROWS = 16384
 ROW_WORDS = 64
 SIZE = 8 * ROWS * ROW_WORDS
 _BUCKETS = len(RUN_BOUNDS) + 1
-_RUN, _QUEUE = 4, 4 + _BUCKETS
+_RUN, _QUEUE = 6, 6 + _BUCKETS
 NUMBERS = _QUEUE + _BUCKETS
 _TEXT_BYTES = 8 * (ROW_WORDS - NUMBERS)
 _NUMBERS = struct.Struct(f"<{NUMBERS}Q")
@@ -50,9 +51,10 @@ _ROW_BYTES = 8 * ROW_WORDS
 _TEXT_AT = 8 * NUMBERS
 # Rows that are compared at once.
 _BLOCK_BYTES = 16 * _ROW_BYTES
+_WORD = 0xFFFFFFFFFFFFFFFF
 _BOUNDS_NS = tuple(round(bound * 1e9) for bound in RUN_BOUNDS)
 # The bytes of each part of a text, so that none crowds out another.
-_PART_BYTES = (144, 32, 64, 20)
+_PART_BYTES = (136, 32, 64, 20)
 assert sum(_PART_BYTES) + len(_PART_BYTES) <= _TEXT_BYTES, "the text of a series has its room"
 
 
@@ -78,6 +80,10 @@ class Counts(NamedTuple):
     failed: int
     run_ns: int
     queue_ns: int
+    argument_bytes: int
+    """Of the elements of tensors that kernels were given."""
+    result_bytes: int
+    """Of those that they returned."""
     run_buckets: tuple[int, ...]
     """Calls by the bucket of their kernel's time, each counted once."""
     queue_buckets: tuple[int, ...]
@@ -94,13 +100,15 @@ class Counts(NamedTuple):
             self.failed + other.failed,
             self.run_ns + other.run_ns,
             self.queue_ns + other.queue_ns,
+            self.argument_bytes + other.argument_bytes,
+            self.result_bytes + other.result_bytes,
             tuple(map(int.__add__, self.run_buckets, other.run_buckets)),
             tuple(map(int.__add__, self.queue_buckets, other.queue_buckets)),
             self.died + other.died,
         )
 
 
-NOTHING = Counts(0, 0, 0, 0, (0,) * _BUCKETS, (0,) * _BUCKETS)
+NOTHING = Counts(0, 0, 0, 0, 0, 0, (0,) * _BUCKETS, (0,) * _BUCKETS)
 
 
 class CallCounts:
@@ -157,7 +165,7 @@ class CallCounts:
         # First: a reader may see calls a moment too late, and none twice.
         self._words[at : at + NUMBERS] = memoryview(bytes(8 * NUMBERS)).cast("Q")
         for place, number in enumerate(counted):
-            self._words[other + place] += number
+            self._words[other + place] = self._words[other + place] + number & _WORD
         self._write_text(ROWS - 1, OTHER)
         return row
 
@@ -165,7 +173,16 @@ class CallCounts:
         at = 8 * (row * ROW_WORDS + NUMBERS)
         self._bytes[at : at + _TEXT_BYTES] = _encode(series).ljust(_TEXT_BYTES, b"\0")
 
-    def note(self, row: int, run_ns: int, queue_ns: int, *, failed: bool) -> None:
+    def note(
+        self,
+        row: int,
+        run_ns: int,
+        queue_ns: int,
+        argument_bytes: int = 0,
+        result_bytes: int = 0,
+        *,
+        failed: bool,
+    ) -> None:
         """Count a call that has ended."""
         words, at = self._words, row * ROW_WORDS
         with self._lock:
@@ -175,6 +192,11 @@ class CallCounts:
             if queue_ns:
                 words[at + 3] += queue_ns
                 words[at + _QUEUE + bisect_left(_BOUNDS_NS, queue_ns)] += 1
+            # Views may have any number of elements, and the sum begins anew as counters do.
+            if argument_bytes:
+                words[at + 4] = words[at + 4] + argument_bytes & _WORD
+            if result_bytes:
+                words[at + 5] = words[at + 5] + result_bytes & _WORD
 
     def rows(self) -> Iterable[tuple[int, bytes]]:
         """Return the rows in use, each with its bytes as ``CountedRows.put`` takes them."""
@@ -276,11 +298,20 @@ class CountedRows:
 
 
 def _counts_of(numbers: Iterable[int]) -> Counts:
-    ok, failed, run_ns, queue_ns, *buckets = numbers
+    ok, failed, run_ns, queue_ns, argument_bytes, result_bytes, *buckets = numbers
     waited = buckets[_BUCKETS:]
     # Calls that did not wait are not counted there.
     waited[0] += max(ok + failed - sum(waited), 0)
-    return Counts(ok, failed, run_ns, queue_ns, tuple(buckets[:_BUCKETS]), tuple(waited))
+    return Counts(
+        ok,
+        failed,
+        run_ns,
+        queue_ns,
+        argument_bytes,
+        result_bytes,
+        tuple(buckets[:_BUCKETS]),
+        tuple(waited),
+    )
 
 
 def _encode(series: Series) -> bytes:

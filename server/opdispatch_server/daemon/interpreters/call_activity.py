@@ -87,12 +87,14 @@ def _less(counts: Counts, before: Counts | None) -> Counts:
         return counts
     if counts is before:
         return NOTHING
-    ok, failed, run, queue, runs, queues, died = counts
+    ok, failed, run, queue, given, returned, runs, queues, died = counts
     return Counts(
         max(ok - before.ok, 0),
         max(failed - before.failed, 0),
         max(run - before.run_ns, 0),
         max(queue - before.queue_ns, 0),
+        max(given - before.argument_bytes, 0),
+        max(returned - before.result_bytes, 0),
         tuple(max(a - b, 0) for a, b in zip(runs, before.run_buckets, strict=True)),
         tuple(max(a - b, 0) for a, b in zip(queues, before.queue_buckets, strict=True)),
         max(died - before.died, 0),

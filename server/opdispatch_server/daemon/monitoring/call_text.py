@@ -56,6 +56,16 @@ _FAMILIES: Final = (
         "histogram",
         "How long calls waited in the daemon and in their interpreter.",
     ),
+    _Family(
+        "opdispatch_call_argument_bytes",
+        "counter",
+        "The bytes of the tensors that kernels were given by calls.",
+    ),
+    _Family(
+        "opdispatch_call_result_bytes",
+        "counter",
+        "The bytes of the tensors that kernels have returned to calls.",
+    ),
 )
 
 
@@ -69,6 +79,7 @@ _CALLS = "".join(
     f'opdispatch_calls_total{{{_LABELS},outcome="{outcome}"}} %d\n' for outcome in ("ok", "error")
 )
 _DIED = f'opdispatch_calls_total{{{_LABELS},outcome="died"}} %d\n'
+_GIVEN, _RETURNED = (f"{family.name}_total{{{_LABELS}}} %d\n" for family in _FAMILIES[3:])
 _RUNS = _histogram(_FAMILIES[1].name, iter(RUN_BOUNDS))
 _QUEUES = _histogram(_FAMILIES[2].name, (RUN_BOUNDS[place] for place in QUEUE_PLACES))
 
@@ -79,7 +90,7 @@ class CallText:
     def __init__(self) -> None:
         self._counts: dict[Series, Counts] = {}
         # Of each family, the text of each series, in the order of ``_counts``.
-        self._texts: tuple[dict[Series, bytes], ...] = ({}, {}, {})
+        self._texts: tuple[dict[Series, bytes], ...] = ({}, {}, {}, {}, {})
         self._labels: dict[Series, str] = {}
         self._series_of: dict[str, Series] = {}
         self._merges = False
@@ -125,14 +136,18 @@ class CallText:
 
     def _format(self, series: Series, counts: Counts) -> None:
         labels = self._labels[series]
-        ok, failed, run_ns, queue_ns, run_buckets, queue_buckets, died = counts
+        ok, failed, run_ns, queue_ns, given, returned, run_buckets, queue_buckets, died = counts
         text = _CALLS % (ok, failed)
         if died:
             text += _DIED % died
-        calls, runs, queues = self._texts
+        calls, runs, queues, *of_bytes = self._texts
         runs.pop(series, None)
         queues.pop(series, None)
         calls[series] = text.replace(_LABELS, labels).encode()
+        for texts, line, count in zip(
+            of_bytes, (_GIVEN, _RETURNED), (given, returned), strict=True
+        ):
+            texts[series] = (line % count).replace(_LABELS, labels).encode()
         if ok or failed:
             reached = (*accumulate(run_buckets),)
             text = _RUNS % (*reached, reached[-1], run_ns / 1e9)

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 
-from opdispatch_server.call_context import CallContext
+from opdispatch_server.call_context import CallContext, RunningCall
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.logs import log_regardless
 from opdispatch_server.metrics.call_counts import CallCounts, Series
@@ -83,11 +83,19 @@ class CallAccounting:
         run_ns: int,
         request: execution_pb2.CallRequest,
         context: CallContext,
+        call: RunningCall,
         *,
         failed: bool,
     ) -> None:
         """Record the run of a kernel for a call, which was counted in ``row``."""
-        self.counts.note(row, run_ns, context.queued, failed=failed)
+        self.counts.note(
+            row,
+            run_ns,
+            context.queued,
+            call.argument_bytes,
+            call.result_bytes,
+            failed=failed,
+        )
         if run_ns + context.queued > self.slow_ns:
             self.log_slow(
                 request.operator, None, request.id, context.queued, run_ns, request.traceparent

@@ -26,6 +26,7 @@ from opdispatch_wire.planned_calls import (
     ReplyForm,
     RequestLayout,
 )
+from opdispatch_wire.tensor_bytes import count_bytes
 from opdispatch_wire.v1 import execution_pb2
 from opdispatch_wire.variable_parts import Leaf, filled
 
@@ -49,6 +50,7 @@ class KernelPlan:
         "_constants",
         "_is_in_order",
         "_template",
+        "argument_bytes",
         "blocks",
         "choice",
         "epoch",
@@ -68,6 +70,7 @@ class KernelPlan:
         library: LoadedLibrary,
         choice: ChosenKernel,
         template: list[Any] | None,
+        argument_bytes: int,
         epoch: int,
         run: int,
     ) -> None:
@@ -86,6 +89,8 @@ class KernelPlan:
             and not any(type(each) is list for each in constants)
         )
         self._constants = tuple(constants)
+        self.argument_bytes = argument_bytes
+        """See ``RunningCall``."""
         self.epoch = epoch
         self.run = run
         """See ``RunningCall.run``."""
@@ -163,7 +168,14 @@ class KernelPlans:
         if len(plans) < _MOST_ALIKE:
             plans.append(
                 KernelPlan(
-                    layout, request.operator, library, choice, template, self._epoch, self._run
+                    layout,
+                    request.operator,
+                    library,
+                    choice,
+                    template,
+                    count_bytes(received[2]),
+                    self._epoch,
+                    self._run,
                 )
             )
 

@@ -77,6 +77,7 @@ from opdispatch_wire.plain_calls import plain_arguments, plain_reply
 from opdispatch_wire.planned_calls import Received, ReplyForm
 from opdispatch_wire.shared_memory.call_memory import CalleeMemory
 from opdispatch_wire.status import status_from_error
+from opdispatch_wire.tensor_bytes import count_bytes
 from opdispatch_wire.tensors import CalleeTensorMemory
 from opdispatch_wire.tracing import trace_id_of, traced_run
 from opdispatch_wire.v1 import execution_pb2
@@ -353,7 +354,14 @@ class KernelExecution:
             # Counted once: from here on it is no call that its interpreter's end cuts off.
             words[slot] = 0
             ended = words[at] = monotonic_ns()
-            self._accounting.counts.note(choice.counts_row, ended - began, queued, failed=failed)
+            self._accounting.counts.note(
+                choice.counts_row,
+                ended - began,
+                queued,
+                call.argument_bytes,
+                call.result_bytes,
+                failed=failed,
+            )
             if ended - began + queued > self._accounting.slow_ns:
                 self._accounting.log_slow(
                     str(choice.name), library, key, queued, ended - began, call.traceparent
@@ -388,6 +396,8 @@ class KernelExecution:
         and what has its tensors, in memory that is ``shared`` if any is. Raises what ``run`` does.
         """
         number, _, leaves = received
+        call = RUNNING_CALL.get()
+        call.argument_bytes = plan.argument_bytes
         stack = plan.stack(leaves)
         # What the kernel leaves switched on ends with the call.
         results = copy_context().run(self._call_planned, plan, stack)
@@ -402,7 +412,8 @@ class KernelExecution:
             names = result_names(signature.schema)
             form = plan.form = ReplyForm.of(returns, self._interpreter(), names)
             reply = form.write(number, returns) if form is not None else None
-        if reply is not None and len(reply) <= min(limit, self._limit):
+        if form is not None and reply is not None and len(reply) <= min(limit, self._limit):
+            call.result_bytes = form.tensor_bytes
             return reply, None
         check_lengths(returns, self._limit, _RESULT)
         results.clear()
@@ -419,6 +430,7 @@ class KernelExecution:
         except BaseException:
             memory.drop_results()
             raise
+        call.result_bytes = count_bytes(returns)
         return message, memory
 
     def _call_planned(self, plan: KernelPlan, stack: list[Any]) -> list[Any]:
@@ -472,7 +484,7 @@ class KernelExecution:
         finally:
             RUNNING_CALL.reset(token)
             run_ns = monotonic_ns() - began
-            self._accounting.end(counts_row, run_ns, request, context, failed=failed)
+            self._accounting.end(counts_row, run_ns, request, context, call, failed=failed)
         if profile is not None:
             profile.end()
             profile.add_to(reply, self._interpreter(), self._limit)
@@ -513,6 +525,8 @@ class KernelExecution:
                 self._values.get,
                 writes.begin if writes else None,
             )
+        call = RUNNING_CALL.get()
+        call.argument_bytes = count_bytes(args) + (count_bytes(kwargs.values()) if kwargs else 0)
         arguments = signature.bind(args, kwargs)
         trace = CallTrace() if request.trace else None
         if profile is not None:
@@ -528,10 +542,12 @@ class KernelExecution:
         if is_plain and trace is None and profile is None and not request.HasField("keep"):
             plain = plain_reply(request.id, returns[0], name)
             if plain is not None:
+                call.result_bytes = returns[0].nbytes
                 return plain
         check_lengths(returns, self._limit, _RESULT)
         if profile is not None:
             profile.end(signature.unbox_returns(returns))
+        result_bytes = count_bytes(returns)
         stack.clear()  # see KeptResults
         reply = reply_of_returns(
             request,
@@ -543,6 +559,7 @@ class KernelExecution:
             memory=memory,
             keep=self._keeping(request),
         )
+        call.result_bytes = result_bytes
         if trace:
             for line, message in zip(trace.lines, reply.trace, strict=True):
                 if isinstance(line, RemoteTraceLine):

@@ -23,7 +23,7 @@ from opdispatch.errors import (
 )
 from opdispatch.tensors.tensor import Tensor
 from opdispatch_server.blame.flight_record import FlightRecorder, call_key
-from opdispatch_server.call_context import CallContext
+from opdispatch_server.call_context import RUNNING_CALL, CallContext
 from opdispatch_server.serving.reading_turn import hand_over_turn
 from opdispatch_server.value_ids import check_keep
 from opdispatch_server.worker.execution.compiled_program import (
@@ -41,6 +41,7 @@ from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.nesting import ValueCount, check_nesting
 from opdispatch_wire.remote_values import RemoteFacts, remote_tensors_in, store_key
+from opdispatch_wire.tensor_bytes import count_bytes
 from opdispatch_wire.v1 import execution_pb2, remote_pb2, values_pb2
 from opdispatch_wire.values import fill_value, value_from_proto
 
@@ -128,12 +129,15 @@ class ProgramExecution:
                     stack.callback(writes.end)
                     writes.begin(_remote_arguments(request))
                 inputs = self._inputs(request, context, program, tensors)
+                running = RUNNING_CALL.get()
+                running.argument_bytes = count_bytes(inputs)
                 device = request.keep.device
                 call = call_key(context.direct.lane if context.direct else 0, request.id)
                 results = run_on_device(
                     inputs, self._results, program, inputs, device, call, counts_row
                 )
                 del inputs  # see KeptResults
+                result_bytes = count_bytes(results)
                 leaves_history = program.is_transfer and has_history(results[0])
         except StepError as error:  # an operator that does not exist
             raise self._explained(error) from error.__cause__
@@ -147,6 +151,7 @@ class ProgramExecution:
             raise ReturnError(
                 f"{request.operator} left a value that cannot be sent: {error.message}"
             ) from error
+        running.result_bytes = result_bytes
         return reply
 
     def _results(

@@ -1,0 +1,45 @@
+"""The bytes of the elements of tensors, in values of every kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opdispatch import Tensor
+from opdispatch_wire.tensor_bytes import count_bytes
+
+X = np.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (X, 24),
+        (Tensor(X), 24),
+        (np.float32(1), 4),
+        ([X, (X, 1)], 48),
+        ({"a": X, "b": {"c": Tensor(X)}}, 48),
+        (np.broadcast_to(X, (2, 3)), 48),
+        (None, 0),
+        (True, 0),
+        (1, 0),
+        (1.0, 0),
+        (1j, 0),
+        ("text", 0),
+        (np.dtype(float), 0),
+        (object(), 0),
+    ],
+    ids=repr,
+)
+def test_only_elements_of_tensors_count(value: Any, expected: int):
+    assert count_bytes([value]) == expected
+    assert count_bytes([value, value]) == 2 * expected
+
+
+def test_of_a_sparse_tensor_all_parts_count():
+    sparse = pytest.importorskip("scipy.sparse", reason="scipy is not installed")
+    array = sparse.csr_array(np.diag([1.0, 2.0]))
+    parts = array.data.nbytes + array.indices.nbytes + array.indptr.nbytes
+    assert count_bytes([array]) == parts > 0
