@@ -82,7 +82,7 @@ _HANDSHAKES = (
         "Socket closed",
         "it hangs up during the handshake",
         "it may want TLS, see connect(tls_ca=...) and OPDISPATCH_TLS_CA, or a certificate of its "
-        "client CA, see connect(tls_cert=..., tls_key=...)",
+        "client CA, see connect(tls_cert=..., tls_key=...), or all its connections may be taken",
     ),
 )
 

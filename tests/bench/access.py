@@ -1,7 +1,9 @@
 """The cost of tokens and TLS, and of strangers and rotations to others: ``make bench``.
 
-A stranger's flood comes from a process of its own, over connections of which each brings one
-request with a wrong token, and which are opened again when that is answered.
+A stranger's floods come from a process of its own, on a core of its own, since a stranger has a
+machine of his own: connections that are opened and closed, those that are closed after the
+handshake, and those that bring one request with a wrong token and are opened again when that is
+answered.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import multiprocessing
+import os
 import socket
 import ssl
 import statistics
@@ -22,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from rich.console import Console
 from rich.table import Table
 
@@ -231,33 +235,49 @@ def revocations() -> Iterator[tuple[str, str]]:
 
 
 def flood() -> Iterator[tuple[str, str]]:
-    """Compare a good client's rate beside a flood of refused connections, and without."""
+    """Compare a good client's rate beside floods of refused connections, and without."""
     with benches(True) as (bench,), contextlib.ExitStack() as stack:
+        strangers_core = stack.enter_context(_core_apart(bench.daemon))
         port = int(bench.daemon.address.rpartition(":")[2])
         for name, direct in (("direct", True), ("through the daemon", False)):
             call = _warmed_up(stack.enter_context(bench.connect(bench.token, direct=direct)))
-            rates: dict[str, list[float]] = {"alone": [], "beside": []}
-            refused, worked = [], []
-            for _ in range(3):
-                rates["alone"].append(_rate(call))
-                with flooding(port, bench.certificates.ca) as count:
-                    time.sleep(FLOOD_SECONDS)  # until its refusals have a pace
-                    before, began = count.value, time.monotonic()
-                    used = 0.0 if not direct else processor_seconds([bench.daemon.process.pid])
-                    rates["beside"].append(_rate(call))
-                    refused.append((count.value - before) / (time.monotonic() - began))
-                    if direct:
+            for kind in ("opened and closed", "of a handshake alone", "with a wrong token"):
+                ratios, refused, worked = [], [], []
+                for _ in range(3):
+                    alone = _rate(call)
+                    with flooding(port, bench.certificates.ca, kind, strangers_core) as count:
+                        _rate(call)  # until its refusals have a pace
+                        before, began = count.value, time.monotonic()
+                        used = processor_seconds([bench.daemon.process.pid])
+                        ratios.append(_rate(call) / alone)
                         used = processor_seconds([bench.daemon.process.pid]) - used
-                        worked.append(used / max(count.value - before, 1))
-            alone, beside = (statistics.median(each) for each in rates.values())
-            yield (
-                f"a good client's calls, {name}, beside {FLOODERS} connections that are refused",
-                f"{beside / alone:.2f} of its {alone:.0f} calls/s "
-                f"({statistics.median(refused):.0f} refused/s)",
-            )
-            if worked:
-                milliseconds = 1000 * statistics.median(worked)
-                yield "the daemon's processor time for each", f"{milliseconds:.1f} ms"
+                        seconds = time.monotonic() - began
+                        refused.append((count.value - before) / seconds)
+                        worked.append(used / seconds)
+                yield (
+                    f"a good client's rate of calls, {name}, beside {FLOODERS} connections {kind}",
+                    f"{statistics.median(ratios):.2f} of that without "
+                    f"({statistics.median(refused):.0f} connections/s, "
+                    f"the daemon at {100 * statistics.median(worked):.0f} % of a core)",
+                )
+
+
+@contextlib.contextmanager
+def _core_apart(daemon: RunningDaemon) -> Iterator[int | None]:
+    """Leave one core to strangers: keep the daemon, its interpreters and this process off it."""
+    cores = os.sched_getaffinity(0)
+    strangers = max(cores) if len(cores) > 1 else None
+    ours = cores - {strangers}
+    processes = [psutil.Process(), psutil.Process(daemon.process.pid)]
+    for process in (*processes, *processes[1].children(recursive=True)):
+        for thread in process.threads():
+            os.sched_setaffinity(thread.id, ours)
+    try:
+        yield strangers
+    finally:
+        for thread in processes[0].threads():
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(thread.id, cores)
 
 
 def _rate(call: Callable[[], object]) -> float:
@@ -269,11 +289,13 @@ def _rate(call: Callable[[], object]) -> float:
 
 
 @contextlib.contextmanager
-def flooding(port: int, ca: str) -> Iterator[Any]:
-    """Have another process open connections and be refused; the count goes on in the block."""
+def flooding(port: int, ca: str, kind: str, core: int | None) -> Iterator[Any]:
+    """Have another process open connections of a kind; the count goes on in the block."""
     context = multiprocessing.get_context("spawn")
     count, stop, is_ready = context.Value("L", 0), context.Event(), context.Event()
-    flooder = context.Process(target=_flood, args=(port, ca, count, stop, is_ready), daemon=True)
+    flooder = context.Process(
+        target=_flood, args=(port, ca, kind, core, count, stop, is_ready), daemon=True
+    )
     flooder.start()
     is_ready.wait(60)
     try:
@@ -283,25 +305,40 @@ def flooding(port: int, ca: str) -> Iterator[Any]:
         flooder.join(60)
 
 
-def _flood(port: int, ca: str, count: Any, stop: ProcessEvent, is_ready: ProcessEvent) -> None:
+def _flood(
+    port: int,
+    ca: str,
+    kind: str,
+    core: int | None,
+    count: Any,
+    stop: ProcessEvent,
+    is_ready: ProcessEvent,
+) -> None:
     """Run in the other process: each thread opens one connection after the other."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
     tls = ssl.create_default_context(cafile=ca)
     tls.set_alpn_protocols(["h2"])
     request = http2_request(_CALL_STREAM, b"Bearer opd1_0000000000000000_" + b"x" * 43)
 
-    def ask() -> None:
-        while not stop.is_set():
-            with (
-                contextlib.suppress(OSError),
-                socket.create_connection(("127.0.0.1", port), 10) as plain,
-                tls.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
-            ):
+    def open_one() -> bool:
+        with socket.create_connection(("127.0.0.1", port), 10) as plain:
+            if kind == "opened and closed":
+                return True
+            with tls.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
+                if kind == "of a handshake alone":
+                    return True
                 connection.sendall(request)
-                answered = _is_answered(connection)
-                with count.get_lock():
-                    count.value += answered
+                return _is_answered(connection)
 
-    threads = [threading.Thread(target=ask, daemon=True) for _ in range(FLOODERS)]
+    def open_all() -> None:
+        while not stop.is_set():
+            with contextlib.suppress(OSError):
+                done = open_one()
+                with count.get_lock():
+                    count.value += done
+
+    threads = [threading.Thread(target=open_all, daemon=True) for _ in range(FLOODERS)]
     for each in threads:
         each.start()
     is_ready.set()
@@ -361,7 +398,7 @@ PARTS = {
 def main() -> None:
     """Print the table, of the parts that are named, or of all."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], default=list(PARTS))
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     table = Table("", "")
     for part in parser.parse_args().parts or PARTS:
         for row in PARTS[part]():

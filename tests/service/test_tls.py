@@ -367,3 +367,35 @@ def test_a_client_ca_that_is_swapped_amid_handshakes(tmp_path: Path):
         refusal_of(secured.address, **new)
     finally:
         daemon.clean_up()
+
+
+FEW_DESCRIPTORS = """
+import resource, sys
+from opdispatch_client.cli import main
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+sys.exit(main())
+"""
+
+
+def test_silent_strangers_leave_descriptors_to_others(tmp_path: Path):
+    certificates = Certificates(tmp_path / "certs")
+    daemon = RunningDaemon(
+        tmp_path,
+        *certificates.serve,
+        *("--tokens", str(Tokens(tmp_path).path), "--http", "127.0.0.1:0"),
+        workers=1,
+        listen=[f"unix://{tmp_path}/daemon.sock", "127.0.0.1:0"],
+        program=("-c", FEW_DESCRIPTORS, "serve"),
+    )
+    with contextlib.ExitStack() as strangers:
+        strangers.callback(daemon.clean_up)
+        daemon.wait_until_ready()
+        ports = (int(address.strip("/").rpartition(":")[2]) for address in daemon.addresses[1:])
+        for port in ports:
+            for _ in range(300):
+                address = ("127.0.0.1", port)
+                strangers.enter_context(socket.create_connection(address, LONGEST_WAIT))
+        (tmp_path / "image.py").write_text(IMAGE)
+        with daemon.connect() as owner:
+            owner.load(tmp_path / "image.py")
+            np.testing.assert_array_equal(owner.ops.image.pipeline(X), 1 - X * 3)

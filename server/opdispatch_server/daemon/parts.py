@@ -69,6 +69,7 @@ from opdispatch_server.daemon.values.table import RemoteValueTable, ValueLimits
 from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.logs import set_log_level
 from opdispatch_server.message_limit import internal_message_limit
+from opdispatch_server.serving.connection_limits import public_server_options
 from opdispatch_server.serving.grpc_services import (
     add_execution_service,
     add_interpreter_service,
@@ -135,7 +136,7 @@ class DaemonParts:
     def public(self) -> grpc.aio.Server:
         """The gRPC server for clients, and for interpreters that users start."""
         # Another daemon, which takes over, may share its ports: ``listeners`` checks who does.
-        options = {**dict(server_options(self.message_limit)), "grpc.so_reuseport": 1}
+        options = {**dict(public_server_options(self.message_limit)), "grpc.so_reuseport": 1}
         server = asyncio_server([*options.items()], [self.guard])
         add_registry_service(server, self._registry_servicer)
         add_execution_service(server, self._execution_servicer)

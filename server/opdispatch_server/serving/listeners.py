@@ -16,6 +16,7 @@ import grpc.aio
 
 from opdispatch_server.lock_file import open_lock_file
 from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.serving.connection_limits import ACCEPT_QUEUE, shorten_accept_queue
 from opdispatch_server.serving.tls import ServerCertificates
 from opdispatch_server.socket_names import own_name
 from opdispatch_wire.addresses import (
@@ -27,8 +28,6 @@ from opdispatch_wire.addresses import (
     check_socket_folder,
     parse_address,
 )
-
-_BACKLOG = 128
 
 LOG = logging.getLogger("opdispatch.daemon")
 
@@ -204,7 +203,7 @@ def listen_for_users(
         try:
             listener.bind(str(path))
             path.chmod(0o666)
-            listener.listen(_BACKLOG)
+            listener.listen(ACCEPT_QUEUE)
         except OSError as error:
             raise RuntimeError(error.strerror) from error
 
@@ -317,6 +316,7 @@ def _bind_tcp(
         if parsed.port and _is_taken(parsed):
             raise in_use from error
         raise AddressError(f"cannot listen on {parsed}: {error}") from error
+    shorten_accept_queue(port)
     return Listener(str(TcpAddress(parsed.host, port)), socket_path=None, lock=None)
 
 

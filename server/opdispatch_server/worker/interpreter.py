@@ -31,6 +31,7 @@ from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.metrics.call_counts import process_call_counts
 from opdispatch_server.process_watch import process_space
+from opdispatch_server.serving.connection_limits import public_server_options
 from opdispatch_server.serving.grpc_services import add_execution_service
 from opdispatch_server.serving.guard import Guard
 from opdispatch_server.serving.listeners import bind
@@ -62,7 +63,7 @@ from opdispatch_wire.addresses import (
     parse_address,
 )
 from opdispatch_wire.asyncio_grpc import asyncio_server
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options, server_options
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
 from opdispatch_wire.credentials import NO_CREDENTIALS, Credentials
 from opdispatch_wire.errors import DaemonUnavailableError
 from opdispatch_wire.protocol_version import PROTOCOL_VERSION
@@ -223,7 +224,7 @@ class Interpreter:
         self._lost_device.begin()
         self._heartbeats.begin()
         guards = [Guard(self._own_tickets)] if self._own_tickets is not None else []
-        server = asyncio_server(server_options(self._limit), guards)
+        server = asyncio_server(public_server_options(self._limit), guards)
         # The daemon knows how many calls may run, and what may be large.
         streams = KernelStreams(
             self._execution, DaemonCalls(), self._threads, self._limit, at_once=sys.maxsize

@@ -10,13 +10,19 @@ import threading
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from opdispatch_server.serving.connection_limits import (
+    ACCEPT_QUEUE,
+    HANDSHAKE_SECONDS,
+    LimitedListener,
+    most_connections,
+)
 from opdispatch_server.serving.listeners import AddressInUseError
 from opdispatch_wire.addresses import AddressError, TcpAddress, parse_address
 
 # Open pages and scrapes together.
 _CONNECTIONS = 512
-_BACKLOG = 128
 _GRACE = 1
 _START_TIMEOUT = 10.0
 
@@ -39,7 +45,7 @@ def bind_http(address: str, *, insecure: bool, take_over: bool = False) -> socke
             "--insecure",
         )
     info = socket.getaddrinfo(parsed.host, parsed.port, type=socket.SOCK_STREAM)[0]
-    found = socket.socket(info[0], info[1])
+    found = LimitedListener(info[0], info[1], most=min(most_connections(8), _CONNECTIONS))
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if not take_over:
@@ -49,7 +55,7 @@ def bind_http(address: str, *, insecure: bool, take_over: bool = False) -> socke
         # So that another daemon can take over.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         found.bind(info[4])
-        found.listen(_BACKLOG)
+        found.listen(ACCEPT_QUEUE)
     except OSError as error:
         found.close()
         raise AddressInUseError(
@@ -72,6 +78,25 @@ def hosts_of(listening: socket.socket) -> list[str]:
     return ["*"]
 
 
+class _Connection(H11Protocol):
+    """One that is closed if its next request does not come, or comes to no end."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See ``asyncio.Protocol``."""
+        super().connection_made(transport)
+        self._look(...)
+
+    def _look(self, seen: object) -> None:
+        """Close it if it has waited since the last look, with nothing to answer."""
+        if self.transport.is_closing():
+            return
+        is_idle = getattr(self.cycle, "response_complete", True)  # None before the first request
+        if is_idle and seen is self.cycle:
+            self.transport.close()
+            return
+        self.loop.call_later(HANDSHAKE_SECONDS, self._look, self.cycle)
+
+
 class HttpServer:
     """Serves one application until it is stopped. ``loop`` is the thread's own, once it runs."""
 
@@ -88,13 +113,12 @@ class HttpServer:
         config = uvicorn.Config(
             app,
             loop="asyncio",
-            http="h11",
+            http=_Connection,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=_CONNECTIONS,
             timeout_graceful_shutdown=_GRACE,
         )
         config.load()

@@ -9,6 +9,7 @@ from pathlib import Path
 from opdispatch_server.access.route_tickets import TicketAuthentication
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.serving.connection_limits import public_server_options
 from opdispatch_server.serving.grpc_services import add_execution_service
 from opdispatch_server.serving.guard import Guard
 from opdispatch_server.serving.listeners import AddressInUseError, Listener, bind
@@ -16,7 +17,6 @@ from opdispatch_server.serving.tls import ServerCertificates, TlsError
 from opdispatch_server.worker.incoming.kernel_streams import KernelStreams
 from opdispatch_wire.addresses import AddressError, TcpAddress
 from opdispatch_wire.asyncio_grpc import asyncio_server
-from opdispatch_wire.channel import server_options
 from opdispatch_wire.credentials import NO_CREDENTIALS, Credentials
 from opdispatch_wire.v1 import interpreter_pb2
 
@@ -40,7 +40,7 @@ class DirectListener:
         self._streams = streams
         self._credentials = credentials
         guards = [] if tickets is None else [Guard(tickets)]
-        self._server = asyncio_server(server_options(limit), guards)
+        self._server = asyncio_server(public_server_options(limit), guards)
         add_execution_service(self._server, streams)
         self._listeners: list[Listener] = []
 
