@@ -275,7 +275,24 @@ CALLS: dict[str, list[Call]] = {
             *((1, None, 1), (None, None, -1), (None, 2, 1), (-1, 0, -2), (0, 2, 0), (9, 1, 3)),
         )
     ]
-    + [lambda f, x: f(x, [0, None], [None, None], [None, 1]), lambda f, x: f(x, [], [], [])],
+    + [
+        lambda f, x, entries=entries: f(x, *entries)
+        for entries in (
+            *(([0, None], [None, None], [None, 1]), ([0, 1], [None, None], [None, None])),
+            *(([None, 0], [2, None], [1, None]), ([1, None], [None, 2], [1, -1])),
+            *(([None, None], [None, 1], [None, 1]), ([0, 9], [None, None], [None, None])),
+            *(([], [], []), ([0], [None, None], [None]), ([0, 0, 0], [None] * 3, [None] * 3)),
+        )
+    ],
+    "getitem.Tensor": [
+        lambda f, x, start=start, array=array: f(x, start, [None], [None], [array])
+        for start, array in (
+            *(([None], np.array([0, -1])), ([None], np.array([[0], [1]]))),
+            *(([None], np.array([7])), ([None], np.array([True, False])), ([None], np.array(0))),
+            *(([None], np.array([0.5])), ([1], np.array([0])), ([None], None), ([1], None)),
+        )
+    ]
+    + [lambda f, x: f(x, [None, 0], [None] * 2, [None] * 2, [np.array([0, 1]), None])],
     "broadcast_to": [
         lambda f, x, shape=shape: f(x, shape(x))
         for shape in (

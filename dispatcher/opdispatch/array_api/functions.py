@@ -104,7 +104,7 @@ def _make_function(name: str, overloads: Sequence[FunctionSchema], module: str) 
         lines = [f"    return {call}"]
         parameters = _parameters(name, first.arguments)
     handle = scope.get("operator_Tensor") or scope["operator"]
-    if COMPILE and isinstance(handle, OperatorHandle) and _takes_tensors_alone(first):
+    if COMPILE and isinstance(handle, OperatorHandle) and _can_be_direct(name, first):
         lines = _with_direct_call(handle, scope, parameters, lines)
     text = "\n".join([f"def {name}({parameters}):", *lines])
     function: Function = compile_function(f"array_api.{name}", text, scope, name)
@@ -114,10 +114,12 @@ def _make_function(name: str, overloads: Sequence[FunctionSchema], module: str) 
     return function
 
 
-def _takes_tensors_alone(schema: FunctionSchema) -> bool:
+def _can_be_direct(name: str, schema: FunctionSchema) -> bool:
+    """Return whether the function passes on what it is given, and returns the operator's result."""
     is_one = [each.type for each in schema.returns] == [TENSOR]
-    are_plain = all(each.type is TENSOR and not each.kwarg_only for each in schema.arguments)
-    return is_one and are_plain and bool(schema.arguments)
+    takes_tensors = any(each.type.dispatches for each in schema.arguments)
+    as_they_are = all(_as_it_is(each) == each.name for each in schema.arguments)
+    return is_one and takes_tensors and as_they_are and name not in _NUMBERS
 
 
 def _with_direct_call(
@@ -127,12 +129,14 @@ def _with_direct_call(
 
     Other arguments are left to ``lines``.
     """
-    source = CallSource(handle.schema)
-    arguments = parameters.removesuffix(", /")
+    schema = handle.schema
+    source = CallSource(schema)
+    arguments = _passed(schema.arguments, _as_it_is)
     text = "\n".join([f"def otherwise({parameters}):", *lines])
     otherwise = compile_function("array_api", text, dict(scope), "otherwise")
     scope |= source.globals | {"_op": handle, "_otherwise": otherwise}
-    return [f"    {line}" for line in source.direct(f"return _otherwise({arguments})")]
+    otherwise_line = f"return _otherwise({arguments})"
+    return [f"    {line}" for line in source.direct(otherwise_line, converts=True)]
 
 
 def _result_type(name: str, schema: FunctionSchema) -> type:

@@ -13,6 +13,9 @@ from opdispatch.autograd.node import Node
 MADE_UNDER_NO_GRAD = "was made under no_grad"
 MADE_IN_FUNCTION = "was made by a Function"
 
+Replay = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A call that makes a view: the function of the base and of these other arguments."""
+
 
 class ViewOf:
     """How a view is made of its base: calls of operators, one after the other."""
@@ -25,7 +28,7 @@ class ViewOf:
     def __init__(
         self,
         base: Any,
-        replays: tuple[Callable[[Any], Any], ...],
+        replays: tuple[Replay, ...],
         made_by: str,
         version: int,
     ) -> None:
@@ -38,6 +41,6 @@ class ViewOf:
 
     def replay(self, base: Any) -> Any:
         """Return the same view of another base."""
-        for make in self.replays:
-            base = make(base)
+        for make, arguments in self.replays:
+            base = make(base, *arguments)
         return base

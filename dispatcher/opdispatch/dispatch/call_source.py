@@ -109,14 +109,34 @@ class CallSource:
         first = ["_op = _packet._only"]  # once: another thread may set it to None
         return self._function(function, ["_packet"], first, unusual, self._find_kernel(), fallback)
 
-    def direct(self, otherwise: str) -> list[str]:
+    def call_converted(self, function: str) -> str:
+        """Return the source of ``call_converted``: all arguments are given, and converted.
+
+        Nothing, where ``link`` is nothing.
+        """
+        if not (parameters := self._given_by_name()):
+            return ""
+        passed = [each.name for each in self.arguments]
+        otherwise = f"return _op({self._arguments(passed)})"
+        known = [f"{each.value} = {each.name}" for each in self.arguments]
+        lines = [f"def {function}(_op, {parameters}):", *known, *self.direct(otherwise)]
+        return "\n    ".join(lines) + "\n"
+
+    def direct(self, otherwise: str, *, converts: bool = False) -> list[str]:
         """Return the lines of a function that calls the kernel for tensors itself, of a handle
         ``_op``; the line ``otherwise`` is for all other arguments, and for first calls.
 
-        Its parameters are the schema's arguments, of which each is a ``Tensor``.
+        Its parameters are the schema's arguments, all of them given. It ``converts`` them to the
+        kernel's, if they are not what that takes.
         """
+        values = [line for each in self.arguments for line in each.convert()] if converts else []
+        if all(each.kind is TENSOR for each in self.arguments):  # of which each is one, or is not
+            find = self._find_by_bits(["_k = None"])
+        else:
+            lines = [f"    {line}" for line in (*values, *self._find_kernel())]
+            find = ["try:", *lines, "except _errors: _k = None"]
         return [
-            *self._find_by_bits(["_k = None"]),
+            *find,
             f"if _k is None: {otherwise}",
             f"_r = _k({self._arguments([each.value for each in self.arguments])})",
             *self._returns(),
@@ -204,21 +224,29 @@ class CallSource:
 
         Nothing, if a keyword-only argument has a name that cannot be a parameter's.
         """
-        if len(self.keyword_only) < sum(a.kwarg_only for a in self.schema.arguments):
+        if not (parameters := self._given_by_name()):
             return ""
-        positional = [*self.positional_only, *self.positional]
-        star = ["*"] if self.keyword_only else []
         values = [each.fresh() for each in self.arguments]
         lines = [
             f"def {function}(_op, _keys, _k):",
             "    _check = _op.call_signature.check_result",
-            f"    def _call({', '.join([*positional, *star, *self.keyword_only])}):",
+            f"    def _call({parameters}):",
             f"        _r = _k({self._arguments(values)})",
             *(f"        {line}" for line in self._returns("_check")),
             "    _call.kernel = _k",
             "    return _call",
         ]
         return "\n".join(lines) + "\n"
+
+    def _given_by_name(self) -> str:
+        """Return the source of parameters that are all given, keyword-only ones by their names.
+
+        Nothing, if one of these names cannot be a parameter's.
+        """
+        if len(self.keyword_only) < sum(a.kwarg_only for a in self.schema.arguments):
+            return ""
+        star = ["*"] if self.keyword_only else []
+        return ", ".join([*self.positional_only, *self.positional, *star, *self.keyword_only])
 
     def boxed(self) -> str:
         """Return the source of ``redispatch_boxed``.
@@ -294,8 +322,7 @@ class CallSource:
         has_generators = any(each.add_bits_of_generator() for each in self.arguments)
         if not is_usual or isinstance(arguments[0].kind, OptionalType) or has_generators:
             return [_FIND_CALLS, *others]
-        needs = " or ".join(filter(None, (each.needs_gradient() for each in arguments)))
-        recorded = f"_calls.recorded if {needs} else " if needs else ""
+        needs = " or ".join(each.needs_gradient() for each in arguments)
         first = arguments[0]
         are_tensors = " and ".join(each.are_tensors(each is first) for each in arguments)
         are_arrays = " and ".join(each.are_arrays(each is first) for each in arguments)
@@ -303,7 +330,7 @@ class CallSource:
             _FIND_CALLS,
             *(line for each in arguments for line in each.sort_list()),
             f"if {are_arrays}: _k = _calls.arrays",
-            f"elif {are_tensors}: _k = {recorded}_calls.tensors",
+            f"elif {are_tensors}: _k = _calls.recorded if {needs} else _calls.tensors",
             "else:",
             *(f"    {line}" for line in others),
         ]

@@ -79,6 +79,7 @@ def handle_class_for(schema: FunctionSchema | None) -> type[OperatorHandle]:
         source = CallSource(schema)
         functions = [
             source.call("__call__"),
+            source.call_converted("call_converted"),
             source.redispatch("redispatch"),
             source.redispatch_converted("redispatch_converted"),
             source.link("_link"),

@@ -182,6 +182,13 @@ class OperatorHandle(OpOverloadNames):
         """
         return self.interpret_call(args, kwargs)
 
+    def call_converted(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the operator with arguments that are all there, and as conversion leaves them.
+
+        Positional ones come by position, the others by name. Lists are new: the kernel gets them.
+        """
+        return self(*args, **kwargs)
+
     def redispatch(self, keys: DispatchKeySet, /, *args: Any, **kwargs: Any) -> Any:
         """Call the kernel for exactly ``keys``, whatever keys the arguments have."""
         return self.interpret_redispatch(keys, args, kwargs)

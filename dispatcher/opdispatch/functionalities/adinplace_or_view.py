@@ -6,15 +6,13 @@ PyTorch generates a kernel for each operator that writes or gives views
 
 from __future__ import annotations
 
-import re
 import weakref
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from opdispatch.autograd.differentiable_view import MADE_UNDER_NO_GRAD, ViewOf
+from opdispatch.autograd.differentiable_view import MADE_UNDER_NO_GRAD, Replay, ViewOf
 from opdispatch.autograd.inference_tensor import (
     ADINPLACE_OR_VIEW_BIT,
     is_inference,
@@ -24,10 +22,12 @@ from opdispatch.autograd.variable import (
     FEW_VIEWS,
     AutogradMeta,
     counter_of,
+    meta_of,
     note_view,
 )
 from opdispatch.autograd.view_nodes import shares_elements
 from opdispatch.boxing.kernel_function import KernelFunction
+from opdispatch.dispatch.operator_state import TENSOR_BITS
 from opdispatch.functionalities.layer_text import FindOperator, LayerText
 from opdispatch.keys.dispatch_key_set import AFTER_ADINPLACEORVIEW_KEYSET
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
@@ -75,42 +75,104 @@ def make_view_kernel(schema: FunctionSchema, operator: FindOperator) -> KernelFu
         _keys_below,
         _operator=operator,
         _note=_note,
+        _note_view=note_view,
+        _counter_of=counter_of,
+        _state=AUTOGRAD_STATE.get,
+        _Meta=AutogradMeta,
+        _ViewOf=ViewOf,
+        _FEW=FEW_VIEWS,
+        _ref=weakref.ref,
         _note_results=_note_results,
-        _partial=partial,
-        _replay=_replay,
         _ndarray=np.ndarray,
+        _getattr=getattr,
+        _new=_new,
+        _BITS=TENSOR_BITS,
         _BIT=ADINPLACE_OR_VIEW_BIT,
     )
 
 
 class _ViewText(LayerText):
-    """The text of a kernel that notes what its results are views of."""
+    """The text of a kernel that notes what its results are views of.
+
+    Where the kernel below has a function ``of_array``, it makes the tensor itself.
+    """
+
+    def made_once(self) -> list[str]:
+        """Return the lines that find ``of_array``, and make what makes the view of another base."""
+        others = [*self.positional[1:], *(name for _, name in self.keyword_only)]
+        passed = ", ".join(["_base", *self.positional[1:], self._by_name({})])
+        return [
+            '_of_array = _getattr(_kernel_below, "of_array", None)',
+            f"def _replay({', '.join(['_base', *others])}): return _operator()({passed})",
+        ]
 
     def lines(self) -> list[str]:
         """Return the lines that call the kernel below; of a plain array nothing is recorded."""
         first, *others = self.positional
         # The lists are for the kernel to change; those that were given are for the replay.
         kinds = {name: a.type for name, a in zip(self.names, self.arguments, strict=True)}
-        below = f"_kernel_below({', '.join(self.passed)})"
-        for name in (*others, *(name for _, name in self.keyword_only)):
-            if isinstance(kinds[name], ListType):
-                below = re.sub(rf"\b{name}(?=[,)])", f"{name}[:]", below)
-        named = ", ".join(f"{given!r}: {name}" for given, name in self.keyword_only)
-        given = f"({''.join(f'{name}, ' for name in others)}), {{{named}}}"
+        fresh = {
+            name: f"[*{name}]" if isinstance(kind, ListType) else name
+            for name, kind in kinds.items()
+        }
+        rest = ", ".join([*(fresh[name] for name in others), self._by_name(fresh)])
+        below = f"_kernel_below({first}, {rest})"
+        named = [name for _, name in self.keyword_only]
+        replay = f"(_replay, ({''.join(f'{name}, ' for name in (*others, *named))}))"
+        items = ", ".join(f"{given!r}: {name}" for given, name in self.keyword_only)
         return [
-            f"if not _isinstance({first}, _Tensor): {self.tail_call()}",
-            f"_result = {below}",
-            f"if _type(_result) is _Tensor and {first}.key_bits & _BIT:",
-            f"    _part, _whole = _result.array, {first}.array",
-            "    if _type(_part) is _ndarray and _type(_whole) is _ndarray:",
-            "        _owner = _part.base",
-            "        if _part is _whole or _owner is not None and"
-            " (_owner is _whole or _owner is _whole.base):",
-            f"            _note({first}, _result, _partial(_replay, _operator, {given}))",
-            "            return _result",
-            f"_note_results(_operator, {first}, _result, {given})",
+            f"if _type({first}) is _Tensor and _type(_whole := {first}.array) is _ndarray"
+            f" and {first}.key_bits & _BIT:",
+            "    if _of_array is None:",
+            f"        _result = {below}",
+            "        _part = _result.array if _type(_result) is _Tensor else None",
+            f"    elif _type(_part := _of_array(_whole, {rest})) is _ndarray:",
+            "        _result = _new(_Tensor)",
+            "        _result.array = _part",
+            "        _result.key_bits = _BITS",
+            "        _result.autograd_meta = None",
+            "        _result.requires_grad_flag = False",
+            "    else: _result = _Tensor(_part)",
+            "    if _type(_part) is _ndarray and (_part is _whole or (_owner := _part.base)"
+            " is not None and (_owner is _whole or _owner is _whole.base)):",
+            *(f"        {line}" for line in self._note(first, replay)),
+            "        return _result",
+            f"elif not _isinstance({first}, _Tensor): {self.tail_call()}",
+            f"else: _result = {below}",
+            f"_note_results(_operator, {first}, _result,"
+            f" ({''.join(f'{name}, ' for name in others)}), {{{items}}})",
             "return _result",
         ]
+
+    def _note(self, first: str, replay: str) -> list[str]:
+        """Return the lines of ``_note``: those of a first view of its base, where gradients are
+        recorded, make it in the kernel itself.
+        """
+        return [
+            f"_given = {first}.autograd_meta",
+            "if _given is None or (_counter := _given.counter) is None:",
+            f"    _counter, _given = _counter_of({first}), {first}.autograd_meta",
+            "if _given.view is not None or _result.autograd_meta is not None"
+            " or not _state().grad_mode:",
+            f"    _note({first}, _result, {replay})",
+            "    return _result",
+            "_meta = _result.autograd_meta = _Meta()",
+            "_meta.counter = _counter",
+            "_meta.view = _view = _new(_ViewOf)",  # its __init__ is one more Python function
+            f"_view.base, _view.replays = {first}, ({replay},)",
+            '_view.made_by, _view.version = "", _counter.value',
+            f"if not {first}.requires_grad_flag:",
+            "    if (_views := _given.views) is None or _len(_views) >= _FEW:",
+            f"        _note_view({first}, _result)",
+            "    else: _views.append(_ref(_result))",
+        ]
+
+    def _by_name(self, values: Mapping[str, str]) -> str:
+        """Return the source of the keyword-only arguments of a call."""
+        pairs = [(given, values.get(name, name)) for given, name in self.keyword_only]
+        if self.first:  # which cannot all be names of parameters
+            return "**{" + ", ".join(f"{given!r}: {value}" for given, value in pairs) + "}"
+        return ", ".join(f"{given}={value}" for given, value in pairs)
 
 
 def _note_results(
@@ -122,48 +184,34 @@ def _note_results(
             make_inference(each)
     elif isinstance(result, Tensor):
         if shares_elements(first, result):
-            _note(first, result, partial(_replay, operator, args, kwargs))
+            _note(first, result, (_replay, (operator, args, kwargs)))
     elif isinstance(result, list):
         for place, each in enumerate(result):
             if isinstance(each, Tensor) and shares_elements(first, each):
-                replay = partial(_replay_one, operator, args, kwargs, place)
+                replay = (_replay_one, (operator, args, kwargs, place))
                 _note(first, each, replay, "is one of several")
 
 
-def _replay(operator: FindOperator, args: Any, kwargs: Any, base: Any) -> Any:
+def _replay(base: Any, operator: FindOperator, args: Any, kwargs: Any) -> Any:
     return operator()(base, *args, **kwargs)
 
 
-def _replay_one(operator: FindOperator, args: Any, kwargs: Any, place: int, base: Any) -> Any:
+def _replay_one(base: Any, operator: FindOperator, args: Any, kwargs: Any, place: int) -> Any:
     return operator()(base, *args, **kwargs)[place]
 
 
-def _note(first: Tensor, result: Tensor, replay: Callable[..., Any], made_by: str = "") -> None:
+def _note(first: Tensor, result: Tensor, replay: Replay, made_by: str = "") -> None:
     """Make ``result`` a view of ``first``, or of what that is a view of."""
-    given = first.autograd_meta
-    counter = counter_of(first) if given is None or given.counter is None else given.counter
-    meta = result.autograd_meta
-    if meta is None:
-        meta = result.autograd_meta = AutogradMeta()
-    meta.counter = counter
+    counter = counter_of(first)
+    outer = meta_of(first).view
     if not made_by and not AUTOGRAD_STATE.get().grad_mode:
         made_by = MADE_UNDER_NO_GRAD
-    outer = None if given is None else given.view
-    if outer is None:
-        base = first
-        meta.view = view = _new(ViewOf)  # without its __init__, which is one more Python function
-        view.base, view.replays = first, (replay,)
-        view.made_by, view.version = made_by, counter.value
-    else:
-        base = outer.base
-        replays = (*outer.replays, replay)
-        meta.view = ViewOf(base, replays, made_by or outer.made_by, counter.value)
+    base, replays = (first, (replay,)) if outer is None else (outer.base, (*outer.replays, replay))
+    meta = meta_of(result)
+    meta.counter = counter
+    of_outer = "" if outer is None else outer.made_by
+    meta.view = ViewOf(base, replays, made_by or of_outer, counter.value)
     if not base.requires_grad_flag:
-        of_base = base.autograd_meta
-        views = None if of_base is None else of_base.views
-        if views is not None and len(views) < FEW_VIEWS:
-            views.append(weakref.ref(result))
-        else:
-            note_view(base, result)
+        note_view(base, result)
     elif made_by == MADE_UNDER_NO_GRAD:
         result.requires_grad_flag = meta.is_borrowed = True  # as in PyTorch

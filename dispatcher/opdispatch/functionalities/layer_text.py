@@ -95,8 +95,12 @@ class LayerText(ABC):
         """Return the whole source."""
         head = f"def _kernel({', '.join(self.parameters)}):"
         lines = [f"    {line}" for line in (*self.first, *self.lines())]
-        make = ["_kernel_below = _below.kernel", head, *lines, "return _kernel"]
+        make = ["_kernel_below = _below.kernel", *self.made_once(), head, *lines, "return _kernel"]
         return "\n    ".join(["def _make(_below):", *make]) + "\n"
+
+    def made_once(self) -> Sequence[str]:
+        """Return lines that run when the kernel below has been found."""
+        return ()
 
     @abstractmethod
     def lines(self) -> Sequence[str]:

@@ -23,6 +23,7 @@ from opdispatch.arrays import find_key_bits
 from opdispatch.local_state.higher_floors import array_namespace, array_operators
 
 _SCALARS = frozenset({bool, int, float, complex})
+_LARGE = 0x3FFFFFFF  # smaller ones need no conversion, and Python compares them faster
 
 
 class _Operators(NamedTuple):
@@ -44,13 +45,22 @@ def getitem(x: Any, index: Any) -> Any:
     """Return the elements of a tensor that ``index`` selects. Raises IndexError."""
     operators = _operators()
     kind = type(index)
-    if kind is int:
-        return operators.get(x, [index], [None], [None])
+    if kind is int and -_LARGE < index < _LARGE:
+        return operators.get.call_converted(x, [index], [None], [None])
     if kind is slice:
-        by = index.step
-        return operators.get(x, [index.start], [index.stop], [1 if by is None else by])
+        first, last, by = index.start, index.stop, index.step
+        if by is None:
+            by = 1
+        if (
+            (first is None or (type(first) is int and -_LARGE < first < _LARGE))
+            and (last is None or (type(last) is int and -_LARGE < last < _LARGE))
+            and type(by) is int
+            and -_LARGE < by < _LARGE
+        ):
+            return operators.get.call_converted(x, [first], [last], [by])
+        return operators.get(x, [first], [last], [by])
     if kind is np.ndarray:
-        return operators.get_arrays(x, [None], [None], [None], [index])
+        return operators.get_arrays.call_converted(x, [None], [None], [None], [index])
     start: list[Any] = []
     stop: list[Any] = []
     step: list[Any] = []

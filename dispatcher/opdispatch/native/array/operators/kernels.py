@@ -14,6 +14,9 @@ compiled: what it does beside calling the library's own function is what a small
             check_pair("add", one, x2.dtype)
         made = function(x1, x2)
         return Tensor(made) if has_tensors else made
+
+That of a view has the same for arrays alone as ``of_array``: who makes the tensor then knows what
+it is a view of (``functionalities/adinplace_or_view.py``).
 """
 
 from __future__ import annotations
@@ -74,13 +77,30 @@ def make_kernel(
     Arrays of doubtful dtypes, and of 16-bit numbers where a pair is checked, go to ``unusual``: see
     ``half_precision``. What ``short`` is for, it does.
     """
+    kernel = _compile(function, call, unusual, short, takes_tensors=True)
+    first, [result, *_] = function.schema.arguments[0], function.schema.returns
+    if str(result.type) == "Tensor" and first.alias_info is not None and not first.is_write:
+        of_array = _compile(function, call, unusual, short, takes_tensors=False)
+        kernel.of_array = of_array  # type: ignore[attr-defined]
+    return kernel
+
+
+def _compile(
+    function: ArrayFunction,
+    call: Callable[..., Any],
+    unusual: Callable[..., Any] | None,
+    short: NumpyCall | None,
+    *,
+    takes_tensors: bool,
+) -> Kernel:
     arguments = function.schema.arguments
     returns_tensor = [str(each.type) for each in function.schema.returns] == ["Tensor"]
     name = function.operator.partition(".")[0]
     lines = [f"def kernel({_parameters(arguments)}):"]
     unwraps_here = False
     lists = [each.name for each in arguments if str(each.type) == "Tensor[]"]
-    if is_tensor := " or ".join(filter(None, map(_has_tensor, arguments))):
+    is_tensor = " or ".join(filter(None, map(_has_tensor, arguments)))
+    if is_tensor and takes_tensors:
         call_plain = f"kernel({_passed(arguments, _unwrapped)})"
         written = next((each.name for each in arguments if each.is_write), None)
         unwraps_here = returns_tensor and written is None

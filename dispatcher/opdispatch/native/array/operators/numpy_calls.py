@@ -116,6 +116,8 @@ _FLOATS = " and ".join(
         _IS_SMALL.format("(stop - start) / step"),
     ]
 )
+_IS_ONE = "len(stop) == 1 == len(indices) and type(indices[0]) is ndarray"
+_ENTRY = "start[{0}] if (by := step[{0}]) is None else slice(start[{0}], stop[{0}], by)"
 
 NUMPY_CALLS: Final = {
     "sum": NumpyCall("np.add.reduce(x, {axis}, dtype, None, keepdims)"),
@@ -153,9 +155,13 @@ NUMPY_CALLS: Final = {
     "zeros_like": NumpyCall("np.zeros_like(x, dtype)", _ON_HOST),
     "astype": NumpyCall("x.astype(dtype, copy=copy)", _ON_HOST),
     "getitem": NumpyCall(
-        "x[start[0], ...] if (by := step[0]) is None else x[start[0] : stop[0] : by, ...]",
-        "len(start) == 1 == len(stop) == len(step)",
+        # Of a slice, it is an array without the ellipsis that `_make_index` puts behind.
+        "(x[start[0], ...] if (by := step[0]) is None else x[start[0] : stop[0] : by])"
+        " if len(start) == 1 else"
+        f" x[{_ENTRY.format(0)}, {_ENTRY.format(1)}, ...]",
+        "0 < len(start) < 3 and len(start) == len(stop) == len(step)",
     ),
+    "getitem.Tensor": NumpyCall("x[indices[0], ...]", f"step == [None] == start and {_IS_ONE}"),
     # Below ``broadcast_to``, which copies what it is given and makes three generators. Where each
     # element is there once, the view is not read-only, and made the long way.
     "broadcast_to": NumpyCall(
