@@ -6,7 +6,8 @@ import pytest
 
 from opdispatch_server.daemon.interpreters.call_activity import CallActivity, quantile
 from opdispatch_server.daemon.interpreters.totals import InterpreterTotals
-from opdispatch_server.metrics.call_counts import RUN_BOUNDS
+from opdispatch_server.metrics.call_counts import RUN_BOUNDS, Series
+from opdispatch_server.metrics.call_table import CallTable, Counts, table_of
 from opdispatch_wire.v1 import registry_pb2 as pb
 
 
@@ -40,3 +41,33 @@ def test_first_look_has_no_interval():
     assert [(each.name, each.calls_queued) for each in first.interpreters] == [("worker-1", 3)]
     activity.forget()
     assert activity.look([]).interval == 0
+
+
+class Totals(InterpreterTotals):
+    """Those of a daemon whose calls are ``table``."""
+
+    table: CallTable
+
+    def read(self) -> CallTable:
+        """Return it."""
+        return self.table
+
+
+def test_a_look_lists_what_has_ended_since_the_last_one_the_longest_first():
+    totals = Totals()
+    a, b, c = (Series(f"lib::{name}", "CPU", "lib", "1") for name in "abc")
+    totals.table = table_of({a: Counts(ok=5, run_ns=500), b: Counts(ok=9, run_ns=900)})
+    activity = CallActivity(totals, lambda: True)
+    first = activity.look([])
+    assert [each.operator for each in first.calls] == ["lib::b", "lib::a"]
+    totals.table = table_of(
+        # That of b was taken by another series: it seems to be less.
+        {c: Counts(died=1, run_ns=3), b: Counts(ok=2), a: Counts(ok=6, failed=1, run_ns=700)}
+    )
+    second = activity.look([])
+    assert [(e.operator, e.ok, e.failed, e.died) for e in second.calls] == [
+        ("lib::a", 1, 1, 0),
+        ("lib::c", 0, 0, 1),
+    ]
+    assert (second.total.ok, second.since_start.ok) == (1, 8)
+    assert not activity.look([]).calls

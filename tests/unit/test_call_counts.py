@@ -17,9 +17,14 @@ from opdispatch_server.metrics.call_counts import (
     ROWS,
     RUN_BOUNDS,
     CallCounts,
+    Series,
+)
+from opdispatch_server.metrics.call_table import (
+    FAILED,
+    OK,
+    CallTable,
     CountedRows,
     Counts,
-    Series,
     SharedCounts,
 )
 
@@ -35,8 +40,13 @@ def shared(counts: CallCounts) -> SharedCounts:
     return found
 
 
+def row_of(table: CallTable, row: int) -> tuple[Series, int, int]:
+    """Return the series of a row, and how many of its calls went well and failed."""
+    return table.series[row], int(table.numbers[row, OK]), int(table.numbers[row, FAILED])
+
+
 def read(counts: CallCounts) -> dict[Series, Counts]:
-    return dict(shared(counts).read().values())
+    return shared(counts).read().counts()
 
 
 def test_counts_of_a_series_are_read_from_shared_memory():
@@ -90,9 +100,8 @@ def test_series_beyond_the_last_row_are_counted_together():
     for row in rows[-11:]:
         counts.note(row, 1, 0, failed=False)
     found = shared(counts).read()
-    assert len(found) == ROWS
-    assert found[ROWS - 1][0] == OTHER
-    assert found[ROWS - 1][1].ok == 11
+    assert len(found.series) == ROWS
+    assert row_of(found, ROWS - 1) == (OTHER, 11, 0)
 
 
 def test_rows_of_versions_that_were_unloaded_are_used_again():
@@ -102,19 +111,18 @@ def test_rows_of_versions_that_were_unloaded_are_used_again():
         series = (old if n < 2 else new)._replace(operator=f"lib::f{n}")
         counts.note(counts.row_of(series), 1000, 0, failed=False)
     counts.retire("lib", "1")
-    assert shared(counts).read()[0][0].version == "1", "there is room, and they stay"
+    daemon = shared(counts)
+    assert daemon.read().series[0].version == "1", "there is room, and they stay"
     counts.row_of(old._replace(operator="lib::f1"))  # it was loaded once more
     later = F._replace(operator="lib::later_with_a_long_name", version="3")
     row = counts.row_of(later)
     counts.note(row, 1000, 0, failed=True)
-    found = shared(counts).read()
+    found = daemon.read()
     assert row == 0
-    assert found[0] == (later, found[0][1])
-    assert (found[0][1].ok, found[0][1].failed) == (0, 1)
-    assert found[1][0].version == "1"
-    assert found[ROWS - 1][0] == OTHER
-    assert found[ROWS - 1][1].ok == 1, "what the row had counted"
-    assert sum(each.ok + each.failed for _, each in found.values()) == ROWS
+    assert row_of(found, 0) == (later, 0, 1)
+    assert found.series[1].version == "1"
+    assert row_of(found, ROWS - 1) == (OTHER, 1, 0), "what the row had counted"
+    assert found.numbers[:, [OK, FAILED]].sum() == ROWS
     assert counts.row_of(later._replace(operator="lib::last")) == ROWS - 1, "none is left"
 
 
@@ -125,8 +133,8 @@ def test_names_of_any_kind_are_cut_and_do_not_mix(names: list[str]):
     after = counts.row_of(F)
     counts.note(after, 1, 0, failed=False)
     found = shared(counts).read()
-    assert found[after][0] == F
-    for name, told in zip(names, found[0][0], strict=True):
+    assert found.series[after] == F
+    for name, told in zip(names, found.series[0], strict=True):
         plain = name.replace("\n", " ").replace("\0", " ").encode(errors="replace").decode()
         assert plain.startswith(told)
         assert told == plain or len(told.encode()) > len(plain.encode()) / 100
@@ -149,7 +157,7 @@ def test_counts_outlive_the_process_that_made_them():
         found = SharedCounts.open(process.pid, int(process.stdout.readline()))
         assert found is not None
         process.kill()
-    assert found.read()[0][1].ok == 1
+    assert found.read().counts()[Series("a::b", "CPU", "a", "1")].ok == 1
     assert SharedCounts.open(process.pid, 3) is None
 
 
@@ -169,11 +177,11 @@ def test_rows_of_far_interpreters_are_the_same():
     counts.note(counts.row_of(F), 7, 9, failed=True)
     for row, words in counts.rows():
         far.put(row, words)
-    assert far.read() == shared(counts).read()
+    assert far.read().counts() == shared(counts).read().counts()
 
 
 @given(st.integers(0, 2**32 - 1), st.binary(max_size=600))
 def test_what_is_no_row_is_left_out(row: int, words: bytes):
     far = CountedRows()
     far.put(row, words)
-    assert len(far.read()) <= 1
+    assert len(far.read().series) <= 1

@@ -15,19 +15,28 @@ pytest.importorskip("prometheus_client", reason="opdispatch[http] is not install
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from opdispatch_server.daemon.monitoring.call_text import CallText
-from opdispatch_server.metrics.call_counts import (
-    NOTHING,
-    CallCounts,
-    Counts,
-    Series,
-    SharedCounts,
+from opdispatch_server.daemon.monitoring.call_text import (
+    CALL_FAMILIES,
+    CallText,
+    call_columns,
+    call_labels,
 )
+from opdispatch_server.daemon.monitoring.triton import (
+    TRITON_FAMILIES,
+    triton_columns,
+    triton_labels,
+)
+from opdispatch_server.metrics.call_counts import CallCounts, Series
+from opdispatch_server.metrics.call_table import CallSums, Counts, SharedCounts, table_of
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def samples_of(pieces: list[bytes]) -> Samples:
+def our_text() -> CallText:
+    return CallText(CALL_FAMILIES, call_labels, call_columns)
+
+
+def samples_of(pieces: list[Any]) -> Samples:
     found: Samples = {}
     for family in text_string_to_metric_families(b"".join(pieces).decode()):
         for sample in family.samples:
@@ -38,7 +47,7 @@ def samples_of(pieces: list[bytes]) -> Samples:
 
 
 def counts_of(ok: int, failed: int = 0, died: int = 0) -> Counts:
-    return NOTHING._replace(
+    return Counts(
         ok=ok,
         failed=failed,
         died=died,
@@ -56,18 +65,28 @@ scrapes = st.lists(
 
 @given(scrapes)
 def test_what_is_kept_is_what_would_be_written_anew(scrapes: list[dict[str, Counts]]):
-    text = CallText()
+    text = our_text()
     for counts in scrapes:
-        calls = {Series(name, "CPU", "lib", "1"): each for name, each in counts.items()}
-        assert samples_of(text.write(calls)) == samples_of(CallText().write(calls))
+        calls = table_of({Series(name, "CPU", "lib", "1"): e for name, e in counts.items()})
+        assert samples_of(text.write(calls)) == samples_of(our_text().write(calls))
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=5))
+def test_numbers_of_any_size_are_read_as_they_are(counted: list[int]):
+    found = {Series(f"a::f{i}"): Counts(argument_bytes=n, run_ns=n) for i, n in enumerate(counted)}
+    samples = samples_of(our_text().write(table_of(found)))
+    given = [v for (name, _), v in samples.items() if name.endswith("argument_bytes_total")]
+    assert sorted(given) == sorted(counted)
+    took = [v for (name, _), v in samples.items() if name.endswith("kernel_duration_seconds_sum")]
+    assert sorted(took) == pytest.approx([n / 1e9 for n in sorted(counted)], rel=1e-12, abs=2e-8)
 
 
 def test_of_a_cut_name_both_operators_are_in_one_sample():
-    calls = {Series("x" * 300 + end): counts_of(2) for end in "ab"}
-    text = CallText()
+    calls = table_of({Series("x" * 300 + end): counts_of(2) for end in "ab"})
+    text = our_text()
     for _ in range(2):
         values = [v for (name, _), v in samples_of(text.write(calls)).items() if "calls" in name]
-        assert sorted(values) == [0, 4]
+        assert sorted(values) == [0, 0, 4]
 
 
 def entered(function: Callable[[], Any]) -> int:
@@ -87,22 +106,23 @@ def entered(function: Callable[[], Any]) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memfds")
-def test_a_scrape_formats_only_series_that_were_called_since():
+def test_a_scrape_enters_no_function_for_each_series():
     counts = CallCounts()
     rows = [counts.row_of(Series(f"lib::f{n}", "CPU", "lib", "1")) for n in range(1000)]
-    for row in rows:
-        counts.note(row, 1000, 0, failed=False)
     shared = SharedCounts.open(os.getpid(), counts.descriptor)
     assert shared is not None
-    text = CallText()
+    ours = our_text()
+    triton = CallText(TRITON_FAMILIES, triton_labels, triton_columns)
 
     def scrape() -> None:
-        text.write(dict(shared.read().values()))
+        sums = CallSums(2000)
+        sums.add(shared.read())
+        ours.write(sums.table)
+        triton.write(sums.table)
 
     first = entered(scrape)
-    assert first > 1000
-    again = entered(scrape)
-    assert again < 100, "nothing is done for each series in Python code of ours"
-    for row in rows[:10]:
-        counts.note(row, 1000, 0, failed=False)
-    assert entered(scrape) - again <= first / 1000 * 10 + 10
+    assert first < 12_000, "names are made into labels once"
+    for called in (0, 10, 1000):
+        for row in rows[:called]:
+            counts.note(row, 1000, 0, failed=False)
+        assert entered(scrape) < 400, "however many were called since"

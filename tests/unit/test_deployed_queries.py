@@ -19,7 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from opdispatch_server.daemon.monitoring.exposition import Exposition
 from opdispatch_server.daemon.monitoring.facts import ProcessUse
-from opdispatch_server.metrics.call_counts import NOTHING, Series
+from opdispatch_server.metrics.call_counts import Series
+from opdispatch_server.metrics.call_table import Counts, table_of
 from opdispatch_wire.v1 import registry_pb2 as pb
 from tests.unit.test_exposition import NO_CALLS
 from tests.unit.test_import_layers import ROOT
@@ -29,7 +30,7 @@ DASHBOARD = ROOT / "deploy" / "grafana" / "opdispatch.json"
 ALERTS = ROOT / "deploy" / "prometheus" / "opdispatch-alerts.yaml"
 
 FACTS = NO_CALLS._replace(
-    calls={Series("a::b", "CPU", "a", "1"): NOTHING._replace(ok=1, died=1)},
+    calls=table_of({Series("a::b", "CPU", "a", "1"): Counts(ok=1, died=1)}),
     interpreters=[pb.Interpreter(name="worker-1", state="ready", supervised=True)],
     refusals={"QueueFullError": 1},
     clients={"python[4711]": 1},

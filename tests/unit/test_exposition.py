@@ -34,8 +34,8 @@ from opdispatch_server.daemon.monitoring.facts import DaemonReader, Facts, read_
 from opdispatch_server.daemon.monitoring.routes import make_app
 from opdispatch_server.daemon.monitoring.server import HttpServer, bind_http, hosts_of, url_of
 from opdispatch_server.daemon.monitoring.service import Monitoring
-from opdispatch_server.daemon.monitoring.triton import triton_metrics
-from opdispatch_server.metrics.call_counts import NOTHING, Series
+from opdispatch_server.metrics.call_counts import Series
+from opdispatch_server.metrics.call_table import Counts, table_of
 from opdispatch_server.serving.listeners import AddressInUseError
 from opdispatch_wire.addresses import AddressError
 from opdispatch_wire.errors import DaemonUnavailableError
@@ -52,7 +52,7 @@ NO_CALLS = Facts(
     is_ready=False,
     deaths={},
     changes={},
-    calls={},
+    calls=table_of({}),
     refusals={},
     clients={},
     library_metrics={},
@@ -61,7 +61,7 @@ NO_CALLS = Facts(
 
 
 def exposed(facts: Facts) -> dict[str, list[Any]]:
-    pieces, content_type = Exposition(lambda: facts, triton_metrics).scrape("")
+    pieces, content_type = Exposition(lambda: facts, compat="triton").scrape("")
     assert content_type.startswith("text/plain")
     text = b"".join(pieces).decode()
     return {f.name: f.samples for f in text_string_to_metric_families(text)}
@@ -69,10 +69,10 @@ def exposed(facts: Facts) -> dict[str, list[Any]]:
 
 @given(st.text(max_size=400))
 def test_names_of_any_kind_make_labels_that_prometheus_reads(name: str):
-    counts = NOTHING._replace(ok=3, run_ns=7_000_000_000, run_buckets=(3,) + (0,) * 12)
+    counts = Counts(ok=3, run_ns=7_000_000_000, run_buckets=(3,) + (0,) * 12)
     interpreter = pb.Interpreter(name="w", state="ready")
     facts = NO_CALLS._replace(
-        calls={Series(name, "CPU", name, "1"): counts}, interpreters=[interpreter]
+        calls=table_of({Series(name, "CPU", name, "1"): counts}), interpreters=[interpreter]
     )
     samples = exposed(facts)
     [ok] = [s for s in samples["opdispatch_calls"] if s.labels["outcome"] == "ok"]
@@ -82,8 +82,7 @@ def test_names_of_any_kind_make_labels_that_prometheus_reads(name: str):
 
 
 def test_names_that_are_alike_when_they_are_cut_are_one_sample():
-    counts = NOTHING._replace(ok=1)
-    calls = {Series("o" * LABEL_LIMIT + end): counts for end in "ab"}
+    calls = table_of({Series("o" * LABEL_LIMIT + end): Counts(ok=1) for end in "ab"})
     samples = exposed(NO_CALLS._replace(calls=calls))
     [ok] = [s for s in samples["opdispatch_calls"] if s.labels["outcome"] == "ok"]
     assert ok.value == 2
@@ -91,10 +90,8 @@ def test_names_that_are_alike_when_they_are_cut_are_one_sample():
 
 
 def test_buckets_add_up_and_time_is_in_seconds():
-    counts = NOTHING._replace(
-        ok=2, failed=1, run_ns=1_500_000_000, run_buckets=(1, 1) + (0,) * 10 + (1,)
-    )
-    samples = exposed(NO_CALLS._replace(calls={Series("a::b"): counts}))
+    counts = Counts(ok=2, failed=1, run_ns=1_500_000_000, run_buckets=(1, 1) + (0,) * 10 + (1,))
+    samples = exposed(NO_CALLS._replace(calls=table_of({Series("a::b"): counts})))
     runs = samples["opdispatch_kernel_duration_seconds"]
     buckets = [s.value for s in runs if s.name.endswith("_bucket")]
     assert buckets == sorted(buckets)
@@ -118,14 +115,14 @@ def test_metrics_of_libraries_are_taken_only_with_names_that_can_be(name: str, v
 
 @given(st.text(max_size=300), st.text(max_size=40))
 def test_openmetrics_are_read_by_their_own_strict_parser(name: str, library: str):
-    counts = NOTHING._replace(
+    counts = Counts(
         ok=2,
         died=1,
         run_ns=1_500_000_000,
         run_buckets=(1, 1) + (0,) * 11,
         queue_buckets=(2,) + (0,) * 12,
     )
-    facts = NO_CALLS._replace(calls={Series(name, "CPU", library, "1"): counts})
+    facts = NO_CALLS._replace(calls=table_of({Series(name, "CPU", library, "1"): counts}))
     accept = "application/openmetrics-text; version=1.0.0"
     pieces, content_type = Exposition(lambda: facts).scrape(accept)
     assert content_type.startswith("application/openmetrics-text")

@@ -13,7 +13,8 @@ from opdispatch_server.blame.flight_record import FlightRecord
 from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.daemon.interpreters import totals as totals_module
 from opdispatch_server.daemon.interpreters.totals import InterpreterTotals
-from opdispatch_server.metrics.call_counts import OTHER, CallCounts, Series, SharedCounts
+from opdispatch_server.metrics.call_counts import OTHER, CallCounts, Series
+from opdispatch_server.metrics.call_table import SharedCounts
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 from tests.waits import LONGEST_WAIT
 
@@ -80,12 +81,12 @@ def interpreter() -> Any:
 def test_calls_cut_off_by_the_end_of_a_process_are_counted_once(interpreter: Interpreter):
     totals, session = InterpreterTotals(), interpreter.session()
     totals.begin(session, interpreter.counts, is_near=True)
-    assert totals.read()[F][:2] == (2, 0)
+    assert totals.read().counts()[F][:2] == (2, 0)
     interpreter.end()
     totals.end(session)
     totals.end(session)
     for _ in range(2):
-        assert (totals.read()[F].ok, totals.read()[F].died) == (2, 2)
+        assert (totals.read().counts()[F].ok, totals.read().counts()[F].died) == (2, 2)
     counted, [death] = totals.deaths()
     assert counted == {"crashed": 1}
     assert death.running == ("lib::f", "lib::f")
@@ -95,10 +96,10 @@ def test_a_process_that_comes_back_is_not_counted_twice(interpreter: Interpreter
     totals, first = InterpreterTotals(), interpreter.session(Cause.ORDERLY)
     totals.begin(first, interpreter.counts, is_near=True)
     totals.end(first)
-    assert totals.read()[F].ok == 2, "it goes on counting without a session"
+    assert totals.read().counts()[F].ok == 2, "it goes on counting without a session"
     second = interpreter.session()
     totals.begin(second, interpreter.counts, is_near=True)
-    assert (totals.read()[F].ok, totals.read()[F].died) == (2, 0)
+    assert (totals.read().counts()[F].ok, totals.read().counts()[F].died) == (2, 0)
     assert totals.deaths() == ({}, [])
 
 
@@ -112,9 +113,9 @@ def test_counts_of_a_far_interpreter_come_with_its_heartbeats():
     totals.begin(session, None, is_near=False)
     session.heartbeat = pb.Heartbeat(call_counts=rows)
     totals.note_rows(session)
-    assert totals.read()[F].failed == 1
+    assert totals.read().counts()[F].failed == 1
     totals.end(session)
-    assert totals.read()[F].failed == 1
+    assert totals.read().counts()[F].failed == 1
 
 
 def test_series_beyond_the_limit_are_added_together(monkeypatch: pytest.MonkeyPatch):
@@ -127,6 +128,6 @@ def test_series_beyond_the_limit_are_added_together(monkeypatch: pytest.MonkeyPa
     totals.begin(session, None, is_near=False)
     session.heartbeat = pb.Heartbeat(call_counts=rows)
     totals.note_rows(session)
-    found = totals.read()
+    found = totals.read().counts()
     assert found[OTHER].ok == 2
     assert sum(each.ok for each in found.values()) == 5

@@ -19,6 +19,8 @@ Note [Call counts]
     all are taken, those of versions that were unloaded are used again, and their counts go there.
     An interpreter whose memory the daemon cannot see sends the rows that change with its
     heartbeats.
+
+What is read of them is in ``call_table``.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from opdispatch_server.shared_page import make_memory, open_memory
+import numpy as np
+
+from opdispatch_server.shared_page import make_memory
 
 RUN_BOUNDS = (5e-5, 1e-4, 2.5e-4, 1e-3, 2.5e-3, 0.01, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0)
 """Upper bounds of the buckets of running times, in seconds; one more is without bound."""
@@ -42,20 +46,16 @@ QUEUE_BOUNDS = RUN_BOUNDS
 ROWS = 16384
 ROW_WORDS = 64
 SIZE = 8 * ROWS * ROW_WORDS
-_BUCKETS = len(RUN_BOUNDS) + 1
-_RUN, _QUEUE = 6, 6 + _BUCKETS
-NUMBERS = _QUEUE + _BUCKETS
-_TEXT_BYTES = 8 * (ROW_WORDS - NUMBERS)
+BUCKETS = len(RUN_BOUNDS) + 1
+RUN_AT, QUEUE_AT = 6, 6 + BUCKETS
+NUMBERS = QUEUE_AT + BUCKETS
+TEXT_BYTES = 8 * (ROW_WORDS - NUMBERS)
 _NUMBERS = struct.Struct(f"<{NUMBERS}Q")
-_ROW_BYTES = 8 * ROW_WORDS
-_TEXT_AT = 8 * NUMBERS
-# Rows that are compared at once.
-_BLOCK_BYTES = 16 * _ROW_BYTES
 _WORD = 0xFFFFFFFFFFFFFFFF
 _BOUNDS_NS = tuple(round(bound * 1e9) for bound in RUN_BOUNDS)
 # The bytes of each part of a text, so that none crowds out another.
 _PART_BYTES = (136, 32, 64, 20)
-assert sum(_PART_BYTES) + len(_PART_BYTES) <= _TEXT_BYTES, "the text of a series has its room"
+assert sum(_PART_BYTES) + len(_PART_BYTES) <= TEXT_BYTES, "the text of a series has its room"
 
 
 class Series(NamedTuple):
@@ -70,45 +70,6 @@ class Series(NamedTuple):
 
 OTHER = Series("other")
 """The series of calls that have found no row of their own."""
-
-
-class Counts(NamedTuple):
-    """The counts of one series."""
-
-    ok: int
-    """Calls whose kernel returned."""
-    failed: int
-    run_ns: int
-    queue_ns: int
-    argument_bytes: int
-    """Of the elements of tensors that kernels were given."""
-    result_bytes: int
-    """Of those that they returned."""
-    run_buckets: tuple[int, ...]
-    """Calls by the bucket of their kernel's time, each counted once."""
-    queue_buckets: tuple[int, ...]
-    """The same by the time that calls waited."""
-    died: int = 0
-    """Calls that were running when their interpreter ended."""
-
-    def __add__(self, other: object) -> Counts:
-        """Return the sums."""
-        if not isinstance(other, Counts):
-            return NotImplemented
-        return Counts(
-            self.ok + other.ok,
-            self.failed + other.failed,
-            self.run_ns + other.run_ns,
-            self.queue_ns + other.queue_ns,
-            self.argument_bytes + other.argument_bytes,
-            self.result_bytes + other.result_bytes,
-            tuple(map(int.__add__, self.run_buckets, other.run_buckets)),
-            tuple(map(int.__add__, self.queue_buckets, other.queue_buckets)),
-            self.died + other.died,
-        )
-
-
-NOTHING = Counts(0, 0, 0, 0, 0, 0, (0,) * _BUCKETS, (0,) * _BUCKETS)
 
 
 class CallCounts:
@@ -171,7 +132,7 @@ class CallCounts:
 
     def _write_text(self, row: int, series: Series) -> None:
         at = 8 * (row * ROW_WORDS + NUMBERS)
-        self._bytes[at : at + _TEXT_BYTES] = _encode(series).ljust(_TEXT_BYTES, b"\0")
+        self._bytes[at : at + TEXT_BYTES] = _encode(series).ljust(TEXT_BYTES, b"\0")
 
     def note(
         self,
@@ -188,10 +149,10 @@ class CallCounts:
         with self._lock:
             words[at + failed] += 1
             words[at + 2] += run_ns
-            words[at + _RUN + bisect_left(_BOUNDS_NS, run_ns)] += 1
+            words[at + RUN_AT + bisect_left(_BOUNDS_NS, run_ns)] += 1
             if queue_ns:
                 words[at + 3] += queue_ns
-                words[at + _QUEUE + bisect_left(_BOUNDS_NS, queue_ns)] += 1
+                words[at + QUEUE_AT + bisect_left(_BOUNDS_NS, queue_ns)] += 1
             # Views may have any number of elements, and the sum begins anew as counters do.
             if argument_bytes:
                 words[at + 4] = words[at + 4] + argument_bytes & _WORD
@@ -236,84 +197,6 @@ def process_call_counts() -> CallCounts:
     return CallCounts()
 
 
-class SharedCounts:
-    """The counts of an interpreter of this machine, as the daemon reads them, in any thread."""
-
-    def __init__(self, memory: mmap.mmap, inode: int) -> None:
-        self.inode = inode
-        """The memory, which no other process has while this one's is mapped."""
-        self._bytes = memoryview(memory)
-        self._lock = threading.Lock()
-        self._seen = b""
-        self._rows: dict[int, tuple[Series, Counts]] = {}
-
-    @classmethod
-    def open(cls, pid: int, descriptor: int) -> SharedCounts | None:
-        """Return those that a process has under a descriptor; None if they cannot be seen."""
-        memory = open_memory(pid, descriptor, SIZE)
-        if memory is None:
-            return None
-        try:
-            return cls(memory, os.stat(f"/proc/{pid}/fd/{descriptor}").st_ino)
-        except OSError:  # the process has just ended
-            return None
-
-    def read(self) -> dict[int, tuple[Series, Counts]]:
-        """Return the rows in use by their numbers, each with its series and counts.
-
-        Those of a row that has not changed since the last look are the same objects.
-        """
-        with self._lock:
-            used = len(self._rows)
-            while used < ROWS and self._bytes[used * _ROW_BYTES + _TEXT_AT]:
-                used += 1  # rows are given one after the other, each with a text
-            before, self._seen = self._seen, bytes(self._bytes[: used * _ROW_BYTES])
-            now, rows = self._seen, self._rows
-            for block in range(0, len(now), _BLOCK_BYTES):
-                if now[block : block + _BLOCK_BYTES] == before[block : block + _BLOCK_BYTES]:
-                    continue
-                for at in range(block, min(block + _BLOCK_BYTES, len(now)), _ROW_BYTES):
-                    data = now[at : at + _ROW_BYTES]
-                    if data != before[at : at + _ROW_BYTES]:
-                        series = _decode(data[_TEXT_AT:])
-                        rows[at // _ROW_BYTES] = series, _counts_of(_NUMBERS.unpack_from(data))
-            return dict(rows)
-
-
-class CountedRows:
-    """The counts of an interpreter whose memory cannot be seen, as its heartbeats tell them."""
-
-    def __init__(self) -> None:
-        self._rows: dict[int, tuple[Series, Counts]] = {}
-
-    def put(self, row: int, data: bytes) -> None:
-        """Take in a row as it is now; what cannot be one is left out."""
-        if row < ROWS and _NUMBERS.size < len(data) <= 8 * ROW_WORDS:
-            series = _decode(data[_NUMBERS.size :])
-            self._rows[row] = (series, _counts_of(_NUMBERS.unpack_from(data)))
-
-    def read(self) -> dict[int, tuple[Series, Counts]]:
-        """Return the rows by their numbers, each with its series and counts."""
-        return dict(self._rows)
-
-
-def _counts_of(numbers: Iterable[int]) -> Counts:
-    ok, failed, run_ns, queue_ns, argument_bytes, result_bytes, *buckets = numbers
-    waited = buckets[_BUCKETS:]
-    # Calls that did not wait are not counted there.
-    waited[0] += max(ok + failed - sum(waited), 0)
-    return Counts(
-        ok,
-        failed,
-        run_ns,
-        queue_ns,
-        argument_bytes,
-        result_bytes,
-        tuple(buckets[:_BUCKETS]),
-        tuple(waited),
-    )
-
-
 def _encode(series: Series) -> bytes:
     parts = zip(series, _PART_BYTES, strict=True)
     return b"\n".join(_cut(part.replace("\n", " "), size) for part, size in parts)
@@ -324,6 +207,11 @@ def _cut(text: str, size: int) -> bytes:
     return data if len(data) <= size else data[:size].decode(errors="ignore").encode()
 
 
-def _decode(text: bytes) -> Series:
-    parts = text.partition(b"\0")[0].decode(errors="replace").split("\n")
-    return Series(*parts) if len(parts) == len(Series._fields) else OTHER
+def decode_series(texts: bytes) -> list[Series]:
+    """Return the series of rows' texts, which may be any bytes, one after the other."""
+    width, make = len(Series._fields), tuple.__new__  # without a call for each
+    found = [
+        text.decode(errors="replace").split("\n")
+        for text in np.frombuffer(texts, f"S{TEXT_BYTES}").tolist()  # without their padding
+    ]
+    return [make(Series, parts) if len(parts) == width else OTHER for parts in found]

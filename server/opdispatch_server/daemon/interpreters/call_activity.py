@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Final
 
+import numpy as np
+
 from opdispatch_server.daemon.interpreters.totals import InterpreterTotals
-from opdispatch_server.metrics.call_counts import NOTHING, RUN_BOUNDS, Counts, Series
+from opdispatch_server.metrics.call_counts import RUN_BOUNDS, Series
+from opdispatch_server.metrics.call_table import (
+    DIED,
+    FAILED,
+    NO_CALLS,
+    OK,
+    RUN_NS,
+    CallTable,
+    Counts,
+    Numbers,
+)
 from opdispatch_wire.v1 import registry_pb2 as pb
 
 MOST_CALLS: Final = 100
@@ -24,22 +35,23 @@ class CallActivity:
     def __init__(self, totals: InterpreterTotals, is_ready: Callable[[], bool]) -> None:
         self._totals = totals
         self._is_ready = is_ready
-        self._before: Mapping[Series, Counts] = {}
+        self._before = NO_CALLS
         self._sent: Counter[str] = Counter()
         self._at: float | None = None
 
     def forget(self) -> None:
         """Begin anew: the next look has all calls since the start."""
-        self._before, self._sent, self._at = {}, Counter(), None
+        self._before, self._sent, self._at = NO_CALLS, Counter(), None
 
     def look(self, interpreters: Iterable[pb.Interpreter]) -> pb.Activity:
         """Return what has happened since the last look."""
-        now, counts = time.monotonic(), self._totals.read()
-        before, self._before = self._before, counts
+        now, table = time.monotonic(), self._totals.read()
+        new = _less(table, self._before)
+        self._before = table
         began, self._at = self._at, now
-        new = {series: _less(each, before.get(series)) for series, each in counts.items()}
-        new = {series: each for series, each in new.items() if each.ok or each.failed or each.died}
-        longest = heapq.nlargest(MOST_CALLS, new.items(), key=lambda item: item[1].run_ns)
+        ended = new[:, OK] + new[:, FAILED] + new[:, DIED]
+        longest = np.argsort(new[:, RUN_NS])[::-1]
+        longest = longest[ended[longest] > 0][:MOST_CALLS]
         running = self._totals.running()
         clients = self._totals.clients()
         sent, self._sent = clients - self._sent, clients
@@ -57,14 +69,14 @@ class CallActivity:
                 )
                 for each in interpreters
             ],
-            calls=[_calls(series, each) for series, each in longest],
-            total=_calls(Series(""), sum(new.values(), NOTHING)),
+            calls=[_calls(table.series[row], Counts.of(new[row])) for row in longest.tolist()],
+            total=_calls(Series(""), Counts.of(new.sum(axis=0))),
             deaths=self._deaths(),
             clients=[
                 pb.ClientCalls(client=client, calls=calls)
                 for client, calls in sent.most_common(MOST_CLIENTS)
             ],
-            since_start=_calls(Series(""), sum(counts.values(), NOTHING)),
+            since_start=_calls(Series(""), Counts.of(table.numbers.sum(axis=0))),
         )
 
     def _deaths(self) -> list[pb.InterpreterDeath]:
@@ -81,24 +93,12 @@ class CallActivity:
         return found
 
 
-def _less(counts: Counts, before: Counts | None) -> Counts:
+def _less(table: CallTable, before: CallTable) -> Numbers:
     """Return what has been added; what seems to have become less is that of another series."""
-    if before is None or before is NOTHING:
-        return counts
-    if counts is before:
-        return NOTHING
-    ok, failed, run, queue, given, returned, runs, queues, died = counts
-    return Counts(
-        max(ok - before.ok, 0),
-        max(failed - before.failed, 0),
-        max(run - before.run_ns, 0),
-        max(queue - before.queue_ns, 0),
-        max(given - before.argument_bytes, 0),
-        max(returned - before.result_bytes, 0),
-        tuple(max(a - b, 0) for a, b in zip(runs, before.run_buckets, strict=True)),
-        tuple(max(a - b, 0) for a, b in zip(queues, before.queue_buckets, strict=True)),
-        max(died - before.died, 0),
-    )
+    rows = {series: row for row, series in enumerate(before.series)}
+    at = np.array([rows.get(each, len(rows)) for each in table.series], np.intp)
+    old = np.pad(before.numbers, ((0, 1), (0, 0)))[at]  # the last one is of new series
+    return np.where(table.numbers > old, table.numbers - old, np.uint64(0))
 
 
 def _calls(series: Series, counts: Counts) -> pb.CallActivity:

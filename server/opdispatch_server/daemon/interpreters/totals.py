@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from opdispatch_server.blame.flight_record import KERNEL, FlightRecord
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
-from opdispatch_server.metrics.call_counts import (
-    NOTHING,
-    OTHER,
+from opdispatch_server.metrics.call_table import (
+    CallSums,
+    CallTable,
     CountedRows,
     Counts,
-    Series,
     SharedCounts,
+    table_of,
 )
 from opdispatch_server.metrics.client_calls import (
     LONGEST_CLIENT,
@@ -90,7 +90,7 @@ class InterpreterTotals:
         self._metrics: dict[InterpreterSession, Sequence[pb.LibraryMetric]] = {}
         self._clients: dict[InterpreterSession, dict[str, int]] = {}
         self._past_clients: Counter[str] = Counter()
-        self._past: dict[Series, Counts] = {}
+        self._past = CallSums(MOST_SERIES)
         self._deaths: Counter[str] = Counter()
         self._recent: deque[InterpreterDeath] = deque(maxlen=DEATHS_KEPT)
 
@@ -141,21 +141,16 @@ class InterpreterTotals:
             self._parted[source.key] = source
             self._settle()
 
-    def read(self) -> dict[Series, Counts]:
+    def read(self) -> CallTable:
         """Return the counts of all calls that have ended, or been cut off, since the start."""
         with self._lock:
             self._settle()
-            past = dict(self._past)
+            total = self._past.copy()
             sources = [*self._live.values(), *self._parted.values()]
         # Without the lock, which the event loop takes. What ends meanwhile can still be read.
-        total: dict[Series, Counts] = {}
-        for part in (past, *(dict(source.counts.read().values()) for source in sources)):
-            if part.keys().isdisjoint(total) and len(part) + len(total) <= MOST_SERIES:
-                total.update(part)  # the same objects: see ``CallText``
-            else:
-                for series, counts in part.items():
-                    _add(total, series, counts)
-        return total
+        for source in sources:
+            total.add(source.counts.read())
+        return total.table
 
     def near(self) -> set[str]:
         """Return the names of the interpreters whose processes are on this machine."""
@@ -197,18 +192,11 @@ class InterpreterTotals:
                 self._add_to_past(source, cut_off=ended)
 
     def _add_to_past(self, source: _Source, *, cut_off: bool) -> None:
-        rows = source.counts.read()
-        for series, counts in rows.values():
-            _add(self._past, series, counts)
+        table = source.counts.read()
+        self._past.add(table)
         if not cut_off or source.flight_record is None:
             return
         for flight in source.flight_record.running():
-            if flight.subject.kind == KERNEL and flight.counts_row in rows:
-                series, _ = rows[flight.counts_row]
-                _add(self._past, series, NOTHING._replace(died=1))
-
-
-def _add(total: dict[Series, Counts], series: Series, counts: Counts) -> None:
-    if series not in total and len(total) >= MOST_SERIES:
-        series = OTHER
-    total[series] = total.get(series, NOTHING) + counts
+            row = flight.counts_row
+            if flight.subject.kind == KERNEL and 0 <= row < len(table.series):
+                self._past.add(table_of({table.series[row]: Counts(died=1)}))

@@ -1,19 +1,36 @@
-"""The metrics of calls as text, which is kept for each series until its counts change.
+"""The metrics of calls as text, made of many series at once.
 
-prometheus-client makes an object of each sample and formats it anew at each scrape: with ten
-thousand operators that have been called, a quarter of a million of them. Here a series has one text
-a family; a scrape formats those of series that were called since the last one.
+prometheus-client makes an object of each sample and formats it: with ten thousand operators that
+have been called, a quarter of a million of them. Here the samples of a family are the rows of an
+array of bytes, with a field for the labels and one for the number of each. All labels of a row are
+equally long, and so are all numbers: these begin with zeros, which both formats allow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import accumulate
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from prometheus_client.utils import floatToGoString
 
-from opdispatch_server.metrics.call_counts import NOTHING, RUN_BOUNDS, Counts, Series
+from opdispatch_server.metrics.call_counts import RUN_BOUNDS, Series
+from opdispatch_server.metrics.call_table import (
+    ARGUMENT_BYTES,
+    DIED,
+    FAILED,
+    OK,
+    QUEUE_COLUMNS,
+    QUEUE_NS,
+    RESULT_BYTES,
+    RUN_COLUMNS,
+    RUN_NS,
+    CallTable,
+    Numbers,
+    add_at,
+)
 from opdispatch_wire.printable import printable_line
 
 LABEL_LIMIT: Final = 200
@@ -22,147 +39,214 @@ LABEL_LIMIT: Final = 200
 QUEUE_PLACES: Final = (1, 3, 5, 7, 9, 11)
 """The bounds that times of waiting are shown by, as places in RUN_BOUNDS: of each decade one."""
 
-_PIECE = 1 << 18
-# Stands for the labels of a series, which have no control characters.
-_LABELS = "\0"
+Bytes = NDArray[np.uint8]
+Piece = bytes | memoryview
+
+_PIECE = 1 << 19
+# Numbers have a multiple of four digits: each four are looked up.
+_FOUR = 4
+_FOUR_DIGITS: Final = np.array([f"{n:04}" for n in range(10_000)], "S4").view(np.uint32)
+# Times are in units of 10 ns: eight digits behind the point.
+_NS = 10
+_FRACTION = 8
+_PER_SECOND = 10**_FRACTION
 
 
-class _Family(NamedTuple):
-    """A metric family, and its name in its header lines for Prometheus' own format."""
+class Sample(NamedTuple):
+    """A line of a family: what is before its labels, and behind them; its number's column."""
+
+    name: str
+    column: int
+    label: str = ""
+    is_time: bool = False
+    """The number is in units of 10 ns, and shown in seconds."""
+
+
+class Family(NamedTuple):
+    """A metric family; ``header_name`` is its name in header lines of Prometheus' own format."""
 
     name: str
     kind: str
     about: str
+    samples: Sequence[Sample]
 
     def header(self, *, openmetrics: bool) -> bytes:
+        """Return its first lines."""
         suffix = "_total" if self.kind == "counter" and not openmetrics else ""
+        kind = "untyped" if self.kind == "unknown" and not openmetrics else self.kind
         name = self.name + suffix
-        return f"# HELP {name} {self.about}\n# TYPE {name} {self.kind}\n".encode()
+        return f"# HELP {name} {self.about}\n# TYPE {name} {kind}\n".encode()
 
+    def write(
+        self, labels: Bytes, whole: Bytes, fractions: Bytes, times: Sequence[int]
+    ) -> Iterator[memoryview]:
+        """Yield the samples of series whose labels are equally long, in pieces.
 
-_FAMILIES: Final = (
-    _Family(
-        "opdispatch_calls",
-        "counter",
-        "Calls whose kernels have run, by outcome: ok, error, or died with its interpreter.",
-    ),
-    _Family(
-        "opdispatch_kernel_duration_seconds",
-        "histogram",
-        "How long kernels ran, with the calls that they made.",
-    ),
-    _Family(
-        "opdispatch_queue_duration_seconds",
-        "histogram",
-        "How long calls waited in the daemon and in their interpreter.",
-    ),
-    _Family(
-        "opdispatch_call_argument_bytes",
-        "counter",
-        "The bytes of the tensors that kernels were given by calls.",
-    ),
-    _Family(
-        "opdispatch_call_result_bytes",
-        "counter",
-        "The bytes of the tensors that kernels have returned to calls.",
-    ),
-)
-
-
-def _histogram(name: str, bounds: Iterator[float]) -> str:
-    ends = [*map(floatToGoString, bounds), "+Inf"]
-    buckets = "".join(f'{name}_bucket{{{_LABELS},le="{end}"}} %d\n' for end in ends)
-    return f"{buckets}{name}_count{{{_LABELS}}} %d\n{name}_sum{{{_LABELS}}} %r\n"
-
-
-_CALLS = "".join(
-    f'opdispatch_calls_total{{{_LABELS},outcome="{outcome}"}} %d\n' for outcome in ("ok", "error")
-)
-_DIED = f'opdispatch_calls_total{{{_LABELS},outcome="died"}} %d\n'
-_GIVEN, _RETURNED = (f"{family.name}_total{{{_LABELS}}} %d\n" for family in _FAMILIES[3:])
-_RUNS = _histogram(_FAMILIES[1].name, iter(RUN_BOUNDS))
-_QUEUES = _histogram(_FAMILIES[2].name, (RUN_BOUNDS[place] for place in QUEUE_PLACES))
+        The digits of their numbers are those of ``whole``, by series and column, and behind the
+        point those of ``fractions``, of the columns ``times``.
+        """
+        width, digits = labels.shape[1], whole.shape[2]
+        row, places = b"", []
+        for sample in self.samples:
+            row += f"{sample.name}{{".encode()
+            begins = len(row)
+            row += b"0" * width + (f",{sample.label}}} " if sample.label else "} ").encode()
+            places.append((sample, begins, len(row)))
+            row += b"0" * digits + (b"." + b"0" * _FRACTION if sample.is_time else b"") + b"\n"
+        step = max(_PIECE // len(row), 1)
+        for first in range(0, len(labels), step):
+            rows = slice(first, first + step)
+            named = labels[rows]
+            text = np.empty((len(named), len(row)), np.uint8)
+            text[:] = np.frombuffer(row, np.uint8)
+            for sample, begins, at in places:
+                text[:, begins : begins + width] = named
+                point = at + digits
+                text[:, at:point] = whole[rows, sample.column]
+                if sample.is_time:
+                    fraction = fractions[rows, times.index(sample.column)]
+                    text[:, point + 1 : point + 1 + _FRACTION] = fraction
+            yield text.reshape(-1).data
 
 
 class CallText:
-    """Writes the metrics of calls. For one thread at a time."""
+    """Writes metrics of calls: families of series by labels. For one thread at a time.
 
-    def __init__(self) -> None:
-        self._counts: dict[Series, Counts] = {}
-        # Of each family, the text of each series, in the order of ``_counts``.
-        self._texts: tuple[dict[Series, bytes], ...] = ({}, {}, {}, {}, {})
-        self._labels: dict[Series, str] = {}
-        self._series_of: dict[str, Series] = {}
-        self._merges = False
+    ``columns`` makes the numbers of a family's samples of those of a table.
+    """
 
-    def write(self, calls: Mapping[Series, Counts], *, openmetrics: bool = False) -> list[bytes]:
+    def __init__(
+        self,
+        families: Sequence[Family],
+        labels: Callable[[Series], str],
+        columns: Callable[[Numbers], Numbers],
+    ) -> None:
+        self._families = families
+        self._labels_of = labels
+        self._columns = columns
+        self._times = sorted({s.column for f in families for s in f.samples if s.is_time})
+        self._labels: dict[Series, bytes] = {}
+        self._series: Sequence[Series] = []
+        # Where the numbers of a series go: of those with the same labels, to one row.
+        self._rows: NDArray[np.intp] = np.zeros(0, np.intp)
+        # The labels of rows, in blocks of equal lengths.
+        self._blocks: list[Bytes] = []
+
+    def write(self, calls: CallTable, *, openmetrics: bool = False) -> list[Piece]:
         """Return the text in pieces of a sensible size."""
-        known = self._counts
-        if not known.keys() <= calls.keys():
-            self.__init__()  # type: ignore[misc]
-            known = self._counts
-        # Counts that have not changed are the same objects: see ``SharedCounts.read``.
-        changed = [
-            (series, counts) for series, counts in calls.items() if known.get(series) is not counts
-        ]
-        for series, _ in changed:
-            if series not in self._labels:
-                self._name(series)
-        known.update(changed)
-        if self._merges:
-            for series, counts in self._merged(calls).items():
-                self._format(series, counts)
-        else:
-            for series, counts in changed:
-                self._format(series, counts)
-        pieces = []
-        for family, texts in zip(_FAMILIES, self._texts, strict=True):
+        if self._series != calls.series:
+            self._arrange(calls.series)
+        numbers = np.zeros((sum(map(len, self._blocks)), calls.numbers.shape[1]), np.uint64)
+        add_at(numbers, self._rows, calls.numbers)
+        columns = self._columns(numbers)
+        fractions = _digits(columns[:, self._times] % np.uint64(_PER_SECOND), _FRACTION)
+        columns[:, self._times] //= np.uint64(_PER_SECOND)
+        most = len(str(columns.max(initial=0)))
+        whole = _digits(columns, max(-(-most // _FOUR), 2) * _FOUR)
+        pieces: list[Piece] = []
+        for family in self._families:
             pieces.append(family.header(openmetrics=openmetrics))
-            pieces += _in_pieces(list(texts.values()))
+            first = 0
+            for block in self._blocks:
+                rows = slice(first, first + len(block))
+                pieces += family.write(block, whole[rows], fractions[rows], self._times)
+                first += len(block)
         return pieces
 
-    def _name(self, series: Series) -> None:
-        labels = labels_of(series)
-        self._labels[series] = labels
-        # Names that are cut may be the same.
-        self._merges |= self._series_of.setdefault(labels, series) != series
-
-    def _merged(self, calls: Mapping[Series, Counts]) -> dict[Series, Counts]:
-        found: dict[Series, Counts] = {}
-        for series, counts in calls.items():
-            first = self._series_of[self._labels[series]]
-            found[first] = found.get(first, NOTHING) + counts
-        return found
-
-    def _format(self, series: Series, counts: Counts) -> None:
-        labels = self._labels[series]
-        ok, failed, run_ns, queue_ns, given, returned, run_buckets, queue_buckets, died = counts
-        text = _CALLS % (ok, failed)
-        if died:
-            text += _DIED % died
-        calls, runs, queues, *of_bytes = self._texts
-        runs.pop(series, None)
-        queues.pop(series, None)
-        calls[series] = text.replace(_LABELS, labels).encode()
-        for texts, line, count in zip(
-            of_bytes, (_GIVEN, _RETURNED), (given, returned), strict=True
-        ):
-            texts[series] = (line % count).replace(_LABELS, labels).encode()
-        if ok or failed:
-            reached = (*accumulate(run_buckets),)
-            text = _RUNS % (*reached, reached[-1], run_ns / 1e9)
-            runs[series] = text.replace(_LABELS, labels).encode()
-            reached = (*accumulate(queue_buckets),)
-            shown = [reached[place] for place in QUEUE_PLACES]
-            text = _QUEUES % (*shown, reached[-1], reached[-1], queue_ns / 1e9)
-            queues[series] = text.replace(_LABELS, labels).encode()
+    def _arrange(self, series: Sequence[Series]) -> None:
+        """Give each series its row."""
+        known, labels_of = self._labels, self._labels_of
+        self._labels = {e: known[e] if e in known else labels_of(e).encode() for e in series}
+        self._series = [*series]
+        labels = sorted(dict.fromkeys(self._labels.values()), key=len)
+        rows = {each: row for row, each in enumerate(labels)}
+        self._rows = np.array([rows[self._labels[each]] for each in series], np.intp)
+        self._blocks = [
+            np.frombuffer(b"".join(alike), np.uint8).reshape(-1, width)
+            for width, alike in groupby(labels, len)
+        ]
 
 
-def _in_pieces(texts: list[bytes]) -> Iterator[bytes]:
-    if texts:
-        step = max(_PIECE // len(texts[0]), 1)
-        for at in range(0, len(texts), step):
-            yield b"".join(texts[at : at + step])
+def _digits(numbers: Numbers, count: int) -> Bytes:
+    """Return the digits of numbers of any shape, ``count`` along a new last axis."""
+    found = np.empty((*numbers.shape, count // _FOUR), np.uint32)
+    # Those of 32 bits are divided in half the time.
+    rest: NDArray[Any] = numbers.astype(np.uint32) if count <= 2 * _FOUR else numbers
+    base = rest.dtype.type(10**_FOUR)
+    for place in reversed(range(count // _FOUR)):
+        fours, rest = rest, rest // base
+        found[..., place] = _FOUR_DIGITS[fours - rest * base]
+    return found.view(np.uint8)
+
+
+def _histogram(name: str, bounds: Sequence[float], first: int) -> list[Sample]:
+    """Return its samples, whose columns begin with ``first``."""
+    ends = [*map(floatToGoString, bounds), "+Inf"]
+    samples = [
+        Sample(f"{name}_bucket", column, f'le="{end}"') for column, end in enumerate(ends, first)
+    ]
+    last = samples[-1].column
+    return [*samples, Sample(f"{name}_count", last), Sample(f"{name}_sum", last + 1, is_time=True)]
+
+
+_RUNS = 5
+_QUEUES = _RUNS + len(RUN_BOUNDS) + 2
+CALL_FAMILIES: Final = (
+    Family(
+        "opdispatch_calls",
+        "counter",
+        "Calls whose kernels have run, by outcome: ok, error, or died with its interpreter.",
+        [
+            Sample("opdispatch_calls_total", column, f'outcome="{outcome}"')
+            for column, outcome in enumerate(("ok", "error", "died"))
+        ],
+    ),
+    Family(
+        "opdispatch_call_argument_bytes",
+        "counter",
+        "The bytes of the tensors that kernels were given by calls.",
+        [Sample("opdispatch_call_argument_bytes_total", 3)],
+    ),
+    Family(
+        "opdispatch_call_result_bytes",
+        "counter",
+        "The bytes of the tensors that kernels have returned to calls.",
+        [Sample("opdispatch_call_result_bytes_total", 4)],
+    ),
+    Family(
+        "opdispatch_kernel_duration_seconds",
+        "histogram",
+        "How long kernels ran, with the calls that they made.",
+        _histogram("opdispatch_kernel_duration_seconds", RUN_BOUNDS, _RUNS),
+    ),
+    Family(
+        "opdispatch_queue_duration_seconds",
+        "histogram",
+        "How long calls waited in the daemon and in their interpreter.",
+        _histogram(
+            "opdispatch_queue_duration_seconds", [RUN_BOUNDS[p] for p in QUEUE_PLACES], _QUEUES
+        ),
+    ),
+)
+
+
+def call_columns(numbers: Numbers) -> Numbers:
+    """Return the numbers of the samples of CALL_FAMILIES."""
+    plain = numbers[:, [OK, FAILED, DIED, ARGUMENT_BYTES, RESULT_BYTES]]
+    runs = numbers[:, RUN_COLUMNS].cumsum(axis=1)
+    queues = numbers[:, QUEUE_COLUMNS].cumsum(axis=1)[:, [*QUEUE_PLACES, -1]]
+    times = numbers[:, [RUN_NS, QUEUE_NS]] // np.uint64(_NS)
+    return np.hstack([plain, runs, times[:, :1], queues, times[:, 1:]])
+
+
+def call_labels(series: Series) -> str:
+    """Return the labels of a series as they are written."""
+    operator, key, library, version = series
+    text = f'operator="{operator}",key="{key}",library="{library}",version="{version}"'
+    is_plain = len(text) <= LABEL_LIMIT and text.isprintable() and "\\" not in text
+    if is_plain and text.count('"') == 2 * len(series):
+        return text
+    return labels_text(zip(series._fields, series, strict=True))
 
 
 def label_of(text: str) -> str:
@@ -170,12 +254,9 @@ def label_of(text: str) -> str:
     return printable_line(text)[:LABEL_LIMIT]
 
 
-def labels_of(series: Series) -> str:
-    """Return the labels of a series as they are written."""
-    return ",".join(
-        f'{name}="{_escaped(label_of(value))}"'
-        for name, value in zip(series._fields, series, strict=True)
-    )
+def labels_text(labels: Iterator[tuple[str, str]]) -> str:
+    """Return labels and their values, which users may have chosen, as they are written."""
+    return ",".join([f'{name}="{_escaped(label_of(value))}"' for name, value in labels])
 
 
 def _escaped(value: str) -> str:

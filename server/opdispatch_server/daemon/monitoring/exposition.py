@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
+from itertools import chain
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -18,8 +19,20 @@ from prometheus_client.process_collector import ProcessCollector
 from opdispatch.metrics import MOST_METRICS, MOST_SERIES, is_metric_name
 from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.daemon.libraries.change_log import CHANGES
-from opdispatch_server.daemon.monitoring.call_text import CallText, label_of
+from opdispatch_server.daemon.monitoring.call_text import (
+    CALL_FAMILIES,
+    CallText,
+    Piece,
+    call_columns,
+    call_labels,
+    label_of,
+)
 from opdispatch_server.daemon.monitoring.facts import Facts
+from opdispatch_server.daemon.monitoring.triton import (
+    TRITON_FAMILIES,
+    triton_columns,
+    triton_labels,
+)
 
 _STATES = ("ready", "loading", "busy", "unfit", "apart", "draining", "drained", "quarantined")
 
@@ -27,33 +40,30 @@ _STATES = ("ready", "loading", "busy", "unfit", "apart", "draining", "drained", 
 class Exposition:
     """The metrics of a daemon as text. ``_lock`` guards the texts that are kept between scrapes."""
 
-    def __init__(
-        self, read: Callable[[], Facts], *more: Callable[[Facts], Iterable[Metric]]
-    ) -> None:
-        """``more`` yield further metrics of the same reading."""
+    def __init__(self, read: Callable[[], Facts], *, compat: str | None = None) -> None:
+        """``compat`` is whose names the metrics of calls have, too: ``triton``."""
         self._read = read
-        self._more = more
         self._lock = threading.Lock()
-        self._calls = CallText()
+        self._calls = [CallText(CALL_FAMILIES, call_labels, call_columns)]
+        if compat == "triton":
+            self._calls.append(CallText(TRITON_FAMILIES, triton_labels, triton_columns))
 
-    def scrape(self, accept: str) -> tuple[list[bytes], str]:
+    def scrape(self, accept: str) -> tuple[list[Piece], str]:
         """Return the text in pieces, and its content type, which is among those of ``accept``.
 
         Raises DaemonUnavailableError if the daemon cannot be read.
         """
         facts = self._read()
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(
-            _Collected([*_of_daemon(facts), *(m for f in self._more for m in f(facts))])
-        )
+        registry.register(_Collected([*_of_daemon(facts)]))
         ProcessCollector(registry=registry)
         encode, content_type = choose_encoder(accept)
         others, end = encode(registry), b""
         if content_type.startswith("application/openmetrics-text"):
             others, end = others.removesuffix(_END), _END
         with self._lock:
-            calls = self._calls.write(facts.calls, openmetrics=bool(end))
-        return [*calls, others + end], content_type
+            calls = [text.write(facts.calls, openmetrics=bool(end)) for text in self._calls]
+        return [*chain.from_iterable(calls), others + end], content_type
 
 
 _END = b"# EOF\n"

@@ -17,7 +17,7 @@ from opdispatch_server.daemon.servicers.operator_log import OperatorLog
 from opdispatch_server.daemon.servicers.registration_waiters import RegistrationWaiters
 from opdispatch_server.daemon.servicers.registry_feed import RegistryFeed
 from opdispatch_server.daemon.servicers.registry_view import RegistryView
-from opdispatch_server.metrics.call_counts import Counts, Series
+from opdispatch_server.metrics.call_table import CallTable
 from opdispatch_wire.errors import DaemonUnavailableError
 from opdispatch_wire.v1 import interpreter_pb2
 from opdispatch_wire.v1 import registry_pb2 as pb
@@ -52,7 +52,7 @@ class Facts(NamedTuple):
     is_ready: bool
     deaths: Mapping[str, int]
     changes: Mapping[str, int]
-    calls: Mapping[Series, Counts]
+    calls: CallTable
     refusals: Mapping[str, int]
     """Calls that the daemon has refused or failed itself, by error."""
     clients: Mapping[str, int]
@@ -130,7 +130,7 @@ class DaemonReader:
                 f"the daemon's event loop has not answered for {timeout:g} s"
             ) from error
 
-    def calls(self) -> Mapping[Series, Counts]:
+    def calls(self) -> CallTable:
         """Return the counts of all calls, in any state of the daemon."""
         return self._totals.read()
 

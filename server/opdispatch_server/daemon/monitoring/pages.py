@@ -16,7 +16,7 @@ from opdispatch_server.daemon.monitoring.facts import DaemonReader
 from opdispatch_server.daemon.monitoring.grid import OperatorGrid
 from opdispatch_server.daemon.monitoring.live import LiveEvents
 from opdispatch_server.daemon.servicers.registry_feed import RegistrySnapshot
-from opdispatch_server.metrics.call_counts import Counts
+from opdispatch_server.metrics.call_table import Counts
 from opdispatch_wire.v1 import registry_pb2 as pb
 
 PAGE_FILES = {
@@ -57,7 +57,7 @@ def page_routes(reader: DaemonReader) -> tuple[list[Route], LiveEvents]:
         calls = await asyncio.to_thread(reader.calls)
         found["calls"] = [
             [series.key, series.library, series.version, *_figures(counts)]
-            for series, counts in sorted(calls.items())
+            for series, counts in sorted(calls.counts().items())
             if series.operator == found["name"]
         ]
         return JSONResponse(found)

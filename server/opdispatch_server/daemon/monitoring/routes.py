@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from opdispatch_server.access.authentication import LOOK_EVERY
 from opdispatch_server.access.identity import Identity
+from opdispatch_server.daemon.monitoring.call_text import Piece
 from opdispatch_server.daemon.monitoring.exposition import Exposition
 from opdispatch_server.daemon.monitoring.facts import DaemonReader
 from opdispatch_wire.errors import (
@@ -104,7 +105,7 @@ def _as_bearer(authorization: str) -> str:
         return ""
 
 
-async def _each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+async def _each(pieces: Iterable[Piece]) -> AsyncIterator[Piece]:
     for piece in pieces:
         yield piece
 

@@ -14,7 +14,6 @@ from opdispatch_server.daemon.monitoring.page_calls import FindRunner, OwnerSecr
 from opdispatch_server.daemon.monitoring.pages import page_routes
 from opdispatch_server.daemon.monitoring.routes import make_app
 from opdispatch_server.daemon.monitoring.server import HttpServer, bind_http, hosts_of, url_of
-from opdispatch_server.daemon.monitoring.triton import triton_metrics
 from opdispatch_server.serving.tls import ServerCertificates
 
 # What is shown here is what this shows.
@@ -37,7 +36,7 @@ class Monitoring:
         self._tls = tls
         self._reader = reader
         self._authentication = authentication
-        self._more = [triton_metrics] if compat == "triton" else []
+        self._compat = compat
         self._find_runner = find_runner
         self._secret_file = secret_file
         self._server: HttpServer | None = None
@@ -47,7 +46,7 @@ class Monitoring:
         """Begin to serve; return where. Raises AddressError and AddressInUseError."""
         is_guarded = self._tls is not None and self._authentication.has_tokens
         listening = bind_http(address, insecure=insecure or is_guarded, take_over=take_over)
-        exposition = Exposition(self._reader.read, *self._more)
+        exposition = Exposition(self._reader.read, compat=self._compat)
         tls = None if self._tls is None else self._tls.ssl_context()
         self._server = HttpServer(listening, tls)
         routes, self._live = page_routes(self._reader)

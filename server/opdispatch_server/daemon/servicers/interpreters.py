@@ -26,7 +26,7 @@ from opdispatch_server.daemon.interpreters.starvation import StarvationWatch
 from opdispatch_server.daemon.interpreters.totals import InterpreterTotals
 from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
 from opdispatch_server.library_code.library_store import LibraryStore
-from opdispatch_server.metrics.call_counts import SharedCounts
+from opdispatch_server.metrics.call_table import SharedCounts
 from opdispatch_server.process_watch import (
     UNKNOWN_END,
     ProcessEnd,

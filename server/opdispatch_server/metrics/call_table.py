@@ -1,0 +1,205 @@
+"""The counts of interpreters as the daemon reads them: a table, and sums of several.
+
+A row for each series, and a column for each number: with ten thousand operators they are read,
+added and compared as arrays. Of one row, ``Counts`` has the names of its numbers.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdispatch_server.metrics.call_counts import (
+    BUCKETS,
+    NUMBERS,
+    OTHER,
+    QUEUE_AT,
+    ROW_WORDS,
+    ROWS,
+    RUN_AT,
+    SIZE,
+    TEXT_BYTES,
+    Series,
+    decode_series,
+)
+from opdispatch_server.shared_page import open_memory
+
+Numbers = NDArray[np.uint64]
+"""Those of one series in a row: as in memory, then the calls that died."""
+
+OK, FAILED, RUN_NS, QUEUE_NS, ARGUMENT_BYTES, RESULT_BYTES = range(6)
+DIED: Final = NUMBERS
+COLUMNS: Final = NUMBERS + 1
+RUN_COLUMNS: Final = slice(RUN_AT, RUN_AT + BUCKETS)
+QUEUE_COLUMNS: Final = slice(QUEUE_AT, QUEUE_AT + BUCKETS)
+
+_ROW = struct.Struct(f"<{NUMBERS}Q")
+
+
+class Counts(NamedTuple):
+    """The counts of one series."""
+
+    ok: int = 0
+    """Calls whose kernel returned."""
+    failed: int = 0
+    run_ns: int = 0
+    queue_ns: int = 0
+    argument_bytes: int = 0
+    """Of the elements of tensors that kernels were given."""
+    result_bytes: int = 0
+    """Of those that they returned."""
+    run_buckets: Sequence[int] = (0,) * BUCKETS
+    """Calls by the bucket of their kernel's time, each counted once."""
+    queue_buckets: Sequence[int] = (0,) * BUCKETS
+    """The same by the time that calls waited."""
+    died: int = 0
+    """Calls that were running when their interpreter ended."""
+
+    @classmethod
+    def of(cls, row: Numbers) -> Counts:
+        """Return those of a row of a table."""
+        numbers = row.tolist()
+        buckets = numbers[RUN_COLUMNS], numbers[QUEUE_COLUMNS]
+        return cls._make([*numbers[:RUN_AT], *buckets, numbers[DIED]])
+
+
+class CallTable(NamedTuple):
+    """The counts of many series, a row for each."""
+
+    series: Sequence[Series]
+    numbers: Numbers
+
+    def counts(self) -> dict[Series, Counts]:
+        """Return all counts; of series that are alike, the last one's."""
+        return dict(zip(self.series, map(Counts.of, self.numbers), strict=True))
+
+
+NO_CALLS: Final = CallTable([], np.zeros((0, COLUMNS), np.uint64))
+
+
+class CallSums:
+    """Sums of tables: of at most ``most`` series, and of all further ones as ``OTHER``."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._places: dict[Series, int] = {}
+        self._numbers: Numbers = np.zeros((0, COLUMNS), np.uint64)
+
+    def copy(self) -> CallSums:
+        """Return sums of their own."""
+        sums = CallSums(self._most)
+        sums._places, sums._numbers = self._places.copy(), self._numbers.copy()
+        return sums
+
+    def add(self, table: CallTable) -> None:
+        """Add the counts of a table."""
+        places, series = self._places, table.series
+        new = list(series)
+        room = self._most + (OTHER in places) - len(places)
+        if len(new) > room:
+            new = [each for each in dict.fromkeys(series) if each not in places]
+            new[room:] = [OTHER] if len(new) > room else []
+        for each in new:
+            places.setdefault(each, len(places))
+        more = len(places) - len(self._numbers)
+        self._numbers = np.pad(self._numbers, ((0, more), (0, 0)))
+        at = [*map(places.get, series, repeat(places.get(OTHER)))]
+        add_at(self._numbers, np.array(at, np.intp), table.numbers)
+
+    @property
+    def table(self) -> CallTable:
+        """Return what has been added."""
+        return CallTable([*self._places], self._numbers)
+
+
+def add_at(sums: Numbers, places: NDArray[np.intp], numbers: Numbers) -> None:
+    """Add each row of ``numbers`` to the row of ``sums`` at its place, of which some may be one."""
+    if len(places) == np.count_nonzero(np.bincount(places)):
+        sums[places] += numbers
+    else:
+        np.add.at(sums, places, numbers)
+
+
+def _complete(words: Numbers) -> Numbers:
+    """Return rows of memory as rows of a table."""
+    numbers = np.zeros((len(words), COLUMNS), np.uint64)
+    numbers[:, :NUMBERS] = words
+    ended = numbers[:, OK] + numbers[:, FAILED]
+    waited = numbers[:, QUEUE_COLUMNS].sum(axis=1)
+    # Calls that did not wait are not counted there.
+    numbers[:, QUEUE_AT] += np.where(ended > waited, ended - waited, 0).astype(np.uint64)
+    return numbers
+
+
+class SharedCounts:
+    """The counts of an interpreter of this machine. Any thread may read: ``_lock`` guards names."""
+
+    def __init__(self, memory: mmap.mmap, inode: int) -> None:
+        self.inode = inode
+        """The memory, which no other process has while this one's is mapped."""
+        self._words: Numbers = np.frombuffer(memory, np.uint64).reshape(ROWS, ROW_WORDS)
+        self._lock = threading.Lock()
+        self._texts: Numbers = np.zeros((0, ROW_WORDS - NUMBERS), np.uint64)
+        self._series: list[Series] = []
+
+    @classmethod
+    def open(cls, pid: int, descriptor: int) -> SharedCounts | None:
+        """Return those that a process has under a descriptor; None if they cannot be seen."""
+        memory = open_memory(pid, descriptor, SIZE)
+        if memory is None:
+            return None
+        try:
+            return cls(memory, os.stat(f"/proc/{pid}/fd/{descriptor}").st_ino)
+        except OSError:  # the process has just ended
+            return None
+
+    def read(self) -> CallTable:
+        """Return the rows in use, in their order."""
+        with self._lock:
+            used = len(self._series)
+            # Rows are given one after the other, each with a text.
+            named = self._words[used:, NUMBERS] != 0
+            used += len(named) if named.all() else int(named.argmin())
+            texts = self._words[:used, NUMBERS:].copy()
+            before = len(self._series)
+            changed = np.flatnonzero((texts[:before] != self._texts).any(axis=1)).tolist()
+            if changed or before < used:
+                self._texts = texts
+                series = [*self._series, *decode_series(texts[before:].tobytes())]
+                for row in changed:
+                    [series[row]] = decode_series(texts[row].tobytes())
+                self._series = series
+            return CallTable(self._series, _complete(self._words[:used, :NUMBERS]))
+
+
+class CountedRows:
+    """The counts of an interpreter whose memory cannot be seen, as its heartbeats tell them."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, tuple[Series, bytes]] = {}
+
+    def put(self, row: int, data: bytes) -> None:
+        """Take in a row as it is now; what cannot be one is left out."""
+        if row < ROWS and _ROW.size < len(data) <= 8 * ROW_WORDS:
+            [series] = decode_series(data[_ROW.size :].ljust(TEXT_BYTES, b"\0"))
+            self._rows[row] = series, data[: _ROW.size]
+
+    def read(self) -> CallTable:
+        """Return the rows that have been told of."""
+        rows = list(self._rows.values())
+        words = np.frombuffer(b"".join(data for _, data in rows), "<u8").reshape(-1, NUMBERS)
+        return CallTable([series for series, _ in rows], _complete(words))
+
+
+def table_of(counts: Mapping[Series, Counts]) -> CallTable:
+    """Return a table of these counts."""
+    rows = [[*e[:RUN_AT], *e.run_buckets, *e.queue_buckets, e.died] for e in counts.values()]
+    return CallTable([*counts], np.array(rows, np.uint64).reshape(-1, COLUMNS))
