@@ -73,6 +73,7 @@ bench: $(VENV)/.stamp-dev $(VENV)/.stamp-bench ## dispatch in one process, regis
 	@$(BIN)/python -m tests.bench.access
 	@$(BIN)/python -m tests.bench.event_loop
 	@OPDISPATCH_BENCH_PEERS=$(wildcard .venv-peers) $(BIN)/python -m tests.bench.data_plane
+	@$(BIN)/python -m tests.bench.call_sizes
 	@$(BIN)/python -m tests.bench.functions_entered
 	@$(BIN)/python -m tests.bench.processor_time
 	@$(BIN)/python -m tests.bench.remote

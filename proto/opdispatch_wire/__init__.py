@@ -24,7 +24,8 @@ join_token                    what it shows to be let in
     calls       boxed calls <-> v1.CallRequest and v1.CallReply
     received_call  a call as it came, with its detached tensors
     plain_calls  the same, of plain arrays alone, in one step each
-    planned_calls, variable_parts  messages of calls that are alike, by the bytes that they share
+    planned_calls, variable_parts,
+shared_leaves                 messages of calls that are alike, by the bytes that they share
     programs    programs as messages: what is checked before anything of one runs
     tracing     spans of distributed traces
     profiles    what calls took <-> v1.Profile

@@ -20,18 +20,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from opdispatch.boxing.named_results import make_results
 from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.nesting import ValueCount
 from opdispatch_wire.protobuf_fields import LENGTH_DELIMITED, field_tag, read_fields, varint
+from opdispatch_wire.shared_leaves import ReadableMemory, SharedPlace, SharedTensor, read_shared
+from opdispatch_wire.shared_memory.call_memory import THRESHOLD
 from opdispatch_wire.tensor_bytes import count_bytes
-from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.values import fill_value
 from opdispatch_wire.variable_parts import (
+    Encode,
     IrregularError,
     Leaf,
+    Part,
     Pieces,
     Place,
     filled,
@@ -45,10 +50,12 @@ from opdispatch_wire.variable_parts import (
 if TYPE_CHECKING:
     from opdispatch.schema.function_schema import FunctionSchema
 
-LONGEST: Final = 32 * 1024
+Array = np.ndarray[Any, Any]
+
+LONGEST: Final = 144 * 1024
 """Bytes of the longest message that is planned.
 
-Longer ones cost what their elements cost, and may be better off in shared memory.
+Two arrays that are just too small for shared memory fit in.
 """
 
 PLAIN_FIELDS: Final = frozenset(
@@ -72,7 +79,14 @@ COUNT: Final = struct.Struct(f"<{len(_CONSTANT)}sI")
 """The tag and the value of CallRequest.constant_bytes, with which such a request begins."""
 
 Received = tuple[int, float | None, list[Any]]
-"""The id of a request, its timeout, and its leaves; arrays are read-only, and own their memory."""
+"""The id of a request, its timeout, and its leaves; arrays are read-only, and own their memory.
+
+Of tensors in shared memory the leaves are ``SharedMemory`` messages: see ``RequestLayout.shared``.
+"""
+
+
+PlaceResult = Callable[[Any, np.dtype[Any]], SharedPlace | None]
+"""Copies a tensor into shared memory, as that dtype; None if there is no room."""
 
 
 def may_be_planned(schema: FunctionSchema) -> bool:
@@ -84,18 +98,21 @@ def may_be_planned(schema: FunctionSchema) -> bool:
 class RequestForm:
     """Requests of calls that are alike, for their caller. Immutable."""
 
-    __slots__ = ("_constants", "_encoders", "size")
+    __slots__ = ("_constants", "_encoders", "shared", "size")
 
     def __init__(
         self,
         constants: tuple[bytes, ...],
-        encoders: tuple[Callable[[Any], bytes], ...],
+        encoders: tuple[Encode, ...],
         size: int,
+        shared: tuple[tuple[int, np.dtype[Any]], ...] = (),
     ) -> None:
         self._constants = constants
         self._encoders = encoders
         self.size = size
         """The size of a request in bytes, at most."""
+        self.shared = shared
+        """The leaves that are SharedPlaces, and the dtypes of the elements there."""
 
     @classmethod
     def of(
@@ -129,22 +146,32 @@ class RequestForm:
         first = COUNT.pack(_CONSTANT, COUNT.size + len(constants[0])) + constants[0]
         size = sum(len(each) if isinstance(each, bytes) else each.size for each in pieces)
         size += COUNT.size + _SECONDS.size + _LONGEST_ID
-        return cls((first, *constants[1:]), encoders, size)
+        return cls((first, *constants[1:]), encoders, size, _places_of(pieces))
 
     def write(self, leaves: Sequence[Any], timeout: float | None, number: int) -> bytes:
         """Return the request of that id with those leaves."""
-        message = bytearray(self._constants[0])
+        pieces: list[Any] = [self._constants[0]]
         for encode, leaf, constant in zip(self._encoders, leaves, self._constants[1:], strict=True):
-            message += encode(leaf)
-            message += constant
+            pieces += (encode(leaf), constant)
         if timeout is not None:
-            message += _SECONDS.pack(_TIMEOUT, timeout)
-        message += _ID
+            pieces.append(_SECONDS.pack(_TIMEOUT, timeout))
+        last = bytearray(_ID)
         while number > 0x7F:  # a varint
-            message.append(number & 0x7F | 0x80)
+            last.append(number & 0x7F | 0x80)
             number >>= 7
-        message.append(number)
-        return bytes(message)
+        last.append(number)
+        pieces.append(last)
+        return b"".join(pieces)
+
+
+def _places_of(pieces: Pieces) -> tuple[tuple[int, np.dtype[Any]], ...]:
+    """Return the leaves that are SharedPlaces, and the dtypes of the elements there."""
+    parts = [each for each in pieces if isinstance(each, Part)]
+    return tuple((i, part.shared) for i, part in enumerate(parts) if part.shared is not None)
+
+
+def _shared_of(places: Sequence[Place]) -> tuple[tuple[int, SharedTensor], ...]:
+    return tuple((i, each.shared) for i, each in enumerate(places) if each.shared is not None)
 
 
 def constant_bytes_of(payload: bytes | memoryview) -> bytes:
@@ -171,7 +198,7 @@ def read_id(payload: bytes | memoryview) -> tuple[int, int] | None:
 class RequestLayout:
     """Where the parts of such requests are that are not constant. Immutable."""
 
-    __slots__ = ("_between", "_end", "_places", "args", "constant", "kwargs")
+    __slots__ = ("_between", "_end", "_places", "args", "constant", "kwargs", "shared")
 
     def __init__(
         self,
@@ -184,7 +211,9 @@ class RequestLayout:
     ) -> None:
         self.constant = constant
         """Those of ``constant_bytes_of``."""
-        self._places = places
+        self._places = [each[:3] for each in places]
+        self.shared = _shared_of(places)
+        """The leaves whose elements are in shared memory, and their facts."""
         self._between = between
         self._end = end
         self.args = args
@@ -262,9 +291,16 @@ class RequestLayout:
             for start, end, decode in self._places:
                 # Copied, for their alignment.
                 leaves.append(decode(payload[start:end]))
-        except ValueError:
+        except (ValueError, DecodeError):
             return None
         return number, timeout, leaves
+
+    def filled_with(self, leaves: list[Any], memory: ReadableMemory) -> list[Any]:
+        """Return the leaves of a request with those in shared memory read. Raises WireError."""
+        read = leaves.copy()
+        for number, facts in self.shared:
+            read[number] = read_shared(memory, leaves[number], facts, writable=False)
+        return read
 
 
 class ReplyForm:
@@ -273,39 +309,50 @@ class ReplyForm:
     The callee writes them, and the caller knows them, by their constants.
     """
 
-    __slots__ = ("_constants", "_encoders", "_key", "tensor_bytes")
+    __slots__ = ("_constants", "_encoders", "_key", "shared", "tensor_bytes")
 
     def __init__(
         self,
         key: tuple[Any, ...],
         tensor_bytes: int,
         constants: tuple[bytes, ...],
-        encoders: tuple[Callable[[Any], bytes], ...],
+        encoders: tuple[Encode, ...],
+        shared: tuple[tuple[int, np.dtype[Any]], ...] = (),
     ) -> None:
         self._key = key
         self.tensor_bytes = tensor_bytes
         """Those of ``count_bytes``, of all results."""
         self._constants = constants
         self._encoders = encoders
+        self.shared = shared
+        """The results that are placed in shared memory, and the dtypes of the elements there."""
 
     @classmethod
     def of(
-        cls, returns: Sequence[Any], interpreter: str, names: tuple[str, ...] = ()
+        cls,
+        returns: Sequence[Any],
+        interpreter: str,
+        names: tuple[str, ...] = (),
+        *,
+        shares: bool = False,
     ) -> ReplyForm | None:
-        """Return the form of replies with results like these; None if they are not plain."""
+        """Return the form of replies with results like these; None if they are not plain.
+
+        Where the two sides share memory, large ones are in it.
+        """
         key: list[Any] = []
         leaves: list[Any] = []
         if not all(take_value(value, key, leaves) for value in returns):
             return None
-        if sum(map(_size_of, leaves)) > LONGEST:
+        if not shares and sum(map(_size_of, leaves)) > LONGEST:
             return None
         reply = execution_pb2.CallReply(interpreter=interpreter)
         pieces: Pieces = [reply.SerializeToString()]
-        count = ValueCount()
+        count, memory = ValueCount(), _LargeTensors() if shares else None
         try:
             for value in returns:
                 message = reply.returns.add()
-                fill_value(message, value, at="$", count=count)
+                fill_value(message, value, at="$", count=count, memory=memory)
                 pieces += nested(_RETURN, split_value(message, value))
         except (WireError, IrregularError):
             return None
@@ -313,10 +360,17 @@ class ReplyForm:
             last = execution_pb2.CallReply()
             last.result_names.add(names=names)
             pieces.append(last.SerializeToString())
-        return cls(tuple(key), count_bytes(returns), *joined(pieces))
+        if sum(each.size for each in pieces if isinstance(each, Part)) > LONGEST:
+            return None
+        return cls(tuple(key), count_bytes(returns), *joined(pieces), _places_of(pieces))
 
-    def write(self, number: int, returns: Sequence[Any]) -> bytes | None:
-        """Return the reply of that id with these results; None if they need another form."""
+    def write(
+        self, number: int, returns: Sequence[Any], place: PlaceResult | None = None
+    ) -> bytes | None:
+        """Return the reply of that id with these results; None if they need another form.
+
+        Those that are ``shared`` are placed by ``place``; None also if it has no room.
+        """
         key: list[Any] = []
         leaves: list[Any] = []
         for value in returns:
@@ -327,16 +381,45 @@ class ReplyForm:
                 return None
         if tuple(key) != self._key:
             return None
+        for at, dtype in self.shared:
+            placed = place(leaves[at], dtype) if place is not None else None
+            if placed is None:
+                return None
+            leaves[at] = placed
         message = bytearray(_ID)
         while number > 0x7F:  # a varint
             message.append(number & 0x7F | 0x80)
             number >>= 7
         message.append(number)
-        message += self._constants[0]
+        pieces: list[Any] = [message, self._constants[0]]
         for encode, leaf, constant in zip(self._encoders, leaves, self._constants[1:], strict=True):
-            message += encode(leaf)
-            message += constant
-        return bytes(message)
+            pieces += (encode(leaf), constant)
+        return b"".join(pieces)
+
+
+class _LargeTensors:
+    """A ``TensorMemory`` that says which tensors would be in it."""
+
+    def place(
+        self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
+    ) -> bool:
+        """Return whether the elements would be in memory, and say so in ``message``."""
+        if array.nbytes < THRESHOLD:
+            return False
+        message.memory.length = array.nbytes
+        return True
+
+    def read(
+        self,
+        message: values_pb2.Tensor,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        *,
+        writable: bool,
+        at: str,
+    ) -> Array:
+        """Raise WireError: nothing is there."""
+        raise WireError(f"{at}.memory: nothing has been placed")
 
 
 def _size_of(leaf: Any) -> int:
@@ -350,7 +433,7 @@ def _size_of(leaf: Any) -> int:
 class ReplyLayout:
     """Where the results are in such replies, counted from the end of their ids. Immutable."""
 
-    __slots__ = ("_between", "_names", "_places", "_size", "_templates")
+    __slots__ = ("_between", "_names", "_places", "_size", "_templates", "shared")
 
     def __init__(
         self,
@@ -360,7 +443,9 @@ class ReplyLayout:
         templates: list[Any],
         names: tuple[str, ...],
     ) -> None:
-        self._places = places
+        self._places = [each[:3] for each in places]
+        self.shared = _shared_of(places)
+        """The leaves whose elements are in shared memory, and their facts."""
         self._between = between
         self._size = size
         self._templates = None if templates == [Leaf(0)] else templates
@@ -394,34 +479,43 @@ class ReplyLayout:
         between.append((start, len(view)))
         names = tuple(reply.result_names[0].names) if reply.result_names else ()
         return cls(
-            [Place(start - base, end - base, decode) for start, end, decode in places],
+            [p._replace(start=p.start - base, end=p.end - base) for p in places],
             [(a - base, b - base, bytes(view[a:b])) for a, b in between if b > a],
             len(view) - base,
             templates,
             names if len(names) == len(templates) else (),
         )
 
-    def read(self, payload: bytes | memoryview, place: int) -> tuple[Any] | None:
+    def read(
+        self, payload: bytes | memoryview, place: int, memory: ReadableMemory | None = None
+    ) -> tuple[Any] | None:
         """Return the result in a reply whose id ends at ``place``, in a tuple of its own.
 
-        None if it has another form. Arrays are writable.
+        None if it has another form, or is in shared memory and that is not given. Arrays are
+        writable. Raises WireError if there is no such memory.
         """
+        if self.shared and memory is None:
+            return None
         if len(payload) != place + self._size:
             return None
         for start, end, constant in self._between:
             if payload[place + start : place + end] != constant:
                 return None
         leaves: list[Any] = []
+        view = memoryview(payload)
         try:
             for start, end, decode in self._places:
-                leaf = decode(bytes(payload[place + start : place + end]))
+                leaf = decode(view[place + start : place + end])
                 if type(leaf) is np.ndarray:
                     leaf = leaf.copy()
                 elif type(leaf) is Tensor:
                     leaf.array = leaf.array.copy()
                 leaves.append(leaf)
-        except ValueError:
+        except (ValueError, DecodeError):
             return None
+        if memory is not None:  # last: what has been read there is the caller's
+            for number, facts in self.shared:
+                leaves[number] = read_shared(memory, leaves[number], facts, writable=True)
         templates = self._templates
         if templates is None:
             return (leaves[0],)

@@ -4,14 +4,15 @@
                 split_value   ->  the constants of their messages, and a Part for each leaf
     reader      find_parts    ->  where these are in a message, and a template of the value
 
-Leaves are plain arrays and Tensors, of which the elements differ, numbers, bools and texts; None
-and dtypes are constants; lists have leaves. A number is written so that each takes as many bytes
-as any other, which protobuf reads as it does the shortest form.
+Leaves are plain arrays and Tensors, of which the elements or their place in shared memory differ,
+numbers, bools and texts; None and dtypes are constants; lists have leaves. A number is written so
+that each takes as many bytes as any other, which protobuf reads as it does the shortest form.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -22,6 +23,7 @@ from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.dtypes import NAMES_OF_DTYPES, WIRE_DTYPES
 from opdispatch_wire.protobuf_fields import LENGTH_DELIMITED, Field, field_tag, read_fields, varint
+from opdispatch_wire.shared_leaves import SharedTensor, encode_place, place_bytes
 from opdispatch_wire.tensors import plain_key_bits
 from opdispatch_wire.v1 import values_pb2
 from opdispatch_wire.values import value_from_proto
@@ -40,6 +42,7 @@ _LIST = field_tag(values_pb2.Value.LIST_FIELD_NUMBER, LENGTH_DELIMITED)
 _ITEM = field_tag(values_pb2.ListValue.ITEMS_FIELD_NUMBER, LENGTH_DELIMITED)
 _TEXT = field_tag(values_pb2.Value.TEXT_FIELD_NUMBER, LENGTH_DELIMITED)
 _DATA = field_tag(values_pb2.Tensor.DATA_FIELD_NUMBER, LENGTH_DELIMITED)
+_MEMORY = field_tag(values_pb2.Tensor.MEMORY_FIELD_NUMBER, LENGTH_DELIMITED)
 _INTEGER = field_tag(values_pb2.Value.INTEGER_FIELD_NUMBER, 0)
 _BOOLEAN = field_tag(values_pb2.Value.BOOLEAN_FIELD_NUMBER, 0)
 _FLOATING = field_tag(values_pb2.Value.FLOATING_FIELD_NUMBER, 1)
@@ -47,7 +50,8 @@ _DOUBLE = struct.Struct("<d")
 _NUMBERS = (bool, int, float, complex)
 _BOOL = np.dtype(bool)
 _BOOLS = (b"\0", b"\1")
-_TENSOR_FIELDS = {"dtype", "shape", "data", "device", "dispatch_keys"}
+_TENSOR_FIELDS = {"dtype", "shape", "data", "memory", "device", "dispatch_keys"}
+_ELEMENTS = {values_pb2.Tensor.DATA_FIELD_NUMBER, values_pb2.Tensor.MEMORY_FIELD_NUMBER}
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
@@ -55,19 +59,32 @@ class IrregularError(Exception):
     """The message has a value of another kind."""
 
 
+Encode = Callable[[Any], "bytes | Array"]
+"""Makes a part of a message of a leaf: bytes, or an array that is as one piece in memory."""
+
+
 class Part(NamedTuple):
-    """A part of a message that differs: its size in bytes, and what makes it of a leaf."""
+    """A part of a message that differs: its size in bytes, and what makes it of a leaf.
+
+    In the place of a tensor in shared memory, that is made of a SharedPlace, where the elements are
+    ``shared`` as that dtype.
+    """
 
     size: int
-    encode: Callable[[Any], bytes]
+    encode: Encode
+    shared: np.dtype[Any] | None = None
 
 
 class Place(NamedTuple):
-    """Where such a part is in a message, and what makes a leaf of it, or raises ValueError."""
+    """Where such a part is in a message, and what makes a leaf of it, or raises ValueError.
+
+    That of a ``shared`` tensor is made a SharedMemory message, or raises DecodeError.
+    """
 
     start: int
     end: int
     decode: Callable[[Any], Any]
+    shared: SharedTensor | None = None
 
 
 class Leaf(NamedTuple):
@@ -166,7 +183,7 @@ def nested(tag: bytes, pieces: Pieces) -> Pieces:
     return [tag + varint(size), *pieces]
 
 
-def joined(pieces: Pieces) -> tuple[tuple[bytes, ...], tuple[Callable[[Any], bytes], ...]]:
+def joined(pieces: Pieces) -> tuple[tuple[bytes, ...], tuple[Encode, ...]]:
     """Return the constants before, between and after the parts; and what makes the parts."""
     constants, encoders = [b""], []
     for each in pieces:
@@ -191,18 +208,22 @@ def encode_integer(value: int) -> bytes:
 def _split_tensor(tensor: values_pb2.Tensor, value: Any) -> Pieces:
     if {field.name for field, _ in tensor.ListFields()} - _TENSOR_FIELDS:
         raise IrregularError
-    size = len(tensor.data)
-    if not size:
-        return nested(_TENSOR, [tensor.SerializeToString()])
     facts = values_pb2.Tensor()
     facts.CopyFrom(tensor)
     facts.ClearField("data")
-    part = Part(size, _encoder_of(value, WIRE_DTYPES[tensor.dtype]))
-    return nested(_TENSOR, [facts.SerializeToString() + _DATA + varint(size), part])
+    facts.ClearField("memory")
+    dtype = WIRE_DTYPES[tensor.dtype]
+    if tensor.HasField("memory"):
+        tag, part = _MEMORY, Part(place_bytes(tensor.memory.length), encode_place, dtype)
+    elif tensor.data:
+        tag, part = _DATA, Part(len(tensor.data), _encoder_of(value, dtype))
+    else:
+        return nested(_TENSOR, [tensor.SerializeToString()])
+    return nested(_TENSOR, [facts.SerializeToString() + tag + varint(part.size), part])
 
 
-def _encoder_of(value: Any, dtype: np.dtype[Any]) -> Callable[[Any], bytes]:
-    """Return what makes bytes of values like this one, whose elements travel as ``dtype``."""
+def _encoder_of(value: Any, dtype: np.dtype[Any]) -> Encode:
+    """Return what encodes values like this one, whose elements travel as ``dtype``."""
     if type(value) is Tensor:
         encode = _encoder_of(value.array, dtype)
         return lambda tensor: encode(tensor.array)
@@ -210,7 +231,10 @@ def _encoder_of(value: Any, dtype: np.dtype[Any]) -> Callable[[Any], bytes]:
         return lambda array: array.astype(dtype).tobytes()
     if type(value) is not np.ndarray:
         return np.generic.tobytes
-    return _encode_bools if dtype == _BOOL else np.ndarray.tobytes
+    if dtype == _BOOL:
+        return _encode_bools
+    # Those of other libraries, such as bfloat16, are no buffers.
+    return np.ascontiguousarray if dtype.isbuiltin == 1 else np.ndarray.tobytes
 
 
 def _encode_bools(array: Array) -> bytes:
@@ -279,12 +303,21 @@ def decode_integer(data: bytes) -> int:
 def _find_elements(view: memoryview, field: Field, tensor: values_pb2.Tensor) -> Place:
     dtype = WIRE_DTYPES.get(tensor.dtype)
     fields = list(read_fields(view, field.body, field.end))
-    found = [each for each in fields if each.number == values_pb2.Tensor.DATA_FIELD_NUMBER]
+    found = [each for each in fields if each.number in _ELEMENTS]
     if {each.name for each, _ in tensor.ListFields()} - _TENSOR_FIELDS or len(found) > 1:
         raise IrregularError
     if dtype is None or tensor.device not in ("", "cpu"):
         raise IrregularError
     shape = tuple(tensor.shape)
+    bits = tensor.dispatch_keys
+    keys = None if bits in (0, plain_key_bits(tensor.device)) else DispatchKeySet(bits)
+    if tensor.HasField("memory"):
+        size = math.prod(shape) * dtype.itemsize
+        start, end = found[0].body, found[0].end
+        if size != tensor.memory.length or end - start != place_bytes(size):
+            raise IrregularError
+        decode_place = values_pb2.SharedMemory.FromString
+        return Place(start, end, decode_place, SharedTensor(shape, dtype, keys, size))
     make: Any = np.ndarray  # whose stubs have other generics
     decode: Callable[[Any], Any] = functools.partial(make, shape, dtype)
     try:
@@ -295,16 +328,15 @@ def _find_elements(view: memoryview, field: Field, tensor: values_pb2.Tensor) ->
         raise IrregularError
     if dtype == _BOOL:
         decode = functools.partial(_decode_bools, decode)
-    bits = tensor.dispatch_keys
-    if bits not in (0, plain_key_bits(tensor.device)):
-        decode = functools.partial(_decode_tensor, decode, DispatchKeySet(bits))
+    if keys is not None:
+        decode = functools.partial(_decode_tensor, decode, keys)
     if not found:  # it has no elements
         return Place(field.body, field.body, decode)
     return Place(found[0].body, found[0].end, decode)
 
 
 def _decode_bools(decode: Callable[[Any], Array], data: bytes) -> Array:
-    if data.translate(None, b"\0\1"):
+    if bytes(data).translate(None, b"\0\1"):
         raise ValueError("a byte is no bool")
     return decode(data)
 
@@ -325,4 +357,4 @@ def _decode_bool(data: bytes) -> bool:
 
 
 def _decode_text(data: bytes) -> str:
-    return data.decode()
+    return str(data, "utf-8")

@@ -72,9 +72,11 @@ lib.define("entered() -> str")
 lib.impl("entered", lambda: json.dumps(calls), "CompositeExplicitAutograd")
 """
 X = np.ones(4, np.float32)
+LARGE = np.ones(1 << 18, np.float32)
 T = Tensor(X)
 KINDS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "two arrays": ("add", (X, X), {}),
+    "two arrays of 1 MB": ("add", (LARGE, LARGE + 1), {}),
     "array by name": ("add", (X,), {"y": X}),
     "bool arrays": ("add", (X > 0, X > 0), {}),
     "big-endian arrays": ("add", (X.astype(">f4"), X.astype(">f4")), {}),

@@ -39,11 +39,8 @@ Call = Callable[[int], object]
 
 def processor_seconds(processes: Sequence[int]) -> float:
     """Return what all threads of the processes have used, in user and in kernel mode."""
-    ticks = 0
-    for process in processes:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    # Linux's clock of a process: see clock_getcpuclockid. /proc counts in steps of 10 ms.
+    return sum(time.clock_gettime(~process << 3 | 2) for process in processes)
 
 
 def children_of(process: int) -> list[int]:

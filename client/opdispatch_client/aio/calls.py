@@ -25,6 +25,7 @@ from opdispatch_client.lanes.call_plan import UNPLANNED, CallPlans, PlannedArgum
 from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.memory_tender import TEND_SECONDS
 from opdispatch_client.lanes.overdue_replies import OverdueReplies
+from opdispatch_client.lanes.planned_memory import PlannedMemory
 from opdispatch_client.lanes.routes import Routes, find_refusal
 from opdispatch_client.lanes.waiting_calls import WaitingCall, may_move, waiting_call
 from opdispatch_client.listings import Interpreter, ServerInfo
@@ -37,6 +38,7 @@ from opdispatch_wire.lanes.async_stream import AsyncStream
 from opdispatch_wire.lanes.awaited_replies import Reply
 from opdispatch_wire.lanes.lane_memory import CallerLaneMemory
 from opdispatch_wire.lanes.lane_messages import InterpreterBusyError, LaneClosedError
+from opdispatch_wire.lanes.pending_calls import Decode
 from opdispatch_wire.shared_memory.peer_memory import is_without_room
 from opdispatch_wire.v1 import execution_pb2
 
@@ -135,9 +137,17 @@ class AsyncCalls:
             memory.tell_releases()
         peer = None if memory is None else memory.peer
         deadline = None if overdue.seconds is None else time.monotonic() + overdue.seconds
+        shared: PlannedMemory | None = None
+        encode: Callable[[int], bytes]
         encode = functools.partial(plan.encode, planned.leaves, overdue.seconds)
+        read: Decode = plan.read
+        if plan.shares:
+            shared = PlannedMemory.of(plan, planned.leaves, overdue.seconds, memory, peer)
+            if shared is None:
+                return UNPLANNED
+            encode, read = shared.encode, shared.read
         try:
-            number, future = way.lane.call_plain(encode, plan.read)
+            number, future = way.lane.call_plain(encode, read)
         except LaneClosedError:
             return UNPLANNED  # the general way finds another one, or says why there is none
         waiting = None
@@ -170,9 +180,13 @@ class AsyncCalls:
             return reply[0]
         retry = self._endpoint.retry
         call = OperatorCall(operator, planned.args, planned.kwargs, retry=retry)
-        attempt = CallAttempt.of_planned(
-            call, self._endpoint, way, memory, peer, number=number, deadline=deadline
-        )
+        if shared is None:
+            attempt = CallAttempt.of_planned(
+                call, self._endpoint, way, memory, peer, number=number, deadline=deadline
+            )
+        else:
+            attempt = CallAttempt.of_sent(call, self._endpoint, shared.request, shared.memory)
+            attempt.deadline = deadline
         try:
             return await self._go_on(attempt, way, failure or reply)
         finally:

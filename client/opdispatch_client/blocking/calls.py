@@ -32,6 +32,7 @@ from opdispatch_client.lanes.direct_local import DirectLanes
 from opdispatch_client.lanes.direct_streams import BlockingDirectStreams
 from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.memory_tender import MemoryTender
+from opdispatch_client.lanes.planned_memory import PlannedMemory
 from opdispatch_client.lanes.protocol import CallLane
 from opdispatch_client.lanes.relayed_calls import RelayedCall
 from opdispatch_client.lanes.routes import Routes, find_refusal
@@ -49,7 +50,7 @@ from opdispatch_wire.errors import (
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.blocking_stream import BlockingStream
 from opdispatch_wire.lanes.lane_messages import InterpreterBusyError, LaneClosedError
-from opdispatch_wire.lanes.pending_calls import OnDone
+from opdispatch_wire.lanes.pending_calls import Decode, OnDone
 from opdispatch_wire.shared_memory.peer_memory import PeerMemory, is_without_room
 from opdispatch_wire.status import lost_connection_error, no_thread_left_error
 from opdispatch_wire.v1 import execution_pb2
@@ -135,21 +136,27 @@ class BlockingCalls:
         if found is None:
             return UNPLANNED
         plan, way, peer = found
-        timeout, lane = self._timeout, way.lane
+        timeout, lane, shared = self._timeout, way.lane, None
+        encode: Callable[[int], bytes] = functools.partial(plan.encode, planned.leaves, timeout)
+        read: Decode = plan.read
+        if plan.shares:
+            shared = PlannedMemory.of(plan, planned.leaves, timeout, lane.memory, peer)
+            if shared is None:
+                return UNPLANNED
+            encode, read = shared.encode, shared.read
         deadline = None if timeout is None else time.monotonic() + timeout
         watch = functools.partial(self._busy.watching, way) if plan.moves else None
-        encode = functools.partial(plan.encode, planned.leaves, timeout)
         try:
-            reply = lane.exchange(encode, deadline, watch, plan.read)
+            reply = lane.exchange(encode, deadline, watch, read)
         except OSError as error:  # TimeoutError and LaneClosedError among them
             number = error.call if isinstance(error, LaneClosedError) else 0
-            again = self._planned_attempt(operator, planned, way, deadline, number, peer)
+            again = self._planned_attempt(operator, planned, way, deadline, number, peer, shared)
             return again.read(self._reply_to(again, (way, error)))
         if type(reply) is tuple:
             if way.route.waits:
                 way.route.note_wait(False)
             return reply[0]
-        again = self._planned_attempt(operator, planned, way, deadline, reply.id, peer)
+        again = self._planned_attempt(operator, planned, way, deadline, reply.id, peer, shared)
         if (refusal := find_refusal(reply)) is not None:
             return again.read(self._reply_to(again, (way, refusal)))
         result = again.read(reply)
@@ -185,8 +192,13 @@ class BlockingCalls:
         deadline: float | None,
         number: int,
         peer: PeerMemory | None,
+        shared: PlannedMemory | None,
     ) -> CallAttempt:
         call = OperatorCall(operator, planned.args, planned.kwargs, retry=self._endpoint.retry)
+        if shared is not None and shared.request:
+            attempt = CallAttempt.of_sent(call, self._endpoint, shared.request, shared.memory)
+            attempt.deadline = deadline
+            return attempt
         memory = way.lane.memory
         return CallAttempt.of_planned(
             call, self._endpoint, way, memory, peer, number=number, deadline=deadline
@@ -275,15 +287,27 @@ class BlockingCalls:
         found = self._find_planned(planned.key)
         if found is None or not self._slots.acquire(blocking=False):
             return None
-        plan, way, _ = found
+        plan, way, peer = found
         future = CallFuture(self._run_callback, self._slots.release)
         timeout, request = self._timeout, b""
         deadline = None if timeout is None else time.monotonic() + timeout
         waiting = waiting_call(way) if plan.moves else None
 
+        shared: PlannedMemory | None = None
+        read: Decode = plan.read
+        if plan.shares:
+            shared = PlannedMemory.of(plan, planned.leaves, timeout, way.lane.memory, peer)
+            if shared is None:
+                self._slots.release()
+                return None
+            read = shared.read
+
         def encode(number: int) -> bytes:
             nonlocal request
-            request = plan.encode(planned.leaves, timeout, number)
+            if shared is not None:
+                request = shared.encode(number)
+            else:
+                request = plan.encode(planned.leaves, timeout, number)
             return request
 
         def on_done(result: Any) -> None:
@@ -292,7 +316,11 @@ class BlockingCalls:
             if type(result) is not tuple:
                 retry = self._endpoint.retry
                 call = OperatorCall(operator, planned.args, planned.kwargs, retry=retry)
-                attempt = CallAttempt.of_sent(call, self._endpoint, request, way.lane.memory)
+                lane = way.lane.memory
+                memory = None if lane is None else lane.new_call(peer)
+                if shared is not None:
+                    memory = shared.memory
+                attempt = CallAttempt.of_sent(call, self._endpoint, request, memory)
                 attempt.deadline = deadline
                 self._end_directly(attempt, way, future, result)
                 return
@@ -303,7 +331,7 @@ class BlockingCalls:
         if waiting is not None:
             self._busy.add(waiting)
         try:
-            number = way.lane.begin_plain(encode, timeout, on_done, plan.read)
+            number = way.lane.begin_plain(encode, timeout, on_done, read)
         except BaseException as error:
             if waiting is not None:
                 self._busy.remove(waiting)

@@ -2,6 +2,7 @@
 
 call_attempt                           one call on its way
 call_plan                              what does not change from one call to the next like it
+planned_memory                         what such a call has in shared memory
 
 To the daemon:
 

@@ -76,13 +76,16 @@ class CallAttempt:
 
     @classmethod
     def of_sent(
-        cls, call: Call, endpoint: Endpoint, request: bytes, shared: CallerLaneMemory | None
+        cls, call: Call, endpoint: Endpoint, request: bytes, memory: CallerMemory | None
     ) -> CallAttempt:
-        """Return the attempt of a call whose request has been sent on a lane."""
+        """Return the attempt of a call whose request has been sent on a lane.
+
+        Its large tensors are in ``memory``, and those of its reply will be.
+        """
         attempt = cls(call, endpoint, detached=True)
         attempt.request = execution_pb2.CallRequest.FromString(request)
         attempt.request.ClearField("constant_bytes")
-        attempt.memory = shared.new_call() if shared is not None else None
+        attempt.memory = memory
         attempt._is_encoded = True
         return attempt
 

@@ -25,12 +25,14 @@ from google.protobuf.message import DecodeError
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
 from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
 from opdispatch.local_state.tracing_state import traces
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_client.lanes.direct_way import DirectWay
 from opdispatch_client.lanes.waiting_calls import may_move
 from opdispatch_client.operator_call import Call, OperatorCall
 from opdispatch_wire import tracing
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.planned_calls import LONGEST, ReplyLayout, RequestForm
+from opdispatch_wire.shared_memory.call_memory import CallerMemory
 from opdispatch_wire.v1 import execution_pb2
 from opdispatch_wire.variable_parts import take_value
 
@@ -99,7 +101,7 @@ def nothing_is_set() -> bool:
 class CallPlan:
     """The request of such calls, their replies, and the way that they go."""
 
-    __slots__ = ("_form", "_layout", "_misses", "moves", "shape", "size", "way")
+    __slots__ = ("_form", "_layout", "_misses", "moves", "shape", "shares", "size", "way")
 
     def __init__(
         self,
@@ -118,6 +120,8 @@ class CallPlan:
         """That of the call which has left the plan."""
         self.moves = moves
         """Whether a call may run twice; see ``may_move``."""
+        self.shares = bool(form.shared)
+        """Whether tensors of a call, or of the last reply, are in shared memory."""
         self._layout: ReplyLayout | None = None
         self._misses = 0
 
@@ -140,17 +144,33 @@ class CallPlan:
             return None
         return cls(form, shape, way, moves=may_move(way, request))
 
+    def place(self, leaves: Sequence[Any], memory: CallerMemory) -> Sequence[Any] | None:
+        """Return the leaves with the large tensors in ``memory``; None if that has no room."""
+        if not self._form.shared:
+            return leaves
+        placed, put = list(leaves), memory.placed.put
+        for number, dtype in self._form.shared:
+            leaf = leaves[number]
+            array = leaf.array if type(leaf) is Tensor else leaf
+            place = put(array, dtype, leaf, in_place=True)
+            if place is None:
+                return None
+            placed[number] = place
+        return placed
+
     def encode(self, leaves: Sequence[Any], timeout: float | None, number: int) -> bytes:
         """Return the request of that id."""
         return self._form.write(leaves, timeout, number)
 
-    def read(self, payload: bytes | memoryview, place: int) -> tuple[Any] | None:
+    def read(
+        self, payload: bytes | memoryview, place: int, memory: CallerMemory | None = None
+    ) -> tuple[Any] | None:
         """Return the result in a reply whose id ends at ``place``, in a tuple of its own.
 
-        None if it is not plain.
+        None if it is not plain, or in shared memory where the call has no ``memory``.
         """
         layout = self._layout
-        if layout is not None and (result := layout.read(payload, place)) is not None:
+        if layout is not None and (result := layout.read(payload, place, memory)) is not None:
             self._misses = 0
             return result
         if self._misses == _MOST_MISSES:
@@ -163,7 +183,8 @@ class CallPlan:
         if layout is None:
             return None
         self._layout = layout
-        return layout.read(payload, place)
+        self.shares = bool(self._form.shared or layout.shared)
+        return layout.read(payload, place, memory)
 
 
 class CallPlans:

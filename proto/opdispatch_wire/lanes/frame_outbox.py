@@ -38,7 +38,7 @@ class FrameBatch:
                 sent = connection.sendmsg(rest.buffers[:_PIECES_AT_ONCE], beside, _NOT_WAITING)
                 if len(rest.buffers) == 1 and sent == len(rest.buffers[0]):
                     return None
-                rest = rest._after(sent)
+                rest = rest.after(sent)
         except BlockingIOError:
             pass
         return rest
@@ -50,7 +50,7 @@ class FrameBatch:
         ]
         return FrameBatch(copies, self.descriptor)
 
-    def _after(self, sent: int) -> FrameBatch | None:
+    def after(self, sent: int) -> FrameBatch | None:
         """Return the part of the batch that is left after so many bytes."""
         left: list[bytes | bytearray | memoryview] = []
         for buffer in self.buffers:
@@ -90,6 +90,20 @@ class FrameOutbox:
             kind, payload, descriptor = frames[place]
             if isinstance(payload, MessagePieces):
                 frames[place] = kind, b"".join(payload.parts), descriptor
+
+    def take_small(self) -> bytearray:
+        """Take frames out that have no descriptors, as bytes; stop at the first large one."""
+        together = bytearray()
+        while self._frames:
+            kind, payload, descriptor = self._frames[0]
+            if descriptor is not None or isinstance(payload, MessagePieces):
+                break
+            if len(together) + len(payload) > COPIED_AT_MOST:
+                break
+            self._frames.popleft()
+            together += HEADER.pack(len(payload), kind, PADDING)
+            together += payload
+        return together
 
     def next_batch(self) -> FrameBatch:
         """Return the next frames, to be written together. There must be one."""

@@ -12,7 +12,6 @@ from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.lanes.descriptors import NOT_WAITING
 from opdispatch_wire.lanes.frame_kind import HEADER, PADDING, FrameKind
 from opdispatch_wire.lanes.frame_outbox import (
-    COPIED_AT_MOST,
     FrameBatch,
     FrameOutbox,
     FramePayload,
@@ -21,6 +20,8 @@ from opdispatch_wire.lanes.frame_stream import HIGH_WATER
 
 # Seconds that the closing thread waits for the thread that writes the rest, which has been told.
 _END_WAIT = 1.0
+# A longer payload is not copied behind its header.
+_JOINED_AT_MOST = 4096
 
 
 def _nothing() -> None:
@@ -54,6 +55,7 @@ class FrameWriter:
     ) -> None:
         self._socket = connection
         self._send = connection.send
+        self._send_pieces = connection.sendmsg
         self._patience = patience
         self._on_stuck = on_stuck
         self._on_error = on_error
@@ -74,28 +76,32 @@ class FrameWriter:
 
     def write(self, kind: FrameKind, payload: FramePayload) -> bool:
         """Put a frame and flush; return False if the connection ended before any byte was sent."""
-        if (
-            self._frames
-            or isinstance(payload, MessagePieces)
-            or len(payload) > COPIED_AT_MOST
-            or not self._writing.acquire(blocking=False)
-        ):
+        if isinstance(payload, MessagePieces) or not self._writing.acquire(blocking=False):
             self.put(kind, payload)
             self.flush()
             return True
-        data = HEADER.pack(len(payload), kind, PADDING) + payload
+        header = HEADER.pack(len(payload), kind, PADDING)
         is_broken = False
         try:
             with self._sending:
-                if self._rest is not None:
+                if self._frames and self._rest is None:
+                    before = self._outbox.take_small()
+                    if not self._frames:
+                        header = bytes(before + header)
+                    elif before:
+                        self._rest = FrameBatch([before])
+                if self._frames or self._rest is not None:
                     self.put(kind, payload)
                 else:
                     try:
-                        sent = self._send(data, NOT_WAITING)
+                        if len(payload) > _JOINED_AT_MOST:
+                            sent = self._send_pieces((header, payload), (), NOT_WAITING)
+                        else:
+                            sent = self._send(header + payload, NOT_WAITING)
                     except BlockingIOError:
                         sent = 0
-                    if sent < len(data):
-                        self._rest = FrameBatch([memoryview(data)[sent:]])
+                    if sent < len(header) + len(payload):
+                        self._rest = FrameBatch([header, payload]).after(sent)
         except OSError:
             is_broken = True
         finally:

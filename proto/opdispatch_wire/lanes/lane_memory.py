@@ -163,19 +163,30 @@ class CallerLaneMemory(_LaneMemory):
 
     def begin(self, request: execution_pb2.CallRequest, memory: CallerMemory) -> None:
         """Begin a call with an id that is about to be sent. Raises LaneClosedError."""
-        regions = memory.placed.regions
-        if regions:
-            self._on_use()
-            if not self._pass_regions(self._arena, regions):
+        if memory.placed.held:
+            if not self.pass_regions(memory):
                 memory.placed.move_inline(request)
                 memory.release()
             else:
-                with self._lock:
-                    if self._has_ended:
-                        raise LaneClosedError("the lane is closed", was_sent=False)
-                    self._held[request.id] = memory
+                self.hold(request.id, memory)
         if self.released:
             self.tell_releases()
+
+    def pass_regions(self, memory: CallerMemory) -> bool:
+        """Pass the regions of a call's tensors; return whether the callee has them all then."""
+        self._on_use()
+        regions = memory.placed.regions
+        return regions <= self._passed or self._pass_regions(self._arena, regions)
+
+    def hold(self, number: int, memory: CallerMemory) -> None:
+        """Hold the memory of a call with that id, which is about to be sent.
+
+        Raises LaneClosedError.
+        """
+        with self._lock:
+            if self._has_ended:
+                raise LaneClosedError("the lane is closed", was_sent=False)
+            self._held[number] = memory
 
     def never_sent(self, number: int) -> None:
         """Release the memory of a begun call that was not sent after all."""
@@ -256,14 +267,33 @@ class CalleeLaneMemory(_LaneMemory):
         """
         still_used = memory.release_arguments()
         if still_used:
-            extents = lane_pb2.LaneExtents(extents=still_used)
-            self._put(FrameKind.KEEP, extents.SerializeToString(), None)
+            self._put_kept(still_used)
         if self.released:
             self.tell_releases()
         placed = memory.placed
         if placed.held and not self._pass_regions(self._arena, placed.regions):
             placed.move_inline(reply)
             placed.release()
+
+    def end_planned(self, memory: CalleeMemory) -> bool:
+        """End a call like ``end_call``; its reply names the results that were placed.
+
+        Return False if the caller cannot be passed their regions: the reply is for ``end_call``.
+        """
+        still_used = memory.release_arguments()
+        if still_used:
+            self._put_kept(still_used)
+        placed = memory.placed
+        if placed.held:
+            regions = placed.regions
+            if not regions <= self._passed and not self._pass_regions(self._arena, regions):
+                return False
+            self._results.hold(placed)
+        return True
+
+    def _put_kept(self, extents: list[values_pb2.SharedMemory]) -> None:
+        kept = lane_pb2.LaneExtents(extents=extents)
+        self._put(FrameKind.KEEP, kept.SerializeToString(), None)
 
     def hold(self, placed: PlacedTensors) -> None:
         """Hand the results over to the caller, whose reply is about to be put."""

@@ -19,13 +19,13 @@ Place = tuple[int, int]
 class Block:
     """A place in an arena; free again when released or collected, whichever is first."""
 
-    __slots__ = ("__weakref__", "_held", "_mapping", "address", "offset", "region", "size")
+    __slots__ = ("__weakref__", "_held", "address", "mapping", "offset", "region", "size")
 
     def __init__(self, held: deque[Place], place: Place, mapping: SharedMapping, size: int) -> None:
         self.region, self.offset = place
         self.size = size
         self.address = mapping.address + self.offset
-        self._mapping = mapping
+        self.mapping = mapping
         self._held = [(held, place)]  # popped by the first thread, which is atomic
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, skip: int = 0) -> Array:
@@ -45,7 +45,8 @@ class Block:
         freed.append(place)
 
     def __del__(self) -> None:
-        self.release()
+        if self._held:
+            self.release()
 
     def __repr__(self) -> str:
         state = "held" if self._held else "free"

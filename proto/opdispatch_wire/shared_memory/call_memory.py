@@ -20,6 +20,7 @@ Note [Who may use a block]
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from typing import Any
@@ -28,6 +29,7 @@ import numpy as np
 
 from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.shared_leaves import SharedPlace
 from opdispatch_wire.shared_memory.arena_block import Block
 from opdispatch_wire.shared_memory.peer_memory import LentMemory, OnRelease, PeerMemory
 from opdispatch_wire.shared_memory.shared_mapping import PAGE
@@ -47,12 +49,13 @@ and 0.28 ms, 1 MiB 8.3 and 0.45 ms.
 _BOOL = np.dtype(bool)
 _BYTE = np.dtype(np.uint8)
 _ALIASED = 64
+_NONE: list[values_pb2.SharedMemory] = []
 
 
 class PlacedTensors:
     """The tensors of one message that are in its sender's arena. Not thread-safe."""
 
-    __slots__ = ("_arena", "_by_value", "_contents", "_copies", "_threshold", "held")
+    __slots__ = ("_arena", "_by_value", "_contents", "_copies", "_threshold", "held", "regions")
 
     def __init__(self, arena: TensorArena | None, *, threshold: int = THRESHOLD) -> None:
         """Place tensors in ``arena``; without one, all are sent inline."""
@@ -61,14 +64,11 @@ class PlacedTensors:
         self._copies: list[Block] = []
         self.held: dict[tuple[int, int], Block] = {}
         """The blocks, by the region and offset that the message names ..."""
+        self.regions: set[int] = set()
+        """The regions whose descriptors the receiver must have been passed."""
         # ... and what was put there.
         self._contents: dict[tuple[int, int], Array] = {}
-        self._by_value: dict[int, tuple[object, Array, values_pb2.SharedMemory]] = {}
-
-    @property
-    def regions(self) -> set[int]:
-        """The regions whose descriptors the receiver must have been passed."""
-        return {block.region for block in self.held.values()}
+        self._by_value: dict[int, tuple[object, Array, SharedPlace]] = {}
 
     def place(
         self,
@@ -84,33 +84,47 @@ class PlacedTensors:
         With ``in_place``, an array of the arena is sent as it is, and one that is sent twice is
         one array for the receiver as well; otherwise all are copied, each time.
         """
-        if self._arena is None or array.nbytes < self._threshold or not array.nbytes:
+        if array.nbytes < self._threshold or not array.nbytes:
             return False
+        place = self.put(array, dtype, value, in_place=in_place)
+        if place is None:
+            return False
+        message.region, message.offset, message.length, message.read_only = place
+        return True
+
+    def put(
+        self, array: Array, dtype: np.dtype[Any], value: object, *, in_place: bool
+    ) -> SharedPlace | None:
+        """Place a tensor like ``place``, however small it is; None: there is no room."""
+        arena, nbytes = self._arena, array.nbytes
+        if arena is None:
+            return None
         if in_place and (known := self._by_value.get(id(value))):
-            message.CopyFrom(known[2])
-            return True
+            return known[2]
         address: int = array.__array_interface__["data"][0]
-        block, placed = None, array
-        if in_place and array.dtype == dtype != _BOOL and array.flags.c_contiguous:
-            block = self._arena.find(address, array.nbytes)
+        block, placed, read_only = None, array, False
+        if in_place and arena.lent_out and dtype == array.dtype != _BOOL:
+            block = arena.find(address, nbytes) if array.flags.c_contiguous else None
         if block is not None:
             offset = block.offset + address - block.address
-            message.read_only = not array.flags.writeable
+            read_only = not array.flags.writeable
         else:
-            skip = skip_for(address)
-            block = self._arena.allocate(array.nbytes + skip)
+            skip = skip_for(address % PAGE)
+            block = arena.allocate(nbytes + skip)
             if block is None:
-                return False
+                return None
             self._copies.append(block)
             offset = block.offset + skip
-            placed = block.array(array.shape, dtype, skip=skip)
+            contents = block.mapping.contents[offset : offset + nbytes]
+            placed = contents.view(dtype).reshape(array.shape)
             copy_elements(placed, array)
-        message.region, message.offset, message.length = block.region, offset, array.nbytes
+        place = block.region, offset, nbytes, read_only
         self.held[block.region, offset] = block
+        self.regions.add(block.region)
         self._contents[block.region, offset] = placed
         if in_place:
-            self._by_value[id(value)] = (value, placed, message)  # `value` keeps its id taken
-        return True
+            self._by_value[id(value)] = (value, placed, place)  # `value` keeps its id taken
+        return place
 
     def contents_of(self, value: object) -> Array | None:
         """Return the array now in the place where ``value`` was put; None if it was sent inline."""
@@ -141,21 +155,20 @@ class PlacedTensors:
         """Free the blocks of the copies; arrays of the arena are their holders' again."""
         self._by_value.clear()
         self._contents.clear()
-        self._free()
-
-    def abandon(self) -> None:
-        """Free the blocks, but do not reuse their pages. See Note [Who may use a block]."""
-        regions = self.regions
-        if self._arena is not None and regions:
-            self._arena.abandon(regions)
-            self._free()
-            self._arena.trim(idle_seconds=math.inf)
-
-    def _free(self) -> None:
         self.held.clear()
+        self.regions.clear()
         copies, self._copies = self._copies, []
         for block in copies:
             block.release()
+
+    def abandon(self) -> None:
+        """Free the blocks, but do not reuse their pages. See Note [Who may use a block]."""
+        if self._arena is not None and self.regions:
+            self._arena.abandon(self.regions)
+            contents = self._contents.copy()
+            self.release()
+            self._contents.update(contents)  # for ``move_inline``
+            self._arena.trim(idle_seconds=math.inf)
 
 
 class CallerMemory:
@@ -199,7 +212,18 @@ class CallerMemory:
 
         Raises WireError if that is not the callee's.
         """
-        memory = _memory_of(message, at)
+        return self.read_at(_memory_of(message, at), shape, dtype, writable=writable, at=at)
+
+    def read_at(
+        self,
+        memory: values_pb2.SharedMemory,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        *,
+        writable: bool,
+        at: str,
+    ) -> Array:
+        """Return a result like ``read``."""
         array = self._peer.received(memory, shape, dtype, on_release=self._on_release, at=at)
         self._read.add((memory.region, memory.offset))
         return array
@@ -245,6 +269,11 @@ class CalleeMemory:
         """
         return self.placed.place(message.memory, array, dtype, value, in_place=False)
 
+    def place_copy(self, value: Array | Tensor, dtype: np.dtype[Any]) -> SharedPlace | None:
+        """Put a copy of a result into the arena like ``place``; None if it is full."""
+        array: Array = value.array if isinstance(value, Tensor) else value
+        return self.placed.put(array, dtype, value, in_place=False)
+
     def read(
         self,
         message: values_pb2.Tensor,
@@ -259,11 +288,23 @@ class CalleeMemory:
         Raises WireError if that is not the caller's.
         """
         memory = _memory_of(message, at)
-        array = self._lent.array(memory, shape, dtype, writable=writable, at=at)
+        array = self.read_at(memory, shape, dtype, writable=writable, at=at)
         if writable:
             address = array.__array_interface__["data"][0]
             self._written[memory.region, memory.offset] = (address, shape, array.dtype)
         return array
+
+    def read_at(
+        self,
+        memory: values_pb2.SharedMemory,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        *,
+        writable: bool,
+        at: str,
+    ) -> Array:
+        """Return an argument like ``read``, which nothing is written to."""
+        return self._lent.array(memory, shape, dtype, writable=writable, at=at)
 
     def is_in_place(self, sent: values_pb2.Value, value: object) -> bool:
         """Return whether an argument's contents after the call are where the caller put it."""
@@ -290,7 +331,7 @@ class CalleeMemory:
 
         Once they are given up, before the reply is sent.
         """
-        return self._lent.release() if self._lent.loans else []
+        return self._lent.release() if self._lent.loans else _NONE
 
 
 def _memory_of(message: values_pb2.Tensor, at: str) -> values_pb2.SharedMemory:
@@ -336,6 +377,7 @@ class ResultBlocks:
         return len(self._blocks)
 
 
+@functools.lru_cache(PAGE)
 def skip_for(address: int) -> int:
     """Return the offset into a block that makes a copy from that address fast.
 
@@ -352,6 +394,6 @@ def copy_elements(target: Array, source: Array) -> None:
         np.not_equal(source.view(_BYTE), 0, out=target)  # a view of bytes may have odd ones
     elif source.dtype == target.dtype and source.flags.c_contiguous:
         # As bytes: NumPy copies other libraries' dtypes one by one, holding the GIL.
-        np.copyto(target.reshape(-1).view(_BYTE), source.reshape(-1).view(_BYTE))
+        target.reshape(-1).view(_BYTE)[...] = source.reshape(-1).view(_BYTE)
     else:
-        np.copyto(target, source)
+        target[...] = source

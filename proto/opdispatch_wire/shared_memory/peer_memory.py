@@ -68,6 +68,28 @@ def is_without_room(error: Exception) -> TypeGuard[RefusedError]:
     return isinstance(error, RefusedError) and error.facts.get(_NO_MEMORY) == "no"
 
 
+class _Result(Window):
+    """The window over a result, which tells when its last view is gone."""
+
+    __slots__ = ("_offset", "_on_release", "_region")
+
+    def __init__(
+        self, mapping: SharedMapping, message: values_pb2.SharedMemory, on_release: OnRelease
+    ) -> None:
+        # ``Window.__init__``, in line.
+        self._owner = mapping
+        self._region, self._offset, self._on_release = message.region, message.offset, on_release
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (message.length,),
+            "data": (mapping.address + message.offset, not mapping.writable),
+        }
+
+    def __del__(self) -> None:
+        self._on_release(self._region, self._offset)
+
+
 class _Mapping:
     """A mapping with what is lent from it; guarded by the peer's lock."""
 
@@ -203,9 +225,9 @@ class PeerMemory:
         """
         with self._lock:
             region = self._get_region_locked(message, dtype, at=at)
-        window = region.mapped.mapping.window(message.offset, message.length, writable=True)
-        _tell_when_gone(window, on_release, message.region, message.offset)
-        return window.array(shape, dtype)
+        return np.ndarray(
+            shape, dtype, buffer=np.asarray(_Result(region.mapped.mapping, message, on_release))
+        )
 
     def _get_region_locked(
         self, message: values_pb2.SharedMemory, dtype: np.dtype[Any], *, at: str
@@ -217,11 +239,12 @@ class PeerMemory:
             raise WireError(
                 f"{at}.memory.region is {message.region}, which the peer has not passed"
             )
-        region.mapped.check_bounds(message.offset, message.length, at=f"{at}.memory")
-        if message.offset % dtype.alignment:
+        offset = message.offset
+        if offset + message.length > region.mapped.size:
+            region.mapped.check_bounds(offset, message.length, at=f"{at}.memory")  # raises
+        if offset % dtype.alignment:
             raise WireError(
-                f"{at}.memory.offset is {message.offset}; "
-                f"{dtype} is aligned to {dtype.alignment} bytes"
+                f"{at}.memory.offset is {offset}; {dtype} is aligned to {dtype.alignment} bytes"
             )
         return region
 
@@ -254,20 +277,21 @@ class PeerMemory:
     def _take_back(self, loans: list[_Loan]) -> list[_Loan]:
         """Take back what was lent to a call. Returns what is kept and cannot be copied."""
         kept = [loan for loan in loans if loan.window() is not None]
-        with self._lock:
-            for loan in kept:
-                loan.mapping.is_current = False  # I1
-        stuck = [loan for loan in kept if not _detach(loan)]
+        stuck: list[_Loan] = []
+        if kept:
+            with self._lock:
+                for loan in kept:
+                    loan.mapping.is_current = False  # I1
+            stuck = [loan for loan in kept if not _detach(loan)]
+        finished: set[_Mapping] = set()
         with self._lock:
             for loan in loans:
                 loan.mapping.lent.remove(loan)
             for loan in kept:
                 loan.mapping.kept.append((loan.offset, loan.length))
-            finished = {
-                loan.mapping
-                for loan in loans
-                if not loan.mapping.is_current and not loan.mapping.lent
-            }
+            for loan in loans:
+                if not loan.mapping.is_current and not loan.mapping.lent:
+                    finished.add(loan.mapping)
         for mapping in finished:  # no other thread gets at it any more
             with contextlib.suppress(OSError):  # it then goes when its last view does
                 mapping.shared.retire(mapping.kept)  # I3
@@ -304,10 +328,16 @@ class LentMemory:
         is not one of the peer's.
         """
         loan = self._peer._borrow(self, message, dtype, writes=self.writes, at=at)
-        window = loan.mapping.shared.window(loan.offset, loan.length, writable=writable)
+        mapping = loan.mapping.shared
+        window = Window(
+            mapping,
+            mapping.address + loan.offset,
+            loan.length,
+            writable=writable and mapping.writable,
+        )
         loan.window = weakref.ref(window)
         self.loans.append(loan)
-        return window.array(shape, dtype)
+        return np.ndarray(shape, dtype, buffer=np.asarray(window))
 
     def release(self) -> list[values_pb2.SharedMemory]:
         """End the call; return the extents of arguments that are still in use.
@@ -317,7 +347,7 @@ class LentMemory:
         are none, as long as there is memory.
         """
         loans, self.loans = self.loans, []
-        still_used = []
+        still_used: list[values_pb2.SharedMemory] = []
         for loan in self._peer._take_back(loans) if loans else ():
             window = loan.window()
             if window is None:

@@ -72,7 +72,7 @@ class SharedMapping:
     Keeps no descriptor. ``address`` stays the same and the range stays ours all that time.
     """
 
-    __slots__ = ("__weakref__", "_range", "address", "size", "writable")
+    __slots__ = ("__weakref__", "_range", "address", "contents", "size", "writable")
 
     def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:
         """Raise OSError if there is no room, or the descriptor does not allow for it."""
@@ -87,6 +87,10 @@ class SharedMapping:
         self.address: int = np.frombuffer(self._range, np.uint8).__array_interface__["data"][0]
         self.size = size
         self.writable = writable
+        # Over the range, not over this object, which has it.
+        window = Window(self._range, self.address, size, writable=writable)
+        self.contents: Array = np.asarray(window)
+        """All bytes. No Window tells when views of them are unused."""
 
     def _map(self, descriptor: int, flags: int) -> None:
         _call("mmap", self.address, self.size, self._protection, flags | _MAP_FIXED, descriptor, 0)

@@ -16,6 +16,7 @@ Note [A block owns its pages]
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import logging
 import math
@@ -48,6 +49,7 @@ _MAX_STEP_BYTES = 256 << 20
 _CLASSES_PER_DOUBLING = 16
 
 
+@functools.lru_cache(4096)  # tensors of few sizes come again and again
 def block_size(nbytes: int) -> int:
     """Return the size of the block for that many bytes.
 
@@ -115,7 +117,8 @@ class TensorArena:
         self._numbers = itertools.count(1)  # never reused: a peer may still know an old one
         self._bins: dict[int, list[Place]] = {}
         self._bytes = 0
-        self._lent_out: list[tuple[int, weakref.ref[Block]]] = []  # by address, for `find`
+        self.lent_out: list[tuple[int, weakref.ref[Block]]] = []
+        """The blocks of ``empty``, by address: ``find`` looks through them."""
         self._warned = False
         self._look_again = 0.0
         self._closed = False
@@ -136,7 +139,15 @@ class TensorArena:
         size = block_size(nbytes)
         reason = ""
         with self._lock:
-            self._take_freed_locked()
+            if self._freed:
+                self._take_freed_locked()
+            places = self._bins.get(size)
+            if places and self._clock() < self._look_again and self._process == os.getpid():
+                place = places.pop()  # ``_use_locked``, in line: most blocks come from here
+                region = self._regions[place[0]]
+                region.live[place[1]] = size
+                region.idle_since = None
+                return Block(self._freed, place, region.owned.mapping, size)
             dropped = self._drop_idle_now_and_then_locked()
             block = None
             if not self._closed and self._process == os.getpid() and is_supported():
@@ -166,16 +177,14 @@ class TensorArena:
         if block is None:
             return np.empty(shape, dtype)
         with self._lock:
-            insort(self._lent_out, (block.address, weakref.ref(block)), key=_address_of)
+            insort(self.lent_out, (block.address, weakref.ref(block)), key=_address_of)
         return block.array(shape, dtype)
 
     def find(self, address: int, nbytes: int) -> Block | None:
         """Return the block of ``empty`` in which all of these bytes lie; holding it keeps it."""
-        if not self._lent_out:
-            return None
         with self._lock:
-            i = bisect_right(self._lent_out, address, key=_address_of) - 1
-            block = self._lent_out[i][1]() if i >= 0 else None
+            i = bisect_right(self.lent_out, address, key=_address_of) - 1
+            block = self.lent_out[i][1]() if i >= 0 else None
         if block is None or address + nbytes > block.address + block.size:
             return None
         return block
@@ -219,7 +228,7 @@ class TensorArena:
             self._closed = True
             self._freed.clear()
             self._bins.clear()
-            self._lent_out.clear()
+            self.lent_out.clear()
             regions, self._regions = self._regions, {}
             freed, self._bytes = self._bytes, 0
         for region in regions.values():
@@ -332,9 +341,9 @@ class TensorArena:
             if not region.live:
                 region.idle_since = self._clock()
             address = region.owned.mapping.address + offset
-            i = bisect_right(self._lent_out, address, key=_address_of) - 1
-            if i >= 0 and self._lent_out[i][0] == address:
-                del self._lent_out[i]
+            i = bisect_right(self.lent_out, address, key=_address_of) - 1
+            if i >= 0 and self.lent_out[i][0] == address:
+                del self.lent_out[i]
 
     def _merge_locked(self) -> None:
         for size, places in self._bins.items():

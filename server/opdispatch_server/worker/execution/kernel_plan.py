@@ -27,7 +27,7 @@ from opdispatch_wire.planned_calls import (
     RequestLayout,
 )
 from opdispatch_wire.tensor_bytes import count_bytes
-from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.variable_parts import Leaf, filled
 
 MOST_PLANS: Final = 4096
@@ -37,6 +37,25 @@ _MOST_ALIKE = 16
 # Values that no kernel can change.
 _CONSTANTS = (bool, int, float, complex, str, type(None), np.dtype)
 _TEXTS = (STR, OptionalType(STR))
+
+
+class _UnreadMemory:
+    """Shared memory of which no element is looked at."""
+
+    def read_at(
+        self,
+        memory: values_pb2.SharedMemory,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        *,
+        writable: bool,
+        at: str,
+    ) -> np.ndarray[Any, Any]:
+        """Return an array of one element, as often as there are elements."""
+        return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+_UNREAD: Final = _UnreadMemory()
 
 
 class _ConvertedError(Exception):
@@ -61,6 +80,7 @@ class KernelPlan:
         "operator",
         "returns_tensor",
         "run",
+        "shares",
     )
 
     def __init__(
@@ -102,6 +122,13 @@ class KernelPlan:
         """Whether that is all that the operator returns."""
         self.form: ReplyForm | None = None
         """That of the last reply."""
+        self.shares = bool(layout.shared)
+        """Whether tensors of a call, or of the last reply, are in shared memory."""
+
+    def learn(self, form: ReplyForm | None) -> None:
+        """Note the form of a reply, which the next ones are likely to have; None: it has none."""
+        self.form = form
+        self.shares = bool(self.layout.shared or (form is not None and form.shared))
 
     def stack(self, leaves: list[Any]) -> list[Any]:
         """Return what the kernel gets, with these leaves. Raises what ``Signature.bind`` does."""
@@ -156,7 +183,8 @@ class KernelPlans:
         if layout is None or received is None:
             return
         try:
-            template = _template_of(choice, layout, received[2])
+            leaves = layout.filled_with(received[2], _UNREAD)
+            template = _template_of(choice, layout, leaves)
         except _ConvertedError:
             template = None
         except OpdispatchError:  # which the call has raised
@@ -173,7 +201,7 @@ class KernelPlans:
                     library,
                     choice,
                     template,
-                    count_bytes(received[2]),
+                    count_bytes(leaves),
                     self._epoch,
                     self._run,
                 )

@@ -389,15 +389,19 @@ class KernelExecution:
         payload: bytes,
         limit: int,
         shared: CalleeLaneMemory | None,
+        memory: CalleeMemory | None,
     ) -> tuple[bytes | execution_pb2.CallReply, CalleeMemory | CalleeTensors | None]:
         """Run the kernel of a plan for the request in ``payload``; ``note`` calls this.
 
-        Return the bytes of a plain reply, of at most ``limit``; or else the reply as ``run`` does,
-        and what has its tensors, in memory that is ``shared`` if any is. Raises what ``run`` does.
+        Return the bytes of a plain reply, of at most ``limit``; or else the reply as ``run`` does;
+        and what has its large tensors: ``memory``, that of a plan which ``shares``, or other that
+        is ``shared`` if any is. Raises what ``run`` does.
         """
         number, _, leaves = received
         call = RUNNING_CALL.get()
         call.argument_bytes = plan.argument_bytes
+        if memory is not None:
+            leaves = plan.layout.filled_with(leaves, memory)
         stack = plan.stack(leaves)
         # What the kernel leaves switched on ends with the call.
         results = copy_context().run(self._call_planned, plan, stack)
@@ -406,18 +410,25 @@ class KernelExecution:
             returns = [results[0]]
         else:
             returns = signature.check_returns(results)
-        form = plan.form
-        reply = form.write(number, returns) if form is not None else None
+        form, place = plan.form, None if memory is None else memory.place_copy
+        reply = form.write(number, returns, place) if form is not None else None
         if reply is None:
-            names = result_names(signature.schema)
-            form = plan.form = ReplyForm.of(returns, self._interpreter(), names)
-            reply = form.write(number, returns) if form is not None else None
+            if memory is not None:
+                memory.drop_results()
+            elif shared is not None:
+                memory = shared.new_call()
+            place = None if memory is None else memory.place_copy
+            names, shares = result_names(signature.schema), memory is not None
+            form = ReplyForm.of(returns, self._interpreter(), names, shares=shares)
+            plan.learn(form)
+            reply = form.write(number, returns, place) if form is not None else None
         if form is not None and reply is not None and len(reply) <= min(limit, self._limit):
             call.result_bytes = form.tensor_bytes
-            return reply, None
+            return reply, memory
         check_lengths(returns, self._limit, _RESULT)
         results.clear()
-        memory = CalleeTensors([], len(payload)) if shared is None else shared.new_call()
+        tensors = CalleeTensors([], len(payload)) if memory is None else memory
+        tensors.drop_results()
         try:
             message = reply_of_returns(
                 execution_pb2.CallRequest.FromString(payload),
@@ -425,13 +436,13 @@ class KernelExecution:
                 plan.stack(leaves),
                 returns,
                 interpreter=self._interpreter(),
-                memory=memory,
+                memory=tensors,
             )
         except BaseException:
-            memory.drop_results()
+            tensors.drop_results()
             raise
         call.result_bytes = count_bytes(returns)
-        return message, memory
+        return message, tensors
 
     def _call_planned(self, plan: KernelPlan, stack: list[Any]) -> list[Any]:
         """Call a planned kernel like ``_call_in``, in a context of its own."""

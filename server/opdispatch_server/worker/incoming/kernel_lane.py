@@ -315,6 +315,8 @@ class KernelLane:
         if found is None:
             return False
         plan, received = found
+        if plan.layout.shared and self._memory is None:
+            return False  # nor has the caller any: the general way says so
         number, seconds, _ = received
         turns: LibraryTurns[LaneCall] = plan.library.turns
         # Negated: neither way would hold for anything but a number.
@@ -346,6 +348,13 @@ class KernelLane:
                 reply, memory = self._run_planned(plan, received, payload, call)
                 # Before the reply: the caller's next call finds the turn free.
                 following = turns.end(time.monotonic() - began)
+                # Before the reply is written, after which the caller may call again.
+                if following is None:
+                    self._turn.end_kernels(turn)
+                    if turns.seconds > _SLOW * self._beginning:
+                        self._note_company(turn)
+                if memory is not None and isinstance(reply, bytes):
+                    reply = self._end_planned(reply, memory)
                 if not isinstance(reply, bytes):
                     self._reply_with(reply, memory)
                     # The thread that reads by now looked for frames before this one was put.
@@ -363,18 +372,16 @@ class KernelLane:
             self._rules.end_run(run)
         if following is not None:
             self._go_on(following, turns, turn)
-        self._turn.end_kernels(turn)
-        # ``_note_company``, in line.
-        is_slow = turns.seconds > _SLOW * self._beginning
-        if is_slow and self._turn.number == turn and (self._reader.is_ahead or self._look()):
-            self._company = _COMPANY
+            self._turn.end_kernels(turn)
         return True
 
     def _run_planned(
         self, plan: KernelPlan, received: Received, payload: bytes, call: RunningCall
     ) -> tuple[bytes | execution_pb2.CallReply, CalleeMemory | CalleeTensors | None]:
         """Run the kernel of a planned call; return the reply, and what has its tensors."""
-        execution, shared = self._execution, self._memory
+        execution, shared, memory = self._execution, self._memory, None
+        if plan.shares and shared is not None:
+            memory = shared.new_call()
         key = self._key | received[0] & 0xFFFFFFFF
         try:
             return execution.note(
@@ -389,14 +396,29 @@ class KernelLane:
                 payload,
                 self._reply_limit,
                 shared,
+                memory,
             )
         except BaseException as error:  # a call is always answered
+            if memory is not None:
+                memory.drop_results()
             request = execution_pb2.CallRequest.FromString(payload)
             execution.note_error(request, error)
-            return self._failed(request, error), None
+            return self._failed(request, error), memory
         finally:
             if os.getpid() != GUARD.process:  # ``GUARD.run``, in line
                 os._exit(0)
+
+    def _end_planned(
+        self, reply: bytes, memory: CalleeMemory | CalleeTensors
+    ) -> bytes | execution_pb2.CallReply:
+        """End a call in shared memory; return its reply, a message if that is to be changed."""
+        if (
+            not isinstance(memory, CalleeMemory)
+            or self._memory is None
+            or self._memory.end_planned(memory)
+        ):
+            return reply
+        return execution_pb2.CallReply.FromString(reply)
 
     def _reply_with(
         self, reply: execution_pb2.CallReply, memory: CalleeMemory | CalleeTensors | None

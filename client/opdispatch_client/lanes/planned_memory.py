@@ -1,0 +1,75 @@
+"""The shared memory of planned calls: see Note [Planned calls] in ``call_plan``. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from opdispatch_client.lanes.call_plan import CallPlan
+from opdispatch_wire.lanes.lane_memory import CallerLaneMemory
+from opdispatch_wire.shared_memory.call_memory import CallerMemory
+from opdispatch_wire.shared_memory.peer_memory import PeerMemory
+
+
+class PlannedMemory:
+    """Shared memory of one planned call: of its arguments, its results, or both.
+
+    The arguments' blocks are the lane's from ``encode`` until the reply has come.
+    """
+
+    __slots__ = ("_lane", "_leaves", "_number", "_plan", "_timeout", "memory", "request")
+
+    def __init__(
+        self,
+        plan: CallPlan,
+        leaves: Sequence[Any],
+        timeout: float | None,
+        lane: CallerLaneMemory,
+        memory: CallerMemory,
+    ) -> None:
+        self._plan = plan
+        self._leaves = leaves
+        self._timeout = timeout
+        self._lane = lane
+        self._number = 0
+        self.memory = memory
+        self.request = b""
+        """The bytes that ``encode`` has made."""
+
+    @classmethod
+    def of(
+        cls,
+        plan: CallPlan,
+        leaves: Sequence[Any],
+        timeout: float | None,
+        lane: CallerLaneMemory | None,
+        peer: PeerMemory | None,
+    ) -> PlannedMemory | None:
+        """Place the arguments of a call, whose results are read from ``peer``.
+
+        Return None if there is no memory, or no room in it.
+        """
+        if lane is None:
+            return None
+        memory = lane.new_call(peer)
+        placed = plan.place(leaves, memory)
+        if placed is None or (memory.placed.held and not lane.pass_regions(memory)):
+            memory.release()
+            return None
+        return cls(plan, placed, timeout, lane, memory)
+
+    def encode(self, number: int) -> bytes:
+        """Return the request of that id; its memory is held from now on. Raises LaneClosedError."""
+        self._number = number
+        self.request = self._plan.encode(self._leaves, self._timeout, number)
+        if self.memory.placed.held:
+            self._lane.hold(number, self.memory)
+        return self.request
+
+    def read(self, payload: bytes | memoryview, place: int) -> tuple[Any] | None:
+        """Return the result in a reply like ``CallPlan.read``; the call's memory is released."""
+        result = self._plan.read(payload, place, self.memory)
+        if result is not None:
+            self._lane.replied(self._number)
+            self.memory.placed.release()
+        return result
