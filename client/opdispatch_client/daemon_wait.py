@@ -34,7 +34,11 @@ def has_not_begun(error: Exception) -> bool:
 
 def is_stopping(error: Exception) -> bool:
     """Return whether a daemon refused a request since it is stopping."""
-    return isinstance(error, RefusedError) and error.facts.get("daemon") == "stopping"
+    return isinstance(error, RefusedError) and (
+        error.facts.get("daemon") == "stopping"
+        # The text of daemons that were there before the fact was: upgrades begin with such a one.
+        or error.message.startswith("the daemon is stopping; ")
+    )
 
 
 def may_have_run(error: Exception) -> bool:

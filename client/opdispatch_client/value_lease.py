@@ -18,6 +18,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from opdispatch.errors import OpdispatchError
+from opdispatch_client.daemon_wait import may_have_run
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_wire.errors import DaemonUnavailableError
 from opdispatch_wire.remote_values import PREFIX_BYTES
@@ -100,6 +102,13 @@ def silent_daemon_error(address: str, timeout: float) -> DaemonUnavailableError:
         f"{address} did not answer the request to hold values within {timeout:g} s",
         address=address,
     )
+
+
+def why_over(error: OpdispatchError) -> str:
+    """Return why values are gone whose stream has ended with that error."""
+    if may_have_run(error):  # which is said of calls
+        return "the daemon that kept it has ended, or the connection to it"
+    return error.message
 
 
 def no_values_error(address: str) -> DaemonUnavailableError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -16,12 +17,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import opdispatch_client as oc
 from opdispatch_client.endpoint import LaneChoice
-from opdispatch_server.daemon.state.folder import read_take_over_socket
+from opdispatch_server.daemon.state.folder import StateFolder, read_take_over_socket
 from opdispatch_server.daemon.state.journal_file import FORMAT
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.doors import Doors, door_library
 from tests.service.libraries import constant
+from tests.service.raw_lane import RawLane
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
 from tests.waits import LONGEST_WAIT
 
@@ -246,6 +249,57 @@ def test_a_daemon_of_an_older_version_is_refused(
     with first.connect() as session:
         session.load(write_library("const", constant(1)))
         assert session.ops.const.get(X) == 1
+
+
+def test_one_that_says_nothing_of_take_overs_is_not_taken_over(
+    start_daemon: StartDaemon, tmp_path: Path
+):
+    older = StateFolder(tmp_path / "state")  # as one of an older version has it
+    try:
+        with pytest.raises(RuntimeError, match="it has not started yet, or is of an older version"):
+            start_daemon("--take-over", workers=0)
+    finally:
+        older.close()
+
+
+def test_a_client_that_never_leaves_does_not_keep_the_daemon_from_ending(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    first = start_daemon(workers=1)
+    with first.connect() as session:
+        session.load(write_library("const", constant(1)))
+        lane = RawLane(session.server_info.lane)  # as one of an older version
+    lane.greet()
+    answers = 0
+
+    def call_on_and_on() -> None:
+        nonlocal answers
+        with contextlib.suppress(OSError):
+            for number in itertools.count(1):
+                lane.call(number, "const::get", X)
+                if lane.hear() is None:
+                    return
+                answers += 1
+
+    with contextlib.closing(lane.socket), Background(call_on_and_on) as calling:
+        start_daemon("--take-over", workers=1)
+        assert first.wait() == 0
+        calling.result()
+    assert answers
+
+
+@pytest.mark.parametrize("lane", ["local", "grpc"])
+def test_remote_tensors_end_with_the_daemon_and_the_error_says_so(
+    start_daemon: StartDaemon, write_library: WriteLibrary, lane: LaneChoice
+):
+    first = start_daemon(workers=1)
+    with first.connect(lane=lane) as session:
+        session.load(write_library("writes", WRITES))
+        kept = session.call("writes::add_", session.put(X), 1.0, remote=True)
+        start_daemon("--take-over", workers=1)
+        assert first.wait() == 0
+        with pytest.raises(oc.RemoteValueGoneError, match="the daemon that kept it has ended"):
+            kept.numpy()
 
 
 def test_a_library_that_does_not_load_there_leaves_the_daemon_that_serves_it(

@@ -12,7 +12,12 @@ from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.status import lost_connection_error, stopping_error
 
 AWAY = DaemonUnavailableError("no daemon answers", hint="start one", daemon="away")
-NOT_BEGUN = [AWAY, stopping_error("it never started"), LaneClosedError("gone", was_sent=False)]
+NOT_BEGUN = [
+    AWAY,
+    stopping_error("it never started"),
+    RefusedError("the daemon is stopping; the call never started"),  # of an older daemon
+    LaneClosedError("gone", was_sent=False),
+]
 MAY_HAVE_RUN = [lost_connection_error("here", "gone"), LaneClosedError("gone")]
 OTHERS = [
     DaemonUnavailableError("the certificate is another one's", started="no"),

@@ -19,6 +19,7 @@ from opdispatch_client.value_lease import (
     hold_values,
     no_values_error,
     silent_daemon_error,
+    why_over,
 )
 from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import remote_pb2
@@ -80,8 +81,8 @@ class AsyncValueLease:
             await call.read()  # the end, or an error: nothing else follows
             lease.why_over = lease.why_over or "the daemon has ended the stream"
         except grpc.RpcError as error:
-            why = error_from_rpc(error, address=self._endpoint.address).message
-            lease.why_over = lease.why_over or why
+            failure = error_from_rpc(error, address=self._endpoint.address)
+            lease.why_over = lease.why_over or why_over(failure)
         finally:
             call.cancel()
 

@@ -18,6 +18,7 @@ from opdispatch_client.value_lease import (
     hold_values,
     no_values_error,
     silent_daemon_error,
+    why_over,
 )
 from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import remote_pb2
@@ -102,7 +103,7 @@ class _Stream:
                 self._opened.set()
         except grpc.RpcError as error:
             self._error = error_from_rpc(error, address=self._address)
-            why = self._error.message
+            why = why_over(self._error)
         if self._error is None:
             self._error = no_values_error(self._address)
         if self._lease is not None:

@@ -45,8 +45,8 @@ TAKE_OVER_WAIT = 100.0
 CALLS_GRACE = 2.5
 # How long calls may take that a daemon finishes while another one serves in its place.
 GIVEN_GRACE = 3600.0
-# Then, for how long no call may have come to it until it ends connections.
-QUIET = 0.5
+# Then, for how long no call may have come to it until it ends connections, and the latest end.
+QUIET, QUIET_AT_MOST = 0.5, 2.5
 SERVER_GRACE = 0.25
 WORKERS_GRACE = 1.75
 
@@ -272,7 +272,7 @@ class Daemon:
                 "calls that are still running are cut off", extra=fields(Event.CALLS_CUT_OFF)
             )
         if is_given:
-            await parts.router.wait_for_quiet(QUIET)
+            await parts.router.wait_for_quiet(QUIET, QUIET_AT_MOST)
         await parts.libraries.stop()
         await parts.environments.stop()
         parts.blame.stop()  # first: the next line ends interpreters, with what runs in them

@@ -42,7 +42,7 @@ from pathlib import Path
 from typing import Any
 
 from opdispatch_server.daemon.libraries.version import LibraryVersion
-from opdispatch_server.daemon.state.folder import read_take_over_socket
+from opdispatch_server.daemon.state.folder import check_unused, read_take_over_socket
 from opdispatch_server.daemon.state.journal_file import FORMAT
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_wire.errors import JournalError
@@ -100,15 +100,16 @@ class TakeOver:
     async def begin(cls, state: Path) -> TakeOver | None:
         """Have the daemon that uses a state folder give it up; None if there is none.
 
-        Raises TakeOverError if it refuses, or does not answer.
+        Raises TakeOverError if it refuses, or does not answer, and JournalError if it cannot.
         """
         path = read_take_over_socket(state)
-        if path is None:
-            return None
         try:
+            if path is None:
+                raise FileNotFoundError
             reader, writer = await asyncio.open_unix_connection(path)
         except OSError:
-            return None  # of a daemon that is no more
+            check_unused(state)
+            return None  # it is of a daemon that is no more
         process, _ = peer_of(writer.get_extra_info("socket"))
         pid = os.pidfd_open(process)
         lines = _Lines(reader, writer)

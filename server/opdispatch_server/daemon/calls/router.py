@@ -189,15 +189,17 @@ class CallRouter:
             return False
         return True
 
-    async def wait_for_quiet(self, seconds: float) -> None:
-        """Wait until no call was refused for so long, after ``drain``.
+    async def wait_for_quiet(self, seconds: float, at_most: float) -> None:
+        """Wait until no call was refused for so long, after ``drain``, but not for ever.
 
         Sessions leave a connection on which a call is refused. One that is ended before that may
-        have a call on its way, of which its caller cannot know that it has not begun.
+        have a call on its way, of which its caller cannot know that it has not begun. Clients of
+        older versions do not leave: they call until the connection ends.
         """
         loop = asyncio.get_running_loop()
         self._last_refusal = loop.time()
-        while (left := self._last_refusal + seconds - loop.time()) > 0:
+        latest = loop.time() + at_most
+        while (left := min(self._last_refusal + seconds, latest) - loop.time()) > 0:
             await asyncio.sleep(left)
 
     async def _call(

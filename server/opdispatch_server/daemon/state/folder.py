@@ -143,6 +143,25 @@ def read_take_over_socket(state: Path) -> Path | None:
     return Path(os.fsdecode(path)) if path else None
 
 
+def check_unused(state: Path) -> None:
+    """Raise JournalError if a process uses ``state``, which cannot be asked for it, then."""
+    try:
+        lock = open_lock_file(state / _LOCK, create=False)
+    except OSError:
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise JournalError(
+            f"the daemon that uses the state folder {state} cannot be taken over: it has not "
+            "started yet, or is of an older version",
+            hint="stop it, then start this one; sessions wait meanwhile",
+            path=str(state),
+        ) from None
+    finally:
+        os.close(lock)
+
+
 def libraries_in(state: Path) -> Path:
     """Return the library store's folder in a state folder."""
     return state / "libraries"
