@@ -70,6 +70,7 @@ bench: $(VENV)/.stamp-dev $(VENV)/.stamp-bench ## dispatch in one process, regis
 	@$(BIN)/python -m tests.bench.library_loads
 	@$(BIN)/python -m tests.bench.restarts
 	@$(BIN)/python -m tests.bench.idle
+	@$(BIN)/python -m tests.bench.upgrades
 	@$(BIN)/python -m tests.bench.access
 	@$(BIN)/python -m tests.bench.event_loop
 	@OPDISPATCH_BENCH_PEERS=$(wildcard .venv-peers) $(BIN)/python -m tests.bench.data_plane

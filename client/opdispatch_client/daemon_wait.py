@@ -67,12 +67,13 @@ class DaemonWait:
         if not has_not_begun(error) and not (is_repeatable and may_have_run(error)):
             raise error
         now = time.monotonic()
-        if self._since is None:
-            self._since = now
+        is_first, self._since = self._since is None, self._since or now
         self._error = error if isinstance(error, OpdispatchError) else None
         left = min(self._since + self._seconds, self._deadline) - now
         if left <= 0:
             raise self.failure() or error
+        if is_first and is_stopping(error):  # the one that has taken over is there already
+            return 0.0
         pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
         return min(pause, left)
 

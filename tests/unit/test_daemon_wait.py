@@ -29,7 +29,15 @@ OTHERS = [
 
 @pytest.mark.parametrize("error", NOT_BEGUN)
 def test_a_request_that_never_began_is_tried_again_whatever_it_does(error: Exception):
-    assert 0 < DaemonWait(60).pause_after(error) < 1
+    waiting = DaemonWait(60)
+    assert 0 <= waiting.pause_after(error) < 1
+    assert 0 < waiting.pause_after(error) < 1
+
+
+def test_the_daemon_that_has_taken_over_is_asked_at_once():
+    waiting, stopping = DaemonWait(60), stopping_error("it never started")
+    assert waiting.pause_after(stopping) == 0
+    assert waiting.pause_after(stopping) > 0
 
 
 @pytest.mark.parametrize("error", MAY_HAVE_RUN)
