@@ -116,6 +116,7 @@ class _ViewText(LayerText):
             for name, kind in kinds.items()
         }
         rest = ", ".join([*(fresh[name] for name in others), self._by_name(fresh)])
+        same = ", ".join([*others, self._by_name({})])  # it leaves lists as they are
         below = f"_kernel_below({first}, {rest})"
         named = [name for _, name in self.keyword_only]
         replay = f"(_replay, ({''.join(f'{name}, ' for name in (*others, *named))}))"
@@ -126,7 +127,7 @@ class _ViewText(LayerText):
             "    if _of_array is None:",
             f"        _result = {below}",
             "        _part = _result.array if _type(_result) is _Tensor else None",
-            f"    elif _type(_part := _of_array(_whole, {rest})) is _ndarray:",
+            f"    elif _type(_part := _of_array(_whole, {same})) is _ndarray:",
             "        _result = _new(_Tensor)",
             "        _result.array = _part",
             "        _result.key_bits = _BITS",

@@ -15,8 +15,8 @@ compiled: what it does beside calling the library's own function is what a small
         made = function(x1, x2)
         return Tensor(made) if has_tensors else made
 
-That of a view has the same for arrays alone as ``of_array``: who makes the tensor then knows what
-it is a view of (``functionalities/adinplace_or_view.py``).
+That of a view has the same for arrays alone as ``of_array``, which writes to no list that it is
+given: who makes the tensor then knows what it is a view of (``adinplace_or_view.py``).
 """
 
 from __future__ import annotations
@@ -262,12 +262,12 @@ def _unwrap_here(argument: Argument) -> list[str]:
         return []
     if str(argument.type) in ("Tensor", "Tensor?"):
         return [f"if type({name}) is Tensor: {name}, has_tensors = {name}.array, True"]
-    return [
+    return [  # a comprehension is one more Python function
+        "given = []",
         f"for each in {name}:",
-        "    if type(each) is Tensor:",
-        f"        {name} = [e.array if type(e) is Tensor else e for e in {name}]",
-        "        has_tensors = True",
-        "        break",
+        "    if type(each) is Tensor: each, has_tensors = each.array, True",
+        "    given.append(each)",
+        f"{name} = given",
     ]
 
 
@@ -351,15 +351,19 @@ def _promotion_checks(
 def _list_checks(
     function: ArrayFunction, name: str, arrays: str, unwrap: Sequence[str]
 ) -> list[str]:
-    """Return lines that refuse the dtypes of a list; tensors are unwrapped if there are any."""
+    """Return lines that refuse the dtypes of a list; tensors are unwrapped if there are any.
+
+    Where they end, ``are_alike`` says whether all are NumPy's own, of one of the commonest types.
+    """
     check = "check_all" if arrays in function.promoted else "check_each"
     return [
         f"one = {arrays}[0].dtype if {arrays} else None",
-        f"is_unusual = {_IS_UNUSUAL}",
+        f"are_alike = not ({_IS_UNUSUAL})",
         f"for each in {arrays}:",
-        "    if type(each) is not ndarray or each.dtype is not one or is_unusual:",
+        "    if not are_alike or type(each) is not ndarray or each.dtype is not one:",
         *(f"        {line}" for line in unwrap),
         f"        {check}({name!r}, {arrays})",
+        "        are_alike = False",
         "        break",
     ]
 

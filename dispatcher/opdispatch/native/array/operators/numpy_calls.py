@@ -89,12 +89,13 @@ _ARE_OF_ONE_EXTENT = " and ".join(
         "x1.shape[a] == x2.shape[b]",
     ]
 )
-_ARE_ITS_OWN = "its_own.issuperset(map(type, arrays))"
+_ARE_ITS_OWN = "(are_alike or its_own.issuperset(map(type, arrays)))"  # see ``kernels.py``
+_HAVE_ONE_DTYPE = "(are_alike or arrays[0].dtype.isnative and len(set(map(dtype_of, arrays))) == 1)"
 # Then an array of them is what ``stack`` concatenates with a new axis in front.
 _ARE_ALIKE = " and ".join(
     [
-        "axis == 0 and arrays[0].ndim < 32 and arrays[0].dtype.isnative",
-        "len(set(map(shape_of, arrays))) == 1 == len(set(map(dtype_of, arrays)))",
+        f"axis == 0 and arrays[0].ndim < 32 and {_HAVE_ONE_DTYPE}",
+        "len(set(map(shape_of, arrays))) == 1",
         # Of others, the elements may lie in another order.
         "(arrays[0].ndim < 2 or all(map(is_contiguous, arrays)))",
     ]
