@@ -408,6 +408,25 @@ def test_the_page_says_it_when_the_daemon_does_not_answer(page: Any, watched: Ru
     expect(page.locator("#status")).to_contain_text("does not answer")
 
 
+def test_as_many_tabs_of_one_browser_as_one_likes_are_live(
+    browser: Any, watched: RunningDaemon, write_library: WriteLibrary
+):
+    """A browser makes six connections to an address, and the events of a page are one."""
+    with contextlib.closing(browser.new_context()) as context, watched.connect() as session:
+        pages = [context.new_page() for _ in range(12)]
+        for page in pages:
+            page.set_default_timeout(MILLISECONDS)
+            page.goto(watched.url)
+            expect(page.locator("#status")).to_contain_text("serving;")
+        session.load(str(write_library("shapes", SHAPES)))
+        for page in pages:
+            page.locator('[data-operator="shapes::area"]').wait_for()
+        pages[0].close()  # which has read the events for all of them
+        session.unload("shapes")
+        for page in pages[1:]:
+            page.locator('[data-operator="shapes::area"]').wait_for(state="detached")
+
+
 def test_colours_follow_the_browser(browser: Any, watched: RunningDaemon):
     colours = {}
     for scheme in ("light", "dark"):

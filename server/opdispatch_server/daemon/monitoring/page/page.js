@@ -297,15 +297,46 @@ function start() {
   $("call").addEventListener("submit", call);
   window.addEventListener("resize", draw);
   updating = update();
+  listen();
+}
+
+let away = false; // it may be another daemon when it is back
+
+function take(kind, data) {
+  if (kind === "epoch") {
+    const isNew = away;
+    away = false;
+    updating = updating.then(() => (isNew || Number(data) !== epoch ? update() : undefined), update);
+  } else if (kind === "state") {
+    drawState(JSON.parse(data));
+  } else {
+    away = true;
+    $("status").textContent = "the daemon does not answer; trying again";
+  }
+}
+
+// A browser makes six connections to one address, for all tabs together. So one of them, which has the lock, reads
+// the events and passes them on; when it is closed, the next one does.
+function listen() {
+  if (!navigator.locks) return read(take);
+  const tabs = new BroadcastChannel("events");
+  const latest = new Map();
+  tabs.onmessage = ({ data: [kind, data] }) => {
+    if (kind !== "hello") take(kind, data);
+    else for (const each of latest) tabs.postMessage(each);
+  };
+  tabs.postMessage(["hello"]);
+  return navigator.locks.request("events", () => new Promise(() => read((kind, data) => {
+    if (kind === "epoch") latest.delete("error");
+    latest.set(kind, data);
+    take(kind, data);
+    tabs.postMessage([kind, data]);
+  })));
+}
+
+function read(tell) {
   const source = new EventSource("events");
-  let opens = 0;
-  source.addEventListener("open", () => { opens += 1; }); // again: it may be another daemon
-  source.addEventListener("epoch", (event) => {
-    const updateIfNew = () => (opens > 1 || Number(event.data) !== epoch ? update() : undefined);
-    updating = updating.then(updateIfNew, update);
-  });
-  source.addEventListener("state", (event) => drawState(JSON.parse(event.data)));
-  source.addEventListener("error", () => { $("status").textContent = "the daemon does not answer; trying again"; });
+  for (const kind of ["epoch", "state", "error"]) source.addEventListener(kind, (event) => tell(kind, event.data));
 }
 
 start();
