@@ -27,8 +27,10 @@ MOST_SERIES: Final = 128
 
 OTHER: Final = "other"
 
+MOST_LABELS: Final = 16
+
 LABEL_LIMIT: Final = 200
-"""The longest value of a label, in characters; what is longer is cut."""
+"""The longest value of a label, and documentation, in characters; what is longer is cut."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SUFFIXES = ("_total", "_count", "_sum", "_bucket", "_created", "_info")
@@ -53,7 +55,7 @@ class _Metric:
 
     def __init__(self, name: str, documentation: str, labels: tuple[str, ...]) -> None:
         self.name = name
-        self.documentation = documentation
+        self.documentation = _cut(documentation)
         self.labels = labels
         self._lock = threading.Lock()
         self._values: dict[tuple[str, ...], float] = {}
@@ -69,9 +71,10 @@ class _Metric:
             raise ArgumentError(
                 f"{self.name} was given the labels {sorted(labels)}; expected {list(self.labels)}"
             )
+        amount = float(amount)  # integers may grow beyond all that can be sent
         if not math.isfinite(amount):
             raise ArgumentError(f"{self.name} was given {amount}; expected a finite number")
-        key = tuple(str(labels[name])[:LABEL_LIMIT] for name in self.labels)
+        key = tuple(_cut(labels[name]) for name in self.labels)
         with self._lock:
             if key not in self._values and len(self._values) >= MOST_SERIES:
                 key = (OTHER,) * len(self.labels)
@@ -137,12 +140,19 @@ def is_metric_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and not name.endswith(_SUFFIXES)
 
 
+def _cut(text: object) -> str:
+    """Return a text that can be sent: halves of surrogate pairs cannot."""
+    return str(text)[:LABEL_LIMIT].encode(errors="replace").decode()
+
+
 def _find(kind: type[M], name: str, documentation: str, labels: Sequence[str]) -> M:
     if not is_metric_name(name):
         raise ArgumentError(
             f"{name!r} is no name of a metric; expected at most 64 of a-z, 0-9 and _, the first a "
             f"letter, and none of the endings {', '.join(_SUFFIXES)}"
         )
+    if len(labels) > MOST_LABELS:
+        raise ArgumentError(f"{name} has {len(labels)} labels; expected at most {MOST_LABELS}")
     for label in labels:
         if not is_metric_name(label) or label == _RESERVED:
             raise ArgumentError(f"{label!r} is no name of a label of {name}")

@@ -270,6 +270,32 @@ def test_a_library_has_metrics_of_its_own(watched: RunningDaemon, write_library:
         )
 
 
+def test_no_metric_of_a_library_keeps_its_interpreter_from_its_heartbeats(
+    watched: RunningDaemon, write_library: WriteLibrary
+):
+    source = BANK.replace(
+        "lib = Library",
+        "from opdispatch import metrics\n"
+        'ODD = metrics.counter("odd", "\\ud800" + "x" * 50_000_000, labels=("kind",))\n'
+        "lib = Library",
+    ).replace(
+        "    return 2 * x",
+        '    for kind in (chr(0xD800), "x" * 1_000_000, \'a"b\\\\\\n\', *range(100_000)):\n'
+        "        ODD.inc(10**308, kind=kind)\n"
+        "    return 2 * x",
+    )
+    with watched.connect() as session:
+        pids = {each.pid for each in session.interpreters()}
+        session.load(str(write_library("bank", source)))
+        session.ops.bank.quote(1.0)
+        assert wait_for(lambda: "opdispatch_library_odd_total" in scrape(watched.url))
+        found = scrape(watched.url)["opdispatch_library_odd_total"]
+        kinds = {dict(labels)["kind"] for labels in found}
+        assert {"?", "x" * 200, 'a"b\\\\n', "0", "other"} <= kinds
+        assert len(kinds) == 129
+        assert {each.pid for each in session.interpreters()} == pids
+
+
 def test_names_of_triton_come_where_they_are_asked_for(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -65,7 +66,10 @@ def test_labels_are_those_that_were_declared():
             hits.inc(amount, cache="a")
 
 
-@given(st.lists(st.text(max_size=300), min_size=metrics.MOST_SERIES, max_size=300))
+any_text = st.text(st.characters(codec=None, exclude_categories=()), max_size=300)
+
+
+@given(st.lists(any_text, min_size=metrics.MOST_SERIES, max_size=300))
 def test_values_of_labels_are_bounded_in_number_and_length(values: list[str]):
     metrics._metrics.clear()
     hits = metrics.counter("hits", "Hits.", labels=("cache",))
@@ -74,7 +78,21 @@ def test_values_of_labels_are_bounded_in_number_and_length(values: list[str]):
     [reading] = metrics.read()
     assert len(reading.values) <= metrics.MOST_SERIES + 1
     assert sum(reading.values.values()) == len(values)
-    assert all(len(value) <= metrics.LABEL_LIMIT for (value,) in reading.values)
+    for (value,) in reading.values:
+        assert len(value.encode().decode()) <= metrics.LABEL_LIMIT
+
+
+def test_whatever_a_library_says_can_be_sent():
+    documentations: list[Any] = ["\ud800", 5, "x" * 1_000_000, None]
+    for n, documentation in enumerate(documentations):
+        counted = metrics.counter(f"c{n}", documentation)
+        for _ in range(3):
+            counted.inc(10**308)
+    for reading in metrics.read():
+        assert len(reading.documentation.encode()) <= metrics.LABEL_LIMIT
+        assert isinstance(reading.values[()], float)
+    with pytest.raises(ArgumentError, match="at most 16"):
+        metrics.counter("wide", "", labels=[f"l{n}" for n in range(100_000)])
 
 
 def test_metrics_are_bounded_in_number():
