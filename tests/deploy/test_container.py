@@ -28,7 +28,15 @@ from opdispatch import Library
 
 lib = Library("nap", "DEF")
 lib.define("sleep(float seconds) -> float")
-lib.impl("sleep", lambda seconds: (time.sleep(seconds), seconds)[1], "CompositeExplicitAutograd")
+
+
+def sleep(seconds):
+    print("asleep", flush=True)
+    time.sleep(seconds)
+    return seconds
+
+
+lib.impl("sleep", sleep, "CompositeExplicitAutograd")
 """
 
 
@@ -92,11 +100,10 @@ def test_sigterm_lets_a_call_in_flight_finish_and_ends_with_zero(start):
     container = start()
     container.run("load", "/nap.py")
     calling = ["podman", "--runtime", "runc", "exec", container.id, "opdispatch"]
-    with subprocess.Popen([*calling, "call", "nap::sleep", "1"], stdout=subprocess.PIPE) as call:
-        assert wait_for(
-            lambda: json.loads(container.run("interpreters", "--json").stdout)[0]["calls_in_flight"]
-        )
+    with subprocess.Popen([*calling, "call", "nap::sleep", "2"], stdout=subprocess.PIPE) as call:
+        assert wait_for(lambda: "asleep" in container.log())
         podman("stop", "-t", "10", container.id)
-        call.communicate(timeout=LONGEST_WAIT)
+        output, _ = call.communicate(timeout=LONGEST_WAIT)
+    assert output == b"2.0\n"
     assert container.exit_code() == 0
     assert "cut off" not in container.log()

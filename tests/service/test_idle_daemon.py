@@ -78,3 +78,37 @@ def test_idle_processes_wake_hardly_more_often_than_a_bare_server_of_grpc(
             assert wait_for(is_rare), last  # a busy machine, or what a start leaves behind
         finally:
             bare.kill()
+
+
+# What is imported before ``serve`` asks for its loop, and by that for the daemon.
+IMPORTS = """\
+import sys
+import opdispatch_client.cli.app
+import opdispatch_server.commands.running
+import opdispatch_server.daemon.lifecycle
+import opdispatch_server.serving.run_folder
+print(*sorted({name.partition(".")[0] for name in sys.modules}), len(sys.modules))
+"""
+# Extras, and what commands of clients and tests need.
+UNUSED = {
+    "cryptography",
+    "cupy",
+    "opentelemetry",
+    "opdispatch_stress",
+    "prometheus_client",
+    "psutil",
+    "pydantic",
+    "rich",
+    "scipy",
+    "starlette",
+    "uvicorn",
+    "watchfiles",
+}
+
+
+def test_daemon_imports_nothing_that_only_its_extras_need():
+    command = (sys.executable, "-c", IMPORTS)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_WAIT, check=True)
+    *packages, count = done.stdout.split()
+    assert UNUSED.intersection(packages) == set()
+    assert int(count) < 1000  # 906 when this was written
