@@ -5,12 +5,14 @@ An import by a string is one that a dotted name of a known module stands for, wh
 """
 
 import ast
+import gc
 import re
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 Kind = Literal["load", "function", "type", "string"]
+_WITHOUT_PARTS = (ast.Name, ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 
 
 class Import(NamedTuple):
@@ -25,30 +27,59 @@ class Import(NamedTuple):
         return f"{self.source}:{self.line} imports {self.target} ({self.kind})"
 
 
+def parse(text: str) -> ast.Module:
+    """Return the syntax tree of a source text, without looking for garbage among what is made.
+
+    That would take twice as long as all the rest: a tree is many objects, which all stay.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return ast.parse(text)
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def imports_in(source: str, tree: ast.AST, known: Container[str]) -> Iterator[Import]:
     """Yield the imports of a module: of ``known`` ones by their whole names, of others as written.
 
     Raises AssertionError for a relative import.
     """
-    yield from _within(source, tree, known, "load")
-
-
-def _within(source: str, node: ast.AST, known: Container[str], kind: Kind) -> Iterator[Import]:
-    for name, found in _named_by(node, known, kind):
-        if name != source:
-            yield Import(source, name, found, getattr(node, "lineno", 0))
-    if isinstance(node, ast.Call) and _last_name(node.func) == "getLogger":
-        return  # a logger has the name of a module, and imports none
-    if isinstance(node, ast.If) and _last_name(node.test) == "TYPE_CHECKING":
-        for part in node.body:
-            yield from _within(source, part, known, "type")
-        inside: Iterable[ast.AST] = node.orelse
-    else:
-        inside = ast.iter_child_nodes(node)
+    waiting: list[tuple[ast.AST, Kind]] = [(tree, "load")]
+    while waiting:
+        node, kind = waiting.pop()
+        for name, found in _named_by(node, known, kind):
+            if name != source:
+                yield Import(source, name, found, getattr(node, "lineno", 0))
+        if isinstance(node, ast.Call) and _last_name(node.func) == "getLogger":
+            continue  # a logger has the name of a module, and imports none
+        inside: Kind = kind
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            kind = "type" if kind == "type" else "function"
-    for part in inside:
-        yield from _within(source, part, known, kind)
+            inside = "type" if kind == "type" else "function"
+        parts = [(part, inside) for part in _parts_of(node)]
+        if isinstance(node, ast.If) and _last_name(node.test) == "TYPE_CHECKING":
+            parts = [(part, "type") for part in node.body] + [(part, kind) for part in node.orelse]
+        waiting += reversed(parts)
+
+
+def statements_in(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield a module and its statements in order, and what they consist of but for expressions."""
+    waiting = [tree]
+    while waiting:
+        yield (node := waiting.pop())
+        for field in ("finalbody", "orelse", "cases", "handlers", "body"):
+            if isinstance(part := getattr(node, field, None), list):
+                waiting += reversed(part)
+
+
+def _parts_of(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes in a node in which an import can be: no names, and no operators."""
+    for field in node._fields:
+        value = getattr(node, field)
+        for part in value if isinstance(value, list) else (value,):
+            if isinstance(part, ast.AST) and not isinstance(part, _WITHOUT_PARTS):
+                yield part
 
 
 def _named_by(node: ast.AST, known: Container[str], kind: Kind) -> Iterator[tuple[str, Kind]]:

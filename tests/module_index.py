@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from tests.import_graph import imports_in
+from tests.import_graph import imports_in, parse, statements_in
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -39,7 +39,9 @@ def modules() -> dict[str, Path]:
 def direct_tests() -> dict[str, set[str]]:
     """Return, for each module, the test files that import it or are named after it."""
     known = modules()
-    exported = {name: _exports(path) for name, path in known.items()}
+    exported = {
+        name: _exports(parse(path.read_text(encoding="utf-8"))) for name, path in known.items()
+    }
     found: dict[str, set[str]] = {m: set() for m, path in known.items() if _is_leaf(path)}
     by_stem = defaultdict(set)
     for path in sorted(TESTS.rglob("test_*.py")):
@@ -77,11 +79,11 @@ def _is_leaf(path: Path) -> bool:
     return path.name != "__init__.py"
 
 
-def _exports(path: Path) -> dict[str, tuple[str, str]]:
+def _exports(tree: ast.Module) -> dict[str, tuple[str, str]]:
     """Return where each name that a module imports from another is defined."""
     return {
         alias.asname or alias.name: (node.module, alias.name)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in statements_in(tree)
         if isinstance(node, ast.ImportFrom) and node.module
         for alias in node.names
     }
@@ -90,9 +92,9 @@ def _exports(path: Path) -> dict[str, tuple[str, str]]:
 def _imported(
     path: Path, known: Mapping[str, Path], exported: Mapping[str, Mapping[str, tuple[str, str]]]
 ) -> Iterator[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parse(path.read_text(encoding="utf-8"))
     yield from (each.target for each in imports_in(path.stem, tree, known))
-    for place in _exports(path).values():
+    for place in _exports(tree).values():
         passed = set()  # a package that imports its own module under its name leads back to itself
         while place not in passed:
             passed.add(place)

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.import_graph import parse, statements_in
+
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("client", "dispatcher", "examples", "proto", "server", "stress")
 
@@ -53,14 +55,6 @@ def python_files(folder: str) -> list[Path]:
     ]
 
 
-def statements_in(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a tree but for expressions, of which there are ten times as many."""
-    yield tree
-    for node in ast.iter_child_nodes(tree):
-        if not isinstance(node, ast.expr):
-            yield from statements_in(node)
-
-
 def docstrings(tree: ast.Module) -> Iterator[tuple[ast.AST, int, str]]:
     """Yield node, line and text of each docstring; of attributes, the node is the assignment."""
     for node in statements_in(tree):
@@ -93,7 +87,7 @@ def is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 def find_unidiomatic(text: str) -> list[str]:
     """Return ``"line: word"`` for each docstring that begins with a word from the lists."""
     found = []
-    for node, line, docstring in docstrings(ast.parse(text)):
+    for node, line, docstring in docstrings(parse(text)):
         word = (docstring.split() or [""])[0].strip(",.:;")
         is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if (
@@ -119,7 +113,7 @@ def test_docstrings_of_tests_have_a_subject():
     found = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in python_files("tests")
-        for _, line, docstring in docstrings(ast.parse(path.read_text()))
+        for _, line, docstring in docstrings(parse(path.read_text()))
         if (docstring.split() or [""])[0] in WITHOUT_SUBJECT
     ]
     assert found == []

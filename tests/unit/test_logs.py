@@ -19,6 +19,7 @@ from opdispatch_server import logs
 from opdispatch_server.log_fields import FIELDS, TRACEBACK, Event, fields
 from opdispatch_server.log_repetition import FloodFilter
 from opdispatch_server.logs import configure_logging, is_no_cancellation
+from tests.import_graph import parse
 
 
 @contextmanager
@@ -73,7 +74,7 @@ def test_every_record_of_ours_has_fields() -> None:
     bare = [
         f"{path}:{node.lineno}"
         for path in Path(opdispatch_server.__file__).parent.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parse(path.read_text()))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and ast.unparse(node.func.value) == "LOG"

@@ -3,7 +3,6 @@
 Every kind of import counts: at load, in a function, for type checkers alone, and by a string.
 """
 
-import ast
 import functools
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import opdispatch_server
-from tests.import_graph import imports_in
+from tests.import_graph import imports_in, parse
 
 PACKAGE = "opdispatch_server"
 FOLDER = Path(opdispatch_server.__file__).parent
@@ -62,7 +61,7 @@ def imports():
     return [
         each
         for module, path in MODULES.items()
-        for each in imports_in(module, ast.parse(path.read_text(encoding="utf-8")), MODULES)
+        for each in imports_in(module, parse(path.read_text(encoding="utf-8")), MODULES)
         if each.target in MODULES
     ]
 
