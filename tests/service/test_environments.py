@@ -262,30 +262,30 @@ def test_an_interpreter_of_an_environment_comes_back_in_it(
 
 
 def test_a_new_version_may_need_another_environment(
-    session: oc.Session, write_library: WriteLibrary, wheels: Path
+    shared: oc.Session, write_library: WriteLibrary, wheels: Path
 ):
-    path = write_library("one", reporting("one", "tinypack"))
-    session.load(path, requirements=offline(wheels, "tinypack==1.0"))
-    second = session.load(path, requirements=offline(wheels, "tinypack==2.0"))
+    path = write_library("renewed", reporting("renewed", "tinypack"))
+    shared.load(path, requirements=offline(wheels, "tinypack==1.0"))
+    second = shared.load(path, requirements=offline(wheels, "tinypack==2.0"))
     assert second.version == 2
-    assert session.ops.one.version(X) == "2.0"
-    session.unload("one", version=2)
-    assert session.ops.one.version(X) == "1.0"
-    assert wait_for(lambda: sum(bool(i.reserved_for) for i in session.interpreters()) == 1)
+    assert shared.ops.renewed.version(X) == "2.0"
+    shared.unload("renewed", version=2)
+    assert shared.ops.renewed.version(X) == "1.0"
+    assert wait_for(lambda: sum(bool(i.reserved_for) for i in shared.interpreters()) == 1)
 
 
 def test_nothing_else_is_loaded_into_an_environments_interpreter(
-    session: oc.Session, write_library: WriteLibrary, wheels: Path
+    shared: oc.Session, write_library: WriteLibrary, wheels: Path
 ):
-    library = session.load(
+    library = shared.load(
         write_library("one", reporting("one", "tinypack")),
         requirements=offline(wheels, "tinypack==1.0"),
     )
     other = write_library("const", constant(1))
     with pytest.raises(oc.InterpreterNotFoundError, match="is only for environment"):
-        session.load(other, interpreter=library.interpreters[0])
+        shared.load(other, interpreter=library.interpreters[0])
     with pytest.raises(oc.LibraryLoadError, match="interpreters of its own"):
-        session.load(other, interpreter="worker-1", isolated=True)
+        shared.load(other, interpreter="worker-1", isolated=True)
     for number in range(6):
         path = write_library(f"c{number}", constant(number, namespace=f"c{number}"))
-        assert session.load(path).interpreters[0].startswith("worker-")
+        assert shared.load(path).interpreters[0].startswith("worker-")
