@@ -21,27 +21,36 @@ ALIGNMENT = 64
 """Where elements begin best, in bytes: at the start of a cache line."""
 # Where the elements of every dtype may begin.
 _LEAST_ALIGNMENT = 16
+MOST_LISTS = 100_000
+"""How many lists and dicts a reply may have at most: ``nesting.MAX_VALUES``."""
 _NO_TENSORS = frozenset({bool, int, float, complex, str, type(None)})
 
 
 def count_bytes(values: Iterable[Any]) -> int:
-    """Return the bytes of the elements of all tensors, those in lists and dicts among them."""
-    total = 0
-    for value in values:
-        array = value.array if type(value) is Tensor else value
-        cls = type(array)
-        if cls is np.ndarray:
-            total += array.nbytes
-        elif cls in _NO_TENSORS:
-            continue
-        elif isinstance(array, list | tuple):
-            total += count_bytes(array)
-        elif isinstance(array, dict):
-            total += count_bytes(array.values())
-        elif layout := find_layout(cls):
-            total += layout.nbytes(array)
-        elif isinstance(array, np.ndarray | np.generic) or find_backend(cls) is not None:
-            total += array.nbytes
+    """Return the bytes of the elements of all tensors, those in lists and dicts among them.
+
+    Lists that lie in themselves, or share so many parts that there are too many values, are not
+    walked to their end: no reply has them.
+    """
+    total = count = 0
+    lists = [values]
+    while lists and count <= MOST_LISTS:
+        count += 1
+        for value in lists.pop():
+            array = value.array if type(value) is Tensor else value
+            cls = type(array)
+            if cls is np.ndarray:
+                total += array.nbytes
+            elif cls in _NO_TENSORS:
+                continue
+            elif isinstance(array, list | tuple):
+                lists.append(array)
+            elif isinstance(array, dict):
+                lists.append(array.values())
+            elif layout := find_layout(cls):
+                total += layout.nbytes(array)
+            elif isinstance(array, np.ndarray | np.generic) or find_backend(cls) is not None:
+                total += array.nbytes
     return total
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from opdispatch import Tensor
-from opdispatch_wire.tensor_bytes import count_bytes
+from opdispatch_wire.nesting import MAX_VALUES
+from opdispatch_wire.tensor_bytes import MOST_LISTS, count_bytes
 
 X = np.ones(3)
 
@@ -36,6 +37,17 @@ X = np.ones(3)
 def test_only_elements_of_tensors_count(value: Any, expected: int):
     assert count_bytes([value]) == expected
     assert count_bytes([value, value]) == 2 * expected
+
+
+def test_lists_that_lie_in_themselves_or_share_their_parts_are_not_walked_to_their_end():
+    assert MOST_LISTS == MAX_VALUES
+    endless: list[Any] = [X]
+    endless.append(endless)
+    assert count_bytes(endless) == 24 * (MOST_LISTS + 1)
+    shared: Any = X
+    for _ in range(31):
+        shared = [shared, shared]
+    assert count_bytes([shared]) < 48 * (MOST_LISTS + 1)
 
 
 def test_of_a_sparse_tensor_all_parts_count():
