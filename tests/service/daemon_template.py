@@ -8,6 +8,7 @@ it, each fork has the value that was asked for.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -36,8 +37,16 @@ def _import_daemon() -> None:
         "opdispatch_server.daemon.lifecycle",
         "opdispatch_server.worker.template_process",
         "opdispatch_server.worker.interpreter_process",
+        # Of the library ``array``, which interpreters load: what is but imported.
+        "opdispatch.native.array.autocast",
+        "opdispatch.native.array.batching",
+        "opdispatch.native.array.functionalization",
     ):
         importlib.import_module(name)
+    with contextlib.suppress(ModuleNotFoundError):  # of an extra
+        for name in ("daemon.monitoring.service", "daemon.monitoring.server"):
+            importlib.import_module(f"opdispatch_server.{name}")
+        importlib.import_module("uvicorn.protocols.http.h11_impl")
     from opdispatch_client.cli.app import build_app
 
     # Each fork would put the command line together for itself.
