@@ -104,6 +104,17 @@ def watched(start_daemon: StartDaemon) -> RunningDaemon:
     return start_daemon("--http", "127.0.0.1:0", workers=2)
 
 
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """A daemon for tests that load nothing and call nothing."""
+    daemon = RunningDaemon(tmp_path_factory.mktemp("asked"), "--http", "127.0.0.1:0", workers=1)
+    try:
+        daemon.wait_until_ready()
+        yield daemon
+    finally:
+        daemon.clean_up()
+
+
 def call_often(session: oc.Session, calls: int) -> Counter[str]:
     """Call in several threads; every tenth call fails."""
     quote = session.ops.bank.quote
@@ -308,24 +319,24 @@ def test_names_of_triton_come_where_they_are_asked_for(
     assert total(samples, "nv_inference_request_failure", model="bank::quote") == 0
 
 
-def test_probes_tell_readiness_from_liveness(watched: RunningDaemon):
-    assert get(watched.url, "livez") == (200, "ok\n")
-    assert get(watched.url, "readyz") == (200, "ok\n")
-    watched.signal(signal.SIGSTOP)
+def test_probes_tell_readiness_from_liveness(asked: RunningDaemon):
+    assert get(asked.url, "livez") == (200, "ok\n")
+    assert get(asked.url, "readyz") == (200, "ok\n")
+    asked.signal(signal.SIGSTOP)
     try:
-        connection = http.client.HTTPConnection(urlsplit(watched.url).netloc, timeout=0.2)
+        connection = http.client.HTTPConnection(urlsplit(asked.url).netloc, timeout=0.2)
         with contextlib.closing(connection):
             connection.request("GET", "/livez")
             with pytest.raises(TimeoutError):
                 connection.getresponse()
     finally:
-        watched.signal(signal.SIGCONT)
-    assert get(watched.url, "livez") == (200, "ok\n")
+        asked.signal(signal.SIGCONT)
+    assert get(asked.url, "livez") == (200, "ok\n")
 
 
-def test_a_request_under_another_name_is_refused(watched: RunningDaemon):
-    assert get(watched.url, "metrics", Host="attacker.example")[0] == 400
-    assert get(watched.url, "metrics", Host="localhost:1")[0] == 200
+def test_a_request_under_another_name_is_refused(asked: RunningDaemon):
+    assert get(asked.url, "metrics", Host="attacker.example")[0] == 400
+    assert get(asked.url, "metrics", Host="localhost:1")[0] == 200
 
 
 def test_tokens_are_asked_for_where_the_daemon_has_them(start_daemon: StartDaemon, tmp_path: Path):
@@ -342,8 +353,8 @@ def test_tokens_are_asked_for_where_the_daemon_has_them(start_daemon: StartDaemo
     assert get(daemon.url, "metrics", Authorization=f"Basic {password}")[0] == 200
 
 
-def test_nothing_can_be_changed_over_http(watched: RunningDaemon):
-    address = urlsplit(watched.url).netloc
+def test_nothing_can_be_changed_over_http(asked: RunningDaemon):
+    address = urlsplit(asked.url).netloc
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         for path in ("/", "/metrics", "/livez"):
             connection = http.client.HTTPConnection(address, timeout=LONGEST_WAIT)
@@ -414,9 +425,9 @@ def idle_connections(url: str, count: int) -> Iterator[None]:
             connection.close()
 
 
-def test_connections_that_say_nothing_do_not_hold_up_others(watched: RunningDaemon):
-    with idle_connections(watched.url, 100):
-        assert get(watched.url, "livez")[0] == 200
+def test_connections_that_say_nothing_do_not_hold_up_others(asked: RunningDaemon):
+    with idle_connections(asked.url, 100):
+        assert get(asked.url, "livez")[0] == 200
 
 
 def test_time_in_the_queue_is_counted(watched: RunningDaemon, write_library: WriteLibrary):

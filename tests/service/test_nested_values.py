@@ -11,6 +11,7 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch_client import aio
+from opdispatch_wire import nesting
 from opdispatch_wire.nesting import MAX_NESTING, MAX_VALUES
 from tests.service.conftest import WriteLibrary
 from tests.service.running_daemon import RunningDaemon
@@ -117,18 +118,26 @@ def doubled(make: Callable[[Any], Any], levels: int = MAX_NESTING - 1) -> Any:
     return value
 
 
-# Each stands for 2**31 values or more; who walked through them all would not be back today.
+# The first two stand for 2**31 values or more: too many to walk through them all.
 SHARED = [
-    doubled(lambda part: [part] * 16),
-    doubled(lambda part: {"a": part, "b": part}),
-    ["t"] * (MAX_VALUES + 1),
+    (doubled(lambda part: [part] * 16), 1000),
+    (doubled(lambda part: {"a": part, "b": part}), 1000),
+    (["t"] * (MAX_VALUES + 1), MAX_VALUES),
 ]
 
 
-@pytest.mark.parametrize("value", SHARED)
+@pytest.mark.parametrize(("value", "most"), SHARED)
 def test_arguments_of_too_many_values_are_refused_by_every_way_of_calling(
-    nested: oc.Session, shared_daemon: RunningDaemon, value: Any
+    nested: oc.Session,
+    shared_daemon: RunningDaemon,
+    value: Any,
+    most: int,
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.setattr(nesting, "MAX_VALUES", most)
+    monkeypatch.setattr(nesting.ValueCount, "_left", most)
+    too_many = f"more than {most} values"
+
     def record() -> None:
         with nested.program() as p:
             p.output(p.ops.nested.take(value))
@@ -145,15 +154,16 @@ def test_arguments_of_too_many_values_are_refused_by_every_way_of_calling(
         record,
     ]
     for call in ways:
-        with pytest.raises(oc.ArgumentError, match=f"{TOO_MANY}|{LIMIT}"):
+        with pytest.raises(oc.ArgumentError, match=f"{too_many}|{LIMIT}"):
             call()
 
     async def await_it() -> None:
         async with await aio.connect(shared_daemon.address) as session:
             await session.call("nested::take", value)
 
-    with pytest.raises(oc.ArgumentError, match=TOO_MANY):
+    with pytest.raises(oc.ArgumentError, match=too_many):
         asyncio.run(await_it())
+    monkeypatch.undo()
     assert nested.ops.nested.take(["t"] * MAX_VALUES) == 1
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.import_graph import parse
 from tests.waits import LONGEST_WAIT
 
 TESTS = Path(__file__).parent.parent
@@ -28,7 +29,7 @@ NAMED = {*POSITIONS, "acquire", "as_completed", "get", "run"}
 
 def short_waits(text: str) -> Iterator[int]:
     """Yield the numbers of the lines that wait for less than `LONGEST_WAIT`."""
-    for call in ast.walk(ast.parse(text)):
+    for call in ast.walk(parse(text)):
         if not isinstance(call, ast.Call):
             continue
         name = getattr(call.func, "attr", getattr(call.func, "id", ""))
