@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
+from opdispatch_client.daemon_wait import DaemonWait
 from opdispatch_client.endpoint import LaneChoice
 from opdispatch_server.daemon.state.folder import StateFolder, read_take_over_socket
 from opdispatch_server.daemon.state.journal_file import FORMAT
@@ -129,6 +130,28 @@ def test_calls_go_on_while_one_daemon_after_the_other_takes_over(
         # A restart leaves a gap of a whole start at least, on any machine.
         assert gap < sum(starts) / len(starts)
         assert session.lane == lane
+
+
+def test_a_session_meets_the_daemon_that_has_taken_over_without_waiting(
+    start_daemon: StartDaemon, write_library: WriteLibrary, monkeypatch: pytest.MonkeyPatch
+):
+    first = start_daemon(workers=1)
+    pauses: list[float] = []
+    pause_after = DaemonWait.pause_after
+
+    def noted(self: DaemonWait, error: Exception, *, is_repeatable: bool = False) -> float:
+        pauses.append(pause_after(self, error, is_repeatable=is_repeatable))
+        return pauses[-1]
+
+    with first.connect() as session:
+        session.load(write_library("const", constant(1)))
+        assert session.ops.const.get(X) == 1
+        monkeypatch.setattr(DaemonWait, "pause_after", noted)
+        with under_load(lambda: session.ops.const.get(X), threads=1):
+            start_daemon("--take-over", workers=1)
+            assert first.wait() == 0
+    assert pauses[0] == 0
+    assert len(pauses) <= 3  # one, unless the old daemon's connection outlives its refusal
 
 
 def test_a_tcp_port_is_taken_over_and_shared_with_nothing_else(
