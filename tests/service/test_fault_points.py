@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from opdispatch_wire.v1 import registry_pb2_grpc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant
 from tests.service.running_daemon import RunningDaemon, wait_for
+from tests.service.warm_daemon import run_command_line
 
 pytestmark = pytest.mark.slow
 
@@ -236,9 +236,8 @@ def test_an_interpreter_that_dies_while_it_unloads_changes_nothing_about_it(
 
 
 def run_state(*options: object, fault: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "opdispatch_client.cli", "state", *map(str, options)]
-    environment = {**os.environ, VARIABLE: fault}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    words = ["state", *map(str, options)]
+    return run_command_line(words, env={**os.environ, VARIABLE: fault}, cwd=Path.cwd())
 
 
 def stop(daemon: RunningDaemon) -> None:

@@ -10,7 +10,12 @@ import pytest
 
 from tests.service.conftest import StartDaemon
 from tests.service.running_daemon import RunningDaemon
-from tests.service.warm_daemon import ForkedProcess, can_fork, run_code
+from tests.service.warm_daemon import (
+    ForkedProcess,
+    can_fork,
+    run_code,
+    run_command_line,
+)
 from tests.waits import LONGEST_WAIT
 
 
@@ -74,3 +79,13 @@ def test_code_runs_as_in_a_process_of_its_own(tmp_path: Path):
         1,
         "ZeroDivisionError: division by zero",
     )
+
+
+def test_a_command_line_runs_as_in_a_process_of_its_own(tmp_path: Path):
+    done = run_command_line(["call", "--help"], env=dict(os.environ), cwd=tmp_path)
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert "opdispatch call" in done.stdout
+    words = ["describe", "a::b", "--address", f"unix://{tmp_path}/none"]
+    done = run_command_line(words, env=dict(os.environ), cwd=tmp_path)
+    assert (done.stdout, done.returncode) == ("", 1)
+    assert done.stderr.startswith(f"opdispatch: no daemon answers at unix://{tmp_path}/none")

@@ -95,13 +95,31 @@ class ForkedProcess:
 
 def run_code(code: str, *, env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
     """Return how ``python -c CODE`` has ended, and what it printed."""
+    return _run(["-c", code], env=env, cwd=cwd, code=code)
+
+
+def run_command_line(
+    words: Sequence[str], *, env: dict[str, str], cwd: Path
+) -> subprocess.CompletedProcess[str]:
+    """Return how ``opdispatch WORDS`` has ended, and what it printed."""
+    return _run(["-m", "opdispatch_client.cli", *words], env=env, cwd=cwd, words=words)
+
+
+def _run(
+    options: Sequence[str],
+    *,
+    env: dict[str, str],
+    cwd: Path,
+    words: Sequence[str] = (),
+    code: str | None = None,
+) -> subprocess.CompletedProcess[str]:
     if not can_fork(env):
-        command = [sys.executable, "-c", code]
+        command = [sys.executable, *options]
         return subprocess.run(
             command, env=env, cwd=cwd, capture_output=True, text=True, timeout=LONGEST_WAIT
         )
     with tempfile.TemporaryFile() as errors:
-        process = ForkedProcess([], env=env, cwd=cwd, stderr=errors, code=code)
+        process = ForkedProcess(words, env=env, cwd=cwd, stderr=errors, code=code)
         try:
             with process.stdout as stdout, ThreadPoolExecutor(1) as reader:
                 reading = reader.submit(stdout.read)
@@ -112,7 +130,7 @@ def run_code(code: str, *, env: dict[str, str], cwd: Path) -> subprocess.Complet
             process.wait(LONGEST_WAIT)
         errors.seek(0)
         return subprocess.CompletedProcess(
-            code, process.wait(LONGEST_WAIT), output.decode(), errors.read().decode()
+            options, process.wait(LONGEST_WAIT), output.decode(), errors.read().decode()
         )
 
 
