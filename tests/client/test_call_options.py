@@ -17,7 +17,7 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch import Tensor
-from opdispatch_client.blocking import calls as blocking_calls
+from opdispatch_client.blocking import submitted_futures
 from opdispatch_client.endpoint import LaneChoice
 from tests.service.running_daemon import RunningDaemon, wait_for
 
@@ -156,7 +156,7 @@ def test_call_may_take_longer_than_its_session(
 def test_wait_for_other_calls_counts(
     daemon: RunningDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(blocking_calls, "SUBMITTED_AT_MOST", 1)
+    monkeypatch.setattr(submitted_futures, "SUBMITTED_AT_MOST", 1)
     with daemon.connect(timeout=SESSIONS) as session:
         first = session.submit("park::wait", str(folder))
         with pytest.raises(oc.DeadlineExceededError) as caught:

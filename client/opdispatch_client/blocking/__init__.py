@@ -13,9 +13,11 @@ with connect() as session:
     submission         one call, and many under way: submit, map
     ordered_results    what map returns
     call_future        what submit returns
+    submitted_futures  how many there are of these, and where their callbacks run
     remote_tensor      remote tensors, which are tensors to the dispatcher
     connection         the channel, and what a session makes of it
     calls              how calls travel: to the daemon, or directly to an interpreter
+    planned_calls      those that follow plans
     value_lease        what keeps remote tensors alive
     one_thread         where callbacks run, and calls are made again
 """

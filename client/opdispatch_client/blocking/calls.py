@@ -4,61 +4,48 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
-import math
-import os
-import threading
-import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 import grpc
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_client.blocking.call_future import Callback, CallFuture
+from opdispatch_client.blocking.call_future import CallFuture
 from opdispatch_client.blocking.one_thread import OneThread
+from opdispatch_client.blocking.planned_calls import PlannedCalls
+from opdispatch_client.blocking.submitted_futures import SubmittedFutures
 from opdispatch_client.daemon_wait import DaemonWait, is_stopping
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.busy_watch import BusyWatch
 from opdispatch_client.lanes.call_attempt import CallAttempt
 from opdispatch_client.lanes.call_plan import (
-    UNPLANNED,
-    CallPlan,
     CallPlans,
-    PlannedArguments,
 )
 from opdispatch_client.lanes.direct_local import DirectLanes
 from opdispatch_client.lanes.direct_streams import BlockingDirectStreams
 from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.memory_tender import MemoryTender
-from opdispatch_client.lanes.planned_memory import PlannedMemory
 from opdispatch_client.lanes.protocol import CallLane
 from opdispatch_client.lanes.relayed_calls import RelayedCall
 from opdispatch_client.lanes.routes import Routes, find_refusal
 from opdispatch_client.lanes.to_daemon import DaemonLane
 from opdispatch_client.lanes.waiting_calls import WaitingCall, may_move, waiting_call
 from opdispatch_client.listings import Interpreter, ServerInfo
-from opdispatch_client.operator_call import Call, OperatorCall
+from opdispatch_client.operator_call import Call
 from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.errors import (
     DaemonUnavailableError,
-    DeadlineExceededError,
     MessageTooLargeError,
     RefusedError,
 )
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.blocking_stream import BlockingStream
 from opdispatch_wire.lanes.lane_messages import InterpreterBusyError, LaneClosedError
-from opdispatch_wire.lanes.pending_calls import Decode, OnDone
-from opdispatch_wire.shared_memory.peer_memory import PeerMemory, is_without_room
+from opdispatch_wire.lanes.pending_calls import OnDone
+from opdispatch_wire.shared_memory.peer_memory import is_without_room
 from opdispatch_wire.status import lost_connection_error, no_thread_left_error
 from opdispatch_wire.v1 import execution_pb2
-
-LOG = logging.getLogger("opdispatch.client")
-
-SUBMITTED_AT_MOST = 1024
-"""How many submitted calls of a session are under way before the next one has to wait."""
 
 Way = DirectWay[BlockingLane] | DirectWay[BlockingStream]
 
@@ -85,14 +72,15 @@ class BlockingCalls:
         self._routes = Routes()
         self._direct = DirectLanes(self.memory, self._routes)
         self._direct_streams = BlockingDirectStreams(endpoint, self._routes)
-        self._slots = threading.BoundedSemaphore(SUBMITTED_AT_MOST)
+        self._futures = SubmittedFutures()
         # The lanes on which something has begun that may not have been sent.
         self._unsent: dict[CallLane, None] = {}
         self._plans = CallPlans()
-        self._timeout = None if endpoint.timeout == math.inf else endpoint.timeout
-        self._callbacks = OneThread("call-callbacks")
-        # Not with those, which may wait for a call that is to be made again.
+        # Not with callbacks, which may wait for a call that is to be made again.
         self._second_ways = OneThread("call-second-ways")
+        planned = PlannedCalls(endpoint, self._plans, self._direct, self._busy, self, self._futures)
+        self.call_planned = planned.call
+        self.submit_planned = planned.submit
 
     @property
     def lane(self) -> str:
@@ -116,95 +104,18 @@ class BlockingCalls:
         self._direct_streams.close()
         self._tender.stop()
         self.memory.close()
-        self._callbacks.close()
+        self._futures.close()
         self._second_ways.close()
 
     def call(self, call: Call) -> Any:
         """Make a call and wait for its result. Raises what went wrong."""
         attempt = CallAttempt(call, self._endpoint)
         try:
-            return attempt.read(self._reply_to(attempt))
+            return attempt.read(self.reply_to(attempt))
         finally:
             attempt.close()
 
-    def call_planned(self, operator: str, planned: PlannedArguments) -> Any:
-        """Make a call as the plan for it says: see Note [Planned calls].
-
-        UNPLANNED if there is none that holds, and nothing has been sent. Raises what went wrong.
-        """
-        found = self._find_planned(planned.key)
-        if found is None:
-            return UNPLANNED
-        plan, way, peer = found
-        timeout, lane, shared = self._timeout, way.lane, None
-        encode: Callable[[int], bytes] = functools.partial(plan.encode, planned.leaves, timeout)
-        read: Decode = plan.read
-        if plan.shares:
-            shared = PlannedMemory.of(plan, planned.leaves, timeout, lane.memory, peer)
-            if shared is None:
-                return UNPLANNED
-            encode, read = shared.encode, shared.read
-        deadline = None if timeout is None else time.monotonic() + timeout
-        watch = functools.partial(self._busy.watching, way) if plan.moves else None
-        try:
-            reply = lane.exchange(encode, deadline, watch, read)
-        except OSError as error:  # TimeoutError and LaneClosedError among them
-            number = error.call if isinstance(error, LaneClosedError) else 0
-            again = self._planned_attempt(operator, planned, way, deadline, number, peer, shared)
-            return again.read(self._reply_to(again, (way, error)))
-        if type(reply) is tuple:
-            if way.route.waits:
-                way.route.note_wait(False)
-            return reply[0]
-        again = self._planned_attempt(operator, planned, way, deadline, reply.id, peer, shared)
-        if (refusal := find_refusal(reply)) is not None:
-            return again.read(self._reply_to(again, (way, refusal)))
-        result = again.read(reply)
-        way.route.note_wait(reply.has_waited)
-        return result
-
-    def _find_planned(
-        self, key: Hashable
-    ) -> tuple[CallPlan, DirectWay[BlockingLane], PeerMemory | None] | None:
-        """Return the plan of a call that is about to be sent, its way, and where results may be.
-
-        None: it has no plan. Results in memory are read there also when the lane has ended since.
-        """
-        plan = self._plans.find(key)
-        if plan is None or self._endpoint.process != os.getpid():
-            return None
-        way, route = plan.way, plan.way.route
-        if not route.is_current or len(route.targets) != 1 or not route.within_reach:
-            found = self._direct.find_again(way, plan.shape)
-            if found is None or plan.size > found.lane.max_message_bytes:
-                return None
-            way = found
-        memory = way.lane.memory
-        if memory is not None and memory.released:
-            memory.tell_releases()
-        return plan, way, None if memory is None else memory.peer
-
-    def _planned_attempt(
-        self,
-        operator: str,
-        planned: PlannedArguments,
-        way: DirectWay[BlockingLane],
-        deadline: float | None,
-        number: int,
-        peer: PeerMemory | None,
-        shared: PlannedMemory | None,
-    ) -> CallAttempt:
-        call = OperatorCall(operator, planned.args, planned.kwargs, retry=self._endpoint.retry)
-        if shared is not None and shared.request:
-            attempt = CallAttempt.of_sent(call, self._endpoint, shared.request, shared.memory)
-            attempt.deadline = deadline
-            return attempt
-        memory = way.lane.memory
-        return CallAttempt.of_planned(
-            call, self._endpoint, way, memory, peer, number=number, deadline=deadline
-        )
-
-    def _reply_to(
+    def reply_to(
         self, attempt: CallAttempt, failed: tuple[Way, Exception] | None = None
     ) -> execution_pb2.CallReply:
         """Return the reply to a call; ``failed`` is its direct way and the outcome there."""
@@ -262,84 +173,16 @@ class BlockingCalls:
         Waits while SUBMITTED_AT_MOST calls are under way, until the call's ``deadline`` if it has
         one. What is not flushed may stay here.
         """
-        if not self._slots.acquire(blocking=False):
+        future = self._futures.begin()
+        if future is None:
             self.flush()
-            if not self._wait_for_slot(deadline):
-                future = CallFuture(self._run_callback, _nothing)
-                future.fail(_too_many_error())
+            future = self._futures.begin_until(deadline)
+            if future.done():
                 return future
-        future = CallFuture(self._run_callback, self._slots.release)
         try:
             self._begin(CallAttempt(make(), self._endpoint, detached=True), future)
         except Exception as error:
             future.fail(error)
-        if flush:
-            self.flush()
-        return future
-
-    def submit_planned(
-        self, operator: str, planned: PlannedArguments, *, flush: bool
-    ) -> Future[Any] | None:
-        """Begin a call as the plan for it says: see Note [Planned calls].
-
-        None if there is none that holds, or the call would have to wait; nothing has begun then.
-        """
-        found = self._find_planned(planned.key)
-        if found is None or not self._slots.acquire(blocking=False):
-            return None
-        plan, way, peer = found
-        future = CallFuture(self._run_callback, self._slots.release)
-        timeout, request = self._timeout, b""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        waiting = waiting_call(way) if plan.moves else None
-
-        shared: PlannedMemory | None = None
-        read: Decode = plan.read
-        if plan.shares:
-            shared = PlannedMemory.of(plan, planned.leaves, timeout, way.lane.memory, peer)
-            if shared is None:
-                self._slots.release()
-                return None
-            read = shared.read
-
-        def encode(number: int) -> bytes:
-            nonlocal request
-            if shared is not None:
-                request = shared.encode(number)
-            else:
-                request = plan.encode(planned.leaves, timeout, number)
-            return request
-
-        def on_done(result: Any) -> None:
-            if waiting is not None:
-                self._busy.remove(waiting)
-            if type(result) is not tuple:
-                retry = self._endpoint.retry
-                call = OperatorCall(operator, planned.args, planned.kwargs, retry=retry)
-                lane = way.lane.memory
-                memory = None if lane is None else lane.new_call(peer)
-                if shared is not None:
-                    memory = shared.memory
-                attempt = CallAttempt.of_sent(call, self._endpoint, request, memory)
-                attempt.deadline = deadline
-                self._end_directly(attempt, way, future, result)
-                return
-            if way.route.waits:
-                way.route.note_wait(False)
-            future.succeed(result[0])
-
-        if waiting is not None:
-            self._busy.add(waiting)
-        try:
-            number = way.lane.begin_plain(encode, timeout, on_done, read)
-        except BaseException as error:
-            if waiting is not None:
-                self._busy.remove(waiting)
-            self._slots.release()
-            if isinstance(error, LaneClosedError | RefusedError):
-                return None  # the general way finds another one, or says why there is none
-            raise
-        self._let_end(way.lane, number, future, on_done, None, waiting)
         if flush:
             self.flush()
         return future
@@ -349,11 +192,6 @@ class BlockingCalls:
         while self._unsent and self._endpoint.is_of_this_process:
             with contextlib.suppress(KeyError):  # another thread has taken the last one
                 self._unsent.popitem()[0].flush()
-
-    def _wait_for_slot(self, deadline: float | None) -> bool:
-        if deadline is None or deadline == math.inf:
-            return self._slots.acquire()
-        return self._slots.acquire(timeout=max(deadline - time.monotonic(), 0.0))
 
     def _begin(self, attempt: CallAttempt, future: CallFuture) -> None:
         try:
@@ -439,9 +277,9 @@ class BlockingCalls:
         else:
             number = lane.begin(attempt.request, timeout, what, on_done, tensors=attempt.tensors)
 
-        self._let_end(lane, number, future, on_done, attempt.relayed, waiting)
+        self.let_end(lane, number, future, on_done, attempt.relayed, waiting)
 
-    def _let_end(
+    def let_end(
         self,
         lane: CallLane,
         number: int,
@@ -568,7 +406,7 @@ class BlockingCalls:
         def on_done(result: execution_pb2.CallReply | Exception) -> None:
             if waiting is not None:
                 self._busy.remove(waiting)
-            self._end_directly(attempt, way, future, result)
+            self.end_directly(attempt, way, future, result)
 
         if waiting is not None:
             self._busy.add(waiting)
@@ -583,7 +421,7 @@ class BlockingCalls:
             return False
         return True
 
-    def _end_directly(
+    def end_directly(
         self,
         attempt: CallAttempt,
         way: Way,
@@ -651,28 +489,3 @@ class BlockingCalls:
         if isinstance(error, LaneClosedError | DaemonUnavailableError) and self._daemon.is_closed:
             return self._endpoint.closed_error()
         return attempt.explain(error)
-
-    def _run_callback(self, callback: Callback, future: Future[Any]) -> None:
-        try:
-            self._callbacks.submit(_run_logged, callback, future)
-        except RuntimeError:  # the session is closed, or the system's limit of threads reached
-            _run_logged(callback, future)
-
-
-def _nothing() -> None:
-    """Do nothing: the callback of a future that has no slot to return."""
-
-
-def _too_many_error() -> DeadlineExceededError:
-    return DeadlineExceededError(
-        f"the deadline passed while {SUBMITTED_AT_MOST} other calls of the session were under way; "
-        "this one never started",
-        started="no",
-    )
-
-
-def _run_logged(callback: Callback, future: Future[Any]) -> None:
-    try:
-        callback(future)
-    except Exception:  # as any future of concurrent.futures does
-        LOG.exception("exception calling callback for %r", future)

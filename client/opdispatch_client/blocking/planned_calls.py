@@ -1,0 +1,233 @@
+"""The calls of a blocking session that follow plans: see Note [Planned calls] in ``call_plan``."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from opdispatch_client.blocking.call_future import CallFuture
+from opdispatch_client.blocking.submitted_futures import SubmittedFutures
+from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.lanes.busy_watch import BusyWatch
+from opdispatch_client.lanes.call_attempt import CallAttempt
+from opdispatch_client.lanes.call_plan import UNPLANNED, CallPlan, CallPlans, PlannedArguments
+from opdispatch_client.lanes.direct_local import DirectLanes
+from opdispatch_client.lanes.direct_way import DirectWay
+from opdispatch_client.lanes.planned_memory import PlannedMemory
+from opdispatch_client.lanes.protocol import CallLane
+from opdispatch_client.lanes.relayed_calls import RelayedCall
+from opdispatch_client.lanes.routes import find_refusal
+from opdispatch_client.lanes.waiting_calls import WaitingCall, waiting_call
+from opdispatch_client.operator_call import OperatorCall
+from opdispatch_wire.errors import RefusedError
+from opdispatch_wire.lanes.blocking_lane import BlockingLane
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.pending_calls import Decode, OnDone
+from opdispatch_wire.shared_memory.peer_memory import PeerMemory
+from opdispatch_wire.v1 import execution_pb2
+
+
+class GeneralCalls(Protocol):
+    """The general way of a session's calls."""
+
+    def reply_to(
+        self,
+        attempt: CallAttempt,
+        failed: tuple[DirectWay[BlockingLane], Exception] | None = None,
+    ) -> execution_pb2.CallReply:
+        """Return the reply to a call; ``failed`` is its direct way and the outcome there."""
+
+    def end_directly(
+        self,
+        attempt: CallAttempt,
+        way: DirectWay[BlockingLane],
+        future: CallFuture,
+        result: execution_pb2.CallReply | Exception,
+    ) -> None:
+        """End a call that has gone directly, or have the daemon asked for it."""
+
+    def let_end(
+        self,
+        lane: CallLane,
+        number: int,
+        future: CallFuture,
+        on_done: OnDone,
+        relayed: RelayedCall | None,
+        waiting: WaitingCall | None,
+    ) -> None:
+        """Let a call that has begun be cancelled, and given up where it waits."""
+
+    def flush(self) -> None:
+        """Send what has been submitted."""
+
+
+class PlannedCalls:
+    """The planned calls of one session. Any number of threads may make them.
+
+    ``general`` goes on with those that meet something unusual; ``futures`` are of submitted ones.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        plans: CallPlans,
+        direct: DirectLanes,
+        busy: BusyWatch,
+        general: GeneralCalls,
+        futures: SubmittedFutures,
+    ) -> None:
+        self._endpoint = endpoint
+        self._plans = plans
+        self._direct = direct
+        self._busy = busy
+        self._general = general
+        self._futures = futures
+        self._timeout = None if endpoint.timeout == math.inf else endpoint.timeout
+
+    def call(self, operator: str, planned: PlannedArguments) -> Any:
+        """Make a call as the plan for it says: see Note [Planned calls].
+
+        UNPLANNED if there is none that holds, and nothing has been sent. Raises what went wrong.
+        """
+        found = self._find_planned(planned.key)
+        if found is None:
+            return UNPLANNED
+        plan, way, peer = found
+        timeout, lane, shared = self._timeout, way.lane, None
+        encode: Callable[[int], bytes] = functools.partial(plan.encode, planned.leaves, timeout)
+        read: Decode = plan.read
+        if plan.shares:
+            shared = PlannedMemory.of(plan, planned.leaves, timeout, lane.memory, peer)
+            if shared is None:
+                return UNPLANNED
+            encode, read = shared.encode, shared.read
+        deadline = None if timeout is None else time.monotonic() + timeout
+        watch = functools.partial(self._busy.watching, way) if plan.moves else None
+        try:
+            reply = lane.exchange(encode, deadline, watch, read)
+        except OSError as error:  # TimeoutError and LaneClosedError among them
+            number = error.call if isinstance(error, LaneClosedError) else 0
+            again = self._planned_attempt(operator, planned, way, deadline, number, peer, shared)
+            return again.read(self._general.reply_to(again, (way, error)))
+        if type(reply) is tuple:
+            if way.route.waits:
+                way.route.note_wait(False)
+            return reply[0]
+        again = self._planned_attempt(operator, planned, way, deadline, reply.id, peer, shared)
+        if (refusal := find_refusal(reply)) is not None:
+            return again.read(self._general.reply_to(again, (way, refusal)))
+        result = again.read(reply)
+        way.route.note_wait(reply.has_waited)
+        return result
+
+    def _find_planned(
+        self, key: Hashable
+    ) -> tuple[CallPlan, DirectWay[BlockingLane], PeerMemory | None] | None:
+        """Return the plan of a call that is about to be sent, its way, and where results may be.
+
+        None: it has no plan. Results in memory are read there also when the lane has ended since.
+        """
+        plan = self._plans.find(key)
+        if plan is None or self._endpoint.process != os.getpid():
+            return None
+        way, route = plan.way, plan.way.route
+        if not route.is_current or len(route.targets) != 1 or not route.within_reach:
+            found = self._direct.find_again(way, plan.shape)
+            if found is None or plan.size > found.lane.max_message_bytes:
+                return None
+            way = found
+        memory = way.lane.memory
+        if memory is not None and memory.released:
+            memory.tell_releases()
+        return plan, way, None if memory is None else memory.peer
+
+    def _planned_attempt(
+        self,
+        operator: str,
+        planned: PlannedArguments,
+        way: DirectWay[BlockingLane],
+        deadline: float | None,
+        number: int,
+        peer: PeerMemory | None,
+        shared: PlannedMemory | None,
+    ) -> CallAttempt:
+        call = OperatorCall(operator, planned.args, planned.kwargs, retry=self._endpoint.retry)
+        if shared is not None and shared.request:
+            attempt = CallAttempt.of_sent(call, self._endpoint, shared.request, shared.memory)
+            attempt.deadline = deadline
+            return attempt
+        memory = way.lane.memory
+        return CallAttempt.of_planned(
+            call, self._endpoint, way, memory, peer, number=number, deadline=deadline
+        )
+
+    def submit(
+        self, operator: str, planned: PlannedArguments, *, flush: bool
+    ) -> Future[Any] | None:
+        """Begin a call as the plan for it says: see Note [Planned calls].
+
+        None if there is none that holds, or the call would have to wait; nothing has begun then.
+        """
+        found = self._find_planned(planned.key)
+        if found is None or (future := self._futures.begin()) is None:
+            return None
+        plan, way, peer = found
+        timeout, request = self._timeout, b""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        waiting = waiting_call(way) if plan.moves else None
+
+        shared: PlannedMemory | None = None
+        read: Decode = plan.read
+        if plan.shares:
+            shared = PlannedMemory.of(plan, planned.leaves, timeout, way.lane.memory, peer)
+            if shared is None:
+                future.cancel()
+                return None
+            read = shared.read
+
+        def encode(number: int) -> bytes:
+            nonlocal request
+            if shared is not None:
+                request = shared.encode(number)
+            else:
+                request = plan.encode(planned.leaves, timeout, number)
+            return request
+
+        def on_done(result: Any) -> None:
+            if waiting is not None:
+                self._busy.remove(waiting)
+            if type(result) is not tuple:
+                retry = self._endpoint.retry
+                call = OperatorCall(operator, planned.args, planned.kwargs, retry=retry)
+                lane = way.lane.memory
+                memory = None if lane is None else lane.new_call(peer)
+                if shared is not None:
+                    memory = shared.memory
+                attempt = CallAttempt.of_sent(call, self._endpoint, request, memory)
+                attempt.deadline = deadline
+                self._general.end_directly(attempt, way, future, result)
+                return
+            if way.route.waits:
+                way.route.note_wait(False)
+            future.succeed(result[0])
+
+        if waiting is not None:
+            self._busy.add(waiting)
+        try:
+            number = way.lane.begin_plain(encode, timeout, on_done, read)
+        except BaseException as error:
+            if waiting is not None:
+                self._busy.remove(waiting)
+            future.cancel()
+            if isinstance(error, LaneClosedError | RefusedError):
+                return None  # the general way finds another one, or says why there is none
+            raise
+        self._general.let_end(way.lane, number, future, on_done, None, waiting)
+        if flush:
+            self._general.flush()
+        return future

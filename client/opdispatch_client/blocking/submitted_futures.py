@@ -1,0 +1,74 @@
+"""The futures of a session's submitted calls: how many there are, and where callbacks run."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from concurrent.futures import Future
+from typing import Any
+
+from opdispatch_client.blocking.call_future import Callback, CallFuture
+from opdispatch_client.blocking.one_thread import OneThread
+from opdispatch_wire.errors import DeadlineExceededError
+
+LOG = logging.getLogger("opdispatch.client")
+
+SUBMITTED_AT_MOST = 1024
+"""How many submitted calls of a session are under way before the next one has to wait."""
+
+
+class SubmittedFutures:
+    """Those of one session. Any thread may use them."""
+
+    def __init__(self) -> None:
+        self._slots = threading.BoundedSemaphore(SUBMITTED_AT_MOST)
+        self._callbacks = OneThread("call-callbacks")
+
+    def begin(self) -> CallFuture | None:
+        """Return the future of one more call; None if that has to wait."""
+        if not self._slots.acquire(blocking=False):
+            return None
+        return CallFuture(self._run_callback, self._slots.release)
+
+    def begin_until(self, deadline: float | None) -> CallFuture:
+        """Return the future of one more call, as soon as there may be one.
+
+        It has failed if that is not until ``deadline``, by ``time.monotonic``; None: it may be.
+        """
+        left = None
+        if deadline is not None and deadline != math.inf:
+            left = max(deadline - time.monotonic(), 0.0)
+        if self._slots.acquire(timeout=left):
+            return CallFuture(self._run_callback, self._slots.release)
+        future = CallFuture(self._run_callback, _nothing)
+        future.fail(
+            DeadlineExceededError(
+                f"the deadline passed while {SUBMITTED_AT_MOST} other calls of the session were "
+                "under way; this one never started",
+                started="no",
+            )
+        )
+        return future
+
+    def close(self) -> None:
+        """Run the callbacks that there are; others run in the thread that ends a future."""
+        self._callbacks.close()
+
+    def _run_callback(self, callback: Callback, future: Future[Any]) -> None:
+        try:
+            self._callbacks.submit(_run_logged, callback, future)
+        except RuntimeError:  # the session is closed, or the system's limit of threads reached
+            _run_logged(callback, future)
+
+
+def _nothing() -> None:
+    """Do nothing: the callback of a future that has no slot to return."""
+
+
+def _run_logged(callback: Callback, future: Future[Any]) -> None:
+    try:
+        callback(future)
+    except Exception:  # as any future of concurrent.futures does
+        LOG.exception("exception calling callback for %r", future)
