@@ -207,7 +207,7 @@ class RunningCall:
     @classmethod
     def of(cls, context: CallContext, version: int = 0) -> RunningCall:
         """Return the call that begins to run, of a kernel in that version of its library."""
-        nested_calls = context.direct.nested_calls if context.direct is not None else None
+        nested_calls = context.direct.nested_calls if context.direct is not None else NestedTime()
         return cls(context.deadline, context.depth, context.run, nested_calls, version)
 
     @contextmanager

@@ -30,6 +30,7 @@ FIELDS: Final = (
     "outcome",  # what came of it: "done", or the code of an error
     "queue_seconds",  # how long a call waited, in the daemon and in its interpreter
     "kernel_seconds",  # how long its kernel ran, with the calls that it made
+    "nested_seconds",  # of that, how long it waited for calls that it made elsewhere
     "exception",  # the class of what was raised
     "left_out",  # how many records like this one were left out before it
 )

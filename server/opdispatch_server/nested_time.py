@@ -23,6 +23,11 @@ class NestedTime:
         """Whether such a call is under way."""
         return self._calls > 0
 
+    @property
+    def seconds(self) -> float:
+        """How long such calls have been under way, of those that have ended."""
+        return self._total
+
     def begin(self) -> None:
         """Begin a call of the kernel."""
         with self._lock:

@@ -45,7 +45,7 @@ class CallAccounting:
         call: int,
         queue_ns: int,
         kernel_ns: int,
-        traceparent: str,
+        running: RunningCall,
     ) -> None:
         """Log a slow call; of many alike a few: see ``FLOODS``."""
         extra = fields(
@@ -55,9 +55,11 @@ class CallAccounting:
             version=library.version if library else 0,
             interpreter=self._interpreter(),
             call=call & 0xFFFFFFFF,
-            trace=trace_id_of(traceparent),
+            trace=trace_id_of(running.traceparent),
         )
         extra |= {"queue_seconds": queue_ns / 1e9, "kernel_seconds": kernel_ns / 1e9}
+        if running.nested_calls is not None:
+            extra["nested_seconds"] = running.nested_calls.seconds
         message = f"the call of {operator} was slow"
         log_regardless(LOG, logging.WARNING, message, extra=extra)
 
@@ -97,6 +99,4 @@ class CallAccounting:
             failed=failed,
         )
         if run_ns + context.queued > self.slow_ns:
-            self.log_slow(
-                request.operator, None, request.id, context.queued, run_ns, request.traceparent
-            )
+            self.log_slow(request.operator, None, request.id, context.queued, run_ns, call)

@@ -364,7 +364,7 @@ class KernelExecution:
             )
             if ended - began + queued > self._accounting.slow_ns:
                 self._accounting.log_slow(
-                    str(choice.name), library, key, queued, ended - began, call.traceparent
+                    str(choice.name), library, key, queued, ended - began, call
                 )
             if not words[at + 1]:
                 fitness.check(str(choice.name))
