@@ -17,7 +17,7 @@ import pytest
 
 import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
-from tests.service.running_daemon import RunningDaemon
+from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.service.test_metrics import scrape
 from tests.service.test_page_calls import secret_of
 from tests.waits import LONGEST_WAIT
@@ -295,6 +295,27 @@ def test_of_ten_thousand_operators_only_what_is_visible_is_drawn(
         page.locator("#filter").fill("f09999")
         page.locator('[data-operator="many::f09999"]').wait_for()
         assert page.locator("#rows .row").count() == 1
+
+
+def test_all_columns_of_tables_are_within_the_window(
+    page: Any, watched: RunningDaemon, write_library: WriteLibrary
+):
+    with watched.connect() as session:
+        session.load(str(write_library("shapes", SHAPES)))
+        busiest = page.locator("#busiest td", has_text="CompositeImplicitAutograd")
+
+        def is_shown() -> bool:
+            session.ops.shapes.area(np.ones(2))
+            return bool(busiest.count())
+
+        assert wait_for(is_shown)
+        page.locator('[data-operator="shapes::area"]').click()
+        expect(page.locator("#detail-tables")).to_contain_text("math kernel")
+        right = page.evaluate(
+            "Math.max(...[...document.querySelectorAll('td')]"
+            ".map((each) => each.getBoundingClientRect().right))"
+        )
+        assert right <= page.viewport_size["width"]
 
 
 def test_deaths_and_their_reasons_are_shown(page: Any, watched: RunningDaemon):

@@ -226,7 +226,8 @@ function table(caption, head, rows) {
   made.append(heads);
   for (const each of rows) {
     const line = element("tr");
-    line.append(...each.map((text) => element("td", String(text))));
+    const kind = (text) => (/^[\d.e+-]+( ms)?$/.test(text) ? { class: "number" } : {}); // is not broken
+    line.append(...each.map((text) => element("td", String(text), kind(text))));
     made.append(line);
   }
   return made;
