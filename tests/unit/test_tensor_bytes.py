@@ -30,7 +30,7 @@ X = np.ones(3)
         (1j, 0),
         ("text", 0),
         (np.dtype(float), 0),
-        (object(), 0),
+        (..., 0),
     ],
     ids=repr,
 )
