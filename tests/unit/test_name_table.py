@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch import Dispatcher, OperatorName
-from opdispatch.dispatch.name_table import NameChange, NameTable
+from opdispatch.dispatch.name_table import NameTable
 from opdispatch.dispatch.operator_entry import OperatorEntry
 from opdispatch.dispatch.registration import Registration, RegistrationHandle
 
@@ -29,11 +29,11 @@ def entry(text, *, defined=True):
 
 
 def came(entry):
-    return NameChange(entry.name, entry, entry.newest_definition_number)
+    return (entry.name, entry, entry.newest_definition_number)
 
 
 def went(text):
-    return NameChange(name(text), None)
+    return (name(text), None, None)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from opdispatch.schema.function_schema import OperatorName
 
@@ -11,15 +11,9 @@ if TYPE_CHECKING:
     from opdispatch.dispatch.operator_entry import OperatorEntry
 
 
-class NameChange(NamedTuple):
-    """New meaning of a name: an entry, defined or not, or nothing (None).
-
-    ``number`` is that of the definition, if there is one.
-    """
-
-    name: OperatorName
-    entry: OperatorEntry | None
-    number: int | None = None
+NameChange = tuple[OperatorName, "OperatorEntry | None", int | None]
+"""New meaning of a name: an entry, defined or not, or nothing (None), and the number of its
+definition, if there is one. No class of its own, since each definition makes one."""
 
 
 class NameTable:
@@ -67,5 +61,5 @@ class NameTable:
     def agrees_with(self, entries: Iterable[OperatorEntry]) -> bool:
         """Return whether the table has exactly these entries and the overloads they define."""
         expected = NameTable()
-        expected.update(NameChange(e.name, e, e.newest_definition_number) for e in entries)
+        expected.update((e.name, e, e.newest_definition_number) for e in entries)
         return (self.entries, self.overloads) == (expected.entries, expected.overloads)

@@ -85,7 +85,7 @@ class Registry:
         self.mutex.acquire()
         self._depth += 1
         self._owner = threading.get_ident()
-        return self.log
+        return self._log or self.log
 
     def end(self) -> None:
         """Leave a transaction; the outermost one publishes."""
@@ -138,21 +138,23 @@ class Registry:
         log = self.begin()
         start = len(log.changes)
         try:
-            self.insert(handle)
+            self.insert(handle, log)
         except BaseException:
             log.undo_to(start)
             raise
         finally:
             self.end()
 
-    def insert(self, handle: RegistrationHandle) -> None:
-        """Register. Raises RegistrationError, and changes nothing, if it cannot be."""
+    def insert(self, handle: RegistrationHandle, log: ChangeLog) -> None:
+        """Register, and note it in the log of the transaction.
+
+        Raises RegistrationError, and changes nothing, if it cannot be.
+        """
         registration = handle.registration
         self._busy = True
         try:
             self._check(registration)
             handle.number = next(self._numbers)
-            log = self.log
             for handles in self._lists_of(registration):
                 log.insert(handles, handle)
             self._touch(registration, log)
@@ -403,7 +405,7 @@ class Registry:
             if not entry.is_registered:
                 del self.entries[entry.name]
                 if known:
-                    changes.append(NameChange(entry.name, None))
+                    changes.append((entry.name, None, None))
                     dead.append(entry)
                 continue
             if entry.needs_successor:
@@ -416,7 +418,7 @@ class Registry:
                 stores += shown.stores_of(state)
             number = shown.definition_number  # the newest, since it is shown
             if shown is not entry or not known or was_number != number:
-                changes.append(NameChange(shown.name, shown, number))
+                changes.append((shown.name, shown, number))
         for entry in dead:
             # At the same instant as the names: a caller who finds it dead finds its successor.
             stores += entry.stores_of_death()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from opdispatch.dispatch.registration import Registration, RegistrationHandle
 
@@ -10,13 +10,9 @@ if TYPE_CHECKING:
     from opdispatch.dispatch.operator_entry import OperatorEntry
 
 
-class _Change(NamedTuple):
-    """A handle was put into, or taken out of, a list at a place."""
-
-    handles: list[RegistrationHandle]
-    place: int
-    handle: RegistrationHandle
-    inserted: bool
+_Change = tuple[list[RegistrationHandle], int, RegistrationHandle, bool]
+"""A handle was put into (True), or taken out of, a list at a place: no class of its own, since each
+registration makes one."""
 
 
 class ChangeLog:
@@ -42,14 +38,14 @@ class ChangeLog:
         """Put ``handle`` first."""
         handles.insert(0, handle)
         handle.live = True
-        self.changes.append(_Change(handles, 0, handle, inserted=True))
+        self.changes.append((handles, 0, handle, True))
 
     def remove(self, handles: list[RegistrationHandle], handle: RegistrationHandle) -> None:
         """Take ``handle`` out."""
         place = handles.index(handle)
         del handles[place]
         handle.live = False
-        self.changes.append(_Change(handles, place, handle, inserted=False))
+        self.changes.append((handles, place, handle, False))
 
     def undo_to(self, length: int) -> None:
         """Undo every change but the first ``length``, the last one first."""
@@ -94,7 +90,7 @@ class Transaction:
         """Registrations made in the block so far and not undone, in order."""
         changes = self._log.changes[self._start :] if self._log is not None else []
         # One handle may be in several lists: a fallback for an alias is.
-        inserted = dict.fromkeys(change.handle for change in changes if change.inserted)
+        inserted = dict.fromkeys(handle for _, _, handle, is_inserted in changes if is_inserted)
         return [handle.registration for handle in inserted if handle.live]
 
     def rollback(self) -> None:
