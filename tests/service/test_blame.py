@@ -250,8 +250,9 @@ def test_direct_calls_that_wait_for_a_kept_lock_run_elsewhere(
             assert wait_for(lambda: (daemon.folder / "ran-1").exists())
             # It is under way before anybody knows that the interpreter is busy.
             assert caller.ops.beside.get(X) == 3
-            states = {each.name: each.state for each in session.interpreters()}
-            assert states[holder[0]] == "busy"
+            assert wait_for(
+                lambda: (holder[0], "busy") in {(i.name, i.state) for i in session.interpreters()}
+            )
             bad.release()
             assert held.result() == (None, 1)
         assert bad.restarts() == 0
