@@ -26,6 +26,7 @@ pytest.importorskip("prometheus_client", reason="opdispatch[http] is not install
 pytest.importorskip("starlette", reason="opdispatch[http] is not installed")
 pytest.importorskip("uvicorn", reason="opdispatch[http] is not installed")
 
+from opdispatch_server.daemon.monitoring.live import MOST_PAGES
 from opdispatch_server.daemon.monitoring.pages import PAGE_FILES
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -171,6 +172,15 @@ def test_a_hundred_pages_hold_up_neither_each_other_nor_the_end(watched: Running
         for events in streams:
             assert next(kind for kind, _ in events) in ("epoch", "state")
         assert watched.stop() == 0
+
+
+def test_pages_that_disconnect_leave_their_places_to_others(watched: RunningDaemon):
+    for _ in range(3):
+        with contextlib.ExitStack() as stack:
+            for _ in range(MOST_PAGES // 2):
+                assert next(stack.enter_context(event_stream(watched.url)))
+    with event_stream(watched.url) as events:
+        assert next(events)
 
 
 try:

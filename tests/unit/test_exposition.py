@@ -132,6 +132,14 @@ def test_openmetrics_are_read_by_their_own_strict_parser(name: str, library: str
     assert families["opdispatch_queue_duration_seconds"].type == "histogram"
 
 
+@pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
+@given(st.text(max_size=40))
+def test_whatever_is_asked_for_something_is_answered(kind: str, version: str):
+    pieces, content_type = Exposition(lambda: NO_CALLS).scrape(f"{kind}; version={version}")
+    assert content_type.startswith(("text/plain", "application/openmetrics-text"))
+    assert b"opdispatch_ready 0" in b"".join(pieces)
+
+
 def test_every_reason_of_a_death_is_there_before_the_first_one():
     reasons = {s.labels["reason"] for s in exposed(NO_CALLS)["opdispatch_interpreter_deaths"]}
     assert reasons == {"crashed", "killed", "overdue", "locked", "silent", "unfit"}

@@ -57,7 +57,10 @@ class Exposition:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Collected([*_of_daemon(facts)]))
         ProcessCollector(registry=registry)
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # a version that is none
+            encode, content_type = choose_encoder("")
         others, end = encode(registry), b""
         if content_type.startswith("application/openmetrics-text"):
             others, end = others.removesuffix(_END), _END
