@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import select
 import socket
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import pytest
 
 from opdispatch_server.daemon.monitoring import server as http_server
 from opdispatch_server.daemon.monitoring.server import HttpServer, bind_http
-from opdispatch_server.serving import connection_limits
+from opdispatch_server.serving import connection_limits, handshake_pace
 from opdispatch_server.serving.connection_limits import (
     LimitedListener,
     most_connections,
@@ -115,6 +118,35 @@ def test_grpc_port_closes_silent_connections(
             _rest(silent)  # it ends
 
     asyncio.run(_serve(check, _certificates(tmp_path) if has_tls else None))
+
+
+def test_grpc_port_is_shut_for_a_moment_by_too_many_handshakes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    later: list[Callable[[], None]] = []
+    monkeypatch.setattr(handshake_pace, "AT_ONCE", 2)
+    monkeypatch.setattr(handshake_pace, "PER_SECOND", 1e-3)
+    monkeypatch.setattr(handshake_pace, "_call_later", lambda seconds, call: later.append(call))
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+
+    def check(port: int) -> None:
+        with contextlib.ExitStack() as kept:
+            for _ in range(3):
+                plain = kept.enter_context(connect(port))
+                kept.enter_context(context.wrap_socket(plain))
+            with socket.socket() as another:
+                another.setblocking(False)
+                another.connect_ex(("127.0.0.1", port))
+                assert not _is_connected(another)
+                [open_again] = later
+                open_again()
+                # The system tries again.
+                assert select.select([], [another], [], LONGEST_WAIT)[1]
+                assert _is_connected(another)
+
+    asyncio.run(_serve(check, _certificates(tmp_path)))
 
 
 def _certificates(folder: Path) -> ServerCertificates:

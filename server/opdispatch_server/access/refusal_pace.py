@@ -14,8 +14,8 @@ from typing import Final
 
 AT_ONCE: Final = 200
 """So many refusals of one address are answered at once."""
-PER_SECOND: Final = 50.0
-LONGEST: Final = 1.0
+PER_SECOND: Final = 20.0
+LONGEST: Final = 5.0
 """In seconds."""
 MOST_WAITING: Final = 2000
 """If so many refusals wait already, others are answered at once: each keeps some memory."""

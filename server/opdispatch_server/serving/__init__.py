@@ -3,7 +3,7 @@
 listeners, run_folder              addresses, locks, sockets
 service_manager                    notifications of systemd
 grpc_services, status_answers      what all gRPC services share
-connection_limits                  what strangers may have of a port
+handshake_pace, connection_limits  what strangers may have of a port
 shared_socket                      a unix socket for several users
 guard, tls                         let those in who may
 registry_gate                      holds and refuses requests to the registry

@@ -7,14 +7,12 @@ accepted would be dealt with before the next message of any other connection.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
-import stat
-from pathlib import Path
 from typing import Final
 from weakref import WeakSet
 
+from opdispatch_server.serving.handshake_pace import listening
 from opdispatch_wire.channel import server_options
 
 ACCEPT_QUEUE: Final = 128
@@ -25,7 +23,6 @@ HANDSHAKE_SECONDS: Final = 10.0
 """After which a connection is closed whose TLS handshake, or first request, is not there yet."""
 
 _MOST_CONNECTIONS = 4096
-_DESCRIPTORS = Path("/proc/self/fd")
 
 
 def most_connections(share: int = 2) -> int:
@@ -49,20 +46,8 @@ def shorten_accept_queue(port: int) -> None:
 
     gRPC lets as many wait as the system allows, 4096, and accepts all of them before it goes on.
     """
-    if not _DESCRIPTORS.is_dir():  # not Linux
-        return
-    for name in os.listdir(_DESCRIPTORS):
-        with contextlib.suppress(OSError):  # closed meanwhile
-            descriptor = int(name)
-            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                continue
-            with socket.socket(fileno=os.dup(descriptor)) as found:
-                if (
-                    found.family in (socket.AF_INET, socket.AF_INET6)
-                    and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-                    and found.getsockname()[1] == port
-                ):
-                    found.listen(ACCEPT_QUEUE)
+    for each in listening(port):
+        each.listen(ACCEPT_QUEUE)
 
 
 class LimitedListener(socket.socket):

@@ -17,6 +17,7 @@ import grpc.aio
 from opdispatch_server.lock_file import open_lock_file
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.serving.connection_limits import ACCEPT_QUEUE, shorten_accept_queue
+from opdispatch_server.serving.handshake_pace import HandshakePace
 from opdispatch_server.serving.tls import ServerCertificates
 from opdispatch_server.socket_names import own_name
 from opdispatch_wire.addresses import (
@@ -307,15 +308,17 @@ def _bind_tcp(
     # A daemon shares its port, so that another one can take over; gRPC would share it with any.
     if parsed.port and not take_over and _is_taken(parsed):
         raise in_use
+    pace = HandshakePace()
     try:
         if tls is None:
             port = server.add_insecure_port(parsed.target)
         else:
-            port = server.add_secure_port(parsed.target, tls.credentials())
+            port = server.add_secure_port(parsed.target, tls.credentials(pace.count))
     except RuntimeError as error:
         if parsed.port and _is_taken(parsed):
             raise in_use from error
         raise AddressError(f"cannot listen on {parsed}: {error}") from error
+    pace.port = port
     shorten_accept_queue(port)
     return Listener(str(TcpAddress(parsed.host, port)), socket_path=None, lock=None)
 

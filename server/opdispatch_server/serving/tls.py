@@ -45,11 +45,11 @@ class ServerCertificates:
         """Whether clients need certificates."""
         return self._client_ca is not None
 
-    def credentials(self) -> grpc.ServerCredentials:
-        """Return credentials for one port."""
+    def credentials(self, on_handshake: Callable[[], None]) -> grpc.ServerCredentials:
+        """Return credentials for one port; ``on_handshake`` is called as each begins."""
         return grpc.dynamic_ssl_server_credentials(
             self._configuration,
-            self._teller(),  # type: ignore[arg-type]  # None means: as before
+            self._teller(on_handshake),  # type: ignore[arg-type]  # None means: as before
             require_client_authentication=self.asks_clients,
         )
 
@@ -64,11 +64,14 @@ class ServerCertificates:
         outer.sni_callback = choose
         return outer
 
-    def _teller(self) -> Callable[[], grpc.ServerCertificateConfiguration | None]:
+    def _teller(
+        self, on_handshake: Callable[[], None]
+    ) -> Callable[[], grpc.ServerCertificateConfiguration | None]:
         given = self._configuration
 
         def tell() -> grpc.ServerCertificateConfiguration | None:
             nonlocal given
+            on_handshake()
             current = self._refreshed()
             if current is given:
                 return None
