@@ -31,6 +31,8 @@ GOOD = {f"good{number}": number + 2 for number in range(5)}
 BAD_CALLERS = 6
 X = np.arange(4.0)
 
+# A kernel that hangs would keep its caller, and the next of its library, for their whole time.
+HARM_SECONDS = 5.0
 LOST_PER_DEATH = 2
 DEATHS_PER_BAD_CALL = 1.2
 # Seconds without an answer of one library; asked for in long runs, which have the machine alone.
@@ -96,7 +98,7 @@ class Storm:
                 how = rng.choice(WAYS[name])
                 with self.lock:
                     self.bad_calls[how] += 1
-                operators = getattr(session.ops, name)
+                operators = getattr(session.with_options(timeout=HARM_SECONDS).ops, name)
                 # Whatever becomes of these two calls is the bad library's own business.
                 with contextlib.suppress(oc.OpdispatchError):
                     operators.harm(X, how)
