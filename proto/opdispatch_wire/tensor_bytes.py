@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from opdispatch.arrays import find_backend, find_layout
+from opdispatch.errors import ArgumentError
 from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size
 from opdispatch_wire.chunks import Buffer
@@ -30,7 +33,8 @@ def count_bytes(values: Iterable[Any]) -> int:
     """Return the bytes of the elements of all tensors, those in lists and dicts among them.
 
     Lists that lie in themselves, or share so many parts that there are too many values, are not
-    walked to their end: no reply has them.
+    walked to their end, and tensors whose parts do not belong together count for nothing: no reply
+    has them.
     """
     total = count = 0
     lists = [values]
@@ -48,9 +52,12 @@ def count_bytes(values: Iterable[Any]) -> int:
             elif isinstance(array, dict):
                 lists.append(array.values())
             elif layout := find_layout(cls):
-                total += layout.nbytes(array)
-            elif isinstance(array, np.ndarray | np.generic) or find_backend(cls) is not None:
+                with suppress(ArgumentError):  # a kernel has broken it
+                    total += layout.nbytes(array)
+            elif isinstance(array, np.ndarray | np.generic):
                 total += array.nbytes
+            elif find_backend(cls) is not None:  # whose arrays need not count them
+                total += math.prod(array.shape) * np.dtype(array.dtype).itemsize
     return total
 
 

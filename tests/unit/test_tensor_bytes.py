@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdispatch import Tensor
+from opdispatch import Tensor, register_backend
 from opdispatch_wire.nesting import MAX_VALUES
 from opdispatch_wire.tensor_bytes import MOST_LISTS, count_bytes
+from tests.simulated_accelerator import Accelerator
 
 X = np.ones(3)
 
@@ -55,3 +56,20 @@ def test_of_a_sparse_tensor_all_parts_count():
     array = sparse.csr_array(np.diag([1.0, 2.0]))
     parts = array.data.nbytes + array.indices.nbytes + array.indptr.nbytes
     assert count_bytes([array]) == parts > 0
+
+
+def test_of_a_broken_tensor_nothing_counts():
+    sparse = pytest.importorskip("scipy.sparse", reason="scipy is not installed")
+    array = sparse.csr_array(np.diag([1.0, 2.0]))
+    array.indices = [0, 1]
+    assert count_bytes([X, array]) == X.nbytes
+
+
+def test_of_a_backends_arrays_shape_and_dtype_count():
+    registration = register_backend(Accelerator())
+    try:
+        there = Tensor(X).to("privateuseone:1")
+        assert not hasattr(there.array, "nbytes")
+        assert count_bytes([there]) == X.nbytes
+    finally:
+        registration.close()
