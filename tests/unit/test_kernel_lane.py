@@ -27,6 +27,7 @@ from opdispatch_server.worker.execution.programs import ProgramExecution
 from opdispatch_server.worker.incoming.call_rules import CallRules, DaemonCalls
 from opdispatch_server.worker.incoming.direct_calls import DirectCalls
 from opdispatch_server.worker.incoming.kernel_lane import KernelLane, patience_on
+from opdispatch_server.worker.incoming.kernel_lanes import KernelLanes
 from opdispatch_server.worker.incoming.turn_watch import TurnWatch
 from opdispatch_server.worker.libraries.instructions import InterpreterLibraries
 from opdispatch_server.worker.values.device_exports import DeviceExports
@@ -140,13 +141,7 @@ def direct_caller(
     execution: KernelExecution, libraries: InterpreterLibraries, tmp_path: Path
 ) -> Iterator[BlockingLane]:
     """The same, of a client's: its calls are planned, and it shares no memory."""
-    rules = DirectCalls(libraries)
-    run = b"0123456789abcdef"
-    rules.follow(
-        interpreter_pb2.DirectCallRules(run=run, session=1, queue_calls=8, queue_bytes=LIMIT),
-        "here",
-    )
-    rules.take(EPOCH)
+    rules = direct_rules(libraries)
     is_over = threading.Event()
 
     async def attend() -> None:
@@ -160,6 +155,17 @@ def direct_caller(
         yield caller
     is_over.set()
     join(thread)
+
+
+def direct_rules(libraries: InterpreterLibraries) -> DirectCalls:
+    rules = DirectCalls(libraries)
+    run = b"0123456789abcdef"
+    rules.follow(
+        interpreter_pb2.DirectCallRules(run=run, session=1, queue_calls=8, queue_bytes=LIMIT),
+        "here",
+    )
+    rules.take(EPOCH)
+    return rules
 
 
 @contextlib.contextmanager
@@ -241,6 +247,39 @@ def test_error_of_a_slow_planned_call_comes_while_another_thread_reads(
         module.may_leave.set()
         reply = slow.result(LONGEST_WAIT)
         assert isinstance(reply, execution_pb2.CallReply), reply
+
+
+def test_lanes_end_when_all_that_was_sent_has_its_reply(
+    execution: KernelExecution, libraries: InterpreterLibraries, tmp_path: Path
+):
+    rules = direct_rules(libraries)
+    lanes = KernelLanes(execution, rules, LIMIT)
+    imported = libraries.get(LOAD_ID).imported
+    assert imported is not None
+    module = imported.main_module()
+    path = str(tmp_path / "lane")
+
+    async def end_lanes() -> None:
+        lanes.listen(path)
+        attending = asyncio.create_task(rules.attend(lambda run: asyncio.sleep(0)))
+        lane = await asyncio.to_thread(BlockingLane.connect, path, LIMIT)
+        with contextlib.closing(lane):
+            running = begin(lane, form_of("fail", FAILING_PLACE))
+            assert await asyncio.to_thread(module.is_inside.wait, LONGEST_WAIT)
+            rules.take(0)  # as an interpreter does that is to end
+            refused = [begin(lane, form_of("quick", QUICK_PLACE)) for _ in range(10)]
+            finishing = asyncio.create_task(lanes.finish(LONGEST_WAIT))
+            await asyncio.sleep(0)  # so that it has begun
+            module.may_leave.set()
+            for each in (running, *refused):
+                reply = await asyncio.wait_for(asyncio.wrap_future(each), LONGEST_WAIT)
+                assert reply.HasField("error")
+            assert "as it was asked to" in running.result().error.message
+            assert all("never started" in each.result().error.message for each in refused)
+            await asyncio.wait_for(finishing, LONGEST_WAIT)
+        attending.cancel()
+
+    asyncio.run(end_lanes())
 
 
 def test_an_idle_lane_keeps_nothing_of_the_last_call(

@@ -276,7 +276,7 @@ class Interpreter:
         await self._close_direct_lanes(patience)
 
     async def _close_direct_lanes(self, patience: float) -> None:
-        self._direct_lanes.close()
+        await self._direct_lanes.finish(patience)
         if self._direct_listener is not None:
             await self._direct_listener.close(patience)
         if self._attending is not None:

@@ -194,6 +194,12 @@ class KernelLane:
             )
             self._end(1)
 
+    def end_reading(self) -> None:
+        """Take nothing more from the caller; the connection ends after what it has sent."""
+        # The caller's next call fails as it is sent, so the caller knows that it never started.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RD)
+
     def close(self) -> None:
         """End the connection; replies of kernels that still run are lost. Idempotent."""
         self._is_closed = True

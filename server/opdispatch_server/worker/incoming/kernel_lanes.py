@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 
 from opdispatch_server.metrics.client_calls import (
     ClientConnection,
@@ -21,10 +22,12 @@ from opdispatch_wire.shared_memory.tensor_arena import IDLE_SECONDS
 
 # How often it is looked for memory that is not used.
 _TRIM_SECONDS = IDLE_SECONDS / 6
+# In seconds, between two looks whether lanes have ended.
+_END_LOOK = 0.002
 
 
 class KernelLanes:
-    """They take calls by ``rules``. ``listen`` and ``close`` belong to the event loop."""
+    """They take calls by ``rules``. What is public belongs to the event loop."""
 
     def __init__(
         self,
@@ -52,6 +55,22 @@ class KernelLanes:
         self._listener = LaneListener(path, self._add)
         if self._budget is not None:
             self._trim_now_and_then()
+
+    async def finish(self, seconds: float) -> None:
+        """End every lane once the calls that were sent on it have their replies.
+
+        What has not ended after so many seconds is ended then.
+        """
+        if self._listener is not None:
+            self._listener.close()
+        with self._mutex:
+            lanes = list(self._lanes)
+        for lane in lanes:
+            lane.end_reading()
+        end = time.monotonic() + seconds
+        while self._lanes and time.monotonic() < end:
+            await asyncio.sleep(_END_LOOK)
+        self.close()
 
     def close(self) -> None:
         """End every lane. Idempotent."""
