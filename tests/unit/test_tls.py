@@ -31,7 +31,7 @@ def test_each_port_hears_once_of_a_change(tmp_path: Path, caplog: pytest.LogCapt
     certificates = Certificates(tmp_path / "certs")
     folder = certificates.folder
     server = ServerCertificates(folder / "server.pem", folder / "server.key")
-    first, second = server._teller(), server._teller()
+    first, second = server._teller(lambda: None), server._teller(lambda: None)
     assert (first(), second()) == (None, None)
     certificates.issue_server()
     told = first()
