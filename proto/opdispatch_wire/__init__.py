@@ -24,8 +24,9 @@ join_token                    what it shows to be let in
     calls       boxed calls <-> v1.CallRequest and v1.CallReply
     received_call  a call as it came, with its detached tensors
     plain_calls  the same, of plain arrays alone, in one step each
-    planned_calls, variable_parts,
-shared_leaves                 messages of calls that are alike, by the bytes that they share
+    planned_calls  messages of calls that are alike, by the bytes that they share
+    planned_requests, planned_replies,
+variable_parts, shared_leaves   of each kind, what is constant; what differs
     programs    programs as messages: what is checked before anything of one runs
     tracing     spans of distributed traces
     profiles    what calls took <-> v1.Profile

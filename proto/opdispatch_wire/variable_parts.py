@@ -150,14 +150,15 @@ def take_value(value: Any, key: list[Any], leaves: list[Any], depth: int = 0) ->
     return True
 
 
-def split_value(message: values_pb2.Value, value: Any) -> Pieces:
+def split_value(message: values_pb2.Value, value: Any, *, inline: bool = False) -> Pieces:
     """Return the bytes of a value's message in pieces: a Part for each of its leaves.
 
+    With ``inline``, tensors have their elements there also where the message names shared memory.
     ``take_value`` takes the value. Raises IrregularError if the message is no such value's.
     """
     kind = message.WhichOneof("kind")
     if kind == "tensor":
-        return _split_tensor(message.tensor, value)
+        return _split_tensor(message.tensor, value, inline=inline)
     if kind == "floating":
         return [_FLOATING, Part(_DOUBLE.size, _DOUBLE.pack)]
     if kind == "integer":
@@ -170,7 +171,7 @@ def split_value(message: values_pb2.Value, value: Any) -> Pieces:
     if kind == "list":
         inner: Pieces = []
         for item, each in zip(message.list.items, value, strict=True):
-            inner += nested(_ITEM, split_value(item, each))
+            inner += nested(_ITEM, split_value(item, each, inline=inline))
         return nested(_LIST, inner)
     if kind == "none" or kind == "dtype":
         return [message.SerializeToString()]
@@ -205,7 +206,7 @@ def encode_integer(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _split_tensor(tensor: values_pb2.Tensor, value: Any) -> Pieces:
+def _split_tensor(tensor: values_pb2.Tensor, value: Any, *, inline: bool) -> Pieces:
     if {field.name for field, _ in tensor.ListFields()} - _TENSOR_FIELDS:
         raise IrregularError
     facts = values_pb2.Tensor()
@@ -213,10 +214,11 @@ def _split_tensor(tensor: values_pb2.Tensor, value: Any) -> Pieces:
     facts.ClearField("data")
     facts.ClearField("memory")
     dtype = WIRE_DTYPES[tensor.dtype]
-    if tensor.HasField("memory"):
-        tag, part = _MEMORY, Part(place_bytes(tensor.memory.length), encode_place, dtype)
-    elif tensor.data:
-        tag, part = _DATA, Part(len(tensor.data), _encoder_of(value, dtype))
+    size = tensor.memory.length or len(tensor.data)
+    if tensor.HasField("memory") and not inline:
+        tag, part = _MEMORY, Part(place_bytes(size), encode_place, dtype)
+    elif size:
+        tag, part = _DATA, Part(size, _encoder_of(value, dtype))
     else:
         return nested(_TENSOR, [tensor.SerializeToString()])
     return nested(_TENSOR, [facts.SerializeToString() + tag + varint(part.size), part])

@@ -39,7 +39,7 @@ from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.chunks import CHUNK_BYTES
 from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
-from opdispatch_wire.planned_calls import RequestForm
+from opdispatch_wire.planned_requests import RequestForm
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 from tests.unit.lane_peer import LIMIT
 from tests.waits import LONGEST_WAIT, accept, join

@@ -11,7 +11,7 @@ from opdispatch_wire.calls import call_request
 from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.lane_memory import CallerLaneMemory
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
-from opdispatch_wire.planned_calls import ReplyForm
+from opdispatch_wire.planned_replies import ReplyForm
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
 from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from opdispatch_wire.v1 import execution_pb2

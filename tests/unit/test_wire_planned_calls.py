@@ -15,13 +15,8 @@ from opdispatch import Tensor
 from opdispatch_wire.calls import call_request, result_of_reply, undecoded_arguments
 from opdispatch_wire.dtypes import WIRE_DTYPES
 from opdispatch_wire.plain_calls import plain_arguments, plain_reply
-from opdispatch_wire.planned_calls import (
-    ReplyForm,
-    ReplyLayout,
-    RequestForm,
-    RequestLayout,
-    constant_bytes_of,
-)
+from opdispatch_wire.planned_replies import ReplyForm, ReplyLayout
+from opdispatch_wire.planned_requests import RequestForm, RequestLayout, constant_bytes_of
 from opdispatch_wire.v1 import execution_pb2
 from opdispatch_wire.values import fill_value, value_from_proto
 from opdispatch_wire.variable_parts import (

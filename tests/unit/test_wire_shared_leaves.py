@@ -7,7 +7,11 @@ from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.planned_calls import ReplyForm, ReplyLayout, RequestForm, RequestLayout
+from opdispatch_wire.lanes.frame_kind import HEADER
+from opdispatch_wire.lanes.frames import READ_AT_ONCE
+from opdispatch_wire.planned_calls import LONGEST
+from opdispatch_wire.planned_replies import ReplyForm, ReplyLayout
+from opdispatch_wire.planned_requests import RequestForm, RequestLayout
 from opdispatch_wire.shared_leaves import SharedTensor, encode_place, place_bytes, read_shared
 from opdispatch_wire.shared_memory.call_memory import THRESHOLD
 from opdispatch_wire.v1 import execution_pb2, values_pb2
@@ -90,6 +94,28 @@ def test_requests_name_places_and_are_known_by_their_constants():
     assert filled[0] is LARGE
     assert filled[1].tolist() == [0, 0]
     assert memory.asked == [(3, 2**33, LARGE.shape, LARGE.dtype, False)]
+
+
+def test_tensors_in_memory_may_be_in_the_request_of_a_form():
+    args = (np.arange(THRESHOLD, dtype=np.uint8), [np.ones(THRESHOLD // 8)])
+    request = call_request("a::b", args, {}, memory=Memory(args[0]))
+    assert request.args[0].tensor.HasField("memory")
+    form = RequestForm.of(request, args, {}, inline=True)
+    assert form is not None
+    assert not form.shared
+    data = form.write([args[0], args[1][0]], None, 7)
+    read = execution_pb2.CallRequest.FromString(data)
+    assert read.args[0].tensor.data == args[0].tobytes()
+    assert read.args[1].list.items[0].tensor.data == args[1][0].tobytes()
+    layout = RequestLayout.of(data, read)
+    assert layout is not None
+    assert layout.longest == THRESHOLD
+    assert RequestForm.of(request, args, {}, form.size - 1, inline=True) is None
+    assert RequestForm.of(request, args, {}, form.size - 1) is not None
+
+
+def test_a_planned_message_is_read_at_once_with_its_header():
+    assert HEADER.size + LONGEST == READ_AT_ONCE
 
 
 def test_a_request_that_names_another_length_is_refused():

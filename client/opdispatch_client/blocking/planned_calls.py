@@ -94,7 +94,7 @@ class PlannedCalls:
 
         UNPLANNED if there is none that holds, and nothing has been sent. Raises what went wrong.
         """
-        found = self._find_planned(planned.key)
+        found = self._find_planned(planned.key, alone=True)
         if found is None:
             return UNPLANNED
         plan, way, peer = found
@@ -126,7 +126,7 @@ class PlannedCalls:
         return result
 
     def _find_planned(
-        self, key: Hashable
+        self, key: Hashable, *, alone: bool
     ) -> tuple[CallPlan, DirectWay[BlockingLane], PeerMemory | None] | None:
         """Return the plan of a call that is about to be sent, its way, and where results may be.
 
@@ -135,6 +135,8 @@ class PlannedCalls:
         plan = self._plans.find(key)
         if plan is None or self._endpoint.process != os.getpid():
             return None
+        if alone and plan.alone is not None:
+            plan = plan.alone
         way, route = plan.way, plan.way.route
         if not route.is_current or len(route.targets) != 1 or not route.within_reach:
             found = self._direct.find_again(way, plan.shape)
@@ -173,7 +175,7 @@ class PlannedCalls:
 
         None if there is none that holds, or the call would have to wait; nothing has begun then.
         """
-        found = self._find_planned(planned.key)
+        found = self._find_planned(planned.key, alone=False)
         if found is None or (future := self._futures.begin()) is None:
             return None
         plan, way, peer = found

@@ -31,7 +31,9 @@ from opdispatch_client.lanes.waiting_calls import may_move
 from opdispatch_client.operator_call import Call, OperatorCall
 from opdispatch_wire import tracing
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.planned_calls import LONGEST, ReplyLayout, RequestForm
+from opdispatch_wire.planned_calls import LONGEST
+from opdispatch_wire.planned_replies import ReplyLayout
+from opdispatch_wire.planned_requests import RequestForm
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
 from opdispatch_wire.v1 import execution_pb2
 from opdispatch_wire.variable_parts import take_value
@@ -101,7 +103,7 @@ def nothing_is_set() -> bool:
 class CallPlan:
     """The request of such calls, their replies, and the way that they go."""
 
-    __slots__ = ("_form", "_layout", "_misses", "moves", "shape", "shares", "size", "way")
+    __slots__ = ("_form", "_layout", "_misses", "alone", "moves", "shape", "shares", "size", "way")
 
     def __init__(
         self,
@@ -122,6 +124,12 @@ class CallPlan:
         """Whether a call may run twice; see ``may_move``."""
         self.shares = bool(form.shared)
         """Whether tensors of a call, or of the last reply, are in shared memory."""
+        self.alone: CallPlan | None = None
+        """The plan with all tensors in the message, where that costs a lone caller less.
+
+        The fixed cost of shared memory is that of some 100 KiB in messages; but calls that are in
+        flight together in messages touch more memory than the caches hold.
+        """
         self._layout: ReplyLayout | None = None
         self._misses = 0
 
@@ -139,10 +147,15 @@ class CallPlan:
 
         Its requests have at most ``limit`` bytes.
         """
-        form = RequestForm.of(request, args, kwargs)
-        if form is None or form.size > min(LONGEST, limit):
+        limit, moves = min(LONGEST, limit), may_move(way, request)
+        form = RequestForm.of(request, args, kwargs, limit)
+        if form is None:
             return None
-        return cls(form, shape, way, moves=may_move(way, request))
+        plan = cls(form, shape, way, moves=moves)
+        if form.shared:
+            inline = RequestForm.of(request, args, kwargs, limit, inline=True)
+            plan.alone = None if inline is None else cls(inline, shape, way, moves=moves)
+        return plan
 
     def place(self, leaves: Sequence[Any], memory: CallerMemory) -> Sequence[Any] | None:
         """Return the leaves with the large tensors in ``memory``; None if that has no room."""

@@ -18,14 +18,10 @@ from opdispatch.schema.types import STR, TENSOR, OptionalType
 from opdispatch_server.call_context import KERNEL_THREADS
 from opdispatch_server.worker.libraries.chosen_kernel import ChosenKernel
 from opdispatch_server.worker.libraries.loaded import LoadedLibrary
-from opdispatch_wire.planned_calls import (
-    COUNT,
-    LONGEST,
-    PLAIN_FIELDS,
-    Received,
-    ReplyForm,
-    RequestLayout,
-)
+from opdispatch_wire.planned_calls import LONGEST
+from opdispatch_wire.planned_replies import ReplyForm
+from opdispatch_wire.planned_requests import COUNT, PLAIN_FIELDS, Received, RequestLayout
+from opdispatch_wire.shared_memory.call_memory import THRESHOLD
 from opdispatch_wire.tensor_bytes import count_bytes
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.variable_parts import Leaf, filled
@@ -74,6 +70,7 @@ class KernelPlan:
         "choice",
         "epoch",
         "form",
+        "is_inline",
         "layout",
         "library",
         "limit",
@@ -122,6 +119,8 @@ class KernelPlan:
         """Whether that is all that the operator returns."""
         self.form: ReplyForm | None = None
         """That of the last reply."""
+        self.is_inline = not layout.shared and layout.longest >= THRESHOLD
+        """Whether the requests have tensors in them that could be in shared memory."""
         self.shares = bool(layout.shared)
         """Whether tensors of a call, or of the last reply, are in shared memory."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -74,7 +75,9 @@ from opdispatch_wire.errors import DeadlineExceededError, RefusedError
 from opdispatch_wire.lanes.lane_memory import CalleeLaneMemory
 from opdispatch_wire.modes import autocast_of, check_modes
 from opdispatch_wire.plain_calls import plain_arguments, plain_reply
-from opdispatch_wire.planned_calls import Received, ReplyForm
+from opdispatch_wire.planned_calls import LONGEST
+from opdispatch_wire.planned_replies import ReplyForm
+from opdispatch_wire.planned_requests import Received
 from opdispatch_wire.shared_memory.call_memory import CalleeMemory
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.tensor_bytes import count_bytes
@@ -418,8 +421,7 @@ class KernelExecution:
             elif shared is not None:
                 memory = shared.new_call()
             place = None if memory is None else memory.place_copy
-            names, shares = result_names(signature.schema), memory is not None
-            form = ReplyForm.of(returns, self._interpreter(), names, shares=shares)
+            form = self._reply_form(plan, returns, limit, shares=memory is not None)
             plan.learn(form)
             reply = form.write(number, returns, place) if form is not None else None
         if form is not None and reply is not None and len(reply) <= min(limit, self._limit):
@@ -443,6 +445,21 @@ class KernelExecution:
             raise
         call.result_bytes = count_bytes(returns)
         return message, tensors
+
+    def _reply_form(
+        self, plan: KernelPlan, returns: list[Any], limit: int, *, shares: bool
+    ) -> ReplyForm | None:
+        """Return the form of replies with such results; None if they are not plain."""
+        make = functools.partial(
+            ReplyForm.of,
+            returns,
+            self._interpreter(),
+            result_names(plan.choice.signature.schema),
+            limit=min(LONGEST, limit, self._limit),
+        )
+        # Large results go the way of large arguments: see ``CallPlan.alone``.
+        form = make() if plan.is_inline or not shares else None
+        return form if form is not None or not shares else make(shares=True)
 
     def _call_planned(self, plan: KernelPlan, stack: list[Any]) -> list[Any]:
         """Call a planned kernel like ``_call_in``, in a context of its own."""

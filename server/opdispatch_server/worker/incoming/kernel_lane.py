@@ -54,7 +54,7 @@ from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.frame_writer import FrameWriter
 from opdispatch_wire.lanes.frames import Frame, FrameReader
 from opdispatch_wire.lanes.lane_memory import MEMORY_FRAMES, CalleeLaneMemory
-from opdispatch_wire.planned_calls import Received, constant_bytes_of
+from opdispatch_wire.planned_requests import Received, constant_bytes_of
 from opdispatch_wire.received_call import read_call
 from opdispatch_wire.shared_memory.call_memory import CalleeMemory, PlacedTensors
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget

@@ -1,0 +1,267 @@
+"""Replies to calls that are alike, written and read: see Note [Constant bytes]. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from opdispatch.boxing.named_results import make_results
+from opdispatch.tensors.tensor import Tensor
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.nesting import ValueCount
+from opdispatch_wire.planned_calls import ID, LONGEST, shared_parts, shared_places, size_of
+from opdispatch_wire.protobuf_fields import LENGTH_DELIMITED, field_tag, read_fields
+from opdispatch_wire.shared_leaves import ReadableMemory, SharedPlace, read_shared
+from opdispatch_wire.shared_memory.call_memory import THRESHOLD
+from opdispatch_wire.tensor_bytes import count_bytes
+from opdispatch_wire.v1 import execution_pb2, values_pb2
+from opdispatch_wire.values import fill_value
+from opdispatch_wire.variable_parts import (
+    Encode,
+    IrregularError,
+    Leaf,
+    Pieces,
+    Place,
+    filled,
+    find_parts,
+    joined,
+    nested,
+    split_value,
+    take_value,
+)
+
+Array = np.ndarray[Any, Any]
+
+_REPLY = execution_pb2.CallReply
+_RETURN = field_tag(_REPLY.RETURNS_FIELD_NUMBER, LENGTH_DELIMITED)
+
+PlaceResult = Callable[[Any, np.dtype[Any]], SharedPlace | None]
+"""Copies a tensor into shared memory, as that dtype; None if there is no room."""
+
+
+class ReplyForm:
+    """Replies with results of the same kinds, dtypes and shapes from one process. Immutable.
+
+    The callee writes them, and the caller knows them, by their constants.
+    """
+
+    __slots__ = ("_constants", "_encoders", "_key", "shared", "tensor_bytes")
+
+    def __init__(
+        self,
+        key: tuple[Any, ...],
+        tensor_bytes: int,
+        constants: tuple[bytes, ...],
+        encoders: tuple[Encode, ...],
+        shared: tuple[tuple[int, np.dtype[Any]], ...] = (),
+    ) -> None:
+        self._key = key
+        self.tensor_bytes = tensor_bytes
+        """Those of ``count_bytes``, of all results."""
+        self._constants = constants
+        self._encoders = encoders
+        self.shared = shared
+        """The results that are placed in shared memory, and the dtypes of the elements there."""
+
+    @classmethod
+    def of(
+        cls,
+        returns: Sequence[Any],
+        interpreter: str,
+        names: tuple[str, ...] = (),
+        *,
+        shares: bool = False,
+        limit: int = LONGEST,
+    ) -> ReplyForm | None:
+        """Return the form of replies with results like these, of at most ``limit`` bytes.
+
+        None if they are not plain, or longer. With ``shares``, large ones are in shared memory.
+        """
+        key: list[Any] = []
+        leaves: list[Any] = []
+        if not all(take_value(value, key, leaves) for value in returns):
+            return None
+        if not shares and sum(map(_size_of, leaves)) > limit:
+            return None
+        reply = execution_pb2.CallReply(interpreter=interpreter)
+        pieces: Pieces = [reply.SerializeToString()]
+        count, memory = ValueCount(), _LargeTensors() if shares else None
+        try:
+            for value in returns:
+                message = reply.returns.add()
+                fill_value(message, value, at="$", count=count, memory=memory)
+                pieces += nested(_RETURN, split_value(message, value))
+        except (WireError, IrregularError):
+            return None
+        if names:
+            last = execution_pb2.CallReply()
+            last.result_names.add(names=names)
+            pieces.append(last.SerializeToString())
+        if size_of(pieces) > limit:
+            return None
+        return cls(tuple(key), count_bytes(returns), *joined(pieces), shared_parts(pieces))
+
+    def write(
+        self, number: int, returns: Sequence[Any], place: PlaceResult | None = None
+    ) -> bytes | None:
+        """Return the reply of that id with these results; None if they need another form.
+
+        Those that are ``shared`` are placed by ``place``; None also if it has no room.
+        """
+        key: list[Any] = []
+        leaves: list[Any] = []
+        for value in returns:
+            if type(value) is np.ndarray and value.size:  # ``take_value``, in line
+                key += (value.dtype, value.shape)
+                leaves.append(value)
+            elif not take_value(value, key, leaves):
+                return None
+        if tuple(key) != self._key:
+            return None
+        for at, dtype in self.shared:
+            placed = place(leaves[at], dtype) if place is not None else None
+            if placed is None:
+                return None
+            leaves[at] = placed
+        message = bytearray(ID)
+        while number > 0x7F:  # a varint
+            message.append(number & 0x7F | 0x80)
+            number >>= 7
+        message.append(number)
+        pieces: list[Any] = [message, self._constants[0]]
+        for encode, leaf, constant in zip(self._encoders, leaves, self._constants[1:], strict=True):
+            pieces += (encode(leaf), constant)
+        return b"".join(pieces)
+
+
+class _LargeTensors:
+    """A ``TensorMemory`` that says which tensors would be in it."""
+
+    def place(
+        self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
+    ) -> bool:
+        """Return whether the elements would be in memory, and say so in ``message``."""
+        if array.nbytes < THRESHOLD:
+            return False
+        message.memory.length = array.nbytes
+        return True
+
+    def read(
+        self,
+        message: values_pb2.Tensor,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        *,
+        writable: bool,
+        at: str,
+    ) -> Array:
+        """Raise WireError: nothing is there."""
+        raise WireError(f"{at}.memory: nothing has been placed")
+
+
+def _size_of(leaf: Any) -> int:
+    """Return the size of a leaf in bytes; 0 for a number."""
+    if type(leaf) is bytes:
+        return len(leaf)
+    array = leaf.array if type(leaf) is Tensor else leaf
+    return array.nbytes if isinstance(array, np.ndarray) else 0
+
+
+class ReplyLayout:
+    """Where the results are in such replies, counted from the end of their ids. Immutable."""
+
+    __slots__ = ("_between", "_names", "_places", "_size", "_templates", "shared")
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        between: Sequence[tuple[int, int, bytes]],
+        size: int,
+        templates: list[Any],
+        names: tuple[str, ...],
+    ) -> None:
+        self._places = [each[:3] for each in places]
+        self.shared = shared_places(places)
+        """The leaves whose elements are in shared memory, and their facts."""
+        self._between = between
+        self._size = size
+        self._templates = None if templates == [Leaf(0)] else templates
+        self._names = names
+
+    @classmethod
+    def of(cls, payload: bytes | memoryview, reply: execution_pb2.CallReply) -> ReplyLayout | None:
+        """Return the layout of a reply that was read; None if a result is not plain."""
+        usual = {"id", "returns", "interpreter", "result_names"}
+        if {field.name for field, _ in reply.ListFields()} - usual:
+            return None
+        view, places = memoryview(payload), list[Place]()
+        templates: list[Any] = []
+        values = iter(reply.returns)
+        try:
+            fields = list(read_fields(view, 0, len(view)))
+            if not fields or fields[0].number != _REPLY.ID_FIELD_NUMBER:
+                return None
+            for field in fields[1:]:
+                if field.number == _REPLY.ID_FIELD_NUMBER:
+                    return None
+                if field.number == _REPLY.RETURNS_FIELD_NUMBER:
+                    templates.append(find_parts(view, field, next(values), places))
+        except (WireError, IrregularError, StopIteration):
+            return None
+        base, start, between = fields[0].end, fields[0].end, []
+        for place in places:
+            if place.end > place.start:
+                between.append((start, place.start))
+                start = place.end
+        between.append((start, len(view)))
+        names = tuple(reply.result_names[0].names) if reply.result_names else ()
+        return cls(
+            [p._replace(start=p.start - base, end=p.end - base) for p in places],
+            [(a - base, b - base, bytes(view[a:b])) for a, b in between if b > a],
+            len(view) - base,
+            templates,
+            names if len(names) == len(templates) else (),
+        )
+
+    def read(
+        self, payload: bytes | memoryview, place: int, memory: ReadableMemory | None = None
+    ) -> tuple[Any] | None:
+        """Return the result in a reply whose id ends at ``place``, in a tuple of its own.
+
+        None if it has another form, or is in shared memory and that is not given. Arrays are
+        writable. Raises WireError if there is no such memory.
+        """
+        if self.shared and memory is None:
+            return None
+        if len(payload) != place + self._size:
+            return None
+        for start, end, constant in self._between:
+            if payload[place + start : place + end] != constant:
+                return None
+        leaves: list[Any] = []
+        view = memoryview(payload)
+        try:
+            for start, end, decode in self._places:
+                leaf = decode(view[place + start : place + end])
+                if type(leaf) is np.ndarray:
+                    leaf = leaf.copy()
+                elif type(leaf) is Tensor:
+                    leaf.array = leaf.array.copy()
+                leaves.append(leaf)
+        except (ValueError, DecodeError):
+            return None
+        if memory is not None:  # last: what has been read there is the caller's
+            for number, facts in self.shared:
+                leaves[number] = read_shared(memory, leaves[number], facts, writable=True)
+        templates = self._templates
+        if templates is None:
+            return (leaves[0],)
+        values = [filled(each, leaves) for each in templates]
+        if len(values) == 1:
+            return (values[0],)
+        if self._names:
+            return (make_results(self._names, values),)
+        return (tuple(values) if values else None,)

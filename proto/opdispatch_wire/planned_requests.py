@@ -1,0 +1,241 @@
+"""Requests of calls that are alike, written and read: see Note [Constant bytes]. No I/O."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.planned_calls import ID, LONGEST, shared_parts, shared_places, size_of
+from opdispatch_wire.protobuf_fields import LENGTH_DELIMITED, field_tag, read_fields, varint
+from opdispatch_wire.shared_leaves import ReadableMemory, read_shared
+from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.variable_parts import (
+    Encode,
+    IrregularError,
+    Pieces,
+    Place,
+    find_parts,
+    joined,
+    nested,
+    split_value,
+)
+
+PLAIN_FIELDS: Final = frozenset(
+    {"id", "operator", "args", "kwargs", "kernel", "retry", "timeout", "route_epoch"}
+    | {"constant_bytes"}
+)
+"""Fields that a planned request may have."""
+
+_REQUEST = execution_pb2.CallRequest
+_ARGUMENT = field_tag(_REQUEST.ARGS_FIELD_NUMBER, LENGTH_DELIMITED)
+_KEYWORD = field_tag(_REQUEST.KWARGS_FIELD_NUMBER, LENGTH_DELIMITED)
+# Those of an entry of a map.
+_NAME, _NAMED = field_tag(1, LENGTH_DELIMITED), field_tag(2, LENGTH_DELIMITED)
+_TIMEOUT = field_tag(_REQUEST.TIMEOUT_FIELD_NUMBER, 1)
+_CONSTANT = field_tag(_REQUEST.CONSTANT_BYTES_FIELD_NUMBER, 5)
+_SECONDS = struct.Struct(f"<{len(_TIMEOUT)}sd")
+COUNT: Final = struct.Struct(f"<{len(_CONSTANT)}sI")
+"""The tag and the value of CallRequest.constant_bytes, with which such a request begins."""
+
+Received = tuple[int, float | None, list[Any]]
+"""The id of a request, its timeout, and its leaves; arrays are read-only, and own their memory.
+
+Of tensors in shared memory the leaves are ``SharedMemory`` messages: see ``RequestLayout.shared``.
+"""
+
+
+class RequestForm:
+    """Requests of calls that are alike, for their caller. Immutable."""
+
+    __slots__ = ("_constants", "_encoders", "shared", "size")
+
+    def __init__(
+        self,
+        constants: tuple[bytes, ...],
+        encoders: tuple[Encode, ...],
+        size: int,
+        shared: tuple[tuple[int, np.dtype[Any]], ...] = (),
+    ) -> None:
+        self._constants = constants
+        self._encoders = encoders
+        self.size = size
+        """The size of a request in bytes, at most."""
+        self.shared = shared
+        """The leaves that are SharedPlaces, and the dtypes of the elements there."""
+
+    @classmethod
+    def of(
+        cls,
+        request: execution_pb2.CallRequest,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None = None,
+        limit: int = LONGEST,
+        *,
+        inline: bool = False,
+    ) -> RequestForm | None:
+        """Return the form of requests like the one that was made of those arguments.
+
+        ``take_value`` takes each of them. None if the elements of one are not there, the request
+        says what only a call of its own does, such as a span, or has more than ``limit`` bytes.
+        With ``inline``, tensors are in it also where ``request`` has them in shared memory.
+        """
+        if {field.name for field, _ in request.ListFields()} - PLAIN_FIELDS:
+            return None
+        head = execution_pb2.CallRequest()
+        head.CopyFrom(request)
+        for name in ("id", "timeout", "args", "kwargs", "constant_bytes"):
+            head.ClearField(name)
+        pieces: Pieces = [head.SerializeToString()]
+        try:
+            for message, value in zip(request.args, args, strict=True):
+                pieces += nested(_ARGUMENT, split_value(message, value, inline=inline))
+            for name, value in (kwargs or {}).items():
+                text = name.encode()
+                entry = nested(_NAMED, split_value(request.kwargs[name], value, inline=inline))
+                pieces += nested(_KEYWORD, [_NAME + varint(len(text)) + text, *entry])
+        except IrregularError:
+            return None
+        size = COUNT.size + size_of(pieces) + _SECONDS.size
+        if size > limit:
+            return None
+        constants, encoders = joined(pieces)
+        first = COUNT.pack(_CONSTANT, COUNT.size + len(constants[0])) + constants[0]
+        return cls((first, *constants[1:]), encoders, size, shared_parts(pieces))
+
+    def write(self, leaves: Sequence[Any], timeout: float | None, number: int) -> bytes:
+        """Return the request of that id with those leaves."""
+        pieces: list[Any] = [self._constants[0]]
+        for encode, leaf, constant in zip(self._encoders, leaves, self._constants[1:], strict=True):
+            pieces += (encode(leaf), constant)
+        if timeout is not None:
+            pieces.append(_SECONDS.pack(_TIMEOUT, timeout))
+        last = bytearray(ID)
+        while number > 0x7F:  # a varint
+            last.append(number & 0x7F | 0x80)
+            number >>= 7
+        last.append(number)
+        pieces.append(last)
+        return b"".join(pieces)
+
+
+def constant_bytes_of(payload: bytes | memoryview) -> bytes:
+    """Return the bytes of a request by which others like it are known; empty if it says none."""
+    if type(payload) is not bytes or not COUNT.size < len(payload) <= LONGEST:
+        return b""
+    tag, count = COUNT.unpack_from(payload)
+    return payload[:count] if tag == _CONSTANT else b""
+
+
+class RequestLayout:
+    """Where the parts of such requests are that are not constant. Immutable."""
+
+    __slots__ = ("_between", "_end", "_places", "args", "constant", "kwargs", "longest", "shared")
+
+    def __init__(
+        self,
+        constant: bytes,
+        places: Sequence[Place],
+        between: Sequence[tuple[int, int, bytes]],
+        end: int,
+        args: list[Any],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self.constant = constant
+        """Those of ``constant_bytes_of``."""
+        self._places = [each[:3] for each in places]
+        self.shared = shared_places(places)
+        """The leaves whose elements are in shared memory, and their facts."""
+        self.longest = max((each.end - each.start for each in places), default=0)
+        """The bytes of its longest part."""
+        self._between = between
+        self._end = end
+        self.args = args
+        """Templates of the arguments by position: see ``filled``."""
+        self.kwargs = kwargs
+        """Those by name."""
+
+    @classmethod
+    def of(cls, payload: bytes, request: execution_pb2.CallRequest) -> RequestLayout | None:
+        """Return the layout of a request of plain values; None for any other."""
+        view, last = memoryview(payload), len(payload)
+        places: list[Place] = []
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        try:
+            fields = list(read_fields(view, 0, len(payload)))
+            if not fields or fields.pop().number != _REQUEST.ID_FIELD_NUMBER:
+                return None
+            if fields and fields[-1].number == _REQUEST.TIMEOUT_FIELD_NUMBER:
+                fields.pop()
+            last = fields[-1].end if fields else 0
+            values = iter(request.args)
+            for field in fields:
+                if field.number in (_REQUEST.ID_FIELD_NUMBER, _REQUEST.TIMEOUT_FIELD_NUMBER):
+                    return None
+                if field.number == _REQUEST.ARGS_FIELD_NUMBER:
+                    args.append(find_parts(view, field, next(values), places))
+                elif field.number == _REQUEST.KWARGS_FIELD_NUMBER:
+                    key, value = read_fields(view, field.body, field.end)
+                    name = bytes(view[key.body : key.end]).decode()
+                    if (key.number, value.number) != (1, 2) or name not in request.kwargs:
+                        return None
+                    kwargs[name] = find_parts(view, value, request.kwargs[name], places)
+        except (WireError, IrregularError, StopIteration, ValueError):
+            return None
+        count = request.constant_bytes
+        if not COUNT.size <= count <= last or len(kwargs) != len(request.kwargs):
+            return None
+        if any(place.start < count for place in places if place.end > place.start):
+            return None
+        between, start = [], count
+        for place in places:
+            if place.end > place.start:
+                between.append((start, place.start, payload[start : place.start]))
+                start = place.end
+        between.append((start, last, payload[start:last]))
+        constants = [each for each in between if each[2]]
+        return cls(payload[:count], places, constants, last, args, kwargs)
+
+    def read(self, payload: bytes) -> Received | None:
+        """Return what a request with the same constant bytes has else; None if it is another."""
+        for start, end, constant in self._between:
+            if payload[start:end] != constant:
+                return None
+        place, timeout = self._end, None
+        if payload[place : place + 1] == _TIMEOUT:
+            if len(payload) < place + _SECONDS.size:
+                return None
+            timeout = _SECONDS.unpack_from(payload, place)[1]
+            place += _SECONDS.size
+        if payload[place : place + 1] != ID:
+            return None
+        number = shift = 0
+        for byte in payload[place + 1 :]:
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        else:
+            return None
+        if len(payload) != place + 1 + shift // 7 or shift > 63:
+            return None
+        leaves: list[Any] = []
+        try:
+            for start, end, decode in self._places:
+                # Copied, for their alignment.
+                leaves.append(decode(payload[start:end]))
+        except (ValueError, DecodeError):
+            return None
+        return number, timeout, leaves
+
+    def filled_with(self, leaves: list[Any], memory: ReadableMemory) -> list[Any]:
+        """Return the leaves of a request with those in shared memory read. Raises WireError."""
+        read = leaves.copy()
+        for number, facts in self.shared:
+            read[number] = read_shared(memory, leaves[number], facts, writable=False)
+        return read
