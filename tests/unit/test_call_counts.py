@@ -104,6 +104,17 @@ def test_series_beyond_the_last_row_are_counted_together():
     assert row_of(found, ROWS - 1) == (OTHER, 11, 0)
 
 
+def test_rows_that_are_not_in_use_take_no_memory():
+    counts = CallCounts()
+    assert counts.descriptor
+    for n in range(100):
+        counts.row_of(F._replace(operator=f"lib::f{n}"))
+    used = os.fstat(counts.descriptor).st_blocks
+    daemon = shared(counts)
+    assert len(daemon.read().series) == len(daemon.read().series) == 100
+    assert os.fstat(counts.descriptor).st_blocks < 4 * used
+
+
 def test_rows_of_versions_that_were_unloaded_are_used_again():
     counts = CallCounts()
     old, new = F._replace(version="1"), F._replace(version="2")

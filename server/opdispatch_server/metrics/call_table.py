@@ -164,10 +164,7 @@ class SharedCounts:
     def read(self) -> CallTable:
         """Return the rows in use, in their order."""
         with self._lock:
-            used = len(self._series)
-            # Rows are given one after the other, each with a text.
-            named = self._words[used:, NUMBERS] != 0
-            used += len(named) if named.all() else int(named.argmin())
+            used = self._find_end(len(self._series))
             texts = self._words[:used, NUMBERS:].copy()
             before = len(self._series)
             changed = np.flatnonzero((texts[:before] != self._texts).any(axis=1)).tolist()
@@ -178,6 +175,20 @@ class SharedCounts:
                     [series[row]] = decode_series(texts[row].tobytes())
                 self._series = series
             return CallTable(self._series, _complete(self._words[:used, :NUMBERS]))
+
+    def _find_end(self, row: int) -> int:
+        """Return the first row from this one on that has no text: none after it has one.
+
+        Of those it looks at few. They have no memory before they are written or looked at.
+        """
+        rows = 8
+        while row < ROWS:
+            named = self._words[row : row + rows, NUMBERS] != 0
+            if not named.all():
+                return row + int(named.argmin())
+            row += len(named)
+            rows *= 2
+        return row
 
 
 class CountedRows:

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import contextlib
 import faulthandler
+import importlib
 import itertools
 import logging
 import os
@@ -41,6 +42,8 @@ from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import registry_pb2, registry_pb2_grpc
 
 HANDSHAKE_TIMEOUT = 10.0
+# Imported with the first blocking channel, which each interpreter makes: their template has it.
+importlib.import_module("grpc._channel")
 
 LOG = logging.getLogger("opdispatch.interpreter")
 
