@@ -10,6 +10,7 @@ import numpy as np
 from opdispatch import Generator, Tensor
 from opdispatch.arrays import device_of, find_layout, key_bits_of
 from opdispatch.keys.dispatch_key import BackendComponent
+from opdispatch_client.remote_value import RemoteValue
 
 # A list counts with the kinds of all its items, and of those of the lists in it.
 _LONGEST_LIST = 16
@@ -70,6 +71,10 @@ def _kind(value: Any, depth: int = 0) -> Hashable:
         cls is type and (issubclass(value, np.generic) or value in _PLAIN)
     ):
         return np.dtype
+    if isinstance(value, RemoteValue):
+        if (kind := value.kind) is not None:
+            return kind
+        raise _UnknownKindError
     if find_layout(cls) is not None:
         bits = key_bits_of(value)
         return bits if bits & _HOST else (bits, device_of(value))

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from opdispatch.local_state.local_dispatch_key_set import local_dispatch_key_set_is_default
 from opdispatch_client import listings
 from opdispatch_client.call_shape import call_shape
-from opdispatch_client.remote_value import note_interpreter
+from opdispatch_client.remote_value import HeldId, held_ids, note_interpreter
 from opdispatch_wire.caller_tensors import OnTransfer
 from opdispatch_wire.calls import call_request, result_of_reply
 from opdispatch_wire.profiles import CallSpan
@@ -59,6 +59,7 @@ class OperatorCall:
     """
 
     __slots__ = (
+        "_held",
         "_keep",
         "_make",
         "_span",
@@ -95,6 +96,7 @@ class OperatorCall:
         self._keep = keep
         self._make = make
         self._span: CallSpan | None = None
+        self._held: list[HeldId] = []
         self.on_progress = on_progress
         self.plan_key = plan_key
         """See ``call_plan``; None: it leaves no plan."""
@@ -118,6 +120,7 @@ class OperatorCall:
         """
         if self._span is None:  # a call that is sent again, another way, is one call
             self._span = CallSpan.begin(self.operator)
+            self.hold()
         request = call_request(
             self.operator, self.args, self.kwargs, trace=self._trace, memory=memory
         )
@@ -128,6 +131,10 @@ class OperatorCall:
         if self._span is not None:
             self._span.ask(request)
         return request
+
+    def hold(self) -> None:
+        """Keep the remote tensors among the arguments from being released until ``close``."""
+        self._held = held_ids((*self.args, *self.kwargs.values()))
 
     def read(self, reply: execution_pb2.CallReply, memory: CallerTensorMemory | None = None) -> Any:
         """Return the call's result; ``memory`` is that of the request. Raises the reply's error."""
@@ -142,5 +149,6 @@ class OperatorCall:
 
     def close(self) -> None:
         """Close the call, read or not. Idempotent."""
+        self._held.clear()
         if self._span is not None:
             self._span.end(None)

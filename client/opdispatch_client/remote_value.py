@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import weakref
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -13,13 +12,26 @@ from opdispatch import DispatchKey
 from opdispatch.arrays import LAYOUTS, split_device
 from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET
-from opdispatch_client.value_lease import Lease
+from opdispatch_client.value_lease import Lease, Release
 from opdispatch_wire.errors import RemoteValueGoneError
 from opdispatch_wire.remote_values import RemoteFacts, facts_from_proto
 from opdispatch_wire.v1 import values_pb2
 
 Array = np.ndarray[Any, Any]
 _RECORDING = AUTOGRAD_KEYSET.add(DispatchKey.ADInplaceOrView)
+
+
+class HeldId(bytes):
+    """The id of a value, which ``release`` lets go of when nothing refers to this object any more.
+
+    Calls that are under way refer to it: what is said to the daemon of the value must not overtake
+    them where they go directly. See Note [Letting go of a remote tensor].
+    """
+
+    release: Release
+
+    def __del__(self) -> None:
+        self.release(bytes(self))
 
 
 class RemoteValue:
@@ -29,17 +41,17 @@ class RemoteValue:
     argument of calls like any tensor.
     """
 
-    __slots__ = ("__weakref__", "_facts", "_finalizer", "_lease", "_number", "interpreter")
+    __slots__ = ("__weakref__", "_facts", "_held", "_lease", "_number", "interpreter")
 
     def __init__(self, number: bytes, facts: RemoteFacts, interpreter: str, lease: Lease) -> None:
         self._number = number
+        self._held: HeldId | None
         self._facts = facts
         self._lease = lease
         self.interpreter = interpreter
         """Where it is, as of the last call with it that has come back: see ``note_interpreter``."""
-        # See Note [Letting go of a remote tensor].
-        self._finalizer = weakref.finalize(self, lease.release, number)
-        self._finalizer.atexit = False  # the session ends with the process
+        held = self._held = HeldId(number)
+        held.release = lease.release
 
     @property
     def id(self) -> str:
@@ -90,7 +102,7 @@ class RemoteValue:
     @property
     def is_closed(self) -> bool:
         """Whether it was closed."""
-        return not self._finalizer.alive
+        return self._held is None
 
     def _is_on(self, device: Any) -> bool:
         """Return whether the value is on that device.
@@ -107,8 +119,11 @@ class RemoteValue:
         return kind == here and (kind == "cpu" or number in (None, place))
 
     def close(self) -> None:
-        """Release the value. Idempotent; using it afterwards raises RemoteValueGoneError."""
-        self._finalizer()
+        """Release the value, once the calls with it that are under way have ended.
+
+        Idempotent; using it afterwards raises RemoteValueGoneError.
+        """
+        self._held = None
 
     def __opdispatch_fill_value__(self, message: values_pb2.Value, at: str) -> None:
         why = "it was closed" if self.is_closed else self._lease.why_over
@@ -122,6 +137,26 @@ class RemoteValue:
             )
         message.remote.id = self._number
         message.remote.session = self._lease.session
+        self._facts.write_to(message.remote, at=at)  # as of those that it is alike with
+
+    def __opdispatch_take_value__(self, key: list[Any], leaves: list[Any]) -> bool:
+        """Add what calls with such a tensor, at its home, have in common: see ``take_value``."""
+        facts, lease, held = self._facts, self._lease, self._held
+        if held is None or lease.why_over or not facts.is_plain:
+            return False
+        key += (RemoteValue, lease.session, self.interpreter)
+        key += (facts.device, facts.dtype, facts.shape)
+        leaves.append(held)
+        return True
+
+    @property
+    def kind(self) -> Hashable | None:
+        """Return what calls have in common that go directly to its home; None: they do not."""
+        facts = self._facts
+        if not facts.is_plain:
+            return None
+        of_one = facts.dtype if self.size == 1 else None  # which may be a number
+        return RemoteValue, self.interpreter, facts.device, of_one
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -137,6 +172,18 @@ class RemoteValue:
             f"<{type(self).__name__} {self.dtype} {list(self.shape)}{device}{layout} in "
             f"{self.interpreter}{state}>"
         )
+
+
+def held_ids(values: Iterable[Any]) -> list[HeldId]:
+    """Return the ids of the remote tensors among a call's arguments, in lists as well."""
+    found: list[HeldId] = []
+    for value in values:
+        if isinstance(value, RemoteValue):
+            if value._held is not None:
+                found.append(value._held)
+        elif isinstance(value, list | tuple):
+            found += held_ids(value)
+    return found
 
 
 def note_interpreter(values: Iterable[Any], interpreter: str) -> None:

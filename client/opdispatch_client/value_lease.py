@@ -3,8 +3,8 @@
 Note [Letting go of a remote tensor]
     The collector may strike at any moment, in any thread, while locks are held. So a tensor that
     is collected only puts its id into a queue that takes that (``SimpleQueue``, or a deque for
-    asyncio), and the stream's own thread or task sends it, together with others. Tensors know
-    the queue, and not the lease: they do not keep it alive.
+    asyncio), and the stream's own thread or task sends it, together with others. So does one that
+    is closed, when the calls with it that are under way have ended.
 """
 
 from __future__ import annotations

@@ -134,7 +134,17 @@ def constant_bytes_of(payload: bytes | memoryview) -> bytes:
 class RequestLayout:
     """Where the parts of such requests are that are not constant. Immutable."""
 
-    __slots__ = ("_between", "_end", "_places", "args", "constant", "kwargs", "longest", "shared")
+    __slots__ = (
+        "_between",
+        "_end",
+        "_places",
+        "args",
+        "constant",
+        "kwargs",
+        "longest",
+        "remote",
+        "shared",
+    )
 
     def __init__(
         self,
@@ -150,6 +160,8 @@ class RequestLayout:
         self._places = [each[:3] for each in places]
         self.shared = shared_places(places)
         """The leaves whose elements are in shared memory, and their facts."""
+        self.remote = [(i, p.remote.session) for i, p in enumerate(places) if p.remote is not None]
+        """The leaves that are ids of remote tensors, and the sessions whose these are."""
         self.longest = max((each.end - each.start for each in places), default=0)
         """The bytes of its longest part."""
         self._between = between

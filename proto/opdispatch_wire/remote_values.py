@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from opdispatch.arrays import LAYOUTS, device_of, find_layout
+from opdispatch.arrays import COMPONENTS, LAYOUTS, device_of, find_layout
 from opdispatch.arrays.layouts import NESTED
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.dtypes import dtype_from_name, dtype_to_name
-from opdispatch_wire.errors import WireError
+from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.tensors import key_bits_elsewhere, plain_key_bits
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 
@@ -28,6 +28,9 @@ ID_BYTES = 16
 PREFIX_BYTES = 12
 """The ids of the values that one call keeps begin with the same so many bytes."""
 SESSION_BYTES = 16
+
+_VALUES = "values"
+_MAY_BE_REMOTE = ("remote", "list")
 
 
 def value_id(prefix: bytes, place: int) -> bytes:
@@ -38,6 +41,16 @@ def value_id(prefix: bytes, place: int) -> bytes:
 def store_key(number: bytes, place: int) -> bytes:
     """Return the key an interpreter stores a value under: its id and which of its places it is."""
     return number + place.to_bytes(4)
+
+
+def id_of(key: bytes) -> bytes:
+    """Return the id in a key."""
+    return key[:-4]
+
+
+def place_of(key: bytes) -> int:
+    """Return which of its places a key names."""
+    return int.from_bytes(key[-4:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +67,14 @@ class RemoteFacts:
     """The kind of Value that it is, if it is not dense."""
     part_bytes: int = 0
     """The size of its parts then."""
+    is_plain: bool = field(init=False, compare=False)
+    """Whether it adds to a call what any array of its device adds, and nothing else."""
+
+    def __post_init__(self) -> None:
+        kind = self.device.partition(":")[0]
+        is_plain = not self.requires_grad and not self.layout and kind in COMPONENTS
+        is_plain = is_plain and self.key_bits == plain_key_bits(self.device)
+        object.__setattr__(self, "is_plain", is_plain)
 
     @property
     def nbytes(self) -> int:
@@ -97,22 +118,33 @@ class RemoteFacts:
 
 
 def needs_daemon(request: execution_pb2.CallRequest) -> bool:
-    """Return whether a call is about remote values or programs, so that only the daemon can route
-    it.
-    """
-    if request.program or request.adopt or request.HasField("keep"):
-        return True
+    """Return whether a call is a program, or keeps values, so that only the daemon can route it."""
+    return bool(request.program or request.adopt or request.HasField("keep"))
+
+
+def remote_arguments(request: execution_pb2.CallRequest) -> list[values_pb2.RemoteTensor]:
+    """Return the remote tensors among the arguments, in lists as well."""
+    found: list[values_pb2.RemoteTensor] = []
     for value in request.args:  # most are tensors: every direct call passes here
-        if value.WhichOneof("kind") != "tensor" and _is_remote(value):
-            return True
-    return bool(request.kwargs) and any(map(_is_remote, request.kwargs.values()))
+        if value.WhichOneof("kind") in _MAY_BE_REMOTE:
+            found += [remote for remote, _ in remote_tensors_in(value, "$")]
+    for value in request.kwargs.values() if request.kwargs else ():
+        found += [remote for remote, _ in remote_tensors_in(value, "$")]
+    return found
 
 
-def _is_remote(value: values_pb2.Value) -> bool:
-    kind = value.WhichOneof("kind")
-    return kind == "remote" or (
-        kind == "list" and any(_is_remote(item) for item in value.list.items)
+def values_elsewhere_error() -> RefusedError:
+    """Return the error for a direct call with values that are not here to stay."""
+    return RefusedError(
+        "a remote tensor is not in this interpreter, or about to leave it; the call never started",
+        hint="ask the daemon",
+        **{_VALUES: "elsewhere"},
     )
+
+
+def are_values_elsewhere(error: Exception) -> bool:
+    """Return whether it is a ``values_elsewhere_error``, which may have come over the wire."""
+    return isinstance(error, RefusedError) and error.facts.get(_VALUES) == "elsewhere"
 
 
 def remote_tensors_in(

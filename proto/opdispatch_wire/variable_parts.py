@@ -5,7 +5,8 @@
     reader      find_parts    ->  where these are in a message, and a template of the value
 
 Leaves are plain arrays and Tensors, of which the elements or their place in shared memory differ,
-numbers, bools and texts; None and dtypes are constants; lists have leaves. A number is written so
+remote tensors, of which the ids do, numbers, bools and texts; None and dtypes are constants; lists
+have leaves. A number is written so
 that each takes as many bytes as any other, which protobuf reads as it does the shortest form.
 """
 
@@ -41,6 +42,8 @@ _TENSOR = field_tag(values_pb2.Value.TENSOR_FIELD_NUMBER, LENGTH_DELIMITED)
 _LIST = field_tag(values_pb2.Value.LIST_FIELD_NUMBER, LENGTH_DELIMITED)
 _ITEM = field_tag(values_pb2.ListValue.ITEMS_FIELD_NUMBER, LENGTH_DELIMITED)
 _TEXT = field_tag(values_pb2.Value.TEXT_FIELD_NUMBER, LENGTH_DELIMITED)
+_REMOTE = field_tag(values_pb2.Value.REMOTE_FIELD_NUMBER, LENGTH_DELIMITED)
+_REMOTE_ID = field_tag(values_pb2.RemoteTensor.ID_FIELD_NUMBER, LENGTH_DELIMITED)
 _DATA = field_tag(values_pb2.Tensor.DATA_FIELD_NUMBER, LENGTH_DELIMITED)
 _MEMORY = field_tag(values_pb2.Tensor.MEMORY_FIELD_NUMBER, LENGTH_DELIMITED)
 _INTEGER = field_tag(values_pb2.Value.INTEGER_FIELD_NUMBER, 0)
@@ -52,6 +55,8 @@ _BOOL = np.dtype(bool)
 _BOOLS = (b"\0", b"\1")
 _TENSOR_FIELDS = {"dtype", "shape", "data", "memory", "device", "dispatch_keys"}
 _ELEMENTS = {values_pb2.Tensor.DATA_FIELD_NUMBER, values_pb2.Tensor.MEMORY_FIELD_NUMBER}
+TAKE_VALUE: Final = "__opdispatch_take_value__"
+"""A method that does for its object what ``take_value`` does; for remote tensors."""
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
@@ -78,13 +83,15 @@ class Part(NamedTuple):
 class Place(NamedTuple):
     """Where such a part is in a message, and what makes a leaf of it, or raises ValueError.
 
-    That of a ``shared`` tensor is made a SharedMemory message, or raises DecodeError.
+    That of a ``shared`` tensor is made a SharedMemory message, or raises DecodeError; that of a
+    ``remote`` one, of which this is what others have in common with it, is its id.
     """
 
     start: int
     end: int
     decode: Callable[[Any], Any]
     shared: SharedTensor | None = None
+    remote: values_pb2.RemoteTensor | None = None
 
 
 class Leaf(NamedTuple):
@@ -144,6 +151,8 @@ def take_value(value: Any, key: list[Any], leaves: list[Any], depth: int = 0) ->
         return True
     elif isinstance(value, np.generic) and value.dtype in NAMES_OF_DTYPES:
         key += (cls, value.dtype)
+    elif (take := getattr(cls, TAKE_VALUE, None)) is not None:
+        return bool(take(value, key, leaves))
     else:
         return False
     leaves.append(value)
@@ -173,6 +182,13 @@ def split_value(message: values_pb2.Value, value: Any, *, inline: bool = False) 
         for item, each in zip(message.list.items, value, strict=True):
             inner += nested(_ITEM, split_value(item, each, inline=inline))
         return nested(_LIST, inner)
+    if kind == "remote":
+        facts = values_pb2.RemoteTensor()
+        facts.CopyFrom(message.remote)
+        facts.ClearField("id")
+        size = len(message.remote.id)
+        head = facts.SerializeToString() + _REMOTE_ID + varint(size)
+        return nested(_REMOTE, [head, Part(size, bytes)])
     if kind == "none" or kind == "dtype":
         return [message.SerializeToString()]
     raise IrregularError
@@ -278,6 +294,8 @@ def find_parts(
         places.append(Place(field.body, field.end, _decode_bool))
     elif kind == "text":
         places.append(Place(field.body, field.end, _decode_text))
+    elif kind == "remote":
+        places.append(_find_id(view, field, message.remote))
     else:
         raise IrregularError
     return Leaf(len(places) - 1)
@@ -335,6 +353,17 @@ def _find_elements(view: memoryview, field: Field, tensor: values_pb2.Tensor) ->
     if not found:  # it has no elements
         return Place(field.body, field.body, decode)
     return Place(found[0].body, found[0].end, decode)
+
+
+def _find_id(view: memoryview, field: Field, remote: values_pb2.RemoteTensor) -> Place:
+    fields = read_fields(view, field.body, field.end)
+    found = [e for e in fields if e.number == values_pb2.RemoteTensor.ID_FIELD_NUMBER]
+    if len(found) != 1:
+        raise IrregularError
+    facts = values_pb2.RemoteTensor()
+    facts.CopyFrom(remote)
+    facts.ClearField("id")
+    return Place(found[0].body, found[0].end, bytes, remote=facts)
 
 
 def _decode_bools(decode: Callable[[Any], Array], data: bytes) -> Array:

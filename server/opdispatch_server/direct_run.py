@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from opdispatch_server.nested_time import NestedTime
 
 ATTENTION = 1.0
@@ -14,9 +17,20 @@ See Note [Direct calls and the registry] in ``worker.incoming.direct_calls``.
 class DirectRun:
     """``began`` is a time of ``time.monotonic``, 0 while the call waits for its turn."""
 
-    __slots__ = ("began", "id", "is_reported", "lane", "load_id", "nested_calls", "operator")
+    __slots__ = (
+        "began",
+        "id",
+        "is_reported",
+        "lane",
+        "load_id",
+        "nested_calls",
+        "operator",
+        "values",
+    )
 
-    def __init__(self, operator: str, load_id: int, lane: int, number: int) -> None:
+    def __init__(
+        self, operator: str, load_id: int, lane: int, number: int, values: Sequence[Any] = ()
+    ) -> None:
         self.operator = operator
         self.load_id = load_id
         self.lane = lane
@@ -26,6 +40,8 @@ class DirectRun:
         """When its kernel began, by ``time.monotonic``; 0: it has not yet."""
         self.is_reported = False
         """The daemon has been told that it takes too long."""
+        self.values = values
+        """Remote ones that it will use: see ``ValueStore.pin``."""
 
     def is_overdue(self, timeout: float) -> bool:
         """Return whether its kernel has run for longer, without the calls that it makes."""

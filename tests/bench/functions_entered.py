@@ -74,6 +74,8 @@ lib.impl("entered", lambda: json.dumps(calls), "CompositeExplicitAutograd")
 X = np.ones(4, np.float32)
 LARGE = np.ones(1 << 18, np.float32)
 T = Tensor(X)
+# Stands for a remote tensor with these elements.
+REMOTE = object()
 KINDS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "two arrays": ("add", (X, X), {}),
     "two arrays of 1 MB": ("add", (LARGE, LARGE + 1), {}),
@@ -82,6 +84,7 @@ KINDS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "big-endian arrays": ("add", (X.astype(">f4"), X.astype(">f4")), {}),
     "NumPy scalar": ("add", (X, np.float32(2)), {}),
     "Tensors": ("add", (T, T), {}),
+    "remote tensors": ("add", (REMOTE, REMOTE), {}),
     "array, float": ("scale", (X, 2.0), {}),
     "array, float, int by name": ("scale", (X, 2.0), {"plus": 3}),
     "array, int for a float": ("scale", (X, 2), {}),
@@ -132,7 +135,8 @@ def load(session: oc.Session, folder: Path) -> None:
 
 def measure(session: oc.Session, kind: str) -> tuple[Counter[str], Counter[str]]:
     """Return what a direct call of a kind enters: client, interpreter."""
-    operator, args, kwargs = KINDS[kind]
+    operator, given, kwargs = KINDS[kind]
+    args = [session.put(X) if each is REMOTE else each for each in given]
 
     def call() -> object:
         return session.call(f"counted::{operator}", *args, **kwargs)

@@ -158,7 +158,7 @@ def direct_caller(
 
 
 def direct_rules(libraries: InterpreterLibraries) -> DirectCalls:
-    rules = DirectCalls(libraries)
+    rules = DirectCalls(libraries, ValueStore())
     run = b"0123456789abcdef"
     rules.follow(
         interpreter_pb2.DirectCallRules(run=run, session=1, queue_calls=8, queue_bytes=LIMIT),

@@ -89,6 +89,63 @@ def test_what_is_released_is_gone_and_nothing_else():
     assert store.count() == 0
 
 
+def test_direct_calls_find_a_value_by_its_id_alone():
+    store = ValueStore()
+    x = np.arange(3)
+    moved = store_key(b"x" * 16, 5)
+    store.add(ME, moved, x)
+    found = store.find_here(ME, b"x" * 16)
+    assert np.shares_memory(found, x)
+    assert not found.flags.writeable
+    assert store.find_here(OTHER, b"x" * 16) is None
+    assert store.find_here(ME, b"y" * 16) is None
+    message = _remote(ME, X_KEY)
+    assert store.pin([message]) is not None
+    assert message.place == 5
+    assert store.pin([_remote(ME, X_KEY), _remote(ME, Y_KEY)]) is None
+    assert store.pin([_remote(OTHER, X_KEY)]) is None
+
+
+def test_direct_calls_find_the_place_to_which_a_value_came_last():
+    store = ValueStore()
+    store.add(ME, X_KEY, np.arange(3))
+    back = np.arange(3)
+    store.add(ME, store_key(b"x" * 16, 2), back)
+    store.release(remote_pb2.ReleaseValues(session=ME, ids=[X_KEY]))
+    assert np.shares_memory(store.find_here(ME, b"x" * 16), back)
+
+
+def test_direct_calls_do_not_find_what_is_to_move_away():
+    store = ValueStore()
+    store.add(ME, X_KEY, np.arange(3))
+    store.note_leaving(_remote(ME, X_KEY))
+    assert store.find_here(ME, b"x" * 16) is None
+    assert store.pin([_remote(ME, X_KEY)]) is None
+    assert store.get(_remote(ME, X_KEY), "$", False) is not None  # the daemon's do
+    store.note_leaving(_remote(ME, Y_KEY))  # nothing: it has gone
+
+
+def test_a_pinned_value_stays_until_the_last_call_with_it_has_ended():
+    store = ValueStore()
+    store.add(ME, X_KEY, np.arange(3))
+    first, second = store.pin([_remote(ME, X_KEY)]), store.pin([_remote(ME, X_KEY)])
+    assert first is not None
+    assert second is not None
+    store.release(remote_pb2.ReleaseValues(session=ME, ids=[X_KEY]))
+    assert store.find_here(ME, b"x" * 16) is None
+    store.unpin(first)
+    assert store.get(_remote(ME, X_KEY), "$", False) is not None
+    store.unpin(second)
+    assert store.count() == 0
+    store.add(ME, X_KEY, np.arange(3))
+    third = store.pin([_remote(ME, X_KEY)])
+    assert third is not None
+    store.release(remote_pb2.ReleaseValues(session=ME))  # its client has gone
+    assert store.count() == 0
+    store.unpin(third)
+    assert store.count() == 0
+
+
 def test_a_result_that_only_the_call_knows_is_not_copied():
     store = ValueStore()
     results: list[Any] = [np.arange(3.0)]

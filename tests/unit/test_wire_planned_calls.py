@@ -17,7 +17,7 @@ from opdispatch_wire.dtypes import WIRE_DTYPES
 from opdispatch_wire.plain_calls import plain_arguments, plain_reply
 from opdispatch_wire.planned_replies import ReplyForm, ReplyLayout
 from opdispatch_wire.planned_requests import RequestForm, RequestLayout, constant_bytes_of
-from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.values import fill_value, value_from_proto
 from opdispatch_wire.variable_parts import (
     decode_integer,
@@ -92,6 +92,46 @@ def test_a_layout_reads_what_protobuf_reads(
         assert mine.tolist() == theirs.tolist()
         assert not mine.flags.writeable
         assert mine.flags.aligned
+
+
+class Remote:
+    """A remote tensor of which only the id differs from others'."""
+
+    def __init__(self, number: bytes) -> None:
+        self.number = number
+
+    def __opdispatch_fill_value__(self, message: values_pb2.Value, at: str) -> None:
+        message.remote.id, message.remote.session = self.number, b"s" * 16
+        message.remote.shape.append(3)
+
+    def __opdispatch_take_value__(self, key: list[Any], leaves: list[Any]) -> bool:
+        key.append(Remote)
+        leaves.append(self.number)
+        return True
+
+
+def test_ids_of_remote_tensors_are_leaves():
+    array = np.ones(2)
+    args = [[Remote(b"a" * 16), Remote(b"b" * 16)], array, Remote(b"c" * 16)]
+    request = call_request("test::add", args, {"x": Remote(b"d" * 16)})
+    form = RequestForm.of(request, args, {"x": Remote(b"d" * 16)})
+    assert form is not None
+    key: list[Any] = []
+    leaves: list[Any] = []
+    for value in (*args, Remote(b"d" * 16)):
+        assert take_value(value, key, leaves)
+    payload = form.write(leaves, None, 7)
+    read = execution_pb2.CallRequest.FromString(payload)
+    request.id, request.constant_bytes = 7, read.constant_bytes
+    assert read == request
+    layout = RequestLayout.of(payload, read)
+    assert layout is not None
+    assert layout.remote == [(place, b"s" * 16) for place in (0, 1, 3, 4)]
+    others = [b"1" * 16, b"2" * 16, array, b"3" * 16, b"4" * 16]
+    received = layout.read(form.write(others, 1.5, 8))
+    assert received is not None
+    assert received[:2] == (8, 1.5)
+    assert [received[2][place] for place in (0, 1, 3, 4)] == [others[i] for i in (0, 1, 3, 4)]
 
 
 @given(st.lists(arrays(), min_size=1, max_size=2), TIMEOUTS, NUMBERS, st.integers(0, 2**32))

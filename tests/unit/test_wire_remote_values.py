@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,21 @@ import pytest
 
 from opdispatch.schema.parser import parse_schema
 from opdispatch_wire.calls import call_request, decode_arguments
-from opdispatch_wire.errors import WireError
-from opdispatch_wire.remote_values import RemoteFacts, facts_from_proto, needs_daemon, value_id
+from opdispatch_wire.errors import RefusedError, WireError
+from opdispatch_wire.remote_values import (
+    RemoteFacts,
+    are_values_elsewhere,
+    facts_from_proto,
+    id_of,
+    needs_daemon,
+    place_of,
+    remote_arguments,
+    store_key,
+    value_id,
+    values_elsewhere_error,
+)
+from opdispatch_wire.status import error_from_status, status_from_error
+from opdispatch_wire.tensors import plain_key_bits
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.values import (
     undecoded_from_proto,
@@ -53,22 +67,52 @@ def test_who_expects_no_remote_tensor_refuses_it():
             decode(value)
 
 
-def test_only_the_daemon_can_route_what_is_remote():
+def test_only_the_daemon_can_route_programs_and_what_is_kept():
     assert not needs_daemon(call_request("a::b", [np.zeros(2), [1, [2.0]]], {"x": "y"}))
     assert needs_daemon(execution_pb2.CallRequest(program=b"1"))
     assert needs_daemon(execution_pb2.CallRequest(adopt=True))
     keeping = execution_pb2.CallRequest()
     keeping.keep.SetInParent()
     assert needs_daemon(keeping)
-    for path in ("args", "kwargs", "list"):
-        request = call_request("a::b", [[[1]]], {"x": 3})
-        if path == "args":
-            request.args.add().remote.id = b"1"
-        elif path == "kwargs":
-            request.kwargs["y"].remote.id = b"1"
-        else:
-            request.args[0].list.items[0].list.items.add().remote.id = b"1"
-        assert needs_daemon(request), path
+
+
+@pytest.mark.parametrize("path", ["args", "kwargs", "list"])
+def test_remote_arguments_are_found_wherever_they_are(path: str):
+    request = call_request("a::b", [np.zeros(2), [[1]]], {"x": 3})
+    assert remote_arguments(request) == []
+    if path == "args":
+        request.args.add().remote.id = b"1"
+    elif path == "kwargs":
+        request.kwargs["y"].remote.id = b"1"
+    else:
+        request.args[1].list.items[0].list.items.add().remote.id = b"1"
+    assert [each.id for each in remote_arguments(request)] == [b"1"]
+
+
+def test_a_key_has_the_id_and_the_place():
+    key = store_key(value_id(bytes(12), 3), 7)
+    assert (id_of(key), place_of(key)) == (value_id(bytes(12), 3), 7)
+
+
+def test_values_elsewhere_differ_from_other_refusals():
+    assert are_values_elsewhere(error_from_status(status_from_error(values_elsewhere_error())))
+    assert not are_values_elsewhere(RefusedError("the daemon is stopping"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_plain"),
+    [
+        ({}, True),
+        ({"device": "cuda:1", "key_bits": plain_key_bits("cuda")}, True),
+        ({"device": "unheard"}, False),
+        ({"key_bits": 1}, False),
+        ({"requires_grad": True}, False),
+        ({"layout": "sparse_coo"}, False),
+    ],
+)
+def test_facts_say_whether_a_tensor_is_like_any_array(changed: dict[str, Any], is_plain: bool):
+    plain = RemoteFacts(np.dtype(float), (2,), "cpu", plain_key_bits("cpu"), False)
+    assert replace(plain, **changed).is_plain == is_plain
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,10 @@ class AsyncSubmission:
         if nothing_is_set():
             planned = planned_arguments(operator, args, kwargs)
             if planned is not None:
-                result = await self._calls.call_planned(operator, planned)
+                try:
+                    result = await self._calls.call_planned(operator, planned)
+                finally:  # an error may be kept, and this with it
+                    planned.leaves.clear()
                 if result is not UNPLANNED:
                     return result
                 key = planned.key

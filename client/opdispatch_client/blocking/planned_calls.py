@@ -113,17 +113,27 @@ class PlannedCalls:
         except OSError as error:  # TimeoutError and LaneClosedError among them
             number = error.call if isinstance(error, LaneClosedError) else 0
             again = self._planned_attempt(operator, planned, way, deadline, number, peer, shared)
-            return again.read(self._general.reply_to(again, (way, error)))
+            return self._go_on(again, way, error)
         if type(reply) is tuple:
             if way.route.waits:
                 way.route.note_wait(False)
             return reply[0]
         again = self._planned_attempt(operator, planned, way, deadline, reply.id, peer, shared)
         if (refusal := find_refusal(reply)) is not None:
-            return again.read(self._general.reply_to(again, (way, refusal)))
-        result = again.read(reply)
+            return self._go_on(again, way, refusal)
+        try:
+            result = again.read(reply)
+        finally:
+            again.close()
         way.route.note_wait(reply.has_waited)
         return result
+
+    def _go_on(self, again: CallAttempt, way: DirectWay[BlockingLane], why: Exception) -> Any:
+        """Go on the general way with a call that has come to nothing on its direct one."""
+        try:
+            return again.read(self._general.reply_to(again, (way, why)))
+        finally:
+            again.close()
 
     def _find_planned(
         self, key: Hashable, *, alone: bool
@@ -206,6 +216,8 @@ class PlannedCalls:
             if type(result) is not tuple:
                 retry = self._endpoint.retry
                 call = OperatorCall(operator, planned.args, planned.kwargs, retry=retry)
+                call.hold()
+                planned.leaves.clear()  # an error may be kept, and this with it
                 lane = way.lane.memory
                 memory = None if lane is None else lane.new_call(peer)
                 if shared is not None:

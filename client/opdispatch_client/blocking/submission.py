@@ -154,7 +154,10 @@ class Submission:
         if options is SESSIONS_OPTIONS and nothing_is_set():
             planned = planned_arguments(operator, args, kwargs)
             if planned is not None:
-                result = self._calls.call_planned(operator, planned)
+                try:
+                    result = self._calls.call_planned(operator, planned)
+                finally:  # an error may be kept, and this with it
+                    planned.leaves.clear()
                 if result is not UNPLANNED:
                     return result
                 key = planned.key

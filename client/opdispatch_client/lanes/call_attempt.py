@@ -23,6 +23,7 @@ from opdispatch_wire.errors import (
 )
 from opdispatch_wire.lanes.lane_memory import CallerLaneMemory
 from opdispatch_wire.lanes.lane_messages import LaneClosedError, NotAdmittedError
+from opdispatch_wire.remote_values import are_values_elsewhere
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
 from opdispatch_wire.shared_memory.peer_memory import PeerMemory, is_without_room
 from opdispatch_wire.status import error_from_status, late_answer_error, lost_connection_error
@@ -203,8 +204,9 @@ class CallAttempt:
             self.memory = None
         if self.tensors is not None:
             self.tensors.begin_again()
-        if is_without_room(why) or isinstance(why, MessageTooLargeError):
-            pass  # the route is right
+        is_right = is_without_room(why) or are_values_elsewhere(why)
+        if is_right or isinstance(why, MessageTooLargeError):
+            pass  # so is the route
         elif lost is None:
             routes.forget(way.route.epoch)
             # It may not have heard of the route yet: that is no reason to crowd another one.

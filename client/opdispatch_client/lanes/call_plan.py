@@ -60,7 +60,7 @@ class PlannedArguments:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         key: Hashable,
-        leaves: Sequence[Any],
+        leaves: list[Any],
     ) -> None:
         self.args = args
         self.kwargs = kwargs

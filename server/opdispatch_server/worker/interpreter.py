@@ -160,7 +160,7 @@ class Interpreter:
         )
         self._values = ValueStore()
         self._recorder = process_recorder()
-        self._direct = DirectCalls(self._libraries)
+        self._direct = DirectCalls(self._libraries, self._values)
         self._counts = process_call_counts()
         self._accounting = CallAccounting(self._counts, lambda: self._name)
         self._heartbeats = Heartbeats(self._direct, self._counts)

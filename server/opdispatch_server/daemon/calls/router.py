@@ -41,6 +41,7 @@ from opdispatch_wire.errors import (
     InterpreterDiedError,
     QueueFullError,
     RefusedError,
+    RemoteValueGoneError,
     WireError,
 )
 from opdispatch_wire.status import status_from_error, stopping_error
@@ -234,6 +235,17 @@ class CallRouter:
                     lambda version, name=name: version.name == name,  # type: ignore[misc]
                     refusal,
                 )
+            except RemoteValueGoneError:
+                if progress.lost is None:
+                    raise
+                # The interpreter to which it has gone directly took its arguments with it.
+                died = await self._runs.lost.explain_direct(progress.lost, request.operator)
+                is_harmless = may_run_twice(request, writes=False)
+                if isinstance(died, InterpreterDiedError) and progress.retries.may_run_again(
+                    died, is_harmless=is_harmless
+                ):
+                    raise
+                raise died from None
             except InterpreterDiedError as error:
                 again = progress.retries.may_run_again(error, is_harmless=is_harmless)
                 if not again or not progress.may_wait:
@@ -314,6 +326,9 @@ class CallRouter:
         route: execution_pb2.Route | None = None
         if request.wants_route and not is_watched and not progress.parent:
             targets = self._devices.find_targets(op, library, choice.devices)
+            if homes := remote.homes:  # direct calls only read values, where they are already
+                only = None if choice.writes or len(homes) > 1 else next(iter(homes))
+                targets = [each for each in targets if each is only]
             route = self._routes.find(name, request, op, library, place, keys, targets)
         library.begin_call()
         try:

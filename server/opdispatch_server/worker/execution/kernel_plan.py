@@ -18,6 +18,7 @@ from opdispatch.schema.types import STR, TENSOR, OptionalType
 from opdispatch_server.call_context import KERNEL_THREADS
 from opdispatch_server.worker.libraries.chosen_kernel import ChosenKernel
 from opdispatch_server.worker.libraries.loaded import LoadedLibrary
+from opdispatch_server.worker.values.store import ValueStore
 from opdispatch_wire.planned_calls import LONGEST
 from opdispatch_wire.planned_replies import ReplyForm
 from opdispatch_wire.planned_requests import COUNT, PLAIN_FIELDS, Received, RequestLayout
@@ -143,8 +144,9 @@ class KernelPlan:
 class KernelPlans:
     """Those of one epoch of the registry. Any thread may use them: each change is one step."""
 
-    def __init__(self, epoch: int = 0, run: int = 0) -> None:
+    def __init__(self, values: ValueStore, epoch: int = 0, run: int = 0) -> None:
         """``run`` is the daemon's number for direct calls: see ``CallContext``."""
+        self._values = values
         self._epoch = epoch
         self._run = run
         # Requests may have the same constant bytes, and differ in later arguments' shapes.
@@ -160,8 +162,19 @@ class KernelPlans:
             for plan in plans:
                 received = plan.layout.read(payload)
                 if received is not None:
+                    if plan.layout.remote and not self._find_values(plan.layout, received[2]):
+                        return None
                     return plan, received
         return None
+
+    def _find_values(self, layout: RequestLayout, leaves: list[Any]) -> bool:
+        """Put values in the place of their ids; return whether all of them are here."""
+        find = self._values.find_here
+        for number, session in layout.remote:
+            value = leaves[number] = find(session, leaves[number])
+            if value is None:
+                return False
+        return True
 
     def add(
         self,
@@ -180,6 +193,8 @@ class KernelPlans:
         layout = RequestLayout.of(payload, request)
         received = None if layout is None else layout.read(payload)
         if layout is None or received is None:
+            return
+        if layout.remote and not self._find_values(layout, received[2]):
             return
         try:
             leaves = layout.filled_with(received[2], _UNREAD)

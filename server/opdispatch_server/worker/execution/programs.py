@@ -91,6 +91,7 @@ class ProgramExecution:
         hand_over_turn()
         for i, argument in enumerate(request.args):
             message = argument.remote
+            message.leaves = True
             fetched = self._peers.fetch(message, context.timeout, f"$.args[{i}]")
             origin = Origin(message.id, f"interpreter {message.interpreter}")
             arrive(fetched.value, origin, has_history=fetched.has_history)
@@ -171,6 +172,8 @@ class ProgramExecution:
         tensors: CalleeTensors | None,
     ) -> list[Any]:
         def remote(message: values_pb2.RemoteTensor, at: str, writable: bool) -> Any:
+            if message.leaves:
+                self._values.note_leaving(message)
             if not message.HasField("source"):
                 return self._values.get(message, at, writable)
             hand_over_turn()

@@ -28,8 +28,9 @@ from opdispatch_server.direct_run import ATTENTION, DirectRun
 from opdispatch_server.worker.execution.kernel_plan import KernelPlan, KernelPlans
 from opdispatch_server.worker.libraries.instructions import InterpreterLibraries
 from opdispatch_server.worker.libraries.queue_space import QueueSpace
+from opdispatch_server.worker.values.store import ValueStore
 from opdispatch_wire.errors import RefusedError, WireError
-from opdispatch_wire.remote_values import needs_daemon
+from opdispatch_wire.remote_values import needs_daemon, remote_arguments, values_elsewhere_error
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 
 # How often the event loop says that it is there.
@@ -47,8 +48,9 @@ class DirectCalls:
     attribute, read once for a call.
     """
 
-    def __init__(self, libraries: InterpreterLibraries) -> None:
+    def __init__(self, libraries: InterpreterLibraries, values: ValueStore) -> None:
         self._libraries = libraries
+        self._values = values
         self._epoch = 0
         self._attentive_until = 0.0
         self._run = 0
@@ -63,7 +65,7 @@ class DirectCalls:
 
         self.session = 0
         """The daemon's number for this interpreter."""
-        self.plans = KernelPlans()
+        self.plans = KernelPlans(values)
         """Those of the epoch whose calls are taken."""
 
     @property
@@ -90,7 +92,7 @@ class DirectCalls:
         """Accept calls over routes of this epoch from now on; 0 means none."""
         self._epoch = epoch
         # A thread that plans a call meanwhile puts it among those that are dropped here.
-        self.plans = KernelPlans(epoch, self._run)
+        self.plans = KernelPlans(self._values, epoch, self._run)
 
     async def attend(self, report: Callable[[DirectRun], Awaitable[None]]) -> None:
         """Keep the promise of Note [Direct calls and the registry], until cancelled.
@@ -127,7 +129,7 @@ class DirectCalls:
             raise WireError("$.kernel is missing; a direct call names it, as its Route does")
         if needs_daemon(request):
             raise RefusedError(
-                "remote tensors and programs are the daemon's to route; the call never started",
+                "programs and kept results are the daemon's to route; the call never started",
                 hint="ask the daemon",
             )
         epoch = self._epoch
@@ -137,11 +139,15 @@ class DirectCalls:
                 hint="ask the daemon",
             )
         library = self._libraries.get(request.kernel.load_id)
-        run = DirectRun(request.operator, library.load_id, lane, request.id)
+        remote = remote_arguments(request)
+        values = self._values.pin(remote) if remote else ()
+        if values is None:
+            raise values_elsewhere_error()
+        run = DirectRun(request.operator, library.load_id, lane, request.id, values)
         self._runs[run] = None
         if self._epoch != epoch:
             # The daemon may have been told in this moment that there are no direct calls.
-            del self._runs[run]
+            self.end_run(run)
             raise RefusedError("the registry has just changed; the call never started")
         self.total = next(self._counter) + 1
         limit = min(library.max_concurrency, KERNEL_THREADS)
@@ -164,6 +170,8 @@ class DirectCalls:
     def end_run(self, run: DirectRun) -> None:
         """Forget a planned call, which has ended, or is to be admitted the general way."""
         del self._runs[run]
+        if run.values:
+            self._values.unpin(run.values)
 
     def begin(self, context: CallContext) -> None:
         """Begin the kernel of a call, in this thread."""
@@ -173,4 +181,4 @@ class DirectCalls:
     def end(self, context: CallContext) -> None:
         """End a call, even one that will never run."""
         assert context.direct is not None, "admit sees to that"
-        del self._runs[context.direct]
+        self.end_run(context.direct)

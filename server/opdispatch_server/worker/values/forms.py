@@ -91,12 +91,29 @@ class StoredValue:
     ``form``.
     """
 
-    __slots__ = ("form", "is_changing", "writers")
+    __slots__ = (
+        "form",
+        "is_changing",
+        "is_leaving",
+        "is_released",
+        "key",
+        "pins",
+        "session",
+        "writers",
+    )
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, session: bytes, key: bytes) -> None:
         self.form = Form.of(value)
+        self.session = session
+        self.key = key
         self.writers = 0
         self.is_changing = False
+        self.pins = 0
+        """How many direct calls that have come will use it."""
+        self.is_released = False
+        """It goes when there are no ``pins`` any more."""
+        self.is_leaving = False
+        """Another interpreter has asked for it, to be its next home."""
 
     @property
     def must_wait(self) -> bool:

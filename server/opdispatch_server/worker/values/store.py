@@ -22,7 +22,7 @@ from opdispatch_server.worker.values.forms import StoredValue, with_history_of
 from opdispatch_wire.errors import DeadlineExceededError, RemoteValueGoneError
 from opdispatch_wire.layouts import refuse_misfits
 from opdispatch_wire.nesting import ValueCount, check_nesting
-from opdispatch_wire.remote_values import RemoteFacts, store_key, value_id
+from opdispatch_wire.remote_values import RemoteFacts, id_of, place_of, store_key, value_id
 from opdispatch_wire.tensors import is_tensor, refuse_masked
 from opdispatch_wire.v1 import remote_pb2, values_pb2
 
@@ -37,11 +37,20 @@ class ValueStore:
     and of the values; it is notified of what a writer may wait for: a value has lost its last
     writer, or has changed. Readers need no lock: they look into two dicts, and find the value or do
     not. The daemon decides what is released, and when.
+
+    Note [Direct calls with values]
+        The daemon knows where a value is, and moves it only while no call that it has routed uses
+        it. Of calls that come directly it does not know. They find a value by its id, in whichever
+        of its places it is here, until it is asked for as what is to move away: from then on it may
+        be written to elsewhere. Those that have come by then read it as it was; none of them may
+        write to it. They keep it until they have ended, also if it is released meanwhile.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
         self._sessions: dict[bytes, dict[bytes, StoredValue]] = {}
+        # Those that direct calls find, by session and id.
+        self._newest: dict[bytes, dict[bytes, StoredValue]] = {}
         self.waiting = 0
         """How many calls wait for the writers of a value."""
 
@@ -77,6 +86,55 @@ class ValueStore:
             return self._get(message, at).form.value
         value = self.find(message.session, store_key(message.id, message.place))
         return _read_only(self._gone(message, at) if value is None else value)
+
+    def find_here(self, session: bytes, number: bytes) -> Any:
+        """Return the value of that id for a direct call, which cannot write to it.
+
+        None: it is not here, is leaving, or is to be converted.
+
+        See Note [Direct calls with values].
+        """
+        stored = self._newest.get(session, _NONE).get(number)
+        if stored is None or stored.is_leaving:
+            return None
+        value, backend = form = stored.form
+        if backend is not None and form.find_wanted() is not None:
+            return None
+        return read_only_view(value) if type(value) is np.ndarray else _read_only(value)
+
+    def pin(self, messages: Sequence[values_pb2.RemoteTensor]) -> tuple[StoredValue, ...] | None:
+        """Keep the values that a direct call names, until ``unpin``; write which place is meant.
+
+        None: not all of them are here to stay. See Note [Direct calls with values].
+        """
+        found = []
+        with self._changed:
+            for message in messages:
+                stored = self._newest.get(message.session, _NONE).get(message.id)
+                if stored is None or stored.is_leaving:
+                    return None
+                found.append(stored)
+            for message, stored in zip(messages, found, strict=True):
+                message.place = place_of(stored.key)
+                stored.pins += 1
+        return tuple(found)
+
+    def unpin(self, values: Sequence[StoredValue]) -> None:
+        """End what ``pin`` began."""
+        with self._changed:
+            for stored in values:
+                stored.pins -= 1
+                if stored.is_released and not stored.pins:
+                    self._drop(stored)
+
+    def note_leaving(self, message: values_pb2.RemoteTensor) -> None:
+        """Note that a value is about to be fetched by its next home."""
+        with self._changed:
+            stored = self._sessions.get(message.session, _NONE).get(
+                store_key(message.id, message.place)
+            )
+            if stored is not None:
+                stored.is_leaving = True
 
     def begin_writes(self, wanted: _Wanted, deadline: float | None) -> Sequence[StoredValue]:
         """Make the caller a writer of these values, once each, until ``end_writes`` of what is
@@ -175,9 +233,10 @@ class ValueStore:
 
     def add(self, session: bytes, key: bytes, value: Any) -> None:
         """Keep a value."""
-        stored = StoredValue(value)
+        stored = StoredValue(value, session, key)
         with self._changed:
             self._sessions.setdefault(session, {})[key] = stored
+            self._newest.setdefault(session, {})[id_of(key)] = stored
 
     def release(self, message: remote_pb2.ReleaseValues) -> None:
         """Release some of a session's values, or all. What is in use stays until then."""
@@ -186,21 +245,34 @@ class ValueStore:
             if values is None:
                 return
             if not message.ids:
-                values.clear()
+                del self._sessions[message.session], self._newest[message.session]
             for key in ids_meant(message.ids, values):
-                values.pop(key, None)
-            if not values:
-                del self._sessions[message.session]
+                if (stored := values.get(key)) is not None:
+                    self._drop(stored)
 
     def clear(self) -> None:
         """Release all values."""
         with self._changed:
             self._sessions.clear()
+            self._newest.clear()
 
     def count(self) -> int:
         """Return the number of values."""
         with self._changed:
             return sum(len(values) for values in self._sessions.values())
+
+    def _drop(self, stored: StoredValue) -> None:
+        """Drop a value, once no direct call uses it. The caller holds ``_changed``."""
+        session, number = stored.session, id_of(stored.key)
+        newest = self._newest.get(session, {})
+        if newest.get(number) is stored:
+            del newest[number]
+        stored.is_released = True
+        values = self._sessions.get(session, {})
+        if not stored.pins and values.get(stored.key) is stored:
+            del values[stored.key]
+            if not values:
+                del self._sessions[session], self._newest[session]
 
 
 class CallWrites:
