@@ -15,7 +15,7 @@ from opdispatch_client.cli import main
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.interpreter_starts import at_each_start
 from tests.service.libraries import GATE, constant
-from tests.service.running_daemon import RunningDaemon, wait_for
+from tests.service.running_daemon import Background, RunningDaemon, wait_for
 from tests.service.test_health import channel_to, check
 
 X = np.zeros(2)
@@ -97,6 +97,27 @@ def test_it_is_listed_with_its_last_words_and_can_be_revived(
     assert "worker-2 is quarantined: it died 3 times" in message
     revived = log["interpreter_revived"]
     assert (revived["interpreter"], "via unix socket" in revived["identity"]) == ("worker-2", True)
+
+
+@pytest.mark.parametrize("place", [{}, {"interpreter": "worker-1"}, {"on": "cpu"}])
+def test_a_load_waits_for_an_interpreter_that_is_being_started_again(
+    start_daemon: StartDaemon, tmp_path: Path, write_library: WriteLibrary, place: dict[str, str]
+):
+    daemon = start_daemon(workers=1, environment=broken_environment(tmp_path))
+    daemon.expects_errors = True
+    path = write_library("const", constant(1))
+    with daemon.connect() as session:
+        (tmp_path / "broken").touch()
+        (before,) = session.interpreters()
+        os.kill(before.pid, signal.SIGKILL)
+        assert wait_for(lambda: not session.interpreters())
+        with daemon.connect(timeout=0.5) as impatient, pytest.raises(oc.WaitTimeoutError) as late:
+            impatient.load(path, **place)
+        assert "which is not ready yet" in str(late.value)
+        with Background(session.load, path, **place) as load:
+            (tmp_path / "broken").unlink()
+        assert load.result().interpreters == ("worker-1",)
+        assert session.ops.const.get(X) == 1
 
 
 def test_one_that_is_revived_and_dies_again_is_quarantined_again(broken: RunningDaemon):

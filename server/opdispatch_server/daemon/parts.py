@@ -89,8 +89,6 @@ from opdispatch_wire.v1.interpreter_pb2 import DirectCallRules
 if TYPE_CHECKING:
     from opdispatch_server.daemon.monitoring.service import Monitoring
 
-# How long a load waits for an interpreter, where one is being started.
-INTERPRETER_WAIT = 10.0
 # Of the arguments of large calls that clients send through the daemon, what it holds at a time.
 # Their results come on top.
 LARGE_CALLS_BYTES = 40 * 2**20
@@ -400,7 +398,6 @@ class DaemonParts:
             self.pools,
             self.health,
             self.configuration.load_timeout,
-            INTERPRETER_WAIT if self.names else 0.0,
             self.journal,
             self.blame,
         )

@@ -176,15 +176,14 @@ class InterpreterPools:
             "start one with `opdispatch worker`, or the daemon with --workers 1 or more",
         )
 
-    def is_coming(self, name: str = "") -> bool:
-        """Return whether an interpreter is about to be ready: the one of that name, or any.
+    def coming(self) -> set[str]:
+        """Return the interpreters that are about to be ready.
 
-        It is being started, or has joined and is being told what is loaded.
+        They are being started, or have joined and are being told what is loaded.
         """
         joining = {each.name for each in self._sessions.all() if each.alive and not each.ready}
         ready = {each.name for each in self._sessions.ready()}
-        coming = {*joining, *self._supervisor.names} - {*self._supervisor.quarantined()} - ready
-        return name in coming if name else bool(coming)
+        return {*joining, *self._supervisor.names} - {*self._supervisor.quarantined()} - ready
 
     def check(self, session: InterpreterSession, pool: InterpreterPool | None) -> None:
         """Raise InterpreterNotFoundError if it takes no library of that pool."""

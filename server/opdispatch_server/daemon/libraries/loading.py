@@ -20,7 +20,12 @@ from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPool
 from opdispatch_server.daemon.libraries.journaling import LibraryJournal
 from opdispatch_server.daemon.libraries.load_race import LoadRace, LoadWait
 from opdispatch_server.daemon.libraries.permissions import check_version
-from opdispatch_server.daemon.libraries.placement import BUSY_PATIENCE, Place, Placement
+from opdispatch_server.daemon.libraries.placement import (
+    BUSY_PATIENCE,
+    INTERPRETER_WAIT,
+    Place,
+    Placement,
+)
 from opdispatch_server.daemon.libraries.publication import LibraryPublication
 from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionState
 from opdispatch_wire.errors import DeadlineExceededError
@@ -182,11 +187,12 @@ class LibraryLoading:
         return outcome
 
     async def _bring_in(self, race: LoadRace, order: LoadOrder, wait: LoadWait) -> LoadOutcome:
-        if order.place.interpreter:
-            session = self._placement.get(order.place.interpreter)
+        name = order.place.interpreter
+        if name and not self._placement.is_coming(name):
+            session = self._placement.get(name)
             if race.version.is_active and self._publication.stays_in(race.version, session):
                 return _already(race.version, session)
-        else:
+        elif not name:
             wait.set(lambda: f"{race.version} from {race.describe_imports() or 'no interpreter'}")
             if await race.wait_for_decision():
                 return LoadOutcome(race.version, already_loaded=True)
@@ -195,8 +201,14 @@ class LibraryLoading:
     async def _import(self, race: LoadRace, order: LoadOrder, wait: LoadWait) -> LoadOutcome:
         race.begin_import()
         place = order.place
-        busy = f"interpreter {place.interpreter}" if place.interpreter else "an interpreter"
-        wait.set(lambda: f"{busy} that is importing something else{_by(race)}")
+        which = f"interpreter {place.interpreter}" if place.interpreter else "an interpreter"
+
+        def describe() -> str:
+            if self._placement.is_short_of(place, race.version.name):
+                return f"{which}, which is not ready yet"
+            return f"{which} that is importing something else{_by(race)}"
+
+        wait.set(describe)
         try:
             session, *others = await self._claim(race, order, wait)
         except BaseException:
@@ -232,12 +244,14 @@ class LibraryLoading:
         version = race.version
         count = count_to_be_ready(version, race.replaced, order)
         if count == 1:
-            return [await self._placement.claim(order.place, version.name)]
+            return [await self._placement.claim(order.place, version.name, INTERPRETER_WAIT)]
         device, version.device = version.device, order.place.device or version.device
         claimed: list[InterpreterSession] = []
         async with self._claiming:
             try:
-                claimed.append(await self._placement.claim(order.place, version.name))
+                claimed.append(
+                    await self._placement.claim(order.place, version.name, INTERPRETER_WAIT)
+                )
                 wait.set(
                     lambda: (
                         f"{count} interpreters that can import {version}, of which there are "

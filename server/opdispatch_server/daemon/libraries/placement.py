@@ -23,6 +23,10 @@ BUSY_PATIENCE = 5.0
 """How many seconds a replica waits for an interpreter that imports something else; the next that is
 free is given it later."""
 
+INTERPRETER_WAIT = 30.0
+"""How many seconds a load waits where no interpreter could take it, but one is on its way: as long
+as a call waits for its library."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -103,16 +107,36 @@ class Placement:
         """Return whether a version is kept apart, since it has brought interpreters down."""
         return version.name in self._separation.apart
 
-    async def claim(self, place: Place, library: str) -> InterpreterSession:
+    async def claim(self, place: Place, library: str, patience: float = 0.0) -> InterpreterSession:
         """Wait for an interpreter that imports nothing, and keep it for one import of a library.
 
-        Raises InterpreterNotFoundError if there is none that could, busy or not, and
-        RefusedError if the one that is asked for is being drained.
+        Where there is none that could, importing or not, but one is on its way, it is waited for,
+        though no longer than ``patience`` seconds. Raises InterpreterNotFoundError if none comes,
+        and RefusedError if the one that is asked for is being drained.
         """
+        latest, clock = None, asyncio.get_running_loop().time
         while True:
-            if session := self._take(self._candidates(place, library)):
+            try:
+                session = self._take(self._candidates(place, library))
+            except InterpreterNotFoundError:
+                latest = clock() + patience if latest is None else latest
+                if clock() >= latest or not self._may_come(place):
+                    raise
+                with contextlib.suppress(TimeoutError):  # then it is raised
+                    async with asyncio.timeout_at(latest):
+                        await self._changes.wait()
+                continue
+            if session is not None:
                 return session
+            latest = None
             await self._changes.wait()
+
+    def is_short_of(self, place: Place, library: str) -> bool:
+        """Return whether there is no interpreter that could be claimed, importing or not."""
+        try:
+            return not self._candidates(place, library)
+        except (InterpreterNotFoundError, RefusedError):
+            return True
 
     async def claim_spare(
         self, version: LibraryVersion, patience: float
@@ -164,7 +188,8 @@ class Placement:
 
     def is_coming(self, name: str = "") -> bool:
         """Return whether an interpreter is about to be ready: the one of that name, or any."""
-        return self._pools.is_coming(name)
+        coming = self._pools.coming()
+        return name in coming if name else bool(coming)
 
     def get(self, name: str) -> InterpreterSession:
         """Return the interpreter of that name, if libraries may go there. Raises as ``claim``."""
@@ -176,6 +201,17 @@ class Placement:
                 interpreter=name,
             )
         return session
+
+    def _may_come(self, place: Place) -> bool:
+        """Return whether a load may find an interpreter soon, where there is none for it now.
+
+        One is being started, or a kernel keeps it from its work.
+        """
+        absent = self._pools.coming()
+        absent |= {each.name for each in self._pools.ready(place.pool) if not each.is_fit}
+        if place.interpreter:
+            return place.interpreter in absent
+        return any(self._pools.find(name) is place.pool for name in absent - self._draining)
 
     def _candidates(self, place: Place, library: str) -> list[InterpreterSession]:
         if place.interpreter:
@@ -192,7 +228,7 @@ class Placement:
                 f"the library cannot be loaded: {problem or 'no interpreter is ready yet'}",
                 hint=hint or "try again in a moment",
             )
-        what = f"with a {place.device} device" if place.device else "that is not being drained"
+        what = f"with a {place.device} device" if place.device else "that takes libraries now"
         raise InterpreterNotFoundError(
             f"there is no interpreter {what}; connected: {self._describe(ready)}",
             device=place.device,
@@ -209,7 +245,9 @@ class Placement:
     def _describe(self, sessions: Iterable[InterpreterSession]) -> str:
         return ", ".join(
             f"{session.name} ({', '.join(self._devices.names_of(session))}"
-            f"{'; draining' if self.is_draining(session) else ''})"
+            f"{'; draining' if self.is_draining(session) else ''}"
+            f"{'; busy' if session.busy else ''}"
+            f"{'; unfit' if session.unfit else ''})"
             for session in sessions
         )
 

@@ -74,7 +74,6 @@ class LibraryRegistry:
         pools: InterpreterPools,
         health: HealthBoard,
         load_timeout: float,
-        interpreter_wait: float,
         journal: Journal,
         blame: Blame,
     ) -> None:
@@ -84,7 +83,6 @@ class LibraryRegistry:
         self._pools = pools
         self._health = health
         self._load_timeout = load_timeout
-        self._interpreter_wait = interpreter_wait
         self.catalog = LibraryCatalog()
         """The catalog, to be read by anyone."""
         self._journal = LibraryJournal(journal, self.catalog)
@@ -104,7 +102,6 @@ class LibraryRegistry:
             blame,
             self._start,
             load_timeout=load_timeout,
-            wait_for_interpreters=self._wait_for_interpreters,
             published=self._published,
             joined=lambda: self.settling.announce(),
             give_up=self._give_up,
@@ -190,8 +187,6 @@ class LibraryRegistry:
         """
         order = dataclasses.replace(order, report=report)
         if order.source.home.is_shared:
-            if not order.place.interpreter:
-                await self._wait_for_interpreters()
             return await self._loading.load(order)
         async with self._pools.opened(order.name, order.source, report) as (pool, source):
             newest = self.catalog.newest_of(order.name)
@@ -352,13 +347,6 @@ class LibraryRegistry:
         return await MemoryMeter.start(ending, holders - set(ending) if staying else ())
 
     # -- parts of changes -----------------------------------------------------------------------
-
-    async def _wait_for_interpreters(self) -> None:
-        """Wait until the first shared interpreter is ready, or it is known why none will be."""
-        await self._sessions.wait_until(
-            lambda: bool(self._pools.ready(None) or self._pools.explain_want(None)[0]),
-            self._interpreter_wait,
-        )
 
     def _supersede(self, replaced: LibraryVersion, too_old: list[LibraryVersion]) -> None:
         """Keep a version below the active one, and retire those that are not kept any more."""

@@ -24,7 +24,12 @@ from opdispatch_server.daemon.libraries.change_log import (
 )
 from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPools
 from opdispatch_server.daemon.libraries.journal_replay import restore_in_order
-from opdispatch_server.daemon.libraries.placement import BUSY_PATIENCE, Place, Placement
+from opdispatch_server.daemon.libraries.placement import (
+    BUSY_PATIENCE,
+    INTERPRETER_WAIT,
+    Place,
+    Placement,
+)
 from opdispatch_server.daemon.libraries.publication import LibraryPublication, Recording
 from opdispatch_server.daemon.libraries.replica import Replica, ReplicaState
 from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionState
@@ -64,7 +69,6 @@ class LibraryReplicas:
         start: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
         *,
         load_timeout: float,
-        wait_for_interpreters: Callable[[], Awaitable[None]],
         published: Callable[[LibraryVersion], Awaitable[None]],
         joined: Callable[[], Coroutine[Any, Any, None]],
         give_up: Callable[[LibraryVersion, OpdispatchError], Awaitable[None]],
@@ -77,7 +81,6 @@ class LibraryReplicas:
         self._blame = blame
         self._start = start
         self._load_timeout = load_timeout
-        self._wait_for_interpreters = wait_for_interpreters
         self._published = published
         self._joined = joined
         self._give_up = give_up
@@ -262,14 +265,16 @@ class LibraryReplicas:
         version: LibraryVersion,
         replaced: LibraryVersion | None,
         recording: Recording = nullcontext,
+        patience: float = 0.0,
     ) -> None:
         """Load a version that no interpreter holds, in the place of ``replaced``.
 
-        ``recording`` as in LibraryPublication.publish. Raises as LibraryLoading.load.
+        ``recording`` as in LibraryPublication.publish, ``patience`` as in Placement.claim. Raises
+        as LibraryLoading.load.
         """
         await self._pools.provide_for(version)
         session = await self._placement.claim(
-            Place(device=version.device, pool=version.pool), version.name
+            Place(device=version.device, pool=version.pool), version.name, patience
         )
         try:
             batch = await self._publication.staging.stage(
@@ -306,10 +311,8 @@ class LibraryReplicas:
                     pass  # its last call has ended meanwhile, and its code has gone with that
                 finally:
                     self._placement.release(session)
-            if version.pool is None:
-                await self._wait_for_interpreters()
             version.start_over(self._catalog.new_load_id())
-            await self.bring_up_locked(version, top, recording)
+            await self.bring_up_locked(version, top, recording, INTERPRETER_WAIT)
         except BaseException:
             version.interpreters_wanted = wanted
             raise
