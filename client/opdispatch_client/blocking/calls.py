@@ -463,6 +463,8 @@ class BlockingCalls:
                 limit = way.lane.max_message_bytes
                 self._plans.learn(attempt.call, attempt.request, way, limit)
             return
+        if isinstance(why, RefusedError):
+            attempt.stay(way, self._routes)
         try:
             # Not in this thread, which reads replies: sending may have to wait.
             self._second_ways.submit(ask_daemon, why)

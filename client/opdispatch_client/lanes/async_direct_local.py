@@ -68,9 +68,9 @@ class AsyncDirectLanes:
         deadline: float | None,
     ) -> AsyncLane | None:
         """Return the lane like ``DirectLanes._lane_to``."""
-        if target.session not in route.within_reach:
-            return None
         lane = self._lanes.get(target.session)
+        if target.session not in route.within_reach:
+            return lane
         if lane is None and target.lane and not self._is_closed:
             patience = patience_until(deadline)
             if not patience or self._is_opening:

@@ -188,6 +188,16 @@ class CallAttempt:
         self.request.timeout = seconds
         return seconds
 
+    def stay(self, way: DirectWay[InterpreterLane], routes: Routes) -> None:
+        """Count the call at an interpreter that has refused it, to which it is relayed. Idempotent.
+
+        As soon as that is known: the next calls are spread by such counts. An interpreter may not
+        have heard of the route yet, which is no reason to crowd another one.
+        """
+        if self.relayed is None:
+            routes.refused(way.route.epoch, way.target.session)
+            self.relayed = routes.relayed.begin(way.target.session)
+
     def leave(self, way: DirectWay[InterpreterLane], routes: Routes, why: Exception) -> None:
         """Leave the direct way: make the request ask the daemon for the new route of such calls.
 
@@ -208,9 +218,7 @@ class CallAttempt:
         if is_right or isinstance(why, MessageTooLargeError):
             pass  # so is the route
         elif lost is None:
-            routes.forget(way.route.epoch)
-            # It may not have heard of the route yet: that is no reason to crowd another one.
-            self.relayed = routes.relayed.begin(way.target.session)
+            self.stay(way, routes)
             request.preferred_session = way.target.session
         else:
             way.route.without(way.target.session)

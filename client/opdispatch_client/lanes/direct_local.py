@@ -91,13 +91,13 @@ class DirectLanes:
         limit: int,
         deadline: float | None,
     ) -> BlockingLane | None:
-        """Return the lane.
+        """Return the lane, if one is open: opened, if the target is within the route's reach.
 
         None where the daemon relays calls, for the moment or as long as the route holds.
         """
-        if target.session not in route.within_reach:
-            return None
         lane = self._lanes.get(target.session)
+        if target.session not in route.within_reach:
+            return lane
         if lane is None and target.lane and not self._is_closed:
             patience = patience_until(deadline)
             if not patience or not self._opening.acquire(blocking=False):

@@ -102,16 +102,15 @@ class DirectStreams(ABC, Generic[S]):
     def _stream_to(
         self, target: execution_pb2.RouteTarget, route: DirectRoute, limit: int
     ) -> S | None:
-        """Return the stream.
+        """Return the stream, if one is open.
 
         None where the daemon relays calls, for the moment or as long as the route holds.
         """
         session = target.session
-        if session not in route.within_reach:
-            return None
         with self._mutex:
             stream = self._streams.get(session)
-            if stream is not None and not stream.is_closed:
+            is_open = stream is not None and not stream.is_closed
+            if is_open or session not in route.within_reach:
                 return stream
             if self._is_closed:
                 return None

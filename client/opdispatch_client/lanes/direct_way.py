@@ -61,25 +61,25 @@ def choose_way(
 ) -> DirectWay[L] | RelayedWay | None:
     """Return the way to the interpreter with the fewest of our calls, on whichever way these went.
 
-    ``lanes`` are those to the route's targets, in their order; None: the daemon relays calls
-    there, at least for the moment. Of equally busy interpreters, one that is called directly comes
-    first, since that is quicker, unless others keep it busy; those that are alike take turns.
-    Returns None if all are out of reach: then the daemon, which knows of others' calls, chooses
-    better.
+    ``lanes`` are those to the route's targets, in their order; to one without a lane, or out of the
+    route's reach, the daemon relays calls, at least for the moment. Of equally busy interpreters,
+    one that is called directly comes first, since that is quicker, unless others keep it busy;
+    those that are alike take turns. Returns None if all are out of reach: then the daemon, which
+    knows of others' calls, chooses better.
     """
     place = 0 if len(lanes) == 1 else _least_busy(route, lanes, relayed)
-    lane, target = lanes[place], route.targets[place]
-    if lane is not None:
+    lane, target, reach = lanes[place], route.targets[place], route.within_reach
+    if lane is not None and target.session in reach:
         return DirectWay(route, target, lane)
-    return RelayedWay(route, target) if route.within_reach else None
+    return RelayedWay(route, target) if reach else None
 
 
 def _least_busy(route: DirectRoute, lanes: Sequence[L | None], relayed: RelayedCalls) -> int:
     """Return the place of the target that ``choose_way`` chooses."""
-    relays_cost = 0 if route.is_contended else 1
+    relays_cost, reach = 0 if route.is_contended else 1, route.within_reach
     loads = [
-        2 * relayed.in_flight(target.session)
-        + (relays_cost if lane is None else 2 * lane.calls_in_flight)
+        2 * (relayed.in_flight(target.session) + (0 if lane is None else lane.calls_in_flight))
+        + (0 if lane is not None and target.session in reach else relays_cost)
         for target, lane in zip(route.targets, lanes, strict=True)
     ]
     fewest = min(loads)

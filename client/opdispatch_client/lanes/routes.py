@@ -130,8 +130,18 @@ class Routes:
             elif not epoch:
                 _put(self._refused_until, shape, time.monotonic() + _REFUSAL_LASTS)
 
+    def refused(self, epoch: int, session: int) -> None:
+        """Call an interpreter no more by the routes of an epoch: it has refused one of them.
+
+        They may hold for others. Where it was too early, the daemon gives the same route again.
+        """
+        with self._mutex:
+            for route in self._routes.values():
+                if route.epoch == epoch:
+                    route.without(session)
+
     def forget(self, epoch: int) -> None:
-        """Drop the routes of an epoch: the registry has changed since."""
+        """Drop the routes of an epoch: their tickets open no streams any more."""
         with self._mutex:
             kept = {s: route for s, route in self._routes.items() if route.epoch != epoch}
             for route in self._routes.values():

@@ -52,6 +52,8 @@ class DirectRoutes:
         self._operators = operators
         self._sessions = sessions
         self._epoch = secrets.randbits(_EPOCH_BITS)
+        # Of those that listen, to the newest epoch.
+        self._answers: list[asyncio.Future[pb.InterpreterMessage]] = []
         self._changes = 0
         self._is_ended = False
 
@@ -131,8 +133,17 @@ class DirectRoutes:
         ``revoked`` are the ids of tokens that hold no more: see Note [Route tickets].
         """
         self._epoch += 1
-        for session in self._sessions.all():
-            self._tell(session, 0 if self._changes else self._epoch, revoked)
+        epoch, sessions = 0 if self._changes else self._epoch, list(self._sessions.all())
+        told = [(each, self._tell(each, epoch, revoked)) for each in sessions]
+        self._answers = [answer for each, answer in told if answer and not each.busy]
+
+    async def heard(self) -> None:
+        """Wait until the interpreters that listen have heard which routes hold now.
+
+        After a change that is acknowledged then, its caller is not refused by one that is late.
+        """
+        if self._answers:
+            await asyncio.wait(self._answers, timeout=HEARING_WAIT)
 
     def announce(self, session: InterpreterSession) -> None:
         """Send an interpreter the epoch of valid routes."""

@@ -159,6 +159,10 @@ class LibraryRegistry:
         self.placement.note_change()
         self._start(self.settling.announce())
 
+    async def heard(self) -> None:
+        """Wait until the interpreters that listen have heard of the changes so far."""
+        await self._publication.routes.heard()
+
     # -- what was there before ------------------------------------------------------------------
 
     async def adopt(self) -> None:

@@ -139,6 +139,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             with audited("load", IDENTITY.get(), library=name):
                 async with reading as order:
                     outcome = await self._libraries.load(order, report)
+                    await self._libraries.heard()
         except OpdispatchError as error:
             about = fields(Event.LIBRARY_LOAD_FAILED, library=name, identity=IDENTITY.get())
             LOG.warning("%s was not loaded: %s%s", name, error, asked_by(), extra=about)
@@ -332,7 +333,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         task = asyncio.create_task(change)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
-        return await shielded(task)
+        result = await shielded(task)
+        await self._libraries.heard()
+        return result
 
 
 def _patience(context: Context) -> float | None:
