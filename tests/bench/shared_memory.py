@@ -84,10 +84,10 @@ class Floor:
         self.sock.recv(1)
 
     def copied(self, x: np.ndarray, y: np.ndarray) -> None:
-        copy_elements(self.x, x)
-        copy_elements(self.y, y)
+        copy_elements(self.x.view(np.uint8), x, x.dtype)
+        copy_elements(self.y.view(np.uint8), y, y.dtype)
         self.signal()
-        copy_elements(self.out, self.z)
+        copy_elements(self.out.view(np.uint8), self.z, self.z.dtype)
 
     def close(self) -> None:
         self.sock.close()

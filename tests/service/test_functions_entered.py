@@ -17,9 +17,9 @@ MOST_AWAITED = 85
 MOST_AWAITED_LARGE = 130
 # A call of two arrays in the general way enters 167 and 187.
 MOST_OF_KIND = {
-    "two arrays": (28, 32),
+    "two arrays": (26, 32),
     # One has its tensors in shared memory, and releases the result of the last one.
-    "two arrays of 1 MB": (66, 78),
+    "two arrays of 1 MB": (61, 75),
     "Tensors": (34, 54),
     # At most 1.3 times what two arrays enter.
     "remote tensors": (33, 38),

@@ -16,8 +16,8 @@ import opdispatch
 import opdispatch_client as oc
 from opdispatch import Tensor
 from opdispatch.errors import OpdispatchError
-from opdispatch_client.lanes.call_plan import CallPlan
 from opdispatch_wire.planned_calls import LONGEST
+from opdispatch_wire.planned_requests import RequestForm
 from opdispatch_wire.shared_memory.call_memory import THRESHOLD
 from tests.service.running_daemon import RunningDaemon
 
@@ -195,13 +195,13 @@ def describe(result: Any) -> Any:
 def numbers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The ids of the calls that follow a plan."""
     found: list[int] = []
-    encode = CallPlan.encode
+    write = RequestForm.write
 
-    def noting(self: CallPlan, leaves: Any, timeout: float | None, number: int) -> bytes:
+    def noting(self: RequestForm, leaves: Any, timeout: float | None, number: int) -> bytes:
         found.append(number)
-        return encode(self, leaves, timeout, number)
+        return write(self, leaves, timeout, number)
 
-    monkeypatch.setattr(CallPlan, "encode", noting)
+    monkeypatch.setattr(RequestForm, "write", noting)
     return found
 
 

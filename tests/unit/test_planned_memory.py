@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_client.lanes.call_plan import CallPlan
 from opdispatch_client.lanes.direct_way import DirectWay
 from opdispatch_client.lanes.planned_memory import PlannedMemory
@@ -13,6 +14,7 @@ from opdispatch_wire.lanes.lane_memory import CallerLaneMemory
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.planned_replies import ReplyForm
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
+from opdispatch_wire.shared_memory.shared_mapping import PAGE, page_range
 from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from opdispatch_wire.v1 import execution_pb2
 
@@ -74,10 +76,47 @@ def test_a_reply_of_another_kind_leaves_the_memory_to_its_reader(side):
 
 
 def test_one_array_that_is_given_twice_is_placed_once(side):
-    placed = side.memory.new_call()
-    first = side.plan.place([LARGE], placed)
-    assert side.plan.place([LARGE], placed) == first
-    assert len(placed.placed.held) == 1
+    placed = side.memory.new_call().placed
+    first, second = placed.put_together([(LARGE, LARGE.dtype)] * 2)
+    assert first == second
+    assert len(placed.held) == side.blocks() == 1
+
+
+def test_arrays_of_one_call_have_one_block_and_pages_of_their_own(side):
+    arrays = [np.arange(n, dtype=np.int8) for n in (1, PAGE, PAGE + 1, 3 * PAGE - 1)]
+    arrays.append(Tensor(np.arange(PAGE, dtype=">i4")[::2]))
+    wire = [np.dtype(np.int8)] * 4 + [np.dtype(np.int32)]
+    placed = side.memory.new_call().placed
+    places = placed.put_together(list(zip(arrays, wire, strict=True)))
+    assert side.blocks() == 1
+    last = 0
+    for (region, offset, length, read_only), array, dtype in zip(places, arrays, wire, strict=True):
+        start, stop = page_range(offset, length)
+        assert start >= last
+        last = stop
+        mapping = side.arena._regions[region].owned.mapping
+        there = mapping.window(offset, length, writable=False).array(
+            (length // dtype.itemsize,), dtype
+        )
+        assert there.tolist() == (array.array if isinstance(array, Tensor) else array).tolist()
+        assert not read_only
+    # Of one that is kept, the other side releases the block.
+    block = placed.keep(places[1][:2])
+    placed.release()
+    assert side.blocks() == 1
+    del block
+    side.arena.trim(idle_seconds=1e9)
+    assert side.blocks() == 0
+    assert not side.arena.check_invariants()
+
+
+def test_an_array_of_the_arena_is_sent_as_it_is_beside_a_copy(side):
+    own = side.arena.empty(LARGE.shape, LARGE.dtype)
+    placed = side.memory.new_call().placed
+    places = placed.put_together([(own, own.dtype), (LARGE, LARGE.dtype)])
+    block = side.arena.find(own.__array_interface__["data"][0], own.nbytes)
+    assert places[0][:2] == (block.region, block.offset)
+    assert side.blocks() == 2
 
 
 def test_without_room_no_plan_holds():

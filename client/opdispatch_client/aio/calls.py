@@ -139,7 +139,7 @@ class AsyncCalls:
         deadline = None if overdue.seconds is None else time.monotonic() + overdue.seconds
         shared: PlannedMemory | None = None
         encode: Callable[[int], bytes]
-        encode = functools.partial(plan.encode, planned.leaves, overdue.seconds)
+        encode = functools.partial(plan.form.write, planned.leaves, overdue.seconds)
         read: Decode = plan.read
         if plan.shares:
             shared = PlannedMemory.of(plan, planned.leaves, overdue.seconds, memory, peer)

@@ -99,7 +99,7 @@ class PlannedCalls:
             return UNPLANNED
         plan, way, peer = found
         timeout, lane, shared = self._timeout, way.lane, None
-        encode: Callable[[int], bytes] = functools.partial(plan.encode, planned.leaves, timeout)
+        encode: Callable[[int], bytes] = functools.partial(plan.form.write, planned.leaves, timeout)
         read: Decode = plan.read
         if plan.shares:
             shared = PlannedMemory.of(plan, planned.leaves, timeout, lane.memory, peer)
@@ -207,7 +207,7 @@ class PlannedCalls:
             if shared is not None:
                 request = shared.encode(number)
             else:
-                request = plan.encode(planned.leaves, timeout, number)
+                request = plan.form.write(planned.leaves, timeout, number)
             return request
 
         def on_done(result: Any) -> None:

@@ -25,7 +25,6 @@ from google.protobuf.message import DecodeError
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
 from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
 from opdispatch.local_state.tracing_state import traces
-from opdispatch.tensors.tensor import Tensor
 from opdispatch_client.lanes.direct_way import DirectWay
 from opdispatch_client.lanes.waiting_calls import may_move
 from opdispatch_client.operator_call import Call, OperatorCall
@@ -103,7 +102,7 @@ def nothing_is_set() -> bool:
 class CallPlan:
     """The request of such calls, their replies, and the way that they go."""
 
-    __slots__ = ("_form", "_layout", "_misses", "alone", "moves", "shape", "shares", "size", "way")
+    __slots__ = ("_layout", "_misses", "alone", "form", "moves", "shape", "shares", "size", "way")
 
     def __init__(
         self,
@@ -113,7 +112,8 @@ class CallPlan:
         *,
         moves: bool,
     ) -> None:
-        self._form = form
+        self.form = form
+        """The form that writes the requests."""
         self.size = form.size
         """The bytes of a request, at most."""
         self.shape = shape
@@ -159,21 +159,16 @@ class CallPlan:
 
     def place(self, leaves: Sequence[Any], memory: CallerMemory) -> Sequence[Any] | None:
         """Return the leaves with the large tensors in ``memory``; None if that has no room."""
-        if not self._form.shared:
+        if not self.form.shared:
             return leaves
-        placed, put = list(leaves), memory.placed.put
-        for number, dtype in self._form.shared:
-            leaf = leaves[number]
-            array = leaf.array if type(leaf) is Tensor else leaf
-            place = put(array, dtype, leaf, in_place=True)
-            if place is None:
-                return None
+        shared = self.form.shared
+        places = memory.placed.put_together([(leaves[number], dtype) for number, dtype in shared])
+        if places is None:
+            return None
+        placed = list(leaves)
+        for (number, _), place in zip(shared, places, strict=True):
             placed[number] = place
         return placed
-
-    def encode(self, leaves: Sequence[Any], timeout: float | None, number: int) -> bytes:
-        """Return the request of that id."""
-        return self._form.write(leaves, timeout, number)
 
     def read(
         self, payload: bytes | memoryview, place: int, memory: CallerMemory | None = None
@@ -196,7 +191,7 @@ class CallPlan:
         if layout is None:
             return None
         self._layout = layout
-        self.shares = bool(self._form.shared or layout.shared)
+        self.shares = bool(self.form.shared or layout.shared)
         return layout.read(payload, place, memory)
 
 

@@ -61,7 +61,7 @@ class PlannedMemory:
     def encode(self, number: int) -> bytes:
         """Return the request of that id; its memory is held from now on. Raises LaneClosedError."""
         self._number = number
-        self.request = self._plan.encode(self._leaves, self._timeout, number)
+        self.request = self._plan.form.write(self._leaves, self._timeout, number)
         if self.memory.placed.held:
             self._lane.hold(number, self.memory)
         return self.request

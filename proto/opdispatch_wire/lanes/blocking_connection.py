@@ -80,7 +80,19 @@ class BlockingConnection:
                 continue  # the deadline has passed, or is far away
             if spins:
                 self._spin.after_waiting()
-            self._receive()
+            try:
+                count = self._reader.fill(self._socket, self.descriptors, waits=False)
+            except BlockingIOError:
+                continue
+            except OSError:
+                count = 0
+            except WireError as error:
+                raise self.broken(error) from None
+            except BaseException:
+                self.break_off()  # ... and not here, but for a few instructions
+                raise
+            if not count:
+                self.break_off()
         raise LaneClosedError("the other side has gone")
 
     def flush(self) -> None:
@@ -147,20 +159,3 @@ class BlockingConnection:
         self.writer.close()
         if self.descriptors is not None:
             self.descriptors.close()
-
-    def _receive(self) -> None:
-        """Take what has come. Raises LaneClosedError, and WireError."""
-        try:
-            count = self._reader.fill(self._socket, self.descriptors, waits=False)
-        except BlockingIOError:
-            return
-        except OSError:
-            count = 0
-        except WireError as error:
-            raise self.broken(error) from None
-        except BaseException:
-            self.break_off()  # ... and not here, but for a few instructions
-            raise
-        if not count:
-            self.break_off()
-            raise LaneClosedError("the other side has gone")

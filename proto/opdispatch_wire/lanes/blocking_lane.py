@@ -437,15 +437,17 @@ class BlockingLane(TensorLane):
             if payload[place] < 0x80:
                 break
             shift += 7
-        with self._mutex:
-            receiver = self._waiting.get(number)
+        # It was added before its request was sent, and is removed by its own thread alone.
+        receiver = self._waiting.get(number)
         if receiver is not None:
             if receiver.decode is None or (result := receiver.decode(payload, place + 1)) is None:
                 return False
+            if receiver is reader:  # which is this thread
+                receiver.reply = result
+                return True
             with self._mutex:
                 receiver.reply = result
-            if receiver is not reader:
-                wake(receiver.wake)
+            wake(receiver.wake)
             return True
         _, _, decode = self._pending.calls.get(number, _NO_CALL)
         if decode is None or (result := decode(payload, place + 1)) is None:

@@ -9,6 +9,7 @@ side. A region's frame is put before that of the first message which names it.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -37,6 +38,8 @@ MEMORY_FRAMES = frozenset({FrameKind.REGION, FrameKind.DROP, FrameKind.RELEASE, 
 
 # So that a frame of them is far below the limit of its length.
 _EXTENTS_AT_ONCE = 1000
+# Messages of so few bytes name few places, and come again.
+_SHORT = 64
 
 _Place = tuple[int, int]  # a region's number, and the offset in it
 
@@ -70,15 +73,14 @@ class _LaneMemory:
         """Put what is not looked at here any more; return whether there was anything."""
         is_any = bool(self.released)
         while self.released:
-            extents = lane_pb2.LaneExtents()
-            while self.released and len(extents.extents) < _EXTENTS_AT_ONCE:
+            extents: list[bytes] = []
+            while self.released and len(extents) < _EXTENTS_AT_ONCE:
                 try:
-                    region, offset = self.released.popleft()
+                    extents.append(_encode_extent(self.released.popleft()))
                 except IndexError:  # another thread tells it
                     break
-                extents.extents.add(region=region, offset=offset)
-            if extents.extents:
-                self._put(FrameKind.RELEASE, extents.SerializeToString(), None)
+            if extents:
+                self._put(FrameKind.RELEASE, b"".join(extents), None)
         return is_any
 
     def _on_release(self, region: int, offset: int) -> None:
@@ -208,11 +210,11 @@ class CallerLaneMemory(_LaneMemory):
         Raises WireError, and LaneClosedError if the lane must end: a result could not be read.
         """
         if kind is FrameKind.KEEP:
-            self._keep(_extents(payload))
+            self._keep(_places_in(payload))
         elif kind is FrameKind.RELEASE:
-            for extent in _extents(payload):
-                if self._kept.pop((extent.region, extent.offset), None) is None:
-                    raise WireError(f"nothing is kept at {extent.offset} of {extent.region}")
+            for region, offset in _places_in(payload):
+                if self._kept.pop((region, offset), None) is None:
+                    raise WireError(f"nothing is kept at {offset} of {region}")
         else:
             try:
                 self._take(kind, payload)
@@ -236,13 +238,12 @@ class CallerLaneMemory(_LaneMemory):
         # Calls whose reply has come may have to read it yet; they know the one there was.
         self.peer = PeerMemory()
 
-    def _keep(self, extents: Iterable[values_pb2.SharedMemory]) -> None:
-        for extent in extents:
-            place = extent.region, extent.offset
+    def _keep(self, places: Iterable[_Place]) -> None:
+        for place in places:
             blocks = [memory.placed.keep(place) for memory in list(self._held.values())]
             block = next((block for block in blocks if block is not None), None)
             if block is None:
-                raise WireError(f"no call has an argument at {extent.offset} of {extent.region}")
+                raise WireError(f"no call has an argument at {place[1]} of {place[0]}")
             self._kept[place] = block
 
 
@@ -302,8 +303,8 @@ class CalleeLaneMemory(_LaneMemory):
     def take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
         """Take one of MEMORY_FRAMES. Raises WireError."""
         if kind is FrameKind.RELEASE:
-            for extent in _extents(payload):
-                self._results.release(extent.region, extent.offset)
+            for region, offset in _places_in(payload):
+                self._results.release(region, offset)
         elif kind is FrameKind.KEEP:
             raise WireError("a KEEP frame came from a caller")
         else:
@@ -327,7 +328,22 @@ def _region_payload(region: int) -> bytes:
     return lane_pb2.LaneRegion(region=region).SerializeToString()
 
 
-def _extents(payload: bytes | memoryview) -> Iterable[values_pb2.SharedMemory]:
+@functools.lru_cache(4096)  # blocks are used again and again
+def _encode_extent(place: _Place) -> bytes:
+    """Return a ``LaneExtents`` message of one place; more of them joined are one of all places."""
+    region, offset = place
+    extent = values_pb2.SharedMemory(region=region, offset=offset)
+    return lane_pb2.LaneExtents(extents=[extent]).SerializeToString()
+
+
+def _places_in(payload: bytes | memoryview) -> tuple[_Place, ...]:
+    """Return the places in a ``LaneExtents`` message. Raises WireError."""
+    read = _read_places if len(payload) <= _SHORT else _read_places.__wrapped__
+    return read(bytes(payload))
+
+
+@functools.lru_cache(1024)
+def _read_places(payload: bytes) -> tuple[_Place, ...]:
     message = lane_pb2.LaneExtents()
     parse_message(message, payload)
-    return message.extents
+    return tuple((extent.region, extent.offset) for extent in message.extents)

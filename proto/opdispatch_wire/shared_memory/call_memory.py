@@ -23,6 +23,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -115,16 +116,57 @@ class PlacedTensors:
                 return None
             self._copies.append(block)
             offset = block.offset + skip
-            contents = block.mapping.contents[offset : offset + nbytes]
-            placed = contents.view(dtype).reshape(array.shape)
-            copy_elements(placed, array)
+            placed = block.mapping.contents[offset : offset + nbytes]
+            copy_elements(placed, array, dtype)
         place = block.region, offset, nbytes, read_only
         self.held[block.region, offset] = block
         self.regions.add(block.region)
         self._contents[block.region, offset] = placed
         if in_place:
+            if placed is not array:
+                placed = placed.view(dtype).reshape(array.shape)
             self._by_value[id(value)] = (value, placed, place)  # `value` keeps its id taken
         return place
+
+    def put_together(
+        self, tensors: Sequence[tuple[Array | Tensor, np.dtype[Any]]]
+    ) -> list[SharedPlace] | None:
+        """Place tensors like ``put`` with ``in_place``, in one block: allocated and freed once.
+
+        For a call that writes to none of them.
+        """
+        arena, copies = self._arena, []
+        if arena is None:
+            return None
+        for value, dtype in tensors:
+            copies.append((value.array if isinstance(value, Tensor) else value, dtype))
+        if arena.lent_out or len({id(value) for value, _ in tensors}) < len(tensors):
+            places = []
+            for (value, dtype), (array, _) in zip(tensors, copies, strict=True):
+                if (place := self.put(array, dtype, value, in_place=True)) is None:
+                    return None
+                places.append(place)
+            return places
+        starts, size = [], 0
+        for array, _ in copies:
+            skip = skip_for(array.__array_interface__["data"][0] % PAGE)
+            starts.append(size + skip)
+            # To the end of a page: see Note [A block owns its pages].
+            size += -(-(skip + array.nbytes) // PAGE) * PAGE
+        block = arena.allocate(size)
+        if block is None:
+            return None
+        self._copies.append(block)
+        self.regions.add(block.region)
+        region, contents, places = block.region, block.mapping.contents, []
+        for (array, dtype), start in zip(copies, starts, strict=True):
+            offset, nbytes = block.offset + start, array.nbytes
+            target = contents[offset : offset + nbytes]
+            copy_elements(target, array, dtype)
+            self.held[region, offset] = block
+            self._contents[region, offset] = target
+            places.append((region, offset, nbytes, False))
+        return places
 
     def contents_of(self, value: object) -> Array | None:
         """Return the array now in the place where ``value`` was put; None if it was sent inline."""
@@ -388,12 +430,15 @@ def skip_for(address: int) -> int:
     return 0 if distance == 0 or _ALIASED <= distance <= PAGE - _ALIASED else 2 * _ALIASED
 
 
-def copy_elements(target: Array, source: Array) -> None:
-    """Copy any layout and byte order into a C-contiguous array; other threads may run."""
-    if source.dtype == _BOOL:
-        np.not_equal(source.view(_BYTE), 0, out=target)  # a view of bytes may have odd ones
-    elif source.dtype == target.dtype and source.flags.c_contiguous:
+def copy_elements(target: Array, source: Array, dtype: np.dtype[Any]) -> None:
+    """Copy any layout and byte order into as many bytes, as that dtype; other threads may run."""
+    if source.dtype == dtype != _BOOL and source.flags.c_contiguous:
         # As bytes: NumPy copies other libraries' dtypes one by one, holding the GIL.
-        target.reshape(-1).view(_BYTE)[...] = source.reshape(-1).view(_BYTE)
+        target[...] = source.reshape(-1).view(_BYTE)
+        return
+    elements = target.view(dtype).reshape(source.shape)
+    if source.dtype == _BOOL:
+        # A view of bytes may have odd ones.
+        np.not_equal(source.view(_BYTE), 0, out=elements)
     else:
-        target[...] = source
+        elements[...] = source

@@ -79,12 +79,8 @@ class _Result(Window):
         # ``Window.__init__``, in line.
         self._owner = mapping
         self._region, self._offset, self._on_release = message.region, message.offset, on_release
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": "|u1",
-            "shape": (message.length,),
-            "data": (mapping.address + message.offset, not mapping.writable),
-        }
+        self._length = message.length
+        self._data = (mapping.address + self._offset, not mapping.writable)
 
     def __del__(self) -> None:
         self._on_release(self._region, self._offset)
@@ -225,9 +221,7 @@ class PeerMemory:
         """
         with self._lock:
             region = self._get_region_locked(message, dtype, at=at)
-        return np.ndarray(
-            shape, dtype, buffer=np.asarray(_Result(region.mapped.mapping, message, on_release))
-        )
+        return _Result(region.mapped.mapping, message, on_release).array(shape, dtype)
 
     def _get_region_locked(
         self, message: values_pb2.SharedMemory, dtype: np.dtype[Any], *, at: str
@@ -337,7 +331,7 @@ class LentMemory:
         )
         loan.window = weakref.ref(window)
         self.loans.append(loan)
-        return np.ndarray(shape, dtype, buffer=np.asarray(window))
+        return window.array(shape, dtype)
 
     def release(self) -> list[values_pb2.SharedMemory]:
         """End the call; return the extents of arguments that are still in use.
