@@ -137,7 +137,7 @@ class RemoteValue:
             )
         message.remote.id = self._number
         message.remote.session = self._lease.session
-        self._facts.write_to(message.remote, at=at)  # as of those that it is alike with
+        self._facts.write_to(message.remote)  # as of those that it is alike with
 
     def __opdispatch_take_value__(self, key: list[Any], leaves: list[Any]) -> bool:
         """Add what calls with such a tensor, at its home, have in common: see ``take_value``."""

@@ -1,11 +1,13 @@
 """The element types that have a name on the wire: NumPy dtype <-> text.
 
 The names are those of NumPy and ml_dtypes. Bytes on the wire are little-endian, so the
-dtypes in this table are too.
+dtypes in this table are too. They are made when they are first asked for: who passes tensors on
+needs no more than ``item_size``.
 """
 
 from __future__ import annotations
 
+import functools
 import reprlib
 from typing import Any
 
@@ -14,26 +16,55 @@ import numpy as np
 
 from opdispatch_wire.errors import WireError
 
-_NUMPY_NAMES = (
-    "bool",
-    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    *(f"float{bits}" for bits in (16, 32, 64)),
-    *(f"complex{bits}" for bits in (64, 128)),
-)
-# ml_dtypes also has types narrower than a byte and complex pairs; the wire has not.
-_ML_DTYPES_NAMES = ("bfloat16", *sorted(n for n in dir(ml_dtypes) if n.startswith("float8_")))
-
-WIRE_DTYPES: dict[str, np.dtype[Any]] = {
-    **{name: np.dtype(name).newbyteorder("<") for name in _NUMPY_NAMES},
-    **{name: np.dtype(getattr(ml_dtypes, name)) for name in _ML_DTYPES_NAMES},
+_NUMPY_SIZES = {
+    "bool": 1,
+    **{f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": bits // 8 for bits in (16, 32, 64)},
+    **{f"complex{bits}": bits // 8 for bits in (64, 128)},
 }
+# ml_dtypes also has types narrower than a byte and complex pairs; the wire has not.
+_ML_DTYPES_SIZES = {
+    "bfloat16": 2,
+    **dict.fromkeys(
+        (
+            "float8_e3m4",
+            "float8_e4m3",
+            "float8_e4m3b11fnuz",
+            "float8_e4m3fn",
+            "float8_e4m3fnuz",
+            "float8_e5m2",
+            "float8_e5m2fnuz",
+            "float8_e8m0fnu",
+        ),
+        1,
+    ),
+}
+ITEM_SIZES = _NUMPY_SIZES | _ML_DTYPES_SIZES
+"""The bytes of an element, by the name of its type."""
+
+WIRE_DTYPES: dict[str, np.dtype[Any]]
 """Every element type by its name, in the byte order that the wire has."""
 
-# By the dtype itself, since `dtype.name` takes longer than all the rest of a small tensor; equal
-# dtypes have equal hashes. The other byte order is sent as the wire's.
-NAMES_OF_DTYPES: dict[np.dtype[Any], str] = {
-    either: name for name, dtype in WIRE_DTYPES.items() for either in (dtype, dtype.newbyteorder())
-}
+NAMES_OF_DTYPES: dict[np.dtype[Any], str]
+"""The names of the wire by the dtype, in either byte order: the other one is sent as the wire's."""
+
+
+@functools.cache
+def _tables() -> dict[str, Any]:
+    dtypes = {name: np.dtype(name).newbyteorder("<") for name in _NUMPY_SIZES}
+    dtypes |= {name: np.dtype(getattr(ml_dtypes, name)) for name in _ML_DTYPES_SIZES}
+    # By the dtype itself, since `dtype.name` takes longer than all the rest of a small tensor;
+    # equal dtypes have equal hashes.
+    names = {each: name for name, d in dtypes.items() for each in (d, d.newbyteorder())}
+    return {"WIRE_DTYPES": dtypes, "NAMES_OF_DTYPES": names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in ("WIRE_DTYPES", "NAMES_OF_DTYPES"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals().update(_tables())  # the next access does not come here
+    return globals()[name]
+
 
 ACCEPTED_DTYPES = (
     "bool, int8 to int64, uint8 to uint64, float16 to float64, complex64, complex128, "
@@ -46,7 +77,7 @@ def dtype_to_name(dtype: np.dtype[Any], *, at: str) -> str:
 
     Raises WireError, which starts with the place ``at``, if the wire has none.
     """
-    name = NAMES_OF_DTYPES.get(dtype)
+    name: str | None = _tables()["NAMES_OF_DTYPES"].get(dtype)
     if name is None:
         raise WireError(
             f"{at}: dtype {str(dtype)!r} has no representation on the wire; "
@@ -60,9 +91,19 @@ def dtype_from_name(name: str, *, at: str) -> np.dtype[Any]:
 
     Raises WireError, which starts with the place ``at``, if there is none of that name.
     """
-    dtype = WIRE_DTYPES.get(name)
-    if dtype is None:
+    item_size(name, at=at)
+    dtype: np.dtype[Any] = _tables()["WIRE_DTYPES"][name]
+    return dtype
+
+
+def item_size(name: str, *, at: str) -> int:
+    """Return the bytes of an element of the type of that name.
+
+    Raises WireError, which starts with the place ``at``, if there is none of that name.
+    """
+    size = ITEM_SIZES.get(name)
+    if size is None:
         raise WireError(
             f"{at}: unknown dtype {reprlib.repr(name)}; accepted are {ACCEPTED_DTYPES}",
         )
-    return dtype
+    return size

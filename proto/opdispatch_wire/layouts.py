@@ -116,7 +116,7 @@ def layout_from_parts(message: values_pb2.Value, name: str, parts: Sequence[Any]
     ]
     facts = _facts_of(sent, layout)
     if sent.requires_grad:
-        check_differentiable(parts[layout.part_names.index(layout.elements_name)].dtype, at=at)
+        check_differentiable(parts[layout.part_names.index(layout.elements_name)].dtype.name, at=at)
     try:
         array = arrays.checked_array(layout, tuple(mine), facts, f"{at}.")
     except DeviceError as error:
@@ -166,7 +166,7 @@ class WireLayoutTensor:
         elements = parts[self.layout.part_names.index(self.layout.elements_name)]
         self.dtype: np.dtype[Any] = elements.dtype
         if sent.requires_grad:
-            check_differentiable(self.dtype, at=at)
+            check_differentiable(self.dtype.name, at=at)
         self.nbytes = sum(math.prod(part.shape) * part.dtype.itemsize for part in parts)
         self.requires_grad: bool = sent.requires_grad
         self.key_bits = sent.dispatch_keys or _default_key_bits(self.layout, self.device, sent)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from opdispatch_wire.dtypes import ITEM_SIZES
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.tensors import TensorMemory, WireTensor, fill_tensor, tensor_from_proto
 from opdispatch_wire.v1 import values_pb2
@@ -23,12 +24,7 @@ LONGEST_PLAIN = 16
 _SLICE = 1 << 17
 
 # Exactly these types: they come back as what they were.
-_DTYPES: dict[type, np.dtype[Any]] = {
-    bool: np.dtype(np.bool_),
-    int: np.dtype(np.int64),
-    float: np.dtype(np.float64),
-    complex: np.dtype(np.complex128),
-}
+_DTYPES = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 _ZEROS = {dtype: kind() for kind, dtype in _DTYPES.items()}
 
 
@@ -60,7 +56,7 @@ def fill_packed(
     kind = number_type(values)
     if kind is None:
         return False
-    take_bytes(len(values) * _DTYPES[kind].itemsize)
+    take_bytes(len(values) * ITEM_SIZES[_DTYPES[kind]])
     numbers = np.empty(len(values), _DTYPES[kind])
     try:
         for start in range(0, len(values), _SLICE):
@@ -92,10 +88,10 @@ def undecoded_packed(message: values_pb2.Tensor, at: str) -> list[Any]:
 
 def _zero_of(tensor: WireTensor, at: str) -> Any:
     """Return the zero of their type."""
-    zero = _ZEROS.get(tensor.dtype)
+    zero = _ZEROS.get(tensor.message.dtype)
     if zero is None or tensor.ndim != 1 or tensor.device != "cpu" or not tensor.is_plain:
         raise WireError(
             f"{at}.packed is no list of numbers; expected a plain tensor of one dimension on the "
-            f"CPU, of {', '.join(map(str, _ZEROS))}"
+            f"CPU, of {', '.join(_ZEROS)}"
         )
     return zero

@@ -19,7 +19,7 @@ from opdispatch.arrays import COMPONENTS, LAYOUTS, device_of, find_layout
 from opdispatch.arrays.layouts import NESTED
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.tensors.tensor import Tensor
-from opdispatch_wire.dtypes import dtype_from_name, dtype_to_name
+from opdispatch_wire.dtypes import ITEM_SIZES, dtype_from_name, dtype_to_name, item_size
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.tensors import key_bits_elsewhere, plain_key_bits
 from opdispatch_wire.v1 import execution_pb2, values_pb2
@@ -57,7 +57,8 @@ def place_of(key: bytes) -> int:
 class RemoteFacts:
     """A tensor without its elements."""
 
-    dtype: np.dtype[Any]
+    dtype_name: str
+    """That of the wire."""
     shape: tuple[Any, ...]
     """None stands for the extent that a nested tensor's components do not have in common."""
     device: str
@@ -77,30 +78,38 @@ class RemoteFacts:
         object.__setattr__(self, "is_plain", is_plain)
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type."""
+        return dtype_from_name(self.dtype_name, at="$.dtype")
+
+    @property
     def nbytes(self) -> int:
         """The size of its elements."""
-        return self.part_bytes if self.layout else math.prod(self.shape) * self.dtype.itemsize
+        if self.layout:
+            return self.part_bytes
+        return int(math.prod(self.shape)) * ITEM_SIZES[self.dtype_name]
 
     @classmethod
-    def of(cls, value: Any) -> RemoteFacts:
-        """Return the facts of an array, or of a Tensor."""
+    def of(cls, value: Any, *, at: str) -> RemoteFacts:
+        """Return the facts of an array, or of a Tensor.
+
+        Raises WireError, which starts with ``at``, for a dtype that has no name on the wire.
+        """
         array = value.array if isinstance(value, Tensor) else value
         device, layout = device_of(array), find_layout(type(array))
         bits = plain_key_bits(device) if layout is None else layout.key_bits_of(array)
         requires_grad = False
         if isinstance(value, Tensor):
             bits, requires_grad = key_bits_elsewhere(value), value.requires_grad
-        facts = cls(array.dtype, tuple(array.shape), device, bits, requires_grad)
+        name = dtype_to_name(array.dtype, at=at)
+        facts = cls(name, tuple(array.shape), device, bits, requires_grad)
         if layout is None:
             return facts
         return replace(facts, layout=layout.name, part_bytes=layout.nbytes(array))
 
-    def write_to(self, message: values_pb2.RemoteTensor | values_pb2.Tensor, *, at: str) -> None:
-        """Write the facts to a message.
-
-        Raises WireError for a dtype that has no name on the wire.
-        """
-        message.dtype = dtype_to_name(self.dtype, at=at)
+    def write_to(self, message: values_pb2.RemoteTensor | values_pb2.Tensor) -> None:
+        """Write the facts to a message."""
+        message.dtype = self.dtype_name
         message.shape.extend(-1 if extent is None else extent for extent in self.shape)
         message.device = self.device
         if isinstance(message, values_pb2.RemoteTensor):
@@ -175,8 +184,9 @@ def facts_from_proto(
         shape = (shape[0], None, *shape[2:])
     if any(extent is not None and extent < 0 for extent in shape):
         raise WireError(f"{at}.shape is {list(shape)}; no extent is negative")
+    item_size(message.dtype, at=f"{at}.dtype")
     return RemoteFacts(
-        dtype_from_name(message.dtype, at=f"{at}.dtype"),
+        message.dtype,
         shape,
         message.device or "cpu",
         message.dispatch_keys,

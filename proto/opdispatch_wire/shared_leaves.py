@@ -7,7 +7,7 @@ names as many bytes: numbers of a fixed length, which protobuf reads as it does 
 from __future__ import annotations
 
 import functools
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from opdispatch_wire.errors import WireError
 from opdispatch_wire.protobuf_fields import field_tag, varint
 from opdispatch_wire.v1 import values_pb2
 
-Array = np.ndarray[Any, Any]
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 SharedPlace = tuple[int, int, int, bool]
 """Region, offset and length of a tensor in shared memory, and whether it must not be written to."""
@@ -28,7 +28,6 @@ _LENGTH = field_tag(values_pb2.SharedMemory.LENGTH_FIELD_NUMBER, 0)
 _READ_ONLY = field_tag(values_pb2.SharedMemory.READ_ONLY_FIELD_NUMBER, 0)
 # The longest that a number of 32 bits may be, and one of 64.
 _REGION_BYTES, _OFFSET_BYTES = 5, 10
-_BOOL: Final = np.dtype(bool)
 
 
 class ReadableMemory(Protocol):
@@ -86,7 +85,7 @@ def read_shared(
     shape, dtype, keys, length = facts
     if leaf.length != length:
         raise WireError(f"$.memory.length is {leaf.length}; its shape and dtype need {length}")
-    if dtype == _BOOL:
+    if dtype.kind == "b":
         # Copied: their peer could change them after they were checked.
         array = memory.read_at(leaf, shape, dtype, writable=False, at="$").copy()
         if array.view(np.uint8).max(initial=0) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,10 +15,7 @@ from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size
 from opdispatch_wire.chunks import Buffer
 
-Array = np.ndarray[Any, Any]
-
-_BOOL = np.dtype(bool)
-_BYTE = np.dtype(np.uint8)
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 ALIGNMENT = 64
 """Where elements begin best, in bytes: at the start of a cache line."""
@@ -73,13 +70,13 @@ def bytes_of(array: Array, dtype: np.dtype[Any], *, copies: bool) -> Buffer:
     that repeats one element may have any size.
     """
     check_tensor_size(array)
-    if array.dtype == _BOOL:
-        array = np.not_equal(np.ascontiguousarray(array).view(_BYTE), 0)  # some may be 2, not 1
+    if array.dtype.kind == "b":
+        array = np.not_equal(np.ascontiguousarray(array).view(np.uint8), 0)  # some may be 2, not 1
         copies = False
     elif array.dtype != dtype or not array.flags.c_contiguous:
         array = array.astype(dtype, order="C")
         copies = False
-    flat = array.reshape(-1).view(_BYTE)
+    flat = array.reshape(-1).view(np.uint8)
     # As bytes: NumPy copies other libraries' dtypes one by one, and lets no other thread run.
     return (flat.copy() if copies else flat).data
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 import reprlib
 import sys
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from opdispatch import arrays
 from opdispatch.arrays import describe_type, find_layout, register_tensor_type
 from opdispatch.arrays.level_array import LevelArray
-from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
 from opdispatch.errors import (
     DeviceError,
     DeviceLostError,
@@ -27,12 +26,13 @@ from opdispatch.errors import (
 from opdispatch.keys.dispatch_key import DispatchKey, to_runtime_key
 from opdispatch.keys.dispatch_key_set import DispatchKeySet, bits_of_key
 from opdispatch.tensors.tensor import Tensor, key_set_of_backend
-from opdispatch_wire.dtypes import ACCEPTED_DTYPES, WIRE_DTYPES, dtype_from_name, dtype_to_name
+from opdispatch_wire import dtypes
+from opdispatch_wire.dtypes import ACCEPTED_DTYPES, dtype_from_name, dtype_to_name, item_size
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.tensor_bytes import check_tensor_size
 from opdispatch_wire.v1 import values_pb2
 
-Array = np.ndarray[Any, Any]
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 MAX_DIMENSIONS = 64
 # NumPy counts bytes in a signed word, and leaves empty dimensions out of that count.
@@ -44,7 +44,8 @@ _PLAIN_KEY_BITS = {
 }
 # No machine has more devices of a type.
 _HIGHEST_DEVICE = 9999
-_BOOL = np.dtype(bool)
+# The names of integers and booleans: see ``autograd.variable.DIFFERENTIABLE_KINDS``.
+_WITHOUT_GRADIENTS = ("bool", "int", "uint")
 # What need not be asked whether it is an array.
 _NO_TENSORS = frozenset({bool, int, float, complex, str, list, tuple, dict, type(None)})
 
@@ -52,7 +53,7 @@ _NO_TENSORS = frozenset({bool, int, float, complex, str, list, tuple, dict, type
 class _Checked(NamedTuple):
     """The parts of a tensor message, each of which is known to be right."""
 
-    dtype: np.dtype[Any]
+    dtype: str
     shape: tuple[int, ...]
     data: bytes | None  # None: they lie in shared memory, or came in chunks
 
@@ -109,17 +110,21 @@ class WireTensor:
     To choose a kernel by: ``message`` can be passed on as it is.
     """
 
-    __slots__ = ("device", "dtype", "key_bits", "message", "requires_grad", "shape")
+    __slots__ = ("device", "key_bits", "message", "requires_grad", "shape")
 
     def __init__(self, message: values_pb2.Tensor, *, at: str = "$") -> None:
         """Raise WireError if ``message`` is malformed."""
         checked = _check(message, at=at)
         self.message = message
-        self.dtype = checked.dtype
         self.shape = checked.shape
         self.device: str = message.device or "cpu"
         self.requires_grad: bool = message.requires_grad
         self.key_bits = message.dispatch_keys or _default_key_bits(message)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type."""
+        return dtype_from_name(self.message.dtype, at="$.dtype")
 
     @property
     def ndim(self) -> int:
@@ -132,7 +137,7 @@ class WireTensor:
         return not self.requires_grad and self.key_bits == plain_key_bits(self.device)
 
     def __repr__(self) -> str:
-        return f"WireTensor({self.dtype}, shape={list(self.shape)}, device={self.device!r})"
+        return f"WireTensor({self.message.dtype}, shape={list(self.shape)}, device={self.device!r})"
 
 
 register_tensor_type(WireTensor, described_as="a tensor")
@@ -167,12 +172,13 @@ def fill_tensor(
     array, device = _fetch(value.array if isinstance(value, Tensor) else value, at=at)
     dtype = array.dtype
     name = dtype_to_name(dtype, at=at)
-    if memory is None or not memory.place(message, array, WIRE_DTYPES[name], value):
+    sent = dtypes.WIRE_DTYPES[name]
+    if memory is None or not memory.place(message, array, sent, value):
         check_tensor_size(array)
-        if dtype != WIRE_DTYPES[name]:
-            array = array.astype(WIRE_DTYPES[name])
+        if dtype != sent:
+            array = array.astype(sent)
         data = array.tobytes()
-        if dtype == _BOOL and _has_odd_bools(data):  # as a view of bytes may have
+        if name == "bool" and _has_odd_bools(data):  # as a view of bytes may have
             data = np.not_equal(np.frombuffer(data, np.uint8), 0).tobytes()
         message.data = data
     if isinstance(value, Tensor):
@@ -204,7 +210,7 @@ def tensor_from_proto(
     if checked.data is None:
         array = _read_memory(message, checked, memory, at=at, writable=writable)
     else:
-        array = np.ndarray(checked.shape, checked.dtype, buffer=checked.data)
+        array = np.ndarray(checked.shape, dtypes.WIRE_DTYPES[checked.dtype], buffer=checked.data)
     if message.device not in _CPU_DEVICES:
         array = _to_device(array, message.device, at=at)
     elif writable and checked.data is not None:
@@ -217,7 +223,8 @@ def tensor_from_proto(
 
 
 def _check(message: values_pb2.Tensor, *, at: str) -> _Checked:
-    dtype = dtype_from_name(message.dtype, at=f"{at}.dtype")
+    dtype = message.dtype
+    size = item_size(dtype, at=f"{at}.dtype")
     shape = tuple(message.shape)
     if len(shape) > MAX_DIMENSIONS:
         raise WireError(
@@ -227,7 +234,7 @@ def _check(message: values_pb2.Tensor, *, at: str) -> _Checked:
         place, extent = next((i, extent) for i, extent in enumerate(shape) if extent < 0)
         raise WireError(f"{at}.shape[{place}] is {extent}; a dimension is never negative")
     data = message.data  # once: each access copies
-    needed = math.prod(shape) * dtype.itemsize
+    needed = math.prod(shape) * size
     is_elsewhere = message.HasField("memory") or message.HasField("chunked")
     if is_elsewhere:
         _check_elsewhere(message, data, needed, at=at)
@@ -237,9 +244,9 @@ def _check(message: values_pb2.Tensor, *, at: str) -> _Checked:
         )
     if message.requires_grad:
         check_differentiable(dtype, at=at)
-    if not needed and math.prod(filter(None, shape)) * dtype.itemsize > _MAX_BYTES:
+    if not needed and math.prod(filter(None, shape)) * size > _MAX_BYTES:
         raise WireError(f"{at}.shape {list(shape)} is beyond the address space, though empty")
-    if dtype == _BOOL:
+    if dtype == "bool":
         _check_bools(data, f"{at}.data")
     check_wire_device(message.device, at=f"{at}.device")
     return _Checked(dtype, shape, None if is_elsewhere else data)
@@ -269,14 +276,15 @@ def _read_memory(
         if message.HasField("chunked"):
             raise WireError(f"{at}.chunked: no chunks have come before it; expected data")
         raise WireError(f"{at}.memory: no memory is shared with the peer; expected data")
+    dtype = dtypes.WIRE_DTYPES[checked.dtype]
     if message.HasField("chunked"):
-        array = memory.read(message, checked.shape, checked.dtype, writable=writable, at=at)
-        if checked.dtype == _BOOL:
+        array = memory.read(message, checked.shape, dtype, writable=writable, at=at)
+        if checked.dtype == "bool":
             _check_bools(array, f"{at}.chunked")
         return array
-    is_bool = checked.dtype == _BOOL
+    is_bool = checked.dtype == "bool"
     in_place = writable and not is_bool and not message.memory.read_only
-    array = memory.read(message, checked.shape, checked.dtype, writable=in_place, at=at)
+    array = memory.read(message, checked.shape, dtype, writable=in_place, at=at)
     if is_bool or writable > in_place:
         # Bools too: their peer could change them after they were checked, and NumPy counts on
         # them being 0 or 1 when it sizes the result of a mask.
@@ -293,12 +301,14 @@ def _check_bools(data: bytes | Array, at: str) -> None:
 
 
 def _has_odd_bools(data: bytes | Array) -> bool:
+    if isinstance(data, bytes):
+        return bool(data.translate(None, b"\0\1"))
     return bool(np.frombuffer(data, np.uint8).max(initial=0) > 1)
 
 
-def check_differentiable(dtype: np.dtype[Any], *, at: str) -> None:
+def check_differentiable(dtype: str, *, at: str) -> None:
     """Raise WireError, which starts with ``at``, unless elements can require gradients."""
-    if dtype.kind not in DIFFERENTIABLE_KINDS:
+    if dtype.startswith(_WITHOUT_GRADIENTS):
         raise WireError(f"{at}.requires_grad is set of a tensor of {dtype}, which has no gradients")
 
 

@@ -76,7 +76,6 @@ _ACCEPTED = (
     "csr arrays, dtypes, and lists, tuples and dicts of these"
 )
 
-_NUMPY = (np.ndarray, np.generic)
 
 # Which are dtypes in one process, too.
 _PYTHON_DTYPES = (bool, int, float, complex)
@@ -215,7 +214,9 @@ def _fill(
             count.take_bytes(len(value))
         message.text = check_text(value, at)
     elif is_tensor(value):  # before the numbers: numpy.float64 is a float
-        if isinstance(value, _NUMPY) or (type(value) is Tensor and type(value.array) is np.ndarray):
+        if isinstance(value, np.ndarray | np.generic) or (
+            type(value) is Tensor and type(value.array) is np.ndarray
+        ):
             fill_tensor(message.tensor, value, at=at, memory=memory)
         elif fill := getattr(type(value), FILL_VALUE, None):
             fill(value, message, at)

@@ -16,20 +16,20 @@ import functools
 import math
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.tensors.tensor import Tensor
-from opdispatch_wire.dtypes import NAMES_OF_DTYPES, WIRE_DTYPES
+from opdispatch_wire import dtypes
 from opdispatch_wire.protobuf_fields import LENGTH_DELIMITED, Field, field_tag, read_fields, varint
 from opdispatch_wire.shared_leaves import SharedTensor, encode_place, place_bytes
 from opdispatch_wire.tensors import plain_key_bits
 from opdispatch_wire.v1 import values_pb2
 from opdispatch_wire.values import value_from_proto
 
-Array = np.ndarray[Any, Any]
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 MOST_ITEMS: Final = 16
 """How many items a list has at most. Longer ones of numbers travel packed."""
@@ -51,7 +51,6 @@ _BOOLEAN = field_tag(values_pb2.Value.BOOLEAN_FIELD_NUMBER, 0)
 _FLOATING = field_tag(values_pb2.Value.FLOATING_FIELD_NUMBER, 1)
 _DOUBLE = struct.Struct("<d")
 _NUMBERS = (bool, int, float, complex)
-_BOOL = np.dtype(bool)
 _BOOLS = (b"\0", b"\1")
 _TENSOR_FIELDS = {"dtype", "shape", "data", "memory", "device", "dispatch_keys"}
 _ELEMENTS = {values_pb2.Tensor.DATA_FIELD_NUMBER, values_pb2.Tensor.MEMORY_FIELD_NUMBER}
@@ -149,7 +148,7 @@ def take_value(value: Any, key: list[Any], leaves: list[Any], depth: int = 0) ->
     ):
         key += (cls, value)
         return True
-    elif isinstance(value, np.generic) and value.dtype in NAMES_OF_DTYPES:
+    elif isinstance(value, np.generic) and value.dtype in dtypes.NAMES_OF_DTYPES:
         key += (cls, value.dtype)
     elif (take := getattr(cls, TAKE_VALUE, None)) is not None:
         return bool(take(value, key, leaves))
@@ -229,7 +228,7 @@ def _split_tensor(tensor: values_pb2.Tensor, value: Any, *, inline: bool) -> Pie
     facts.CopyFrom(tensor)
     facts.ClearField("data")
     facts.ClearField("memory")
-    dtype = WIRE_DTYPES[tensor.dtype]
+    dtype = dtypes.WIRE_DTYPES[tensor.dtype]
     size = tensor.memory.length or len(tensor.data)
     if tensor.HasField("memory") and not inline:
         tag, part = _MEMORY, Part(place_bytes(size), encode_place, dtype)
@@ -249,7 +248,7 @@ def _encoder_of(value: Any, dtype: np.dtype[Any]) -> Encode:
         return lambda array: array.astype(dtype).tobytes()
     if type(value) is not np.ndarray:
         return np.generic.tobytes
-    if dtype == _BOOL:
+    if dtype.kind == "b":
         return _encode_bools
     # Those of other libraries, such as bfloat16, are no buffers.
     return np.ascontiguousarray if dtype.isbuiltin == 1 else np.ndarray.tobytes
@@ -321,7 +320,7 @@ def decode_integer(data: bytes) -> int:
 
 
 def _find_elements(view: memoryview, field: Field, tensor: values_pb2.Tensor) -> Place:
-    dtype = WIRE_DTYPES.get(tensor.dtype)
+    dtype = dtypes.WIRE_DTYPES.get(tensor.dtype)
     fields = list(read_fields(view, field.body, field.end))
     found = [each for each in fields if each.number in _ELEMENTS]
     if {each.name for each, _ in tensor.ListFields()} - _TENSOR_FIELDS or len(found) > 1:
@@ -346,7 +345,7 @@ def _find_elements(view: memoryview, field: Field, tensor: values_pb2.Tensor) ->
         raise IrregularError from None
     if size != len(tensor.data):
         raise IrregularError
-    if dtype == _BOOL:
+    if dtype.kind == "b":
         decode = functools.partial(_decode_bools, decode)
     if keys is not None:
         decode = functools.partial(_decode_tensor, decode, keys)

@@ -30,6 +30,7 @@ What they share:
     process_watch, parent_watch                 the end of a process, noticed at once
     shared_page                                 memory that outlives the process that writes it
     process_memory                              how much memory one has
+    deferred_numpy                              NumPy, where nothing is computed
     fork_guard                                  what a library that forks must not take along
     socket_names                                of sockets that others may take the place of
     full_collections                            when the garbage collector goes through everything

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch_server.metrics.call_counts import OTHER, Series
-from opdispatch_server.metrics.call_table import NO_CALLS, CallSums, Counts, add_at, table_of
+from opdispatch_server.metrics.call_table import CallSums, Counts, add_at, no_calls, table_of
 
 names = st.sampled_from([Series(f"lib::f{n}") for n in range(9)])
 tables = st.lists(st.dictionaries(names, st.integers(0, 99)), max_size=5)
@@ -18,7 +18,7 @@ tables = st.lists(st.dictionaries(names, st.integers(0, 99)), max_size=5)
 def test_a_table_has_the_counts_that_it_was_made_of():
     counts = Counts(1, 2, 3, 4, 5, 6, list(range(13)), list(range(13, 26)), 7)
     assert table_of({Series("a::b"): counts}).counts() == {Series("a::b"): counts}
-    assert NO_CALLS.counts() == table_of({}).counts() == {}
+    assert no_calls().counts() == table_of({}).counts() == {}
 
 
 @given(tables, st.integers(1, 12))

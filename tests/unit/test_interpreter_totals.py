@@ -131,3 +131,17 @@ def test_series_beyond_the_limit_are_added_together(monkeypatch: pytest.MonkeyPa
     found = totals.read().counts()
     assert found[OTHER].ok == 2
     assert sum(each.ok for each in found.values()) == 5
+
+
+def test_ended_interpreters_are_added_up_without_a_reader():
+    totals, counts = InterpreterTotals(), CallCounts()
+    counts.note(counts.row_of(F), 5, 0, failed=False)
+    rows = [pb.CallCountRow(row=row, words=words) for row, words in counts.rows()]
+    for _ in range(3 * totals_module._MOST_UNSETTLED):
+        session: Any = Session(pid=1, flight_record=None, cause=Cause.ORDERLY)
+        totals.begin(session, None, is_near=False)
+        session.heartbeat = pb.Heartbeat(call_counts=rows)
+        totals.note_rows(session)
+        totals.end(session)
+        assert len(totals._parted) <= totals_module._MOST_UNSETTLED
+    assert totals.read().counts()[F].ok == 3 * totals_module._MOST_UNSETTLED

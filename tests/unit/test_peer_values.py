@@ -97,7 +97,7 @@ def sharing_owner(
         elif request.device_memory:
             tensor = reply.returns.add().tensor
             assert exports.offer(tensor, value, request.device_memory)
-            RemoteFacts.of(value).write_to(tensor, at="$")
+            RemoteFacts.of(value, at="$").write_to(tensor)
         else:
             reply.returns.append(value_to_proto(X))
         return reply

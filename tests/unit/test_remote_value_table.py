@@ -52,7 +52,7 @@ def _kept(prefix: bytes, count: int = 1) -> list[values_pb2.RemoteTensor]:
     messages = []
     for place in range(count):
         message = values_pb2.RemoteTensor(id=value_id(prefix, place), interpreter="w")
-        RemoteFacts.of(X).write_to(message, at="$")
+        RemoteFacts.of(X, at="$").write_to(message)
         messages.append(message)
     return messages
 

@@ -247,12 +247,12 @@ def test_a_remote_tensors_layout_is_one_that_there_is():
 @each_layout
 def test_what_is_said_of_a_remote_tensor(name: str):
     for value in (ARRAYS[name], with_gradients(name)):
-        facts = RemoteFacts.of(value)
+        facts = RemoteFacts.of(value, at="$")
         assert (facts.layout, facts.key_bits) == (name, key_bits_of(value))
         assert facts.nbytes == find_layout(type(ARRAYS[name])).nbytes(ARRAYS[name])
         assert facts.shape == Tensor(value).shape
         message = values_pb2.RemoteTensor()
-        facts.write_to(message, at="$")
+        facts.write_to(message)
         assert facts_from_proto(message, at="$") == facts
 
 

@@ -41,8 +41,8 @@ def test_ids_of_one_call_differ_and_have_its_prefix():
 @pytest.mark.parametrize("array", [np.zeros((2, 0, 3), np.int8), np.array(1j), np.ones(3, "f2")])
 def test_facts_survive_the_way(array: np.ndarray):
     message = values_pb2.RemoteTensor()
-    facts = RemoteFacts.of(array)
-    facts.write_to(message, at="$")
+    facts = RemoteFacts.of(array, at="$")
+    facts.write_to(message)
     assert facts_from_proto(message, at="$") == facts
     assert facts.nbytes == array.nbytes
 
@@ -111,7 +111,7 @@ def test_values_elsewhere_differ_from_other_refusals():
     ],
 )
 def test_facts_say_whether_a_tensor_is_like_any_array(changed: dict[str, Any], is_plain: bool):
-    plain = RemoteFacts(np.dtype(float), (2,), "cpu", plain_key_bits("cpu"), False)
+    plain = RemoteFacts("float64", (2,), "cpu", plain_key_bits("cpu"), False)
     assert replace(plain, **changed).is_plain == is_plain
 
 

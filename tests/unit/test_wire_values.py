@@ -19,7 +19,7 @@ from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
-from opdispatch_wire.dtypes import WIRE_DTYPES
+from opdispatch_wire.dtypes import ITEM_SIZES, WIRE_DTYPES
 from opdispatch_wire.errors import MessageTooLargeError, WireError
 from opdispatch_wire.nesting import MAX_NESTING, MAX_VALUES, ValueCount
 from opdispatch_wire.v1 import values_pb2 as pb
@@ -115,6 +115,11 @@ def test_anything_with_an_index_is_an_integer():
             return 3
 
     assert same(there_and_back(Three()), 3)
+
+
+def test_dtypes_of_the_wire_are_all_whose_elements_are_whole_bytes():
+    assert {name: dtype.itemsize for name, dtype in WIRE_DTYPES.items()} == ITEM_SIZES
+    assert {name for name in dir(ml_dtypes) if name.startswith("float8_")} <= ITEM_SIZES.keys()
 
 
 @pytest.mark.parametrize("name", sorted(WIRE_DTYPES))

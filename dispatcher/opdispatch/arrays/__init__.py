@@ -29,8 +29,6 @@ kernel_block     the devices that kernels run on, and in what order their work i
 layouts          finding the layout of an array, and functions for arrays of all layouts
 """
 
-import numpy as np
-
 from opdispatch.arrays.backend import ArrayBackend
 from opdispatch.arrays.backends import (
     PLAIN_KEY_BITS,
@@ -86,7 +84,6 @@ from opdispatch.arrays.tensor_types import (
 register_backend(MetaBackend())
 register_backend(CupyBackend())
 register_backend(NumpyBackend())
-PLAIN_KEY_BITS[np.ndarray] = CPU_BITS
 
 __all__ = [
     "COMPONENTS",

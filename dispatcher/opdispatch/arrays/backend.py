@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from opdispatch.errors import DeviceError, DeviceLostError
 from opdispatch.keys.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.keys.dispatch_key_set import bits_of_key
 
-HostArray = np.ndarray[Any, Any]
+HostArray: TypeAlias = "np.ndarray[Any, Any]"
 
 
 class ArrayBackend(ABC):

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from opdispatch.schema.scalar_type import find_dtype_of_name
 
-HostArray = np.ndarray[Any, Any]
+HostArray: TypeAlias = "np.ndarray[Any, Any]"
 
 _UNSIGNED = 1  # kDLUInt
 # DLDataTypeCode, of elements that fill whole bytes.

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
-
-from numpy.typing import DTypeLike
+from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays.devices import COMPONENTS, canonical_device, split_device
 from opdispatch.arrays.meta_backend import MetaArray
 from opdispatch.errors import DeviceError
 from opdispatch.keys.dispatch_key import DispatchKey, to_runtime_key
 from opdispatch.keys.dispatch_key_set import DispatchKeySet, bits_of_key
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 FAKE_BIT = bits_of_key(DispatchKey.Fake)
 

@@ -27,8 +27,6 @@ from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.keys.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.keys.dispatch_key_set import bits_of_key
 
-_INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
-
 
 class Facts(NamedTuple):
     """Facts that rebuild an array out of its parts, as far as its layout has them."""
@@ -208,7 +206,7 @@ def check_indices(array: Any, name: str, shape: tuple[int | None, ...]) -> None:
 
     None in a shape is any extent.
     """
-    if array.dtype not in _INDEX_DTYPES:
+    if array.dtype not in (np.int32, np.int64):
         raise ArgumentError(f"{name} has dtype {array.dtype}; expected int64 or int32")
     check_shape(array, name, shape)
 

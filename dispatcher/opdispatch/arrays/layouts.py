@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from opdispatch.arrays.backends import backend_of_device, device_errors, find_backend
 from opdispatch.arrays.layout import Facts, Layout
 from opdispatch.arrays.lazy_array import LazyArray, materialized
@@ -46,7 +44,7 @@ _layout_of_class: dict[type, Layout] = {}
 
 def find_layout(cls: type) -> Layout | None:
     """Return the layout whose arrays are of that class; None for dense arrays and other values."""
-    if cls is np.ndarray or cls.__module__ == "builtins":
+    if cls.__module__ in ("numpy", "builtins"):
         return None
     layout = _layout_of_class.get(cls)
     if layout is None:

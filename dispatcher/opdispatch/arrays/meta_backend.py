@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from opdispatch.arrays.backend import ArrayBackend, HostArray
 from opdispatch.errors import ArgumentError, DataDependentOutputError, DeviceError
 from opdispatch.keys.dispatch_key import BackendComponent
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 MOST_DIMENSIONS = 64
 """As many as NumPy's arrays can have, and PyTorch's."""

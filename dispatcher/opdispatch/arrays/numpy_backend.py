@@ -25,7 +25,11 @@ class NumpyBackend(ArrayBackend):
 
     def owns(self, cls: type) -> bool:
         """Return whether it is a class of NumPy's arrays or scalars."""
-        return issubclass(cls, np.ndarray | np.generic)
+        # By name: to ask NumPy itself would load it where that is put off, as in a daemon.
+        return any(
+            each.__module__ == "numpy" and each.__name__ in ("ndarray", "generic")
+            for each in cls.__mro__
+        )
 
     def device_of(self, array: Any) -> str:
         """Return ``"cpu"``."""

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -31,7 +31,7 @@ LEAST_BYTES = 1 << 20
 PIECE_BYTES = 4 << 20
 COPIERS = min(8, os.cpu_count() or 1)
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
 
 class PinnedCopies:

@@ -13,21 +13,19 @@ import dataclasses
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from opdispatch.arrays.backends import device_of, find_backend
 from opdispatch.arrays.layout import Facts, Layout, making, namespace_of, read_only_view
 from opdispatch.errors import ArgumentError
 from opdispatch.keys.dispatch_key import DispatchKey
 
-_DTYPES: dict[str, np.dtype[Any]] = {
-    "quint8": np.dtype(np.uint8),
-    "qint8": np.dtype(np.int8),
-    "qint32": np.dtype(np.int32),
-}
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+_DTYPES = {"quint8": "uint8", "qint8": "int8", "qint32": "int32"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -178,7 +176,7 @@ def quantized_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     Raises ArgumentError for another.
     """
     if isinstance(dtype, str) and dtype in _DTYPES:
-        return _DTYPES[dtype]
+        return np.dtype(_DTYPES[dtype])
     with contextlib.suppress(TypeError):
         wanted = np.dtype(dtype)
         if wanted in _DTYPES.values():

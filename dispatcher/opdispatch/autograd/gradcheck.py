@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from opdispatch.errors import AutogradError
 from opdispatch.local_state.grad_mode import enable_grad, no_grad
 
 Function = Callable[..., Any]
-Matrix = np.ndarray[Any, np.dtype[np.float64]]
+Matrix: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 
 def gradcheck(

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import numpy as np
-
+from opdispatch.arrays import PLAIN_KEY_BITS
 from opdispatch.boxing.basic_conversion import (
     BASIC_CONVERTERS,
     Converter,
@@ -108,13 +107,13 @@ def _is_sequence(value: Any) -> bool:
 
 
 def _usual_tensors(convert: Converter) -> Converter:
-    """Return ``convert`` with a shortcut for tensors of the commonest types."""
-    type_of, list_, tuple_, ndarray, tensor = type, list, tuple, np.ndarray, Tensor
+    """Return ``convert`` with a shortcut for tensors of types that have been seen."""
+    type_of, list_, tuple_, plain, tensor = type, list, tuple, PLAIN_KEY_BITS, Tensor
 
     def convert_tensors(value: Any) -> list[Any]:
         if type_of(value) is list_ or type_of(value) is tuple_:
             for item in value:
-                if type_of(item) is not ndarray and type_of(item) is not tensor:
+                if type_of(item) not in plain and type_of(item) is not tensor:
                     break
             else:
                 return [*value]

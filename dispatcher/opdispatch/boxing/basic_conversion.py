@@ -7,6 +7,7 @@ A converter takes the exact Python type in one step, and everything unusual afte
 from __future__ import annotations
 
 import enum
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any, Final
@@ -224,17 +225,26 @@ _USUAL_NAMES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64", "complex64", "complex128"),
 )
-# By all that they are called: to tell other things apart takes longer than most conversions.
-USUAL_DTYPES: Final[dict[object, np.dtype[Any]]] = {
-    kind: np.dtype(kind) for kind in (bool, int, float, complex)
-} | {key: dtype for dtype in map(np.dtype, _USUAL_NAMES) for key in (dtype, dtype.type, dtype.name)}
-"""The commonest dtypes, by their names, their NumPy types and Python's, and themselves."""
+
+
+@functools.cache
+def usual_dtypes() -> dict[object, np.dtype[Any]]:
+    """Return the commonest dtypes, by their names, their NumPy types and Python's, and themselves.
+
+    To tell other things apart takes longer than most conversions.
+    """
+    found: dict[object, np.dtype[Any]] = {
+        kind: np.dtype(kind) for kind in (bool, int, float, complex)
+    }
+    for dtype in map(np.dtype, _USUAL_NAMES):
+        found |= {dtype: dtype, dtype.type: dtype, dtype.name: dtype}
+    return found
 
 
 def _scalar_type(expected: str) -> Converter:
     def convert(value: Any) -> np.dtype[Any]:
         try:
-            return USUAL_DTYPES[value]
+            return usual_dtypes()[value]
         except (KeyError, TypeError):  # unusual, or no key of a dict
             pass
         dtype: np.dtype[Any] | None = None

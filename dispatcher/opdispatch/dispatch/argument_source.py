@@ -6,14 +6,15 @@ may raise KeyError and TypeError: then the interpreter path takes the call.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from opdispatch.arrays import PLAIN_KEY_BITS, key_bits_of
+from opdispatch.arrays import CPU_BITS, PLAIN_KEY_BITS, key_bits_of
 from opdispatch.boxing.argument_conversion import converter_of
-from opdispatch.boxing.basic_conversion import USUAL_DTYPES
+from opdispatch.boxing.basic_conversion import usual_dtypes
 from opdispatch.dispatch.operator_state import NEEDS_GRADIENT, TENSOR_BITS
 from opdispatch.keys.dispatch_key_set import AUTOGRAD_BITS
 from opdispatch.schema.function_schema import Argument
@@ -82,23 +83,25 @@ def _key_bits_of_all(values: Sequence[Any]) -> int:
     return bits
 
 
-ARGUMENT_GLOBALS: dict[str, Any] = {
-    "_M": MISSING,
-    "_PLAIN": PLAIN_KEY_BITS,
-    "_CPU": PLAIN_KEY_BITS[np.ndarray],
-    "_ndarray": np.ndarray,
-    "_Tensor": Tensor,
-    "_BITS": TENSOR_BITS,
-    "_GRAD": NEEDS_GRADIENT,
-    "_bits_of_all": _key_bits_of_all,
-    "_bits_of_generator": key_bits_of_generator,
-    # A schema may call an argument "type": built-in names get names of ours.
-    **{f"_{cls.__name__}": cls for cls in (type, bool, int, float, str, list, tuple)},
-    "_len": len,
-    "_dtypes": USUAL_DTYPES,
-    "_errors": (KeyError, TypeError),
-}
-"""Globals of the lines, for any argument."""
+@functools.cache
+def argument_globals() -> dict[str, Any]:
+    """Return the globals of the lines, for any argument."""
+    return {
+        "_M": MISSING,
+        "_PLAIN": PLAIN_KEY_BITS,
+        "_CPU": CPU_BITS,
+        "_ndarray": np.ndarray,
+        "_Tensor": Tensor,
+        "_BITS": TENSOR_BITS,
+        "_GRAD": NEEDS_GRADIENT,
+        "_bits_of_all": _key_bits_of_all,
+        "_bits_of_generator": key_bits_of_generator,
+        # A schema may call an argument "type": built-in names get names of ours.
+        **{f"_{cls.__name__}": cls for cls in (type, bool, int, float, str, list, tuple)},
+        "_len": len,
+        "_dtypes": usual_dtypes(),
+        "_errors": (KeyError, TypeError),
+    }
 
 
 class ArgumentSource:
@@ -114,7 +117,7 @@ class ArgumentSource:
         as_given = _is_one_tensor(self.kind) and not argument.has_default
         self.value = name if as_given else f"_v{place}"
         self.globals: dict[str, Any] = {}
-        """Globals of its lines, in addition to ``ARGUMENT_GLOBALS``."""
+        """Globals of its lines, in addition to ``argument_globals``."""
         self._default = "_M"
         if argument.has_default:
             self._default = f"_d{place}"

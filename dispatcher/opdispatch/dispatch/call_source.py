@@ -35,10 +35,10 @@ from typing import Any
 
 from opdispatch.boxing.named_results import result_class, result_names
 from opdispatch.dispatch.argument_source import (
-    ARGUMENT_GLOBALS,
     IS_TENSOR,
     MISSING,
     ArgumentSource,
+    argument_globals,
     is_taken,
 )
 from opdispatch.dispatch.operator_entry import NO_CALLS
@@ -60,7 +60,7 @@ class CallSource:
 
     def __init__(self, schema: FunctionSchema) -> None:
         self.schema = schema
-        self.globals: dict[str, Any] = ARGUMENT_GLOBALS | {
+        self.globals: dict[str, Any] = argument_globals() | {
             "_on": SWITCHED_ON,
             "_local": LOCAL_STATE.get,
             "_DEFAULT": DEFAULT_STATE,

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from opdispatch.arrays import CPU_BITS
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.boxing.signature import Signature
@@ -33,7 +31,7 @@ from opdispatch.local_state.local_dispatch_key_set import (
     LocalState,
     apply_local_sets,
 )
-from opdispatch.tensors.tensor import Tensor
+from opdispatch.tensors.tensor import bits_of_tensor
 
 if TYPE_CHECKING:
     from opdispatch.schema.function_schema import FunctionSchema
@@ -48,7 +46,7 @@ NONDETERMINISTIC = "nondeterministic_seeded"
 
 NEEDS_GRADIENT = WORD_MASK + 1
 """Beside key bits: that one of a call's tensors requires gradients."""
-TENSOR_BITS = Tensor(np.zeros(0)).key_bits
+TENSOR_BITS = bits_of_tensor(CPU_BITS)
 """The key bits of plain tensors on the CPU: nearly all of them have this very object."""
 
 

@@ -29,7 +29,6 @@ def _is_recorded(values: Sequence[Any]) -> bool:
 
 
 _SCOPE: dict[str, Any] = {
-    "_ndarray": np.ndarray,
     "_state": AUTOGRAD_STATE.get,
     "_leave": LOCAL_STATE.reset,
     "_edge_of": edge_of,
@@ -75,7 +74,8 @@ class AutogradKernelText(LayerText):
 
     def compile_derivative(self, title: str, **scope: Any) -> KernelFunction:
         """Compile the kernel, which redispatches below the key."""
-        return self.compile(title, AFTER_AUTOGRAD_KEYSET.__and__, **_SCOPE, **scope)
+        scope = {**_SCOPE, "_ndarray": np.ndarray, **scope}
+        return self.compile(title, AFTER_AUTOGRAD_KEYSET.__and__, **scope)
 
     def lines(self) -> list[str]:
         """Return all lines of the kernel."""

@@ -31,7 +31,6 @@ from opdispatch.tensors.tensor import Tensor
 _NONE = type(None)
 _NUMBERS = (bool, int, float, complex)
 _LISTS = (list, tuple)
-_ARRAYS = (np.ndarray, Tensor)
 
 # Values of these types are never taken for one of that type of the schema language, and values of
 # those always are. What is in neither, such as int for ``int`` of 64 bits, must be looked at.
@@ -40,7 +39,7 @@ _NEVER: dict[SchemaType, frozenset[type]] = {
     SCALAR: frozenset({str, _NONE, Tensor, *_LISTS}),
     INT: frozenset({float, complex, str, _NONE, *_LISTS}),
     SYM_INT: frozenset({float, complex, str, _NONE, *_LISTS}),
-    STR: frozenset({*_NUMBERS, _NONE, *_ARRAYS, *_LISTS}),
+    STR: frozenset({*_NUMBERS, _NONE, Tensor, *_LISTS}),
 }
 _ALWAYS: dict[SchemaType, frozenset[type]] = {
     TENSOR: frozenset({Tensor}),
@@ -96,16 +95,21 @@ def _never(kind: SchemaType, given: type, of_numbers: bool) -> bool:
     if isinstance(kind, OptionalType):
         return given is not _NONE and _never(kind.element, given, of_numbers)
     if isinstance(kind, ListType) and kind.size is None:
-        return given in (*_NUMBERS, str, _NONE, *_ARRAYS)
-    if kind in _OF_NUMBERS and given in _ARRAYS and not of_numbers:
+        return given in (*_NUMBERS, str, _NONE) or _is_array(given)
+    if kind in _OF_NUMBERS and _is_array(given) and not of_numbers:
         return True
-    return given in _NEVER.get(kind, ())
+    return given in _NEVER.get(kind, ()) or (kind is STR and _is_array(given))
+
+
+def _is_array(cls: type) -> bool:
+    # The name first: to ask NumPy would load it where that is put off.
+    return cls is Tensor or (cls.__name__ == "ndarray" and cls is np.ndarray)
 
 
 def any_could_be_number(values: Iterable[Any]) -> bool:
     """Return whether an array among the values counts as a number, too."""
     for value in values:  # on the way of each call that asks: no generator
         cls = type(value)
-        if (cls is np.ndarray and value.size == 1) or (cls is Tensor and value.size in (1, None)):
+        if _is_array(cls) and (value.size == 1 or (cls is Tensor and value.size is None)):
             return True
     return False

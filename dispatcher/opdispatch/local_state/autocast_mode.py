@@ -7,6 +7,7 @@ the key do the casting (``functionalities/autocast.py``), by `get_autocast_dtype
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +29,6 @@ from opdispatch.local_state.local_dispatch_key_set import (
 from opdispatch.local_state.mode_decorator import ModeDecorator
 from opdispatch.schema.scalar_type import find_dtype_of_name, is_numeric
 
-_HALF, _BFLOAT = find_dtype_of_name("float16"), find_dtype_of_name("bfloat16")
 _K = DispatchKey
 _KEYS = {
     "cpu": _K.AutocastCPU,
@@ -44,7 +44,9 @@ _KEYS = {
 }
 AUTOCAST_KEYS = DispatchKeySet.of(*_KEYS.values())
 """The keys of all of them."""
-_SUPPORTED = (_BFLOAT, _HALF)
+_SUPPORTED = ("bfloat16", "float16")
+_TO_BFLOAT16 = ("cpu", "maia", "hpu", "xla")
+"""The device types that cast to bfloat16 unless told otherwise; the others cast to float16."""
 _ANY_DTYPE = ("cuda",)
 """The device types that may be asked to cast to anything."""
 
@@ -57,6 +59,7 @@ class AutocastState(NamedTuple):
     """A task's autocast state, apart from its keys: an immutable value, replaced as a whole."""
 
     dtypes: MappingProxyType[str, Any]
+    """By device type, where one was asked for."""
     cache_enabled: bool
     cache: CastCache | None
     """Casts since the outermost block began; None outside of all blocks."""
@@ -65,7 +68,7 @@ class AutocastState(NamedTuple):
 
 
 _DEFAULT = AutocastState(
-    MappingProxyType({d: _BFLOAT if d in ("cpu", "maia", "hpu", "xla") else _HALF for d in _KEYS}),
+    MappingProxyType({}),
     cache_enabled=True,
     cache=None,
 )
@@ -106,7 +109,18 @@ def is_autocast_enabled(device_type: str) -> bool:
 def get_autocast_dtype(device_type: str) -> np.dtype[Any]:
     """Return the dtype that autocast for ``device_type`` casts to in this task."""
     autocast_key(device_type)
-    dtype: np.dtype[Any] = AUTOCAST_STATE.get().dtypes[device_type]
+    return _dtype_of(AUTOCAST_STATE.get(), device_type)
+
+
+def _dtype_of(state: AutocastState, device_type: str) -> np.dtype[Any]:
+    dtype = state.dtypes.get(device_type)
+    return _usual_dtype(device_type) if dtype is None else dtype
+
+
+@functools.cache
+def _usual_dtype(device_type: str) -> np.dtype[Any]:
+    dtype = find_dtype_of_name("bfloat16" if device_type in _TO_BFLOAT16 else "float16")
+    assert dtype is not None, "NumPy and ml_dtypes have both"
     return dtype
 
 
@@ -127,19 +141,18 @@ def clear_autocast_cache() -> None:
 def autocast_dtypes_of_task() -> dict[str, np.dtype[Any]]:
     """Return the non-default dtypes that this task casts to, by device type."""
     excluded = local_dispatch_key_set()[1]
-    dtypes = AUTOCAST_STATE.get().dtypes
     return {
-        device_type: dtypes[device_type]
-        for device_type, usual in _DEFAULT.dtypes.items()
-        if dtypes[device_type] != usual and not excluded.has(_KEYS[device_type])
+        device_type: dtype
+        for device_type, dtype in AUTOCAST_STATE.get().dtypes.items()
+        if dtype != _usual_dtype(device_type) and not excluded.has(_KEYS[device_type])
     }
 
 
 @contextmanager
 def with_autocast_dtypes(dtypes: Mapping[str, np.dtype[Any]]) -> Iterator[None]:
     """Use another task's dtypes in the block: for calls that it makes here."""
-    whole = MappingProxyType({**_DEFAULT.dtypes, **dtypes})
-    token = AUTOCAST_STATE.set(AutocastState(whole, cache_enabled=True, cache={}, nesting=1))
+    own = MappingProxyType(dict(dtypes))
+    token = AUTOCAST_STATE.set(AutocastState(own, cache_enabled=True, cache={}, nesting=1))
     try:
         yield
     finally:
@@ -188,7 +201,7 @@ class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
         keys, state = LOCAL_STATE.get(), AUTOCAST_STATE.get()
         keys = with_excluded(keys, keys.excluded & ~self._key_bit | off)
         dtypes = state.dtypes
-        if dtypes[self._device_type] is not dtype:
+        if dtypes.get(self._device_type) is not dtype:
             dtypes = MappingProxyType({**dtypes, self._device_type: dtype})
         cache = ({} if state.cache is None else state.cache) if nesting else None
         state = AutocastState(dtypes, cache_enabled, cache, nesting)
@@ -206,7 +219,7 @@ class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
             AUTOCAST_STATE.set(state)
         else:  # blocks that began later have not ended
             off = keys.excluded & self._key_bit
-            dtype = state.dtypes[self._device_type]
+            dtype = _dtype_of(state, self._device_type)
             self._set(off, dtype, state.cache_enabled, now.nesting - 1)
 
     def clone(self) -> autocast:
@@ -216,7 +229,7 @@ class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
 
 def _is_supported(device_type: str, dtype: np.dtype[Any]) -> bool:
     """Return whether casts to that dtype are supported; warn if not."""
-    if device_type in _ANY_DTYPE or dtype in _SUPPORTED:
+    if device_type in _ANY_DTYPE or dtype in map(find_dtype_of_name, _SUPPORTED):
         return True
     warnings.warn(
         f"autocast on {device_type!r} casts to bfloat16 or float16, not to {dtype}: it is disabled",

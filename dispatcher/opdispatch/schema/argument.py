@@ -177,13 +177,17 @@ def _typed(argument: Argument) -> object:
     return type(default), default
 
 
+_IN_TEXT = (int, float, complex, str, tuple, type(None))
+"""The types of defaults that a schema's text has. Another may be a dtype: NumPy is asked last."""
+
+
 def _code_of_word(type_: SchemaType, default: object) -> object:
     """Return the number that PyTorch keeps for a dtype, layout or memory format.
 
     Else the default.
     """
     inner = type_.element if isinstance(type_, OptionalType) else type_
-    if isinstance(default, np.dtype):
+    if not isinstance(default, _IN_TEXT) and isinstance(default, np.dtype):
         code = find_code_of_dtype(default)
         return default if code is None else code
     for kind, words in ((LAYOUT, LAYOUTS), (MEMORY_FORMAT, MEMORY_FORMATS)):
@@ -202,8 +206,6 @@ def _default_text(type_: SchemaType, default: object) -> str:
     if type_ is COMPLEX and type(default) is int:  # of no use, but PyTorch accepts it
         return _WORDS_FOR_NUMBERS[default]
     match default := _code_of_word(type_, default):
-        case np.dtype():
-            return _quoted(default.name)
         case str():
             return _quoted(default)
         case float():
@@ -211,6 +213,10 @@ def _default_text(type_: SchemaType, default: object) -> str:
         case complex():
             real = "" if default.real == 0 else f"{_float_text(default.real)}+"
             return f"{real}{_float_text(default.imag)}j"
+        case None | int():
+            return str(default)
+        case np.dtype():
+            return _quoted(default.name)
     return str(default)
 
 

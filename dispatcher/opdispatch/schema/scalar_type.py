@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
+import ml_dtypes
 import numpy as np
 
 CODE_OF_NAME: Final[dict[str, int]] = {
@@ -151,8 +152,6 @@ def _codes_of_dtypes() -> dict[np.dtype[Any], int]:
 
 @cache
 def _dtypes_of_names() -> dict[str, np.dtype[Any]]:
-    import ml_dtypes  # here, since few programs need it and it takes a while
-
     kinds = [kind for kind in vars(ml_dtypes).values() if isinstance(kind, type)]
     extended = [np.dtype(kind) for kind in kinds if issubclass(kind, np.generic)]
     return {dtype.name: dtype for dtype in (*map(np.dtype, _NUMPY_NAMES.values()), *extended)}
@@ -160,7 +159,5 @@ def _dtypes_of_names() -> dict[str, np.dtype[Any]]:
 
 @cache
 def _find_ml_dtype(name: str) -> np.dtype[Any] | None:
-    import ml_dtypes  # here, since few programs need it and it takes a while
-
     kind = getattr(ml_dtypes, name, None)
     return None if kind is None else np.dtype(kind)

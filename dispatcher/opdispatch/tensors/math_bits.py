@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-import numpy as np
-
 from opdispatch.arrays.math_bits import MathBitsArray
 from opdispatch.arrays.zero_array import ZeroArray
 from opdispatch.autograd.inference_tensor import make_inference
@@ -63,7 +61,7 @@ class TensorMathBits:
 
     @classmethod
     def _efficientzerotensor(
-        cls, shape: Sequence[int], *, dtype: Any = np.float64, device: str = "cpu"
+        cls, shape: Sequence[int], *, dtype: Any = "float64", device: str = "cpu"
     ) -> Self:
         """Return zeros without elements, with the key ZeroTensor; they cannot be written to.
 

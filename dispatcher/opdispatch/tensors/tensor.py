@@ -79,7 +79,7 @@ def key_set_of_backend(
 
 
 @functools.cache
-def _bits_of_tensor(bits: int) -> int:
+def bits_of_tensor(bits: int) -> int:
     """Return the dispatch key word of a tensor over an array that has this one."""
     keys = DispatchKeySet(bits)
     if keys.highest_backend_key is None:
@@ -166,7 +166,7 @@ class Tensor(
             array = _plain_array(array)
             bits = key_bits_of(array)
         self.array = array
-        self.key_bits = _bits_of_tensor(bits) if keys is None else keys.bits
+        self.key_bits = bits_of_tensor(bits) if keys is None else keys.bits
         self.autograd_meta = None
         self.requires_grad_flag = requires_grad
         if requires_grad:
@@ -243,7 +243,7 @@ class Tensor(
         backend = self.key_set.highest_backend_key
         if backend is None or arrays.find_backend(type(array)) is None:
             return False
-        if type(array) is arrays.MetaArray or self.key_bits != _bits_of_tensor(key_bits_of(array)):
+        if type(array) is arrays.MetaArray or self.key_bits != bits_of_tensor(key_bits_of(array)):
             return False
         key = to_runtime_key(DispatchKey.Dense, backend)
         return bool(array_operators().astype.default.has_kernel_for_dispatch_key(key))
@@ -318,7 +318,7 @@ class Tensor(
         cls: type[T],
         size: Sequence[int],
         *,
-        dtype: Any = np.float32,
+        dtype: Any = "float32",
         device: str = "cpu",
         requires_grad: bool = False,
         **others: Any,
@@ -337,7 +337,7 @@ class Tensor(
             )
         array = FakeArray(tuple(size), dtype, device)
         check_differentiable(array.dtype, requires_grad)
-        made = cls._over(array, _bits_of_tensor(array.key_bits & ~FAKE_BIT))
+        made = cls._over(array, bits_of_tensor(array.key_bits & ~FAKE_BIT))
         made.requires_grad_flag = requires_grad
         return made
 

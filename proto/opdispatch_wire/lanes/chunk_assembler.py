@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from opdispatch_wire.chunks import Buffer
 from opdispatch_wire.errors import MessageTooLargeError, QueueFullError, WireError
 from opdispatch_wire.v1 import execution_pb2
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
 CALLS_AT_ONCE = 1024
 """How many calls of one stream may have begun to send tensors."""

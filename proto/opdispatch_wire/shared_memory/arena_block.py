@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from opdispatch_wire.shared_memory.shared_mapping import SharedMapping, Window
 
-Array = np.ndarray[Any, Any]
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 Place = tuple[int, int]
 """A region's number, and the offset in it."""

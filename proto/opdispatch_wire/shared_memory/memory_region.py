@@ -24,7 +24,6 @@ import numpy as np
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.shared_memory.shared_mapping import PAGE, SharedMapping
 
-_BYTE = np.dtype(np.uint8)
 MAX_REGION_BYTES = 1 << 36
 """The largest region that a receiver maps unless told otherwise: 64 GiB."""
 
@@ -105,7 +104,7 @@ class MappedRegion:
         if not length:
             return memoryview(b"")
         window = self.mapping.window(offset, length, writable=self.mapping.writable)
-        return window.array((length,), _BYTE).data
+        return window.array((length,), np.dtype(np.uint8)).data
 
 
 def _seals() -> int:

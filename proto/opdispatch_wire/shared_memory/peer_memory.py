@@ -34,7 +34,7 @@ import errno
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -43,7 +43,7 @@ from opdispatch_wire.shared_memory.memory_region import MAX_REGION_BYTES, Mapped
 from opdispatch_wire.shared_memory.shared_mapping import SharedMapping, Window, page_range
 from opdispatch_wire.v1 import values_pb2
 
-Array = np.ndarray[Any, Any]
+Array: TypeAlias = "np.ndarray[Any, Any]"
 OnRelease = Callable[[int, int], None]
 """Told (region, offset) of memory that its owner may use again. Called by the collector, at any
 moment and in any thread: it may append to a deque or wake an event loop, and take no lock."""

@@ -15,15 +15,14 @@ import mmap
 import os
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 PAGE = mmap.PAGESIZE
 
-_BYTE = np.dtype(np.uint8)
 
 # <sys/mman.h>; Python names only some of them.
 _PROT_NONE = 0
@@ -76,7 +75,7 @@ class Window:
 
     def bytes(self) -> Array:
         """Return all bytes."""
-        return self.array((self._length,), _BYTE)
+        return self.array((self._length,), np.dtype(np.uint8))
 
 
 @functools.lru_cache(256)

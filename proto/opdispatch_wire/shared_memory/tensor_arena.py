@@ -27,7 +27,7 @@ import weakref
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
 from opdispatch_wire.shared_memory.memory_region import OwnedRegion
 from opdispatch_wire.shared_memory.shared_mapping import PAGE, is_supported
 
-Array = np.ndarray[Any, Any]
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 LOG = logging.getLogger("opdispatch.memory")
 

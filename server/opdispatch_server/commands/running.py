@@ -18,6 +18,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from opdispatch_server import deferred_numpy
+
+deferred_numpy.defer()  # before anything is imported that knows NumPy
+
 from opdispatch_server.commands.access_options import (
     QUOTAS,
     AllowUser,
@@ -249,7 +253,6 @@ def _fork_template() -> Template | None:
     # Read once, when gRPC is imported: interpreters have it from here.
     os.environ.update(NO_FORK_SUPPORT)
     import grpc  # noqa: F401
-    import numpy  # noqa: F401
 
     import opdispatch  # noqa: F401
     from opdispatch_server.daemon.processes.template import Template

@@ -6,16 +6,16 @@ added and compared as arrays. Of one row, ``Counts`` has the names of its number
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 import struct
 import threading
 from collections.abc import Mapping, Sequence
 from itertools import repeat
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from opdispatch_server.metrics.call_counts import (
     BUCKETS,
@@ -32,7 +32,10 @@ from opdispatch_server.metrics.call_counts import (
 )
 from opdispatch_server.shared_page import open_memory
 
-Numbers = NDArray[np.uint64]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Numbers: TypeAlias = "NDArray[np.uint64]"
 """Those of one series in a row: as in memory, then the calls that died."""
 
 OK, FAILED, RUN_NS, QUEUE_NS, ARGUMENT_BYTES, RESULT_BYTES = range(6)
@@ -82,7 +85,10 @@ class CallTable(NamedTuple):
         return dict(zip(self.series, map(Counts.of, self.numbers), strict=True))
 
 
-NO_CALLS: Final = CallTable([], np.zeros((0, COLUMNS), np.uint64))
+@functools.cache
+def no_calls() -> CallTable:
+    """Return the table without a row."""
+    return CallTable([], np.zeros((0, COLUMNS), np.uint64))
 
 
 class CallSums:
@@ -91,12 +97,12 @@ class CallSums:
     def __init__(self, most: int) -> None:
         self._most = most
         self._places: dict[Series, int] = {}
-        self._numbers: Numbers = np.zeros((0, COLUMNS), np.uint64)
+        self._added: Numbers | None = None
 
     def copy(self) -> CallSums:
         """Return sums of their own."""
         sums = CallSums(self._most)
-        sums._places, sums._numbers = self._places.copy(), self._numbers.copy()
+        sums._places, sums._added = self._places.copy(), self._numbers.copy()
         return sums
 
     def add(self, table: CallTable) -> None:
@@ -110,9 +116,13 @@ class CallSums:
         for each in new:
             places.setdefault(each, len(places))
         more = len(places) - len(self._numbers)
-        self._numbers = np.pad(self._numbers, ((0, more), (0, 0)))
+        self._added = np.pad(self._numbers, ((0, more), (0, 0)))
         at = [*map(places.get, series, repeat(places.get(OTHER)))]
         add_at(self._numbers, np.array(at, np.intp), table.numbers)
+
+    @property
+    def _numbers(self) -> Numbers:
+        return no_calls().numbers if self._added is None else self._added
 
     @property
     def table(self) -> CallTable:
@@ -145,9 +155,9 @@ class SharedCounts:
     def __init__(self, memory: mmap.mmap, inode: int) -> None:
         self.inode = inode
         """The memory, which no other process has while this one's is mapped."""
-        self._words: Numbers = np.frombuffer(memory, np.uint64).reshape(ROWS, ROW_WORDS)
+        self._memory = memory
         self._lock = threading.Lock()
-        self._texts: Numbers = np.zeros((0, ROW_WORDS - NUMBERS), np.uint64)
+        self._texts: Numbers | None = None
         self._series: list[Series] = []
 
     @classmethod
@@ -161,13 +171,17 @@ class SharedCounts:
         except OSError:  # the process has just ended
             return None
 
+    @functools.cached_property
+    def _words(self) -> Numbers:
+        return np.frombuffer(self._memory, np.uint64).reshape(ROWS, ROW_WORDS)
+
     def read(self) -> CallTable:
         """Return the rows in use, in their order."""
         with self._lock:
             used = self._find_end(len(self._series))
             texts = self._words[:used, NUMBERS:].copy()
-            before = len(self._series)
-            changed = np.flatnonzero((texts[:before] != self._texts).any(axis=1)).tolist()
+            before, known = len(self._series), texts[:0] if self._texts is None else self._texts
+            changed = np.flatnonzero((texts[:before] != known).any(axis=1)).tolist()
             if changed or before < used:
                 self._texts = texts
                 series = [*self._series, *decode_series(texts[before:].tobytes())]

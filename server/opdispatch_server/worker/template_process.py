@@ -21,6 +21,8 @@ from typing import NoReturn
 
 import setproctitle
 
+from opdispatch_server import deferred_numpy
+
 REQUEST_BYTES = 65536
 
 
@@ -28,6 +30,7 @@ def main(channel: socket.socket) -> None:
     """Import all that interpreters consist of, then fork one for each request."""
     _leave_the_daemon()
     gc.disable()
+    deferred_numpy.load()
     from opdispatch_server.worker import interpreter_process
 
     # Frozen, or the first collection in each fork would copy every page that it looks at.

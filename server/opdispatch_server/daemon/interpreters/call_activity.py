@@ -15,12 +15,12 @@ from opdispatch_server.metrics.call_counts import RUN_BOUNDS, Series
 from opdispatch_server.metrics.call_table import (
     DIED,
     FAILED,
-    NO_CALLS,
     OK,
     RUN_NS,
     CallTable,
     Counts,
     Numbers,
+    no_calls,
 )
 from opdispatch_wire.v1 import registry_pb2 as pb
 
@@ -35,18 +35,18 @@ class CallActivity:
     def __init__(self, totals: InterpreterTotals, is_ready: Callable[[], bool]) -> None:
         self._totals = totals
         self._is_ready = is_ready
-        self._before = NO_CALLS
+        self._before: CallTable | None = None
         self._sent: Counter[str] = Counter()
         self._at: float | None = None
 
     def forget(self) -> None:
         """Begin anew: the next look has all calls since the start."""
-        self._before, self._sent, self._at = NO_CALLS, Counter(), None
+        self._before, self._sent, self._at = None, Counter(), None
 
     def look(self, interpreters: Iterable[pb.Interpreter]) -> pb.Activity:
         """Return what has happened since the last look."""
         now, table = time.monotonic(), self._totals.read()
-        new = _less(table, self._before)
+        new = _less(table, no_calls() if self._before is None else self._before)
         self._before = table
         began, self._at = self._at, now
         ended = new[:, OK] + new[:, FAILED] + new[:, DIED]

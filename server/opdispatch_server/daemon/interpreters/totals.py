@@ -32,6 +32,9 @@ MOST_SERIES = 16384
 """How many series the daemon remembers of interpreters that have gone."""
 # Processes that have lost their connection, and may come back with it.
 _MOST_PARTED = 64
+# Processes whose counts wait to be added up: nothing asks for sums before these are read, and a
+# daemon that is never asked need not load NumPy for them.
+_MOST_UNSETTLED = 16
 DEATHS_KEPT = 32
 
 
@@ -101,7 +104,6 @@ class InterpreterTotals:
         source = _Source(session.pid, is_near, counts or CountedRows(), session.flight_record)
         with self._lock:
             self._parted.pop(source.key, None)
-            self._settle()
             self._live[session] = source
 
     def note_rows(self, session: InterpreterSession) -> None:
@@ -139,7 +141,8 @@ class InterpreterTotals:
                     InterpreterDeath(session.name, cause, session.reason, time.time(), operators)
                 )
             self._parted[source.key] = source
-            self._settle()
+            if len(self._parted) > _MOST_UNSETTLED:
+                self._settle()
 
     def read(self) -> CallTable:
         """Return the counts of all calls that have ended, or been cut off, since the start."""

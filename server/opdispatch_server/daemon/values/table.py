@@ -17,12 +17,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opdispatch.arrays import register_tensor_type
 from opdispatch_server.daemon.event_loop.slices import SLICE, in_slices
 from opdispatch_server.daemon.values.identity_quota import ValueQuota
 from opdispatch_server.value_ids import check_keep, ids_meant
+from opdispatch_wire.dtypes import dtype_from_name
 from opdispatch_wire.errors import RefusedError, RemoteLimitError, RemoteValueGoneError, WireError
 from opdispatch_wire.remote_values import (
     SESSION_BYTES,
@@ -34,6 +35,8 @@ from opdispatch_wire.remote_values import (
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2, remote_pb2, values_pb2
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from opdispatch_server.daemon.interpreters.session import InterpreterSession
 
 MAX_HOLDERS = 10_000
@@ -55,7 +58,7 @@ class HeldValue:
 
     __slots__ = (
         "device",
-        "dtype",
+        "dtype_name",
         "holder",
         "home",
         "idle",
@@ -75,7 +78,7 @@ class HeldValue:
         self, number: bytes, facts: RemoteFacts, holder: ValueHolder, home: InterpreterSession
     ) -> None:
         self.number = number
-        self.dtype = facts.dtype
+        self.dtype_name = facts.dtype_name
         self.shape = facts.shape
         self.device = facts.device
         self.key_bits = facts.key_bits
@@ -91,6 +94,11 @@ class HeldValue:
         self.idle: asyncio.Event | None = None
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type."""
+        return dtype_from_name(self.dtype_name, at="$.dtype")
+
+    @property
     def key(self) -> bytes:
         """The id under which its home keeps it."""
         return store_key(self.number, self.place)
@@ -101,7 +109,7 @@ class HeldValue:
         return len(self.shape)
 
     def __repr__(self) -> str:
-        return f"HeldValue({self.dtype}, shape={list(self.shape)}, in {self.home.name})"
+        return f"HeldValue({self.dtype_name}, shape={list(self.shape)}, in {self.home.name})"
 
 
 register_tensor_type(HeldValue, described_as="a remote tensor")

@@ -204,7 +204,7 @@ class ProgramExecution:
         message = values_pb2.Tensor()
         if len(results) != 1 or not self._exports.offer(message, results[0], device_id):
             return False
-        RemoteFacts.of(results[0]).write_to(message, at="$.returns[0]")
+        RemoteFacts.of(results[0], at="$.returns[0]").write_to(message)
         reply.returns.add().tensor.CopyFrom(message)
         return True
 

@@ -336,11 +336,12 @@ class KeptResults:
         refuse_masked(value.array if isinstance(value, Tensor) else value, at=at)
         refuse_misfits(value, at=at)
         value = _own(value, is_known=is_known)
+        facts = RemoteFacts.of(value, at=at)
         number = value_id(self._keep.prefix, self._count)
         name_leaf(value, number)
         self._count += 1
         self._store.add(self._keep.session, store_key(number, 0), value)
-        return KeptValue(number, RemoteFacts.of(value), self._interpreter)
+        return KeptValue(number, facts, self._interpreter)
 
 
 class KeptValue:
@@ -357,7 +358,7 @@ class KeptValue:
         remote = message.remote
         remote.id = self._number
         remote.interpreter = self._interpreter
-        self._facts.write_to(remote, at=at)
+        self._facts.write_to(remote)
 
 
 def _read_only(value: Any) -> Any:
