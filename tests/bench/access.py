@@ -1,9 +1,9 @@
 """The cost of tokens and TLS, and of strangers and rotations to others: ``make bench``.
 
-A stranger's floods come from a process of its own, on a core of its own, since a stranger has a
-machine of his own: connections that are opened and closed, those that are closed after the
-handshake, and those that bring one request with a wrong token and are opened again when that is
-answered.
+A stranger's floods come from a process of its own, on a core and from an address of its own, since
+a stranger has a machine of his own: connections that are begun and given up at once, that are
+opened and closed, those that are closed after the handshake, and those that bring one request with
+a wrong token and are opened again when that is answered.
 """
 
 from __future__ import annotations
@@ -53,6 +53,9 @@ CALLS_PER_SECOND = 1000
 REVOCATIONS = 10
 FLOOD_SECONDS = 3.0
 FLOODERS = 64
+FLOODS = ("given up at once", "opened and closed", "of a handshake alone", "with a wrong token")
+STRANGERS_ADDRESS = "127.0.0.2"
+NEW_CLIENTS = 3
 _CALL_STREAM = b"/opdispatch.v1.ExecutionService/Call"
 
 
@@ -241,8 +244,8 @@ def flood() -> Iterator[tuple[str, str]]:
         port = int(bench.daemon.address.rpartition(":")[2])
         for name, direct in (("direct", True), ("through the daemon", False)):
             call = _warmed_up(stack.enter_context(bench.connect(bench.token, direct=direct)))
-            for kind in ("opened and closed", "of a handshake alone", "with a wrong token"):
-                ratios, refused, worked = [], [], []
+            for kind in FLOODS:
+                ratios, refused, worked, joined = [], [], [], []
                 for _ in range(3):
                     alone = _rate(call)
                     with flooding(port, bench.certificates.ca, kind, strangers_core) as count:
@@ -253,13 +256,24 @@ def flood() -> Iterator[tuple[str, str]]:
                         used = processor_seconds([bench.daemon.process.pid]) - used
                         seconds = time.monotonic() - began
                         refused.append((count.value - before) / seconds)
+                        joined += [_join(bench) for _ in range(NEW_CLIENTS)]
                         worked.append(used / seconds)
                 yield (
                     f"a good client's rate of calls, {name}, beside {FLOODERS} connections {kind}",
                     f"{statistics.median(ratios):.2f} of that without "
                     f"({statistics.median(refused):.0f} connections/s, "
-                    f"the daemon at {100 * statistics.median(worked):.0f} % of a core)",
+                    f"the daemon at {100 * statistics.median(worked):.0f} % of a core; "
+                    f"new clients get in after {statistics.median(joined):.2f} s, "
+                    f"at most {max(joined):.2f})",
                 )
+
+
+def _join(bench: Bench) -> float:
+    """Return how many seconds a new client waits for its first result."""
+    began = time.perf_counter()
+    with bench.connect(bench.token, wait=60) as session:
+        session.ops.bench.get(X)
+    return time.perf_counter() - began
 
 
 @contextlib.contextmanager
@@ -322,7 +336,14 @@ def _flood(
     request = http2_request(_CALL_STREAM, b"Bearer opd1_0000000000000000_" + b"x" * 43)
 
     def open_one() -> bool:
-        with socket.create_connection(("127.0.0.1", port), 10) as plain:
+        if kind == "given up at once":
+            with socket.socket() as plain:
+                plain.bind((STRANGERS_ADDRESS, 0))
+                plain.setblocking(False)
+                plain.connect_ex(("127.0.0.1", port))
+                return True
+        source = (STRANGERS_ADDRESS, 0)
+        with socket.create_connection(("127.0.0.1", port), 10, source) as plain:
             if kind == "opened and closed":
                 return True
             with tls.wrap_socket(plain, server_hostname="127.0.0.1") as connection:

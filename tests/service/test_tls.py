@@ -393,8 +393,11 @@ def test_silent_strangers_leave_descriptors_to_others(tmp_path: Path):
         ports = (int(address.strip("/").rpartition(":")[2]) for address in daemon.addresses[1:])
         for port in ports:
             for _ in range(300):
-                address = ("127.0.0.1", port)
-                strangers.enter_context(socket.create_connection(address, LONGEST_WAIT))
+                stranger = strangers.enter_context(socket.socket())
+                stranger.bind(("127.0.0.2", 0))
+                stranger.setblocking(False)  # not all of them get in
+                stranger.connect_ex(("127.0.0.1", port))
+        assert wait_for(lambda: "new ones of 127.0.0.2/32 wait" in daemon.log())
         (tmp_path / "image.py").write_text(IMAGE)
         with daemon.connect() as owner:
             owner.load(tmp_path / "image.py")

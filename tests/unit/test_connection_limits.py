@@ -125,6 +125,7 @@ def test_grpc_port_is_shut_for_a_moment_by_too_many_handshakes(
 ):
     later: list[Callable[[], None]] = []
     monkeypatch.setattr(handshake_pace, "AT_ONCE", 2)
+    monkeypatch.setattr(handshake_pace, "LOOK_EVERY", 1)
     monkeypatch.setattr(handshake_pace, "PER_SECOND", 1e-3)
     monkeypatch.setattr(handshake_pace, "_call_later", lambda seconds, call: later.append(call))
     context = ssl.create_default_context()
@@ -133,7 +134,7 @@ def test_grpc_port_is_shut_for_a_moment_by_too_many_handshakes(
 
     def check(port: int) -> None:
         with contextlib.ExitStack() as kept:
-            for _ in range(3):
+            for _ in range(4):
                 plain = kept.enter_context(connect(port))
                 kept.enter_context(context.wrap_socket(plain))
             with socket.socket() as another:

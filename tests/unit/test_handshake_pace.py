@@ -1,7 +1,8 @@
-"""The pace of handshakes: how many begin, and what happens to those beyond."""
+"""The pace of handshakes: how many begin, and who waits beyond that."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -9,8 +10,21 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from opdispatch_server.serving import handshake_pace
-from opdispatch_server.serving.handshake_pace import AT_ONCE, PER_SECOND, HandshakePace, listening
-from tests.waits import LONGEST_WAIT, accept
+from opdispatch_server.serving.connection_limits import ACCEPT_QUEUE
+from opdispatch_server.serving.handshake_pace import (
+    AT_ONCE,
+    FLOOD_SHARE,
+    LONGEST,
+    LOOK_EVERY,
+    MOST_PLACES,
+    PER_SECOND,
+    HandshakePace,
+)
+from tests.unit.test_address_filter import LOOPBACK, connected_from, is_open, port_of
+
+PLACES = 40
+FLOOD = int(FLOOD_SHARE * LOOK_EVERY) + 1
+STRANGER, ANOTHER, NEIGHBOR = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 
 
 @pytest.fixture
@@ -29,12 +43,16 @@ class Time:
         self.later: list[tuple[float, Callable[[], None]]] = []
 
     def pace(self, port: int) -> HandshakePace:
-        pace = HandshakePace(lambda: self.now, self.call_later)
+        pace = HandshakePace(PLACES, lambda: self.now, self.call_later)
         pace.port = port
         return pace
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
         self.later.append((self.now + seconds, function))
+
+    def pass_until_all_are_let_in(self) -> None:
+        while self.later:
+            self.pass_until_the_next()
 
     def pass_until_the_next(self) -> float:
         """Call what is to be called next; return how long that took."""
@@ -43,72 +61,161 @@ class Time:
         return self.now - before
 
 
-def is_open(listener: socket.socket) -> bool:
-    """Return whether a connection can be made at once."""
-    with socket.socket() as client:
-        client.setblocking(False)
-        client.connect_ex(listener.getsockname())
-        try:
-            client.getpeername()
-        except OSError:
-            return False
-        accept(listener).close()
-        return True
+def count(pace: HandshakePace, times: int) -> None:
+    for _ in range(times):
+        pace.count()
 
 
-def port_of(listener: socket.socket) -> int:
-    port: int = listener.getsockname()[1]
-    return port
+def test_address_that_floods_is_shut_out_and_no_other(listener: socket.socket):
+    time = Time()
+    pace = time.pace(port_of(listener))
+    count(pace, AT_ONCE)
+    with connected_from(listener, *[STRANGER] * FLOOD, ANOTHER):
+        assert is_open(listener, STRANGER)
+        count(pace, LOOK_EVERY)
+        assert not is_open(listener, STRANGER)
+        assert is_open(listener, ANOTHER)
+        assert is_open(listener, NEIGHBOR)
+    time.pass_until_the_next()
+    assert is_open(listener, STRANGER)
 
 
-def test_port_is_shut_beyond_the_pace_and_opened_again(listener: socket.socket):
+def test_who_was_connected_before_is_not_shut_out(listener: socket.socket):
+    pace = Time().pace(port_of(listener))
+    with connected_from(listener, *[NEIGHBOR] * 20):
+        count(pace, AT_ONCE)
+        with connected_from(listener, *[STRANGER] * FLOOD):
+            count(pace, LOOK_EVERY)
+            assert is_open(listener, NEIGHBOR)
+            assert not is_open(listener, STRANGER)
+
+
+def test_second_flood_is_shut_out_beside_the_first(listener: socket.socket):
+    time = Time()
+    pace = time.pace(port_of(listener))
+    count(pace, AT_ONCE)
+    with contextlib.ExitStack() as stack:
+        for flood in (STRANGER, ANOTHER):
+            stack.enter_context(connected_from(listener, *[flood] * FLOOD))
+            count(pace, ACCEPT_QUEUE + LOOK_EVERY)
+        assert [is_open(listener, each) for each in (STRANGER, ANOTHER, NEIGHBOR)] == [0, 0, 1]
+        time.pass_until_the_next()
+        assert [is_open(listener, each) for each in (STRANGER, ANOTHER, NEIGHBOR)] == [1, 0, 1]
+        time.pass_until_the_next()
+        assert [is_open(listener, each) for each in (STRANGER, ANOTHER, NEIGHBOR)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("addresses", [[], [f"127.0.1.{host}" for host in range(9)]])
+def test_flood_of_no_address_or_of_many_shuts_all_out(
+    listener: socket.socket, addresses: list[str]
+):
     time = Time()
     pace = time.pace(port_of(listener))
     with (
-        socket.create_connection(listener.getsockname(), LONGEST_WAIT) as before,
-        accept(listener) as other_end,
+        connected_from(listener, NEIGHBOR) as [(before, other_end)],
     ):
-        for _ in range(AT_ONCE - 1):
-            pace.count()
-        assert is_open(listener)
-        for _ in range(50):
-            pace.count()  # those that were on their way
-        assert not is_open(listener)
+        count(pace, AT_ONCE)
+        with connected_from(listener, *addresses):
+            count(pace, LOOK_EVERY)
+        assert not is_open(listener, NEIGHBOR)
         other_end.sendall(b"x")
         assert before.recv(1) == b"x", "a connection that there was notices nothing"
-    assert len(time.later) == 1
-    time.pass_until_the_next()
-    assert is_open(listener)
+    time.pass_until_all_are_let_in()
+    assert is_open(listener, LOOPBACK)
 
 
-def test_port_is_shut_for_longer_the_more_come_meanwhile(listener: socket.socket):
+def test_flood_shuts_all_out_where_the_system_tells_no_addresses(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(port: int) -> Iterator[object]:
+        raise OSError(93, "Protocol not supported")
+
+    monkeypatch.setattr(handshake_pace, "port_connections", fail)
+    time = Time()
+    count(time.pace(port_of(listener)), AT_ONCE + LOOK_EVERY)
+    assert not is_open(listener, LOOPBACK)
+    time.pass_until_all_are_let_in()
+    assert is_open(listener, LOOPBACK)
+
+
+def test_flood_is_shut_out_for_longer_the_more_came_meanwhile(listener: socket.socket):
     time = Time()
     pace = time.pace(port_of(listener))
-    for _ in range(AT_ONCE + 200):
-        pace.count()
-    time.pass_until_the_next()
-    pace.count()
+    count(pace, AT_ONCE + LOOK_EVERY + ACCEPT_QUEUE)
+    assert time.pass_until_the_next() == pytest.approx(LOOK_EVERY / PER_SECOND)
+    time.pass_until_all_are_let_in()
+    count(pace, LOOK_EVERY)
     took = time.pass_until_the_next()
-    assert took == pytest.approx((200 + 1) / PER_SECOND - handshake_pace.SHORTEST, abs=0.02)
+    assert took == pytest.approx((ACCEPT_QUEUE + LOOK_EVERY) / PER_SECOND)
 
 
-def test_slow_handshakes_never_shut_it(listener: socket.socket):
+def test_address_that_floods_again_is_shut_out_for_twice_as_long(listener: socket.socket):
     time = Time()
     pace = time.pace(port_of(listener))
-    for _ in range(3 * AT_ONCE):
-        time.now += 1.01 / PER_SECOND
-        pace.count()
+
+    def flood() -> float:
+        """Return for how many seconds it is shut out."""
+        while not time.later:
+            with connected_from(listener, *[STRANGER] * FLOOD):
+                count(pace, LOOK_EVERY)
+        return time.pass_until_the_next()
+
+    first, *took = (flood() for _ in range(8))
+    assert took[1:] == pytest.approx([min(2 * seconds, LONGEST) for seconds in took[:-1]])
+    assert took[-1] == pytest.approx(LONGEST)
+    time.now += 2 * LONGEST
+    assert flood() <= first + 0.01
+
+
+def test_flood_that_cannot_be_seen_is_of_who_flooded_a_moment_ago(listener: socket.socket):
+    time = Time()
+    pace = time.pace(port_of(listener))
+    while not time.later:
+        with connected_from(listener, *[STRANGER] * FLOOD):
+            count(pace, LOOK_EVERY)
+    time.pass_until_the_next()
+    while not time.later:
+        count(pace, LOOK_EVERY)
+    assert [is_open(listener, each) for each in (STRANGER, NEIGHBOR)] == [0, 1]
+    count(pace, ACCEPT_QUEUE)  # its own, that waited
+    assert is_open(listener, NEIGHBOR)
+    count(pace, LOOK_EVERY)
+    assert [is_open(listener, each) for each in (STRANGER, NEIGHBOR)] == [0, 0], "it was another"
+
+
+def test_slow_handshakes_shut_no_address_out(listener: socket.socket):
+    time = Time()
+    pace = time.pace(port_of(listener))
+    with connected_from(listener, STRANGER):
+        for _ in range(3 * AT_ONCE):
+            time.now += 1.01 / PER_SECOND
+            pace.count()
     assert not time.later
-    assert is_open(listener)
+    assert is_open(listener, STRANGER)
+
+
+def test_address_with_most_of_the_places_is_shut_out_until_it_has_fewer(listener: socket.socket):
+    time = Time()
+    pace = time.pace(port_of(listener))
+    with connected_from(listener, *[STRANGER] * (int(MOST_PLACES * PLACES) - 1)):
+        count(pace, LOOK_EVERY)
+        assert is_open(listener, STRANGER)
+        with connected_from(listener, STRANGER):
+            count(pace, LOOK_EVERY)
+            assert not is_open(listener, STRANGER)
+            assert is_open(listener, NEIGHBOR)
+            time.pass_until_the_next()
+            assert not is_open(listener, STRANGER)
+    time.pass_until_the_next()
+    assert is_open(listener, STRANGER)
+    assert not time.later
 
 
 def test_port_is_opened_though_no_descriptor_is_left(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ):
     time = Time()
-    pace = time.pace(port_of(listener))
-    for _ in range(AT_ONCE + 1):
-        pace.count()
+    count(time.pace(port_of(listener)), AT_ONCE + LOOK_EVERY)
 
     def fail(path: str) -> list[str]:
         raise OSError(24, "Too many open files")
@@ -116,11 +223,6 @@ def test_port_is_opened_though_no_descriptor_is_left(
     with monkeypatch.context() as patched:
         patched.setattr(os, "listdir", fail)
         time.pass_until_the_next()
-    assert not is_open(listener)
-    time.pass_until_the_next()
-    assert is_open(listener)
-
-
-def test_sockets_that_are_found_stay_their_owners(listener: socket.socket):
-    assert [found.fileno() for found in listening(port_of(listener))] == [listener.fileno()]
-    assert is_open(listener)
+    assert not is_open(listener, LOOPBACK)
+    time.pass_until_all_are_let_in()
+    assert is_open(listener, LOOPBACK)

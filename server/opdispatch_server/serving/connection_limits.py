@@ -12,7 +12,7 @@ import socket
 from typing import Final
 from weakref import WeakSet
 
-from opdispatch_server.serving.handshake_pace import listening
+from opdispatch_server.serving.address_filter import listening
 from opdispatch_wire.channel import server_options
 
 ACCEPT_QUEUE: Final = 128

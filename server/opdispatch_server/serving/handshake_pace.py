@@ -1,38 +1,42 @@
 """The pace of TLS handshakes at a port of gRPC's: each is a millisecond of the daemon's time.
 
-gRPC can refuse no connection before its handshake. A port at which too many begin is *shut* for a
-moment: a filter of its listening socket drops the packets of new connections, so the system at
-the other end sends them again, a second later, then two. Connections that there are do not notice.
+gRPC can refuse no connection before its handshake. Where too many begin, the addresses that they
+come from are *shut out* of the port for a moment (``address_filter``), and so is an address that
+has taken most of the port's connections; all others get in meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import functools
 import logging
-import os
-import socket
-import struct
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Set
 from typing import Final
 
 from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.serving.address_filter import EVERYONE, MOST_NETWORKS, shut_out
+from opdispatch_server.serving.connection_limits import ACCEPT_QUEUE
+from opdispatch_server.serving.port_connections import Connection, Network, port_connections
 
 AT_ONCE: Final = 1000
 """So many handshakes may begin at once,"""
 PER_SECOND: Final = 100.0
 """and so many in each second from then on."""
-SHORTEST: Final = 0.25
-"""In seconds: so long a port is shut at least."""
+SHORTEST, LONGEST = 0.25, 10.0
+"""In seconds: how long an address is shut out for its first flood, and at most for another soon."""
+
+LOOK_EVERY: Final = 50
+"""Handshakes after which the port's connections are looked at."""
+FLOOD_SHARE: Final = 1 / 8
+"""An address floods the port if it has connections for so many of the handshakes since the last
+look;"""
+MOST_PLACES: Final = 3 / 4
+"""so many of all that the port may have are the most for one address."""
 
 LOG = logging.getLogger("opdispatch.access")
-
-# socket(7); Python has no names for them.
-_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
-_DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # return 0: not a byte of the packet is kept
 
 
 class HandshakePace:
@@ -40,89 +44,110 @@ class HandshakePace:
 
     def __init__(
         self,
+        places: int,
         clock: Callable[[], float] = time.monotonic,
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
-        """``later`` calls a function after so many seconds."""
+        """``places`` is how many connections the port may have; ``later`` calls a function after
+        so many seconds.
+        """
         self.port: int | None = None
+        self._most = MOST_PLACES * places
         self._clock = clock
         self._later = later or _call_later
         self._lock = threading.Lock()
         # When as many may begin at once again as ever.
         self._full_at = clock()
-        self._is_shut = False
+        self._begun = 0
+        self._seen: Set[Connection] = frozenset()
+        self._shut: set[Network] = set()
+        # Until when each was shut out the last time, and for how many seconds; the latest alone.
+        self._lasted: dict[Network, tuple[float, float]] = {}
 
     def count(self) -> None:
-        """Count a handshake that begins, and shut the port if those are too many; in any thread."""
+        """Count a handshake that begins, and shut out who floods the port; in any thread."""
         with self._lock:
             now = self._clock()
             self._full_at = max(self._full_at, now) + 1 / PER_SECOND
-            ahead = self._full_at - now - AT_ONCE / PER_SECOND
-            if ahead <= 0 or self._is_shut or self.port is None:
+            self._begun += 1
+            if self._begun < LOOK_EVERY or self.port is None:
                 return
-            # In this order: what is shut is opened again, whatever fails here.
-            self._later(max(ahead, SHORTEST), self._open)
-            self._is_shut = True
-            set_shut(self.port, True)
+            self._begun = 0
+            ahead = self._full_at - now - AT_ONCE / PER_SECOND
+            self._lasted = {
+                each: (until, seconds)
+                for each, (until, seconds) in self._lasted.items()
+                if now < until + seconds
+            }
+            floods = self._look(self.port, ahead > 1 / PER_SECOND) - self._shut
+            if len(floods | self._shut) > MOST_NETWORKS:
+                floods = EVERYONE - self._shut
+            if not floods:
+                return
+            for each in floods:
+                seconds = self._seconds(each, max(ahead, SHORTEST))
+                # In this order: who is shut out gets in again, whatever fails here.
+                self._later(seconds, functools.partial(self._let_in, each))
+                self._lasted[each] = (now + seconds, seconds)
+            self._shut |= floods
+            self._begun = -ACCEPT_QUEUE  # theirs that wait to be accepted are no other's
+            with contextlib.suppress(OSError):  # there is no descriptor left
+                shut_out(self.port, self._shut)
         LOG.warning(
-            "more than %d connections a second begin at port %d: new ones wait",
-            PER_SECOND,
+            "too many connections begin at port %d: new ones of %s wait",
             self.port,
+            "all addresses" if floods >= EVERYONE else ", ".join(sorted(map(str, floods))),
             extra=fields(Event.CONNECTION_REFUSED),
         )
 
-    def _open(self) -> None:
-        assert self.port is not None, "it was shut"
+    def _look(self, port: int, has_flood: bool) -> Set[Network]:
+        """Return who is to be shut out, by the connections that there are now."""
+        seen = _connections(port)
+        since, self._seen = seen - self._seen, seen
+        floods = _have(seen, self._most)
+        if has_flood:
+            floods |= _have(since, FLOOD_SHARE * LOOK_EVERY)
+            # What is over already cannot be seen: then it is who flooded the port a moment ago.
+            floods = floods or self._lasted.keys() - self._shut or EVERYONE
+        return floods
+
+    def _seconds(self, network: Network, seconds: float) -> float:
+        """Return how long to shut a network out: twice as long as the last time, if that is not
+        long ago, and ``seconds`` at least.
+        """
+        if network in EVERYONE or network not in self._lasted:
+            return seconds
+        return max(seconds, min(2 * self._lasted[network][1], LONGEST))
+
+    def _let_in(self, network: Network) -> None:
+        assert self.port is not None, "it was shut out"
         with self._lock:
+            stays = network in _have(_connections(self.port), self._most)
+            if not stays:
+                self._shut.discard(network)
             try:
-                set_shut(self.port, False)
-            except OSError:  # there is no descriptor left to look for it
-                self._later(SHORTEST, self._open)
-                return
-            self._is_shut = False
+                shut_out(self.port, self._shut)
+            except OSError:  # there is no descriptor left to look for its sockets
+                stays = True
+            if stays:
+                self._later(SHORTEST, functools.partial(self._let_in, network))
+
+
+def _connections(port: int) -> Set[Connection]:
+    """Return those of a port; none where the system does not tell."""
+    try:
+        return frozenset(port_connections(port))
+    except OSError:
+        return frozenset()
+
+
+def _have(connections: Iterable[Connection], least: float) -> Set[Network]:
+    """Return the networks that have at least so many of these connections."""
+    counts = Counter(each.network for each in connections)
+    return {network for network, count in counts.items() if count >= least}
 
 
 def _call_later(seconds: float, function: Callable[[], None]) -> None:
     timer = threading.Timer(seconds, function)
     timer.daemon = True
     timer.start()
-
-
-def set_shut(port: int, is_shut: bool) -> None:
-    """Shut a TCP port at which this process listens, or open it; without effect but on Linux.
-
-    Raises OSError if that cannot be found out.
-    """
-    program = ctypes.create_string_buffer(_DROP_ALL)
-    for each in listening(port):
-        with contextlib.suppress(OSError):  # it is open already
-            if is_shut:
-                filter_ = struct.pack("HP", 1, ctypes.addressof(program))
-                each.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filter_)
-            else:
-                each.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
-
-
-def listening(port: int) -> Iterator[socket.socket]:
-    """Yield the sockets of this process, gRPC's too, that listen at a TCP port; not beyond Linux.
-
-    They are not to be kept. Raises OSError if there is no descriptor left to look for them.
-    """
-    if sys.platform != "linux":
-        return
-    for name in os.listdir("/proc/self/fd"):
-        found = None
-        with contextlib.suppress(OSError):  # it is no socket, or closed meanwhile
-            found = socket.socket(fileno=int(name))
-        if found is None:
-            continue
-        try:
-            with contextlib.suppress(OSError):
-                if (
-                    found.family in (socket.AF_INET, socket.AF_INET6)
-                    and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-                    and found.getsockname()[1] == port
-                ):
-                    yield found
-        finally:
-            found.detach()  # it is its owner's

@@ -16,7 +16,11 @@ import grpc.aio
 
 from opdispatch_server.lock_file import open_lock_file
 from opdispatch_server.log_fields import Event, fields
-from opdispatch_server.serving.connection_limits import ACCEPT_QUEUE, shorten_accept_queue
+from opdispatch_server.serving.connection_limits import (
+    ACCEPT_QUEUE,
+    most_connections,
+    shorten_accept_queue,
+)
 from opdispatch_server.serving.handshake_pace import HandshakePace
 from opdispatch_server.serving.tls import ServerCertificates
 from opdispatch_server.socket_names import own_name
@@ -308,7 +312,7 @@ def _bind_tcp(
     # A daemon shares its port, so that another one can take over; gRPC would share it with any.
     if parsed.port and not take_over and _is_taken(parsed):
         raise in_use
-    pace = HandshakePace()
+    pace = HandshakePace(most_connections())
     try:
         if tls is None:
             port = server.add_insecure_port(parsed.target)
