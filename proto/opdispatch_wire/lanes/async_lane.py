@@ -70,7 +70,7 @@ class AsyncLane(TensorLane):
                 lane._tensors.welcomed(limit, welcome)
                 lane.number = welcome.lane
                 if share is not None and welcome.shares_memory:
-                    memory = lane._tensors.memory = share(lane._stream.send)
+                    memory = lane.memory = lane._tensors.memory = share(lane._stream.send)
                     lane._stream.descriptors = memory.descriptors
         except BaseException:
             lane.close()

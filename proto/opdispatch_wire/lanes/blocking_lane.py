@@ -120,7 +120,7 @@ class BlockingLane(TensorLane):
             lane._tensors.welcomed(limit, welcome)
             lane.number = welcome.lane
             if share is not None and welcome.shares_memory:
-                memory = lane._tensors.memory = share(lane._connection.put)
+                memory = lane.memory = lane._tensors.memory = share(lane._connection.put)
                 lane._connection.descriptors = memory.descriptors
         except BaseException:
             lane.close()
@@ -413,7 +413,7 @@ class BlockingLane(TensorLane):
         except LaneClosedError as error:
             self._connection.break_off(str(error))
             raise
-        memory = self._tensors.memory
+        memory = self.memory
         held = memory.replied(reply.id) if memory is not None else None
         with self._mutex:
             receiver = self._waiting.get(reply.id)

@@ -141,6 +141,8 @@ class TensorLane:
     def __init__(self, limit: int) -> None:
         """Start with ``limit`` as the longest call, until the other side has said more."""
         self._tensors = LaneTensors(limit)
+        self.memory: CallerLaneMemory | None = None
+        """Memory shared with the other side; None if there is none."""
 
     @property
     def max_message_bytes(self) -> int:
@@ -151,8 +153,3 @@ class TensorLane:
     def inline_bytes(self) -> int:
         """How long tensors should be in a message; longer ones are sent from where they are."""
         return self._tensors.inline_bytes
-
-    @property
-    def memory(self) -> CallerLaneMemory | None:
-        """Memory shared with the other side; None if there is none."""
-        return self._tensors.memory

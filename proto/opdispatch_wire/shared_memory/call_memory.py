@@ -291,13 +291,15 @@ class CallerMemory:
 class CalleeMemory:
     """A ``TensorMemory`` for one call that this process serves."""
 
-    __slots__ = ("_lent", "_written", "placed")
+    __slots__ = ("_lent", "_written", "placed", "read_at")
 
     def __init__(
         self, arena: TensorArena | None, lent: LentMemory, *, threshold: int = THRESHOLD
     ) -> None:
         self.placed = PlacedTensors(arena, threshold=threshold)
         self._lent = lent
+        self.read_at = lent.array
+        """Return an argument like ``read``, which nothing is written to."""
         self._written: dict[tuple[int, int], tuple[int, tuple[int, ...], np.dtype[Any]]] = {}
 
     def place(
@@ -333,18 +335,6 @@ class CalleeMemory:
             address = array.__array_interface__["data"][0]
             self._written[memory.region, memory.offset] = (address, shape, array.dtype)
         return array
-
-    def read_at(
-        self,
-        memory: values_pb2.SharedMemory,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        *,
-        writable: bool,
-        at: str,
-    ) -> Array:
-        """Return an argument like ``read``, which nothing is written to."""
-        return self._lent.array(memory, shape, dtype, writable=writable, at=at)
 
     def is_in_place(self, sent: values_pb2.Value, value: object) -> bool:
         """Return whether an argument's contents after the call are where the caller put it."""

@@ -242,32 +242,6 @@ class PeerMemory:
             )
         return region
 
-    def _borrow(
-        self,
-        call: LentMemory,
-        message: values_pb2.SharedMemory,
-        dtype: np.dtype[Any],
-        *,
-        writes: bool,
-        at: str,
-    ) -> _Loan:
-        with self._lock:
-            region = self._get_region_locked(message, dtype, at=at)
-            mapping = region.current.get(writes)
-            if mapping is not None and writes:  # I2
-                for loan in mapping.lent:
-                    if loan.call is not call and loan.shares_page(message.offset, message.length):
-                        mapping.is_current = False
-            if mapping is None or not mapping.is_current:
-                try:
-                    mapping = _Mapping(region.mapped.mapping.again(writable=writes))
-                except OSError as exc:
-                    raise no_room_error(f"{at}.memory", str(exc)) from exc
-                region.current[writes] = mapping
-            loan = _Loan(call, message.region, mapping, message.offset, message.length)
-            mapping.lent.append(loan)
-            return loan
-
     def _take_back(self, loans: list[_Loan]) -> list[_Loan]:
         """Take back what was lent to a call. Returns what is kept and cannot be copied."""
         kept = [loan for loan in loans if loan.window() is not None]
@@ -279,13 +253,13 @@ class PeerMemory:
             stuck = [loan for loan in kept if not _detach(loan)]
         finished: set[_Mapping] = set()
         with self._lock:
-            for loan in loans:
-                loan.mapping.lent.remove(loan)
             for loan in kept:
                 loan.mapping.kept.append((loan.offset, loan.length))
             for loan in loans:
-                if not loan.mapping.is_current and not loan.mapping.lent:
-                    finished.add(loan.mapping)
+                mapping = loan.mapping
+                mapping.lent.remove(loan)
+                if not mapping.is_current and not mapping.lent:
+                    finished.add(mapping)
         for mapping in finished:  # no other thread gets at it any more
             with contextlib.suppress(OSError):  # it then goes when its last view does
                 mapping.shared.retire(mapping.kept)  # I3
@@ -309,7 +283,7 @@ class LentMemory:
 
     def array(
         self,
-        message: values_pb2.SharedMemory,
+        memory: values_pb2.SharedMemory,
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
         *,
@@ -321,16 +295,27 @@ class LentMemory:
         Writable only if asked for, and in a call that writes. Raises WireError if the extent
         is not one of the peer's.
         """
-        loan = self._peer._borrow(self, message, dtype, writes=self.writes, at=at)
-        mapping = loan.mapping.shared
-        window = Window(
-            mapping,
-            mapping.address + loan.offset,
-            loan.length,
-            writable=writable and mapping.writable,
-        )
-        loan.window = weakref.ref(window)
+        peer, writes, offset, length = self._peer, self.writes, memory.offset, memory.length
+        with peer._lock:
+            region = peer._get_region_locked(memory, dtype, at=at)
+            mapping = region.current.get(writes)
+            if mapping is not None and writes:  # I2
+                for loan in mapping.lent:
+                    if loan.call is not self and loan.shares_page(offset, length):
+                        mapping.is_current = False
+            if mapping is None or not mapping.is_current:
+                try:
+                    mapping = _Mapping(region.mapped.mapping.again(writable=writes))
+                except OSError as exc:
+                    raise no_room_error(f"{at}.memory", str(exc)) from exc
+                region.current[writes] = mapping
+            loan = _Loan(self, memory.region, mapping, offset, length)
+            mapping.lent.append(loan)
         self.loans.append(loan)
+        shared = mapping.shared
+        address, writable = shared.address + offset, writable and shared.writable
+        window = Window(shared, address, length, writable=writable)
+        loan.window = weakref.ref(window)
         return window.array(shape, dtype)
 
     def release(self) -> list[values_pb2.SharedMemory]:

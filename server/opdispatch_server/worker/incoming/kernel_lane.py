@@ -359,8 +359,13 @@ class KernelLane:
                     self._turn.end_kernels(turn)
                     if turns.seconds > _SLOW * self._beginning:
                         self._note_company(turn)
-                if memory is not None and isinstance(reply, bytes):
-                    reply = self._end_planned(reply, memory)
+                if (
+                    isinstance(memory, CalleeMemory)
+                    and isinstance(reply, bytes)
+                    and self._memory is not None
+                    and not self._memory.end_planned(memory)
+                ):
+                    reply = execution_pb2.CallReply.FromString(reply)  # it is to be changed
                 if not isinstance(reply, bytes):
                     self._reply_with(reply, memory)
                     # The thread that reads by now looked for frames before this one was put.
@@ -413,18 +418,6 @@ class KernelLane:
         finally:
             if os.getpid() != GUARD.process:  # ``GUARD.run``, in line
                 os._exit(0)
-
-    def _end_planned(
-        self, reply: bytes, memory: CalleeMemory | CalleeTensors
-    ) -> bytes | execution_pb2.CallReply:
-        """End a call in shared memory; return its reply, a message if that is to be changed."""
-        if (
-            not isinstance(memory, CalleeMemory)
-            or self._memory is None
-            or self._memory.end_planned(memory)
-        ):
-            return reply
-        return execution_pb2.CallReply.FromString(reply)
 
     def _reply_with(
         self, reply: execution_pb2.CallReply, memory: CalleeMemory | CalleeTensors | None
