@@ -26,8 +26,9 @@ from opdispatch_server.worker.execution.kernels import KernelExecution
 from opdispatch_server.worker.execution.programs import ProgramExecution
 from opdispatch_server.worker.incoming.call_rules import CallRules, DaemonCalls
 from opdispatch_server.worker.incoming.direct_calls import DirectCalls
-from opdispatch_server.worker.incoming.kernel_lane import KernelLane, patience_on
+from opdispatch_server.worker.incoming.kernel_lane import KernelLane
 from opdispatch_server.worker.incoming.kernel_lanes import KernelLanes
+from opdispatch_server.worker.incoming.lane_pace import patience_on
 from opdispatch_server.worker.incoming.turn_watch import TurnWatch
 from opdispatch_server.worker.libraries.instructions import InterpreterLibraries
 from opdispatch_server.worker.values.device_exports import DeviceExports

@@ -33,14 +33,17 @@ from typing import Any
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.blame.flight_record import call_key
-from opdispatch_server.call_context import FOREVER, CallContext, RunningCall
+from opdispatch_server.call_context import FOREVER, RunningCall
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.metrics.client_calls import ClientConnection
-from opdispatch_server.serving.reading_turn import PATIENCE, ReadingTurn
+from opdispatch_server.serving.reading_turn import ReadingTurn
 from opdispatch_server.worker.execution.kernel_plan import KernelPlan
 from opdispatch_server.worker.execution.kernels import KernelExecution
 from opdispatch_server.worker.incoming.call_rules import CallRules
+from opdispatch_server.worker.incoming.lane_call import LaneCall
+from opdispatch_server.worker.incoming.lane_pace import LanePace, patience_on
+from opdispatch_server.worker.incoming.lane_replies import LaneReplies, failure, failure_of_run
 from opdispatch_server.worker.incoming.turn_watch import TurnWatch
 from opdispatch_server.worker.libraries.turns import LibraryTurns
 from opdispatch_wire.callee_tensors import CalleeTensors
@@ -50,83 +53,22 @@ from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.brief_spin import BriefSpin
 from opdispatch_wire.lanes.descriptors import ReceivedDescriptors
 from opdispatch_wire.lanes.frame_kind import FrameKind
-from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.frame_writer import FrameWriter
 from opdispatch_wire.lanes.frames import Frame, FrameReader
 from opdispatch_wire.lanes.lane_memory import MEMORY_FRAMES, CalleeLaneMemory
 from opdispatch_wire.planned_requests import Received, constant_bytes_of
 from opdispatch_wire.received_call import read_call
-from opdispatch_wire.shared_memory.call_memory import CalleeMemory, PlacedTensors
+from opdispatch_wire.shared_memory.call_memory import CalleeMemory
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
 from opdispatch_wire.shared_memory.shared_mapping import is_supported
 from opdispatch_wire.shared_memory.tensor_arena import IDLE_SECONDS
-from opdispatch_wire.status import status_from_error
 from opdispatch_wire.tensors import CalleeTensorMemory
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 LOG = logging.getLogger("opdispatch.lane")
 
-# A kernel is slow that takes so many times as long as the lane takes to begin a call.
-_SLOW = 16
-# After a call that was kept waiting by a slow kernel, so many begin in a thread of their own.
-_COMPANY = 64
-# Kernels that were thought to be quick keep no call waiting for longer than so many beginnings.
-_STUCK = 256
-# But never for longer than this, in seconds: one beginning in which another process had the core
-# is no measure, and on a lane with few calls it would be the only one.
-_LONGEST_PATIENCE = 0.1
-_NEWEST_SHARE = 0.125
-# What counts at most of a beginning that takes longer than usual, in usual ones: another process
-# may have had the core.
-_LONGEST = 4.0
-
-# A reply may wait for others that follow it at once for as long as so many calls take to begin.
-_GATHERING = 16
-
 # Seconds for which sending the reason of a lane's end may keep the thread that sends it.
 _LAST_WORDS = 5.0
-
-
-class LaneCall:
-    """It is dropped if it is cancelled while it waits for its turn.
-
-    ``tensors`` are its large ones, and those of its reply, where they are in no shared memory.
-    """
-
-    __slots__ = ("context", "is_cancelled", "lane", "request", "size", "tensors", "waits_since")
-
-    def __init__(
-        self,
-        lane: KernelLane,
-        request: execution_pb2.CallRequest,
-        context: CallContext,
-        tensors: CalleeTensors,
-    ) -> None:
-        self.lane = lane
-        self.request = request
-        self.context = context
-        self.size = tensors.frame_bytes
-        self.tensors = tensors
-        self.waits_since = 0
-        self.is_cancelled = False
-
-    @property
-    def source(self) -> KernelLane:
-        """The lane that it came over."""
-        return self.lane
-
-    @property
-    def operator(self) -> str:
-        """The kernel that is called."""
-        return self.request.operator
-
-    def start(self, turns: LibraryTurns[LaneCall]) -> None:
-        """Run it in a thread of its lane's: its turn has come."""
-        self.lane.start_call(self, turns)
-
-    def refuse(self, error: OpdispatchError) -> None:
-        """Reply with ``error``: it never starts."""
-        self.lane.refuse_call(self, error)
 
 
 class KernelLane:
@@ -158,7 +100,6 @@ class KernelLane:
         self._number = number
         # The daemon's calls are counted there.
         self._client = client or ClientConnection("")
-        self._reply_limit = MAX_MESSAGE_BYTES_HIGHEST
         self._on_end = on_end
         self._budget = budget
         self._memory: CalleeLaneMemory | None = None  # decided when hands are shaken
@@ -170,13 +111,12 @@ class KernelLane:
         self._look = functools.partial(readable.poll, 0)
         self._spin = BriefSpin()
         self._writer = FrameWriter(connection)
+        self._pace = LanePace()
+        self._replies = LaneReplies(self._writer, execution, self._pace)
+        self.flush = self._replies.flush
         self._turn = ReadingTurn(
-            self._start_thread, self._flush, lambda: patience_on(self._beginning)
+            self._start_thread, self.flush, lambda: patience_on(self._pace.beginning)
         )
-        self._gathering_since = 0.0
-        # How long it takes to begin a call, in seconds, on average; by the one with the turn.
-        self._beginning = 0.0
-        self._company = 0
         # The calls that wait for others to end, by id.
         self._waiting: dict[int, LaneCall] = {}
         self._is_closed = False
@@ -214,7 +154,7 @@ class KernelLane:
         """Return memory to the system that has not been used for a while."""
         if self._memory is not None:
             self._memory.trim(IDLE_SECONDS)
-            self._flush()
+            self.flush()
 
     # -- the threads ----------------------------------------------------------------------------
 
@@ -255,11 +195,12 @@ class KernelLane:
         self._socket.settimeout(lane_messages.HANDSHAKE_TIMEOUT)
         told = lane_messages.read_hello(self._next_frame())
         told_limit = max(told.max_message_bytes, told.max_call_bytes)
-        self._reply_limit = told_limit or MAX_MESSAGE_BYTES_HIGHEST
+        self._replies.limit = told_limit or MAX_MESSAGE_BYTES_HIGHEST
         self._socket.settimeout(None)
         shares = self._budget is not None and told.shares_memory and is_supported()
         if self._budget is not None and shares:
             self._memory = CalleeLaneMemory(self._writer.put, self._budget)
+            self._replies.memory = self._memory
             self._descriptors = self._memory.descriptors
         welcome = lane_messages.welcome(self._limit, self._number, shares_memory=shares)
         self._writer.put(FrameKind.WELCOME, welcome)
@@ -298,14 +239,14 @@ class KernelLane:
         # Where memory is shared, the few tensors that are inline are taken as they are.
         request, arguments, refusal = read_call(payload, detaches=self._memory is None)
         if refusal is not None:
-            self._reply(_failure(request, refusal))
+            self._replies.send(failure(request, refusal))
             return None
         limited, size = not request.chunks_reply, len(payload)
         return request, CalleeTensors([*arguments], size, is_limited=limited)
 
     def _plan(self, payload: bytes, request: execution_pb2.CallRequest) -> None:
         """Plan calls like one that has been read, if it said that they will come."""
-        self._flush()
+        self.flush()
         if (plans := self._rules.plans) is not None:
             # It may name a library that has gone, or a kernel that has never been there.
             with contextlib.suppress(OpdispatchError):
@@ -336,12 +277,10 @@ class KernelLane:
         if not turns.begin_at_once(plan.limit):
             self._rules.end_run(run)
             return False
-        if self._company:
+        if self._pace.company:
             self._hand_over_if_slow(turns, turn)
         run.began = began = time.monotonic()
-        # ``_note_beginning``, in line.
-        usual = self._beginning or began - came
-        self._beginning = usual + _NEWEST_SHARE * (min(began - came, _LONGEST * usual) - usual)
+        self._pace.note_beginning(began - came)
         self._turn.begin_kernel(turn, began)
         if not self._watch.is_awake:
             self._watch.notice()
@@ -357,7 +296,7 @@ class KernelLane:
                 # Before the reply is written, after which the caller may call again.
                 if following is None:
                     self._turn.end_kernels(turn)
-                    if turns.seconds > _SLOW * self._beginning:
+                    if turns.seconds > self._pace.slow:
                         self._note_company(turn)
                 if (
                     isinstance(memory, CalleeMemory)
@@ -367,16 +306,16 @@ class KernelLane:
                 ):
                     reply = execution_pb2.CallReply.FromString(reply)  # it is to be changed
                 if not isinstance(reply, bytes):
-                    self._reply_with(reply, memory)
+                    self._replies.send_with(reply, memory)
                     # The thread that reads by now looked for frames before this one was put.
                     if self._turn.number != turn:
-                        self._flush()
+                        self.flush()
                 else:
                     if self._memory is not None and self._memory.released:
                         self._memory.tell_releases()
                     # Other replies may follow at once if calls have been received already.
                     if self._turn.number == turn and self._reader.is_ahead:
-                        self._put(reply)
+                        self._replies.put(reply)
                     else:
                         self._writer.write(FrameKind.REPLY, reply)
         finally:
@@ -405,7 +344,7 @@ class KernelLane:
                 plan,
                 received,
                 payload,
-                self._reply_limit,
+                self._replies.limit,
                 shared,
                 memory,
             )
@@ -414,39 +353,24 @@ class KernelLane:
                 memory.drop_results()
             request = execution_pb2.CallRequest.FromString(payload)
             execution.note_error(request, error)
-            return self._failed(request, error), memory
+            return failure_of_run(request, error), memory
         finally:
             if os.getpid() != GUARD.process:  # ``GUARD.run``, in line
                 os._exit(0)
 
-    def _reply_with(
-        self, reply: execution_pb2.CallReply, memory: CalleeMemory | CalleeTensors | None
-    ) -> None:
-        """Send a reply with its tensors."""
-        if isinstance(memory, CalleeMemory) and self._memory is not None:
-            self._memory.end_call(reply, memory)
-            self._reply(reply, memory.placed)
-        else:
-            self._reply(reply, tensors=memory if isinstance(memory, CalleeTensors) else None)
-
     def _hand_over_if_slow(self, turns: LibraryTurns[LaneCall] | None, turn: int) -> None:
         """Have another thread read before a kernel that would keep other calls waiting."""
         if turns is not None:
-            if turns.seconds <= _SLOW * self._beginning or not self._company:
+            if not self._pace.company or turns.seconds <= self._pace.slow:
                 return
-            self._company -= 1
+            self._pace.company -= 1
         self._turn.hand_over(turn)
-
-    def _note_beginning(self, seconds: float) -> None:
-        """Count the time that it took to begin a call."""
-        usual = self._beginning or seconds
-        self._beginning = usual + _NEWEST_SHARE * (min(seconds, _LONGEST * usual) - usual)
 
     def _note_company(self, turn: int) -> None:
         """Note whether a call has come while a slow kernel ran in the thread that reads."""
         # After ``end_kernels``: no other thread takes the turn then, and only its own may look.
         if self._turn.number == turn and (self._reader.is_ahead or self._look()):
-            self._company = _COMPANY
+            self._pace.note_company()
 
     def _go_on(self, call: Any, turns: LibraryTurns[LaneCall], turn: int) -> None:
         """Run a call in the place of one that has ended."""
@@ -455,26 +379,13 @@ class KernelLane:
         else:
             turns.start(call)  # a thread waits for its turn itself
 
-    def _failed(
-        self, request: execution_pb2.CallRequest, error: BaseException
-    ) -> execution_pb2.CallReply:
-        """Return the reply of a call that has failed; log what should not have happened."""
-        if not isinstance(error, OpdispatchError):
-            LOG.error(
-                "the call of %s failed",
-                request.operator,
-                exc_info=error,
-                extra=fields(Event.INTERNAL_ERROR, operator=request.operator, call=request.id),
-            )
-        return _failure(request, error)
-
     def _take(self, request: execution_pb2.CallRequest, tensors: CalleeTensors, turn: int) -> None:
         """Run a call, and those that have waited for it to end; or leave it to who does."""
         came = time.monotonic()
         try:
             call = LaneCall(self, request, self._rules.admit(self._number, request), tensors)
         except OpdispatchError as error:
-            self._reply(_failure(request, error))
+            self._replies.send(failure(request, error))
             return
         turns: LibraryTurns[LaneCall] | None = None
         try:
@@ -487,13 +398,13 @@ class KernelLane:
                 return
         except OpdispatchError as error:
             self._rules.end(call.context)
-            self._reply(_failure(request, error))
+            self._replies.send(failure(request, error))
             return
         self._hand_over_if_slow(turns, turn)
-        self._note_beginning(time.monotonic() - came)
+        self._pace.note_beginning(time.monotonic() - came)
         self._work_off(call, turns, ordered, turn)
         self._turn.end_kernels(turn)
-        if turns is not None and turns.seconds > _SLOW * self._beginning:
+        if turns is not None and turns.seconds > self._pace.slow:
             self._note_company(turn)
 
     def start_call(self, call: LaneCall, turns: LibraryTurns[LaneCall]) -> None:
@@ -506,8 +417,8 @@ class KernelLane:
         """Reply to a call that has waited for its turn, and never starts."""
         self._waiting.pop(call.request.id, None)
         self._rules.end(call.context)
-        self._reply(_failure(call.request, error))
-        self._flush()
+        self._replies.send(failure(call.request, error))
+        self.flush()
 
     def _work_off(
         self,
@@ -521,11 +432,11 @@ class KernelLane:
             began = time.monotonic()
             self._turn.begin_kernel(turn, began)
             self._watch.notice()
-            following.lane._answer(following)
+            following.lane.answer_call(following)
             if turns is not None:
                 turns.note(time.monotonic() - began)
             if following.lane is not self or not self._turn.is_at(turn):
-                following.lane._flush()
+                following.lane.flush()
             following = ordered.end() if ordered is not None else None
             if following is not None and not isinstance(following, LaneCall):
                 ordered.start(following)  # a thread waits for its turn itself
@@ -545,7 +456,7 @@ class KernelLane:
                 self._waiting.pop(number, None)
         return may_run
 
-    def _answer(self, call: LaneCall) -> None:
+    def answer_call(self, call: LaneCall) -> None:
         """Run a call, unless it is not awaited any more, and reply."""
         # From here on a cancellation comes too late.
         self._waiting.pop(call.request.id, None)
@@ -554,18 +465,14 @@ class KernelLane:
                 return
             if call.is_cancelled:
                 if self._memory is not None:  # whose caller waits to use its memory again
-                    self._reply(_failure(call.request, _never_started()))
+                    error = RefusedError("the call was cancelled before it started")
+                    self._replies.send(failure(call.request, error))
                 return
             self._rules.begin(call.context)
             if call.waits_since:
                 call.context.queued += time.monotonic_ns() - call.waits_since
-            if self._memory is None:
-                self._reply(self._run(call, call.tensors), tensors=call.tensors)
-                return
-            memory = self._memory.new_call()
-            reply = self._run(call, memory)
-            self._memory.end_call(reply, memory)
-            self._reply(reply, memory.placed)
+            memory = call.tensors if self._memory is None else self._memory.new_call()
+            self._replies.send_with(self._run(call, memory), memory)
         finally:
             self._rules.end(call.context)
 
@@ -575,7 +482,7 @@ class KernelLane:
             reply.has_waited = call.waits_since > 0
             return reply
         except BaseException as error:  # a call is always answered
-            return self._failed(call.request, error)
+            return failure_of_run(call.request, error)
 
     # -- the connection -------------------------------------------------------------------------
 
@@ -584,60 +491,10 @@ class KernelLane:
             if self._reader.is_ahead and (frame := self._reader.next_frame()) is not None:
                 return frame
             if self._writer.frames:
-                self._flush()
+                self.flush()
             if self._writer.is_stuck:
                 self._writer.wait_for_room()
             self._spin.before_sleeping(self._look)
             if not self._reader.fill(self._socket, self._descriptors):
                 raise EOFError
             self._spin.after_waiting()
-
-    def _reply(
-        self,
-        reply: execution_pb2.CallReply,
-        placed: PlacedTensors | None = None,
-        tensors: CalleeTensors | None = None,
-    ) -> None:
-        """Send a reply, or keep it for a moment in which others may follow.
-
-        What is ``placed`` in memory is the caller's then; ``tensors`` are beside the reply.
-        """
-        payload: FramePayload
-        try:
-            payload = self._execution.serialize(reply, self._reply_limit, tensors)
-            if self._memory is not None and placed is not None and placed.held:
-                self._memory.hold(placed)
-        except OpdispatchError as error:
-            payload = _failure(reply, error).SerializeToString()
-        self._put(payload)
-
-    def _put(self, payload: FramePayload) -> None:
-        """Send a payload, or keep it for a moment."""
-        self._writer.put(FrameKind.REPLY, payload)
-        now = time.monotonic()
-        if not self._gathering_since:
-            self._gathering_since = now
-        elif now - self._gathering_since > _GATHERING * self._beginning:
-            self._flush()
-
-    def _flush(self) -> None:
-        self._gathering_since = 0.0
-        self._writer.flush()
-
-
-def patience_on(beginning: float) -> float:
-    """Return the seconds after which kernels keep no call of a lane waiting any more.
-
-    ``beginning`` is how long it takes there to begin a call, in seconds.
-    """
-    return min(max(PATIENCE, _STUCK * beginning), _LONGEST_PATIENCE)
-
-
-def _never_started() -> RefusedError:
-    return RefusedError("the call was cancelled before it started")
-
-
-def _failure(
-    call: execution_pb2.CallRequest | execution_pb2.CallReply, error: BaseException
-) -> execution_pb2.CallReply:
-    return execution_pb2.CallReply(id=call.id, error=status_from_error(error))
