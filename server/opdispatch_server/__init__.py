@@ -27,6 +27,7 @@ What they share:
     device_discovery                            what kernels can use
     logs, log_fields, log_relay,
     log_repetition                              log records, their fields, how they travel, how many
+    private_file                                a log file of the daemon's user alone
     process_watch, parent_watch                 the end of a process, noticed at once
     shared_page                                 memory that outlives the process that writes it
     process_memory                              how much memory one has

@@ -10,12 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import logging.handlers
-import os
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from io import TextIOWrapper
 from pathlib import Path
 from textwrap import indent
 from typing import TextIO
@@ -75,25 +72,14 @@ def write_audit_log(path: Path) -> None:
 
     A file that is moved away, to be kept, is begun anew. Raises OSError.
     """
-    handler = _PrivateFile(path, encoding="utf-8", errors="backslashreplace")
+    from opdispatch_server.private_file import PrivateFileHandler  # few daemons write one
+
+    handler = PrivateFileHandler(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(JsonLines())
     audit = logging.getLogger(AUDIT_LOG)
     audit.addHandler(handler)
     audit.setLevel(logging.INFO)
     audit.propagate = False
-
-
-class _PrivateFile(logging.handlers.WatchedFileHandler):
-    """A file that others can neither read nor put a link in the place of."""
-
-    def _open(self) -> TextIOWrapper:
-        def opener(path: str, flags: int) -> int:
-            return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-
-        file: TextIOWrapper = open(  # noqa: SIM115  the handler closes it
-            self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=opener
-        )
-        return file
 
 
 def add_filter(added: logging.Filter) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import sysconfig
 
+from opdispatch_server.daemon.environments.interpreter_packages import ABI
 from tests.waits import LONGEST_WAIT
 
 _RACE = """
@@ -33,3 +35,7 @@ def test_threads_that_are_the_first_to_ask_get_one_name():
         [sys.executable, "-c", _RACE], capture_output=True, text=True, timeout=LONGEST_WAIT
     )
     assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+def test_binary_interface_is_called_as_sysconfig_calls_it():
+    assert sysconfig.get_config_var("SOABI") == ABI

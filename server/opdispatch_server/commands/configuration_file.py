@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import NoneType
@@ -91,6 +90,8 @@ def reread(context: typer.Context, path: Path | None) -> dict[str, Any]:
 
 def _read_table(context: typer.Context, path: Path) -> dict[str, Any]:
     """Return the values of the command's table by parameter name, each checked by its option."""
+    import tomllib  # few daemons have such a file
+
     try:
         with path.open("rb") as file:
             document = tomllib.load(file)

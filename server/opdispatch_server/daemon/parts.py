@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
-from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from opdispatch_server.access.authentication import Authentication
 from opdispatch_server.access.identity import Identity
@@ -77,6 +76,7 @@ from opdispatch_server.serving.grpc_services import (
 )
 from opdispatch_server.serving.guard import Guard
 from opdispatch_server.serving.listeners import Listener
+from opdispatch_server.serving.reflection import ReflectionHandler
 from opdispatch_server.serving.run_folder import RunFolder
 from opdispatch_server.serving.shared_socket import SharedSocket
 from opdispatch_server.serving.tls import ServerCertificates, TlsError
@@ -140,8 +140,8 @@ class DaemonParts:
         add_execution_service(server, self._execution_servicer)
         add_interpreter_service(server, self.interpreter_servicer)
         self.health.add_to(server)
-        names = (REGISTRY, EXECUTION, INTERPRETER, HEALTH, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, server)
+        names = (REGISTRY, EXECUTION, INTERPRETER, HEALTH)
+        server.add_generic_rpc_handlers((ReflectionHandler(names),))
         return server
 
     @cached_property

@@ -5,6 +5,7 @@ service_manager                    notifications of systemd
 grpc_services, status_answers      what all gRPC services share
 handshake_pace, connection_limits  what strangers may have of a port
 address_filter, port_connections   who is shut out of it, who is connected
+reflection                         which services there are, for those who ask
 shared_socket                      a unix socket for several users
 guard, tls                         let those in who may
 registry_gate                      holds and refuses requests to the registry

@@ -111,7 +111,7 @@ def add_service(
     what it does not know with UNIMPLEMENTED, too, but logs no traceback for each.
     """
     generated = add_to_server.__module__
-    handlers = _Handlers()
+    handlers = GeneratedHandlers()
     add_to_server(servicer, handlers)
     for service, methods in handlers.by_service.items():
         tolerant = {
@@ -123,13 +123,14 @@ def add_service(
         server.add_generic_rpc_handlers((generic,))
 
 
-class _Handlers:
+class GeneratedHandlers:
     """Takes a server's place to get hold of the generated handlers."""
 
     def __init__(self) -> None:
         self.by_service: dict[str, dict[str, Any]] = {}
 
     def add_registered_method_handlers(self, service: str, methods: dict[str, Any]) -> None:
+        """Keep the handlers of a service."""
         self.by_service[service] = methods
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:

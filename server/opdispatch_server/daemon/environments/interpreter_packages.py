@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import sysconfig
 import threading
 from collections.abc import Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 OWN_PACKAGES = ("opdispatch", "opdispatch_wire", "opdispatch_server")
 _OF_THE_COMMAND_LINE = ("typer", "rich")
-# Of Python's extension modules. Asked for now, in one thread: of several that are the first to ask
-# sysconfig, some get None.
-ABI: str | None = sysconfig.get_config_var("SOABI")
+# Of Python's extension modules: what sysconfig calls SOABI, and reads a file of every setting of
+# Python's build for.
+ABI = EXTENSION_SUFFIXES[0].split(".")[1]
 
 
 class Bootstrap(NamedTuple):
