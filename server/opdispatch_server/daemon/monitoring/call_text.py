@@ -132,8 +132,11 @@ class CallText:
         # The labels of rows, in blocks of equal lengths.
         self._blocks: list[Bytes] = []
 
-    def write(self, calls: CallTable, *, openmetrics: bool = False) -> list[Piece]:
-        """Return the text in pieces of a sensible size."""
+    def write(self, calls: CallTable, *, openmetrics: bool = False) -> Iterator[Piece]:
+        """Return the text in pieces of a sensible size, each of which is made when it is asked for.
+
+        Any thread may ask, and others may write meanwhile.
+        """
         if self._series != calls.series:
             self._arrange(calls.series)
         numbers = np.zeros((sum(map(len, self._blocks)), calls.numbers.shape[1]), np.uint64)
@@ -143,15 +146,18 @@ class CallText:
         columns[:, self._times] //= np.uint64(_PER_SECOND)
         most = len(str(columns.max(initial=0)))
         whole = _digits(columns, max(-(-most // _FOUR), 2) * _FOUR)
-        pieces: list[Piece] = []
+        return self._pieces(self._blocks, whole, fractions, openmetrics=openmetrics)
+
+    def _pieces(
+        self, blocks: Sequence[Bytes], whole: Bytes, fractions: Bytes, *, openmetrics: bool
+    ) -> Iterator[Piece]:
         for family in self._families:
-            pieces.append(family.header(openmetrics=openmetrics))
+            yield family.header(openmetrics=openmetrics)
             first = 0
-            for block in self._blocks:
+            for block in blocks:
                 rows = slice(first, first + len(block))
-                pieces += family.write(block, whole[rows], fractions[rows], self._times)
+                yield from family.write(block, whole[rows], fractions[rows], self._times)
                 first += len(block)
-        return pieces
 
     def _arrange(self, series: Sequence[Series]) -> None:
         """Give each series its row."""

@@ -48,8 +48,9 @@ class Exposition:
         if compat == "triton":
             self._calls.append(CallText(TRITON_FAMILIES, triton_labels, triton_columns))
 
-    def scrape(self, accept: str) -> tuple[list[Piece], str]:
-        """Return the text in pieces, and its content type, which is among those of ``accept``.
+    def scrape(self, accept: str) -> tuple[Iterator[Piece], str]:
+        """Return the text in pieces that are made when they are asked for, and its content type,
+        which is among those of ``accept``.
 
         Raises DaemonUnavailableError if the daemon cannot be read.
         """
@@ -66,7 +67,7 @@ class Exposition:
             others, end = others.removesuffix(_END), _END
         with self._lock:
             calls = [text.write(facts.calls, openmetrics=bool(end)) for text in self._calls]
-        return [*chain.from_iterable(calls), others + end], content_type
+        return chain(*calls, [others + end]), content_type
 
 
 _END = b"# EOF\n"
