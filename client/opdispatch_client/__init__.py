@@ -15,6 +15,7 @@
     operator_call, call_shape           one call, and what it has in common with others
     map_arguments                       what map calls an operator with
     remote_value, value_lease           tensors that stay in interpreters, for as long as they live
+    planned_keep                        those that one planned call leaves there
     program_recording, program_call,
     traced_function                     programs: recorded, sent, made of functions
 

@@ -73,3 +73,6 @@ def deadline_in(timeout: float | None) -> float | None:
 
 SESSIONS_OPTIONS: Final = CallOptions()
 """No other choices than the session's."""
+
+KEEPING_OPTIONS: Final = CallOptions(remote=True)
+"""The same, but that results stay where they are."""

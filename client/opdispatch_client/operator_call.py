@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from opdispatch.local_state.local_dispatch_key_set import local_dispatch_key_set_is_default
 from opdispatch_client import listings
 from opdispatch_client.call_shape import call_shape
+from opdispatch_client.planned_keep import NewValue
 from opdispatch_client.remote_value import HeldId, held_ids, note_interpreter
 from opdispatch_wire.caller_tensors import OnTransfer
 from opdispatch_wire.calls import call_request, result_of_reply
@@ -67,6 +68,7 @@ class OperatorCall:
         "args",
         "deadline",
         "kwargs",
+        "new",
         "on_progress",
         "operator",
         "plan_key",
@@ -86,6 +88,7 @@ class OperatorCall:
         on_progress: OnTransfer | None = None,
         deadline: float | None = None,
         plan_key: Hashable | None = None,
+        new: NewValue | None = None,
     ) -> None:
         self.operator = operator
         self.deadline = deadline
@@ -100,6 +103,8 @@ class OperatorCall:
         self.on_progress = on_progress
         self.plan_key = plan_key
         """See ``call_plan``; None: it leaves no plan."""
+        self.new = new
+        """As ``make``, for calls that follow the plan."""
 
     @property
     def what(self) -> str:
@@ -109,9 +114,14 @@ class OperatorCall:
     @property
     def shape(self) -> Hashable | None:
         """See ``call_shape``; None if the call has to go through the daemon."""
-        if self._trace or self._keep is not None or not local_dispatch_key_set_is_default():
+        if self._trace or not local_dispatch_key_set_is_default():
             return None
-        return call_shape(self.operator, self.args, self.kwargs)
+        keep = self._keep
+        if keep is None:
+            return call_shape(self.operator, self.args, self.kwargs)
+        # Where it keeps too much, it runs again through the daemon.
+        shape = call_shape(self.operator, self.args, self.kwargs) if self.retry else None
+        return None if shape is None else (shape, keep.session)
 
     def encode(self, memory: CallerTensorMemory | None = None) -> execution_pb2.CallRequest:
         """Return the request, large tensors in ``memory``.

@@ -137,6 +137,7 @@ class RemoteValue:
             )
         message.remote.id = self._number
         message.remote.session = self._lease.session
+        message.remote.interpreter = self.interpreter
         self._facts.write_to(message.remote)  # as of those that it is alike with
 
     def __opdispatch_take_value__(self, key: list[Any], leaves: list[Any]) -> bool:
@@ -145,7 +146,7 @@ class RemoteValue:
         if held is None or lease.why_over or not facts.is_plain:
             return False
         key += (RemoteValue, lease.session, self.interpreter)
-        key += (facts.device, facts.dtype, facts.shape)
+        key += (facts.device, facts.dtype_name, facts.shape)
         leaves.append(held)
         return True
 
@@ -155,7 +156,7 @@ class RemoteValue:
         facts = self._facts
         if not facts.is_plain:
             return None
-        of_one = facts.dtype if self.size == 1 else None  # which may be a number
+        of_one = facts.dtype_name if self.size == 1 else None  # which may be a number
         return RemoteValue, self.interpreter, facts.device, of_one
 
     def __reduce__(self) -> NoReturn:

@@ -38,6 +38,9 @@ Array = np.ndarray[Any, Any]
 _REPLY = execution_pb2.CallReply
 _RETURN = field_tag(_REPLY.RETURNS_FIELD_NUMBER, LENGTH_DELIMITED)
 
+MakeKept = Callable[[values_pb2.RemoteTensor], Callable[[bytes], Any]]
+"""Returns what makes, of an id, what stands for a result that was kept, and is like that one."""
+
 PlaceResult = Callable[[Any, np.dtype[Any]], SharedPlace | None]
 """Copies a tensor into shared memory, as that dtype; None if there is no room."""
 
@@ -173,7 +176,7 @@ def _size_of(leaf: Any) -> int:
 class ReplyLayout:
     """Where the results are in such replies, counted from the end of their ids. Immutable."""
 
-    __slots__ = ("_between", "_names", "_places", "_size", "_templates", "shared")
+    __slots__ = ("_between", "_makers", "_names", "_places", "_size", "_templates", "shared")
 
     def __init__(
         self,
@@ -182,7 +185,9 @@ class ReplyLayout:
         size: int,
         templates: list[Any],
         names: tuple[str, ...],
+        makers: Sequence[tuple[int, Callable[[bytes], Any]]] = (),
     ) -> None:
+        self._makers = makers
         self._places = [each[:3] for each in places]
         self.shared = shared_places(places)
         """The leaves whose elements are in shared memory, and their facts."""
@@ -192,7 +197,12 @@ class ReplyLayout:
         self._names = names
 
     @classmethod
-    def of(cls, payload: bytes | memoryview, reply: execution_pb2.CallReply) -> ReplyLayout | None:
+    def of(
+        cls,
+        payload: bytes | memoryview,
+        reply: execution_pb2.CallReply,
+        make_kept: MakeKept | None = None,
+    ) -> ReplyLayout | None:
         """Return the layout of a reply that was read; None if a result is not plain."""
         usual = {"id", "returns", "interpreter", "result_names"}
         if {field.name for field, _ in reply.ListFields()} - usual:
@@ -218,12 +228,16 @@ class ReplyLayout:
                 start = place.end
         between.append((start, len(view)))
         names = tuple(reply.result_names[0].names) if reply.result_names else ()
+        kept = [(i, each.remote) for i, each in enumerate(places) if each.remote is not None]
+        if kept and make_kept is None:
+            return None
         return cls(
             [p._replace(start=p.start - base, end=p.end - base) for p in places],
             [(a - base, b - base, bytes(view[a:b])) for a, b in between if b > a],
             len(view) - base,
             templates,
             names if len(names) == len(templates) else (),
+            [(i, make_kept(remote)) for i, remote in kept] if make_kept is not None else (),
         )
 
     def read(
@@ -256,6 +270,8 @@ class ReplyLayout:
         if memory is not None:  # last: what has been read there is the caller's
             for number, facts in self.shared:
                 leaves[number] = read_shared(memory, leaves[number], facts, writable=True)
+        for number, make in self._makers:
+            leaves[number] = make(leaves[number])
         templates = self._templates
         if templates is None:
             return (leaves[0],)

@@ -11,12 +11,14 @@ from google.protobuf.message import DecodeError
 
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.planned_calls import ID, LONGEST, shared_parts, shared_places, size_of
-from opdispatch_wire.protobuf_fields import LENGTH_DELIMITED, field_tag, read_fields, varint
+from opdispatch_wire.protobuf_fields import LENGTH_DELIMITED, Field, field_tag, read_fields, varint
+from opdispatch_wire.remote_values import PREFIX_BYTES, SESSION_BYTES
 from opdispatch_wire.shared_leaves import ReadableMemory, read_shared
-from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.v1 import execution_pb2, remote_pb2
 from opdispatch_wire.variable_parts import (
     Encode,
     IrregularError,
+    Part,
     Pieces,
     Place,
     find_parts,
@@ -27,7 +29,7 @@ from opdispatch_wire.variable_parts import (
 
 PLAIN_FIELDS: Final = frozenset(
     {"id", "operator", "args", "kwargs", "kernel", "retry", "timeout", "route_epoch"}
-    | {"constant_bytes"}
+    | {"constant_bytes", "keep"}
 )
 """Fields that a planned request may have."""
 
@@ -36,9 +38,12 @@ _ARGUMENT = field_tag(_REQUEST.ARGS_FIELD_NUMBER, LENGTH_DELIMITED)
 _KEYWORD = field_tag(_REQUEST.KWARGS_FIELD_NUMBER, LENGTH_DELIMITED)
 # Those of an entry of a map.
 _NAME, _NAMED = field_tag(1, LENGTH_DELIMITED), field_tag(2, LENGTH_DELIMITED)
+_KEEP = field_tag(_REQUEST.KEEP_FIELD_NUMBER, LENGTH_DELIMITED)
+_PREFIX = field_tag(remote_pb2.Keep.PREFIX_FIELD_NUMBER, LENGTH_DELIMITED)
 _TIMEOUT = field_tag(_REQUEST.TIMEOUT_FIELD_NUMBER, 1)
 _CONSTANT = field_tag(_REQUEST.CONSTANT_BYTES_FIELD_NUMBER, 5)
 _SECONDS = struct.Struct(f"<{len(_TIMEOUT)}sd")
+_ARGUMENTS = (_REQUEST.ARGS_FIELD_NUMBER, _REQUEST.KWARGS_FIELD_NUMBER)
 COUNT: Final = struct.Struct(f"<{len(_CONSTANT)}sI")
 """The tag and the value of CallRequest.constant_bytes, with which such a request begins."""
 
@@ -80,15 +85,16 @@ class RequestForm:
     ) -> RequestForm | None:
         """Return the form of requests like the one that was made of those arguments.
 
-        ``take_value`` takes each of them. None if the elements of one are not there, the request
-        says what only a call of its own does, such as a span, or has more than ``limit`` bytes.
+        ``take_value`` takes each of them; the prefix of what the call keeps is one more leaf. None
+        if the elements of one are not there, the request says what only a call of its own does,
+        such as a span, or has more than ``limit`` bytes.
         With ``inline``, tensors are in it also where ``request`` has them in shared memory.
         """
         if {field.name for field, _ in request.ListFields()} - PLAIN_FIELDS:
             return None
         head = execution_pb2.CallRequest()
         head.CopyFrom(request)
-        for name in ("id", "timeout", "args", "kwargs", "constant_bytes"):
+        for name in ("id", "timeout", "args", "kwargs", "constant_bytes", "keep"):
             head.ClearField(name)
         pieces: Pieces = [head.SerializeToString()]
         try:
@@ -98,6 +104,8 @@ class RequestForm:
                 text = name.encode()
                 entry = nested(_NAMED, split_value(request.kwargs[name], value, inline=inline))
                 pieces += nested(_KEYWORD, [_NAME + varint(len(text)) + text, *entry])
+            if request.HasField("keep"):
+                pieces += nested(_KEEP, _split_keep(request.keep))
         except IrregularError:
             return None
         size = COUNT.size + size_of(pieces) + _SECONDS.size
@@ -140,6 +148,7 @@ class RequestLayout:
         "_places",
         "args",
         "constant",
+        "keeps_for",
         "kwargs",
         "longest",
         "remote",
@@ -154,6 +163,7 @@ class RequestLayout:
         end: int,
         args: list[Any],
         kwargs: dict[str, Any],
+        keeps_for: bytes = b"",
     ) -> None:
         self.constant = constant
         """Those of ``constant_bytes_of``."""
@@ -164,6 +174,8 @@ class RequestLayout:
         """The leaves that are ids of remote tensors, and the sessions whose these are."""
         self.longest = max((each.end - each.start for each in places), default=0)
         """The bytes of its longest part."""
+        self.keeps_for = keeps_for
+        """The session that keeps the results, under the prefix that is the last leaf."""
         self._between = between
         self._end = end
         self.args = args
@@ -178,6 +190,7 @@ class RequestLayout:
         places: list[Place] = []
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
+        keeps_for = b""
         try:
             fields = list(read_fields(view, 0, len(payload)))
             if not fields or fields.pop().number != _REQUEST.ID_FIELD_NUMBER:
@@ -189,6 +202,11 @@ class RequestLayout:
             for field in fields:
                 if field.number in (_REQUEST.ID_FIELD_NUMBER, _REQUEST.TIMEOUT_FIELD_NUMBER):
                     return None
+                if keeps_for and field.number in _ARGUMENTS:
+                    return None
+                if field.number == _REQUEST.KEEP_FIELD_NUMBER:
+                    keeps_for = request.keep.session
+                    places.append(_find_prefix(view, field, request.keep))
                 if field.number == _REQUEST.ARGS_FIELD_NUMBER:
                     args.append(find_parts(view, field, next(values), places))
                 elif field.number == _REQUEST.KWARGS_FIELD_NUMBER:
@@ -211,7 +229,7 @@ class RequestLayout:
                 start = place.end
         between.append((start, last, payload[start:last]))
         constants = [each for each in between if each[2]]
-        return cls(payload[:count], places, constants, last, args, kwargs)
+        return cls(payload[:count], places, constants, last, args, kwargs, keeps_for)
 
     def read(self, payload: bytes) -> Received | None:
         """Return what a request with the same constant bytes has else; None if it is another."""
@@ -251,3 +269,22 @@ class RequestLayout:
         for number, facts in self.shared:
             read[number] = read_shared(memory, leaves[number], facts, writable=False)
         return read
+
+
+def _split_keep(keep: remote_pb2.Keep) -> Pieces:
+    """Return the bytes of such a message, with a Part for its prefix."""
+    if keep.on or keep.device or not keep.session:
+        raise IrregularError
+    session = remote_pb2.Keep(session=keep.session).SerializeToString()
+    size = len(keep.prefix)
+    return [session + _PREFIX + varint(size), Part(size, bytes)]
+
+
+def _find_prefix(view: memoryview, field: Field, keep: remote_pb2.Keep) -> Place:
+    fields = read_fields(view, field.body, field.end)
+    found = [each for each in fields if each.number == remote_pb2.Keep.PREFIX_FIELD_NUMBER]
+    if len(found) != 1 or len(keep.prefix) != PREFIX_BYTES or len(keep.session) != SESSION_BYTES:
+        raise IrregularError
+    if keep.on or keep.device:
+        raise IrregularError
+    return Place(found[0].body, found[0].end, bytes)

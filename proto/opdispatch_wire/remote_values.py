@@ -127,8 +127,8 @@ class RemoteFacts:
 
 
 def needs_daemon(request: execution_pb2.CallRequest) -> bool:
-    """Return whether a call is a program, or keeps values, so that only the daemon can route it."""
-    return bool(request.program or request.adopt or request.HasField("keep"))
+    """Return whether a call is a program, or says where to keep results: the daemon routes it."""
+    return bool(request.program or request.adopt or request.keep.on or request.keep.device)
 
 
 def remote_arguments(request: execution_pb2.CallRequest) -> list[values_pb2.RemoteTensor]:
@@ -154,6 +154,20 @@ def values_elsewhere_error() -> RefusedError:
 def are_values_elsewhere(error: Exception) -> bool:
     """Return whether it is a ``values_elsewhere_error``, which may have come over the wire."""
     return isinstance(error, RefusedError) and error.facts.get(_VALUES) == "elsewhere"
+
+
+def not_kept_error() -> RefusedError:
+    """Return the error for a direct call that can keep no results here without the daemon."""
+    return RefusedError(
+        "the results can be kept here by the daemon's leave alone; the call is to be made again",
+        hint="ask the daemon",
+        **{_VALUES: "not kept"},
+    )
+
+
+def were_not_kept(error: Exception) -> bool:
+    """Return whether it is a ``not_kept_error``, which may have come over the wire."""
+    return isinstance(error, RefusedError) and error.facts.get(_VALUES) == "not kept"
 
 
 def remote_tensors_in(

@@ -85,6 +85,7 @@ KINDS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "NumPy scalar": ("add", (X, np.float32(2)), {}),
     "Tensors": ("add", (T, T), {}),
     "remote tensors": ("add", (REMOTE, REMOTE), {}),
+    "remote tensors, result kept": ("add", (REMOTE, REMOTE), {"remote": True}),
     "array, float": ("scale", (X, 2.0), {}),
     "array, float, int by name": ("scale", (X, 2.0), {"plus": 3}),
     "array, int for a float": ("scale", (X, 2), {}),

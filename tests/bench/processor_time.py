@@ -126,6 +126,11 @@ def kinds_of_calls(stack: ExitStack, folder: Path) -> tuple[dict[str, Call], lis
                     value = p.call("bench::add", value, x)
                 p.output(value)
 
+    def keep(count: int) -> None:
+        value = remote
+        for _ in range(count):
+            value = session.call("bench::add", value, remote, remote=True)
+
     kinds: dict[str, Call] = {
         "call": calls(session, x, x),
         "call with Tensors": calls(session, tensor, tensor),
@@ -134,7 +139,8 @@ def kinds_of_calls(stack: ExitStack, folder: Path) -> tuple[dict[str, Call], lis
         "call of 1 MB": calls(session, large, large),
         "call through the daemon": calls(relayed, x, x),
         "call over a gRPC stream": calls(stream, x, x),
-        "call with a remote tensor": calls(session, remote, x),
+        "call with two remote tensors": calls(session, remote, remote),
+        "the same, whose result is kept": keep,
         f"program of {STEPS} additions": program,
     }
     lines = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()

@@ -15,6 +15,7 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch_client.lanes.call_plan import CallPlan
+from opdispatch_wire.planned_requests import RequestForm
 from tests.service import shared_memory
 from tests.service.doors import Doors
 from tests.service.libraries import IMAGE
@@ -41,6 +42,20 @@ def without_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """With OPDISPATCH_WITHOUT_PLANS, make every call the general way, on both sides."""
     if os.environ.get("OPDISPATCH_WITHOUT_PLANS"):
         monkeypatch.setattr(CallPlan, "of", lambda *args: None)
+
+
+@pytest.fixture
+def numbers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The ids of the calls that follow a plan."""
+    found: list[int] = []
+    write = RequestForm.write
+
+    def noting(self: RequestForm, leaves: Any, timeout: float | None, number: int) -> bytes:
+        found.append(number)
+        return write(self, leaves, timeout, number)
+
+    monkeypatch.setattr(RequestForm, "write", noting)
+    return found
 
 
 @pytest.fixture

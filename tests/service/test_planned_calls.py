@@ -17,7 +17,6 @@ import opdispatch_client as oc
 from opdispatch import Tensor
 from opdispatch.errors import OpdispatchError
 from opdispatch_wire.planned_calls import LONGEST
-from opdispatch_wire.planned_requests import RequestForm
 from opdispatch_wire.shared_memory.call_memory import THRESHOLD
 from tests.service.running_daemon import RunningDaemon
 
@@ -189,20 +188,6 @@ def describe(result: Any) -> Any:
     if isinstance(result, np.ndarray):
         return str(result.dtype), result.shape, result.tolist(), result.flags.writeable
     return type(result), str(result)
-
-
-@pytest.fixture
-def numbers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The ids of the calls that follow a plan."""
-    found: list[int] = []
-    write = RequestForm.write
-
-    def noting(self: RequestForm, leaves: Any, timeout: float | None, number: int) -> bytes:
-        found.append(number)
-        return write(self, leaves, timeout, number)
-
-    monkeypatch.setattr(RequestForm, "write", noting)
-    return found
 
 
 @pytest.fixture

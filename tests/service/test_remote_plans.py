@@ -12,7 +12,6 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch_client.lanes.call_attempt import CallAttempt
-from opdispatch_client.lanes.call_plan import CallPlan
 from opdispatch_wire.v1 import values_pb2
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.remote import MATH, MORE, kept, nothing_is_kept, stores
@@ -40,20 +39,6 @@ CALLS: dict[str, Callable[[Any, Any], tuple[str, tuple[Any, ...]]]] = {
     "error": lambda x, y: ("boom", (x,)),
     "no tensor": lambda x, y: ("writable", (x,)),
 }
-
-
-@pytest.fixture
-def numbers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The ids of the calls that follow a plan."""
-    found: list[int] = []
-    encode = CallPlan.encode
-
-    def noting(self: CallPlan, leaves: Any, timeout: float | None, number: int) -> bytes:
-        found.append(number)
-        return encode(self, leaves, timeout, number)
-
-    monkeypatch.setattr(CallPlan, "encode", noting)
-    return found
 
 
 @pytest.fixture

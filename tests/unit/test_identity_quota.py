@@ -9,8 +9,9 @@ from opdispatch_server.access.identity import OWNER, Identity
 from opdispatch_server.access.roles import Role
 from opdispatch_server.daemon.calls.quotas import QuotaLimits, Quotas
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.values.grants import ValueLimits
 from opdispatch_server.daemon.values.identity_quota import ValueQuota
-from opdispatch_server.daemon.values.table import RemoteValueTable, ValueLimits
+from opdispatch_server.daemon.values.table import RemoteValueTable
 from opdispatch_wire.errors import QueueFullError, RemoteLimitError
 from opdispatch_wire.v1 import interpreter_pb2
 from tests.unit.test_remote_value_table import _kept

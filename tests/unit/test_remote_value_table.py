@@ -10,12 +10,12 @@ import pytest
 
 from opdispatch_server.daemon.event_loop.slices import SLICE
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
+from opdispatch_server.daemon.values.grants import ValueLimits
 from opdispatch_server.daemon.values.remote_part import Keeping
 from opdispatch_server.daemon.values.table import (
     HeldValue,
     RemoteValueTable,
     ValueHolder,
-    ValueLimits,
     kept_in,
 )
 from opdispatch_wire.errors import RemoteLimitError, RemoteValueGoneError, WireError

@@ -67,13 +67,17 @@ def test_who_expects_no_remote_tensor_refuses_it():
             decode(value)
 
 
-def test_only_the_daemon_can_route_programs_and_what_is_kept():
+def test_only_the_daemon_can_route_programs_and_what_is_kept_somewhere():
     assert not needs_daemon(call_request("a::b", [np.zeros(2), [1, [2.0]]], {"x": "y"}))
     assert needs_daemon(execution_pb2.CallRequest(program=b"1"))
     assert needs_daemon(execution_pb2.CallRequest(adopt=True))
     keeping = execution_pb2.CallRequest()
-    keeping.keep.SetInParent()
-    assert needs_daemon(keeping)
+    keeping.keep.session = b"s"
+    assert not needs_daemon(keeping)
+    for place in ("on", "device"):
+        somewhere = execution_pb2.CallRequest()
+        setattr(somewhere.keep, place, "there")
+        assert needs_daemon(somewhere)
 
 
 @pytest.mark.parametrize("path", ["args", "kwargs", "list"])

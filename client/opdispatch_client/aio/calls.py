@@ -29,7 +29,7 @@ from opdispatch_client.lanes.planned_memory import PlannedMemory
 from opdispatch_client.lanes.routes import Routes, find_refusal
 from opdispatch_client.lanes.waiting_calls import WaitingCall, may_move, waiting_call
 from opdispatch_client.listings import Interpreter, ServerInfo
-from opdispatch_client.operator_call import Call, OperatorCall
+from opdispatch_client.operator_call import Call
 from opdispatch_client.rpcs import Rpc, reply_by_itself
 from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.errors import DaemonUnavailableError, MessageTooLargeError
@@ -178,8 +178,7 @@ class AsyncCalls:
             if way.route.waits:
                 way.route.note_wait(False)
             return reply[0]
-        retry = self._endpoint.retry
-        call = OperatorCall(operator, planned.args, planned.kwargs, retry=retry)
+        call = planned.call(operator, retry=self._endpoint.retry)
         if shared is None:
             attempt = CallAttempt.of_planned(
                 call, self._endpoint, way, memory, peer, number=number, deadline=deadline

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import functools
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import numpy as np
 from opdispatch_client.aio.remote_tensor import AsyncRemoteTensor
 from opdispatch_client.aio.value_lease import AsyncValueLease
 from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.lanes.call_plan import PlannedArguments
 from opdispatch_client.operator_call import Call, OperatorCall
+from opdispatch_client.planned_keep import NewValue, PlannedKeep
 from opdispatch_client.program_call import ProgramCall, fetch, move, put
 from opdispatch_client.remote_value import RemoteValue, remote_from_proto
 from opdispatch_client.value_lease import Lease, in_time, released_on_error
@@ -45,6 +48,7 @@ class AsyncRemoteCalls:
         *,
         retry: bool | None = None,
         deadline: float | None = None,
+        plan_key: Hashable | None = None,
     ) -> Any:
         """Call an operator; tensors among the results stay where they are.
 
@@ -54,9 +58,28 @@ class AsyncRemoteCalls:
         lease, keep, make = await self.open(deadline=deadline)
         with released_on_error(lease, keep):
             call = OperatorCall(
-                operator, args, kwargs, retry=retry, keep=keep, make=make, deadline=deadline
+                operator,
+                args,
+                kwargs,
+                retry=retry,
+                keep=keep,
+                make=make,
+                deadline=deadline,
+                plan_key=None if plan_key is None else (plan_key, lease.session),
+                new=self._new_of(lease),
             )
             return await self.make(call)
+
+    def keep_planned(self, planned: PlannedArguments) -> bool:
+        """Have a planned call keep its results; return False if it must not, or not yet."""
+        lease = self._lease.current
+        if lease is None or lease.why_over or not self._endpoint.retry:
+            return False
+        planned.keep_by(PlannedKeep(lease, self._new_of(lease)))
+        return True
+
+    def _new_of(self, lease: Lease) -> NewValue:
+        return functools.partial(AsyncRemoteTensor, lease=lease, elsewhere=self)
 
     async def put(
         self, array: Any, on: str | None, device: str | None, deadline: float | None

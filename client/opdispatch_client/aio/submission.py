@@ -19,7 +19,7 @@ from opdispatch.tracing.structure import leaves
 from opdispatch_client.aio.calls import AsyncCalls
 from opdispatch_client.aio.remote_calls import AsyncRemoteCalls
 from opdispatch_client.aio.remote_tensor import AsyncRemoteTensor
-from opdispatch_client.call_options import SESSIONS_OPTIONS, CallOptions
+from opdispatch_client.call_options import KEEPING_OPTIONS, SESSIONS_OPTIONS, CallOptions
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.call_plan import UNPLANNED, nothing_is_set, planned_arguments
 from opdispatch_client.map_arguments import (
@@ -118,8 +118,8 @@ class AsyncSubmission:
             )
 
         if not traces():
-            if options is SESSIONS_OPTIONS:
-                return self._call_planned(operator, args, kwargs)
+            if options is SESSIONS_OPTIONS or options is KEEPING_OPTIONS:
+                return self._call_planned(operator, args, kwargs, options)
             return call()
         given = list(leaves((args, kwargs)))
         if any(type(each) is AsyncRemoteTensor for each in given) or (
@@ -133,21 +133,31 @@ class AsyncSubmission:
         return record_awaited(operator, args, kwargs, call)
 
     async def _call_planned(
-        self, operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        operator: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: CallOptions,
     ) -> Any:
         """Call an operator as a plan says, if one covers that when it is awaited."""
         key = None
         if nothing_is_set():
             planned = planned_arguments(operator, args, kwargs)
             if planned is not None:
+                key, result = planned.key, UNPLANNED
                 try:
-                    result = await self._calls.call_planned(operator, planned)
+                    if options is SESSIONS_OPTIONS or self._remote.keep_planned(planned):
+                        result = await self._calls.call_planned(operator, planned)
+                except BaseException:
+                    planned.abandon()
+                    raise
                 finally:  # an error may be kept, and this with it
                     planned.leaves.clear()
                 if result is not UNPLANNED:
                     return result
-                key = planned.key
         retry = self._endpoint.retry
+        if options.remote:
+            return await self._remote.call(operator, args, kwargs, retry=retry, plan_key=key)
         return await self._remote.make(
             OperatorCall(operator, args, kwargs, retry=retry, plan_key=key)
         )

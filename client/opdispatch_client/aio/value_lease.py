@@ -40,6 +40,11 @@ class AsyncValueLease:
         self._lease: Lease | None = None
         self._reading: asyncio.Task[None] | None = None
 
+    @property
+    def current(self) -> Lease | None:
+        """The lease that was opened last, which may be over."""
+        return self._lease
+
     async def get(self, timeout: float) -> Lease:
         """See ``ValueLease.get``."""
         self._loop.check()

@@ -9,7 +9,12 @@ from typing import Any
 from opdispatch_client.blocking.program import Program, RunProgram, as_program
 from opdispatch_client.blocking.remote_tensor import RemoteTensor
 from opdispatch_client.blocking.submission import Gradients, Submission, split_gradients
-from opdispatch_client.call_options import SESSIONS_OPTIONS, CallOptions, deadline_in
+from opdispatch_client.call_options import (
+    KEEPING_OPTIONS,
+    SESSIONS_OPTIONS,
+    CallOptions,
+    deadline_in,
+)
 from opdispatch_client.listings import TraceLine
 from opdispatch_client.operator_call import OperatorCall
 from opdispatch_client.operator_catalog import OperatorCatalog
@@ -70,7 +75,9 @@ class CallingSession(Submission):
         An operator's own argument of that name can be given through ``ops``. Other choices for a
         call, such as a timeout, are those of ``with_options``.
         """
-        options = SESSIONS_OPTIONS if remote is False else CallOptions.checked(remote=remote)
+        options = SESSIONS_OPTIONS
+        if remote is not False and check_flag(remote, "remote"):
+            options = KEEPING_OPTIONS
         return self._call_operator(operator, args, kwargs, options)
 
     def trace(self, operator: str, /, *args: Any, **kwargs: Any) -> tuple[Any, list[TraceLine]]:

@@ -18,7 +18,7 @@ from opdispatch_client.blocking.submitted_futures import SubmittedFutures
 from opdispatch_client.daemon_wait import DaemonWait, is_stopping
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.busy_watch import BusyWatch
-from opdispatch_client.lanes.call_attempt import CallAttempt
+from opdispatch_client.lanes.call_attempt import CallAttempt, is_route_right
 from opdispatch_client.lanes.call_plan import (
     CallPlans,
 )
@@ -463,7 +463,7 @@ class BlockingCalls:
                 limit = way.lane.max_message_bytes
                 self._plans.learn(attempt.call, attempt.request, way, limit)
             return
-        if isinstance(why, RefusedError):
+        if isinstance(why, RefusedError) and not is_route_right(why):
             attempt.stay(way, self._routes)
         try:
             # Not in this thread, which reads replies: sending may have to wait.

@@ -23,7 +23,6 @@ from opdispatch_client.lanes.protocol import CallLane
 from opdispatch_client.lanes.relayed_calls import RelayedCall
 from opdispatch_client.lanes.routes import find_refusal
 from opdispatch_client.lanes.waiting_calls import WaitingCall, waiting_call
-from opdispatch_client.operator_call import OperatorCall
 from opdispatch_wire.errors import RefusedError
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
@@ -168,7 +167,7 @@ class PlannedCalls:
         peer: PeerMemory | None,
         shared: PlannedMemory | None,
     ) -> CallAttempt:
-        call = OperatorCall(operator, planned.args, planned.kwargs, retry=self._endpoint.retry)
+        call = planned.call(operator, retry=self._endpoint.retry)
         if shared is not None and shared.request:
             attempt = CallAttempt.of_sent(call, self._endpoint, shared.request, shared.memory)
             attempt.deadline = deadline
@@ -214,8 +213,7 @@ class PlannedCalls:
             if waiting is not None:
                 self._busy.remove(waiting)
             if type(result) is not tuple:
-                retry = self._endpoint.retry
-                call = OperatorCall(operator, planned.args, planned.kwargs, retry=retry)
+                call = planned.call(operator, retry=self._endpoint.retry)
                 call.hold()
                 planned.leaves.clear()  # an error may be kept, and this with it
                 lane = way.lane.memory

@@ -16,7 +16,7 @@ from opdispatch.tracing.structure import leaves
 from opdispatch_client.blocking.calls import BlockingCalls
 from opdispatch_client.blocking.ordered_results import OrderedResults
 from opdispatch_client.blocking.remote_calls import RemoteCalls
-from opdispatch_client.call_options import SESSIONS_OPTIONS, CallOptions
+from opdispatch_client.call_options import KEEPING_OPTIONS, SESSIONS_OPTIONS, CallOptions
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.call_plan import UNPLANNED, nothing_is_set, planned_arguments
 from opdispatch_client.map_arguments import IN_FLIGHT_DEFAULT
@@ -151,22 +151,28 @@ class Submission:
     ) -> Any:
         """Make one call; one with placeholders is recorded."""
         key = None
-        if options is SESSIONS_OPTIONS and nothing_is_set():
+        if (options is SESSIONS_OPTIONS or options is KEEPING_OPTIONS) and nothing_is_set():
             planned = planned_arguments(operator, args, kwargs)
             if planned is not None:
+                key, result = planned.key, UNPLANNED
                 try:
-                    result = self._calls.call_planned(operator, planned)
+                    if options is SESSIONS_OPTIONS or self._remote.keep_planned(planned):
+                        result = self._calls.call_planned(operator, planned)
+                except BaseException:
+                    planned.abandon()
+                    raise
                 finally:  # an error may be kept, and this with it
                     planned.leaves.clear()
                 if result is not UNPLANNED:
                     return result
-                key = planned.key
         retry = self._endpoint.retry if options.retry is None else options.retry
         deadline = None if options.timeout is None else options.deadline
 
         def call() -> Any:
             if options.remote:
-                return self._remote.call(operator, args, kwargs, retry=retry, deadline=deadline)
+                return self._remote.call(
+                    operator, args, kwargs, retry=retry, deadline=deadline, plan_key=key
+                )
             return self._remote.make(
                 OperatorCall(
                     operator,

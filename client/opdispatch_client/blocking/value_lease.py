@@ -42,6 +42,11 @@ class ValueLease:
         self._lease: Lease | None = None
         self._stream: _Stream | None = None
 
+    @property
+    def current(self) -> Lease | None:
+        """The lease that was opened last, which may be over."""
+        return self._lease
+
     def get(self, timeout: float) -> Lease:
         """Return the lease, opened if there is none.
 

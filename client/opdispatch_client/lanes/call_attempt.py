@@ -23,7 +23,7 @@ from opdispatch_wire.errors import (
 )
 from opdispatch_wire.lanes.lane_memory import CallerLaneMemory
 from opdispatch_wire.lanes.lane_messages import LaneClosedError, NotAdmittedError
-from opdispatch_wire.remote_values import are_values_elsewhere
+from opdispatch_wire.remote_values import are_values_elsewhere, were_not_kept
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
 from opdispatch_wire.shared_memory.peer_memory import PeerMemory, is_without_room
 from opdispatch_wire.status import error_from_status, late_answer_error, lost_connection_error
@@ -214,9 +214,10 @@ class CallAttempt:
             self.memory = None
         if self.tensors is not None:
             self.tensors.begin_again()
-        is_right = is_without_room(why) or are_values_elsewhere(why)
-        if is_right or isinstance(why, MessageTooLargeError):
-            pass  # so is the route
+        if were_not_kept(why):
+            routes.drop(way.route)  # the daemon says whether there is another one
+        elif is_route_right(why) or isinstance(why, MessageTooLargeError):
+            pass
         elif lost is None:
             self.stay(way, routes)
             request.preferred_session = way.target.session
@@ -290,3 +291,8 @@ class CallAttempt:
             # It was to be sent again, and that has not begun.
             return lost_connection_error(self._address, error.message)
         return error
+
+
+def is_route_right(why: Exception) -> bool:
+    """Return whether an interpreter has refused a call for another reason than its route."""
+    return is_without_room(why) or are_values_elsewhere(why) or were_not_kept(why)

@@ -16,7 +16,8 @@ Note [Planned calls]
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -28,13 +29,15 @@ from opdispatch.local_state.tracing_state import traces
 from opdispatch_client.lanes.direct_way import DirectWay
 from opdispatch_client.lanes.waiting_calls import may_move
 from opdispatch_client.operator_call import Call, OperatorCall
+from opdispatch_client.planned_keep import NewValue, PlannedKeep
+from opdispatch_client.remote_value import remote_from_proto
 from opdispatch_wire import tracing
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.planned_calls import LONGEST
 from opdispatch_wire.planned_replies import ReplyLayout
 from opdispatch_wire.planned_requests import RequestForm
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
-from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.variable_parts import take_value
 
 T = TypeVar("T")
@@ -52,7 +55,7 @@ _MOST_MISSES = 16
 class PlannedArguments:
     """The arguments of one call, and the ``key`` of the plan that covers it."""
 
-    __slots__ = ("args", "key", "kwargs", "leaves")
+    __slots__ = ("args", "keep", "key", "kwargs", "leaves")
 
     def __init__(
         self,
@@ -66,6 +69,28 @@ class PlannedArguments:
         self.key = key
         self.leaves = leaves
         """The parts that are not constant: see ``take_value``."""
+        self.keep: PlannedKeep | None = None
+        """The results that stay in the interpreter; None: they come."""
+
+    def keep_by(self, keep: PlannedKeep) -> None:
+        """Have the results stay in the interpreter."""
+        self.keep = keep
+        self.key = (self.key, keep.lease.session)
+        self.leaves.append(keep.prefix)
+
+    def call(self, operator: str, *, retry: bool) -> OperatorCall:
+        """Return the call, to go on with it the general way."""
+        keep = self.keep
+        if keep is None:
+            return OperatorCall(operator, self.args, self.kwargs, retry=retry)
+        return OperatorCall(
+            operator, self.args, self.kwargs, retry=retry, keep=keep.message(), make=keep.make
+        )
+
+    def abandon(self) -> None:
+        """Release what the call keeps, if it does: it has failed."""
+        if self.keep is not None:
+            self.keep.abandon()
 
 
 def planned_arguments(
@@ -102,7 +127,18 @@ def nothing_is_set() -> bool:
 class CallPlan:
     """The request of such calls, their replies, and the way that they go."""
 
-    __slots__ = ("_layout", "_misses", "alone", "form", "moves", "shape", "shares", "size", "way")
+    __slots__ = (
+        "_layout",
+        "_misses",
+        "_new",
+        "alone",
+        "form",
+        "moves",
+        "shape",
+        "shares",
+        "size",
+        "way",
+    )
 
     def __init__(
         self,
@@ -111,9 +147,11 @@ class CallPlan:
         way: DirectWay[Any],
         *,
         moves: bool,
+        new: NewValue | None = None,
     ) -> None:
         self.form = form
         """The form that writes the requests."""
+        self._new = new
         self.size = form.size
         """The bytes of a request, at most."""
         self.shape = shape
@@ -142,19 +180,21 @@ class CallPlan:
         shape: Hashable,
         way: DirectWay[Any],
         limit: int,
+        new: NewValue | None = None,
     ) -> CallPlan | None:
         """Return the plan that a request leaves; None where the elements are not in it.
 
-        Its requests have at most ``limit`` bytes.
+        Its requests have at most ``limit`` bytes. ``new`` makes what stands for a kept result.
         """
         limit, moves = min(LONGEST, limit), may_move(way, request)
         form = RequestForm.of(request, args, kwargs, limit)
         if form is None:
             return None
-        plan = cls(form, shape, way, moves=moves)
+        plan = cls(form, shape, way, moves=moves, new=new)
         if form.shared:
             inline = RequestForm.of(request, args, kwargs, limit, inline=True)
-            plan.alone = None if inline is None else cls(inline, shape, way, moves=moves)
+            if inline is not None:
+                plan.alone = cls(inline, shape, way, moves=moves, new=new)
         return plan
 
     def place(self, leaves: Sequence[Any], memory: CallerMemory) -> Sequence[Any] | None:
@@ -185,7 +225,9 @@ class CallPlan:
             return None
         self._misses += 1
         try:
-            layout = ReplyLayout.of(payload, execution_pb2.CallReply.FromString(bytes(payload)))
+            reply = execution_pb2.CallReply.FromString(bytes(payload))
+            make_kept = None if self._new is None else self._make_kept
+            layout = ReplyLayout.of(payload, reply, make_kept)
         except (DecodeError, WireError):
             return None  # the general way raises that error
         if layout is None:
@@ -193,6 +235,11 @@ class CallPlan:
         self._layout = layout
         self.shares = bool(self.form.shared or layout.shared)
         return layout.read(payload, place, memory)
+
+    def _make_kept(self, message: values_pb2.RemoteTensor) -> Callable[[bytes], Any]:
+        assert self._new is not None, "it is asked of plans with one"
+        _, facts, interpreter = remote_from_proto(message, "$")
+        return functools.partial(self._new, facts=facts, interpreter=interpreter)
 
 
 class CallPlans:
@@ -223,7 +270,7 @@ class CallPlans:
                 _put(self._seen, key, None)
                 return
             self._seen.pop(key, None)
-        plan = CallPlan.of(request, call.args, call.kwargs, call.shape, way, limit)
+        plan = CallPlan.of(request, call.args, call.kwargs, call.shape, way, limit, call.new)
         _put(self._plans, key, plan)
 
 

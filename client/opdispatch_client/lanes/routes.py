@@ -140,6 +140,12 @@ class Routes:
                 if route.epoch == epoch:
                     route.without(session)
 
+    def drop(self, route: DirectRoute) -> None:
+        """Drop one route, which others of its epoch outlive."""
+        with self._mutex:
+            self._routes = {s: each for s, each in self._routes.items() if each is not route}
+            route.is_current = False
+
     def forget(self, epoch: int) -> None:
         """Drop the routes of an epoch: their tickets open no streams any more."""
         with self._mutex:

@@ -36,7 +36,12 @@ class WaitingCall:
 
 
 def may_move(way: DirectWay[InterpreterLane], request: execution_pb2.CallRequest) -> bool:
-    """Return whether a call may run twice, so that it need not wait where it has been sent."""
+    """Return whether a call may run twice, so that it need not wait where it has been sent.
+
+    Not one that keeps results: it would keep them twice, under the same ids.
+    """
+    if request.HasField("keep"):
+        return False
     return way.route.is_repeatable and (request.retry or not request.HasField("retry"))
 
 

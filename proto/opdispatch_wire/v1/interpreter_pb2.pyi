@@ -24,7 +24,7 @@ class FetchLibraryReply(_message.Message):
     def __init__(self, chunk: _Optional[bytes] = ...) -> None: ...
 
 class InterpreterMessage(_message.Message):
-    __slots__ = ("instruction_id", "hello", "staged", "done", "failed", "heartbeat", "overdue", "direct_ports", "registry_report", "kernel_errors")
+    __slots__ = ("instruction_id", "hello", "staged", "done", "failed", "heartbeat", "overdue", "direct_ports", "registry_report", "kernel_errors", "settled_values")
     INSTRUCTION_ID_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     STAGED_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class InterpreterMessage(_message.Message):
     DIRECT_PORTS_FIELD_NUMBER: _ClassVar[int]
     REGISTRY_REPORT_FIELD_NUMBER: _ClassVar[int]
     KERNEL_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_VALUES_FIELD_NUMBER: _ClassVar[int]
     instruction_id: int
     hello: Hello
     staged: RegistrationBatch
@@ -45,7 +46,8 @@ class InterpreterMessage(_message.Message):
     direct_ports: DirectPorts
     registry_report: RegistryReport
     kernel_errors: KernelErrors
-    def __init__(self, instruction_id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., staged: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., overdue: _Optional[_Union[OverdueCall, _Mapping]] = ..., direct_ports: _Optional[_Union[DirectPorts, _Mapping]] = ..., registry_report: _Optional[_Union[RegistryReport, _Mapping]] = ..., kernel_errors: _Optional[_Union[KernelErrors, _Mapping]] = ...) -> None: ...
+    settled_values: _remote_pb2.SettledValues
+    def __init__(self, instruction_id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., staged: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., overdue: _Optional[_Union[OverdueCall, _Mapping]] = ..., direct_ports: _Optional[_Union[DirectPorts, _Mapping]] = ..., registry_report: _Optional[_Union[RegistryReport, _Mapping]] = ..., kernel_errors: _Optional[_Union[KernelErrors, _Mapping]] = ..., settled_values: _Optional[_Union[_remote_pb2.SettledValues, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "name", "pid", "address", "python_version", "devices", "process_space", "heartbeats", "lane", "direct_lane", "flight_record", "call_counts", "ticket_key", "tls")
@@ -166,7 +168,7 @@ class DirectPorts(_message.Message):
     def __init__(self, ports: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DaemonMessage(_message.Message):
-    __slots__ = ("instruction_id", "welcome", "stage", "commit", "abort", "retire", "mirror", "restore", "goodbye", "trim", "direct_calls", "await_direct_calls", "report_registry", "fetch", "release_values")
+    __slots__ = ("instruction_id", "welcome", "stage", "commit", "abort", "retire", "mirror", "restore", "goodbye", "trim", "direct_calls", "await_direct_calls", "report_registry", "fetch", "release_values", "settle_values")
     INSTRUCTION_ID_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -182,6 +184,7 @@ class DaemonMessage(_message.Message):
     REPORT_REGISTRY_FIELD_NUMBER: _ClassVar[int]
     FETCH_FIELD_NUMBER: _ClassVar[int]
     RELEASE_VALUES_FIELD_NUMBER: _ClassVar[int]
+    SETTLE_VALUES_FIELD_NUMBER: _ClassVar[int]
     instruction_id: int
     welcome: Welcome
     stage: Stage
@@ -197,7 +200,8 @@ class DaemonMessage(_message.Message):
     report_registry: ReportRegistry
     fetch: Fetch
     release_values: _remote_pb2.ReleaseValues
-    def __init__(self, instruction_id: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stage: _Optional[_Union[Stage, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., mirror: _Optional[_Union[Mirror, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., trim: _Optional[_Union[TrimMemory, _Mapping]] = ..., direct_calls: _Optional[_Union[DirectCalls, _Mapping]] = ..., await_direct_calls: _Optional[_Union[AwaitDirectCalls, _Mapping]] = ..., report_registry: _Optional[_Union[ReportRegistry, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., release_values: _Optional[_Union[_remote_pb2.ReleaseValues, _Mapping]] = ...) -> None: ...
+    settle_values: _remote_pb2.SettleValues
+    def __init__(self, instruction_id: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stage: _Optional[_Union[Stage, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., mirror: _Optional[_Union[Mirror, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., trim: _Optional[_Union[TrimMemory, _Mapping]] = ..., direct_calls: _Optional[_Union[DirectCalls, _Mapping]] = ..., await_direct_calls: _Optional[_Union[AwaitDirectCalls, _Mapping]] = ..., report_registry: _Optional[_Union[ReportRegistry, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., release_values: _Optional[_Union[_remote_pb2.ReleaseValues, _Mapping]] = ..., settle_values: _Optional[_Union[_remote_pb2.SettleValues, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("name", "max_message_bytes", "heartbeat_seconds", "lane", "direct_calls", "slow_call_seconds", "wants_call_counts", "tracing", "reads_heartbeats")

@@ -79,3 +79,21 @@ class ReleaseValues(_message.Message):
     session: bytes
     ids: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, session: _Optional[bytes] = ..., ids: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class SettleValues(_message.Message):
+    __slots__ = ("session", "release", "values", "bytes")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    session: bytes
+    release: _containers.RepeatedScalarFieldContainer[bytes]
+    values: int
+    bytes: int
+    def __init__(self, session: _Optional[bytes] = ..., release: _Optional[_Iterable[bytes]] = ..., values: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class SettledValues(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedCompositeFieldContainer[_values_pb2.RemoteTensor]
+    def __init__(self, values: _Optional[_Iterable[_Union[_values_pb2.RemoteTensor, _Mapping]]] = ...) -> None: ...

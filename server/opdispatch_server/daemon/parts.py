@@ -64,7 +64,9 @@ from opdispatch_server.daemon.servicers.registry_feed import RegistryFeed
 from opdispatch_server.daemon.servicers.registry_view import RegistryView
 from opdispatch_server.daemon.state.folder import libraries_in
 from opdispatch_server.daemon.state.journal import Journal
-from opdispatch_server.daemon.values.table import RemoteValueTable, ValueLimits
+from opdispatch_server.daemon.values.direct_keeps import DirectKeeps
+from opdispatch_server.daemon.values.grants import ValueLimits
+from opdispatch_server.daemon.values.table import RemoteValueTable
 from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.logs import set_log_level
 from opdispatch_server.message_limit import internal_message_limit
@@ -236,6 +238,7 @@ class DaemonParts:
             self.supervisor.revive,
             self.store,
             self._quotas,
+            self._keeps,
         )
 
     @cached_property
@@ -278,7 +281,7 @@ class DaemonParts:
     @cached_property
     def value_leases(self) -> ValueLeases:
         """The streams on which clients hold values."""
-        return ValueLeases(self._values)
+        return ValueLeases(self._values, self._keeps)
 
     @cached_property
     def waits(self) -> RegistrationWaiters:
@@ -344,6 +347,7 @@ class DaemonParts:
             self._runs,
             self._recovery,
             self._values,
+            self._keeps,
             self._programs,
             self.blame,
             self._alone,
@@ -380,6 +384,10 @@ class DaemonParts:
     @cached_property
     def _alone(self) -> AloneRuns:
         return AloneRuns(self._queues, self.routes.announce, self.blame.is_cell)
+
+    @cached_property
+    def _keeps(self) -> DirectKeeps:
+        return DirectKeeps(self._values)
 
     @cached_property
     def _values(self) -> RemoteValueTable:

@@ -379,6 +379,13 @@ class Interpreter:
                         return message.goodbye.reason
                     case "release_values":
                         self._values.release(message.release_values)
+                    case "settle_values":
+                        settled = self._values.keeps.settle(message.settle_values)
+                        number = message.instruction_id
+                        answer = pb.InterpreterMessage(
+                            instruction_id=number, settled_values=settled
+                        )
+                        await self._say(session, answer)
                     case "direct_calls":
                         self._direct.take(message.direct_calls.epoch)
                         if self._tickets is not None:

@@ -34,10 +34,12 @@ from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistr
 from opdispatch_server.daemon.libraries.registry import LibraryRegistry
 from opdispatch_server.daemon.libraries.replica import Replica
 from opdispatch_server.daemon.libraries.version import LibraryVersion
+from opdispatch_server.daemon.values.direct_keeps import DirectKeeps
 from opdispatch_server.daemon.values.remote_part import Keeping, RemotePart
 from opdispatch_server.daemon.values.table import RemoteValueTable
 from opdispatch_server.serving.running_call import OnReply
 from opdispatch_wire.errors import (
+    DeadlineExceededError,
     InterpreterDiedError,
     QueueFullError,
     RefusedError,
@@ -79,6 +81,7 @@ class CallRouter:
         runs: KernelRuns,
         recovery: CallRecovery,
         values: RemoteValueTable,
+        keeps: DirectKeeps,
         programs: ProgramRouter,
         blame: Blame,
         alone: AloneRuns,
@@ -92,6 +95,7 @@ class CallRouter:
         self._runs = runs
         self._recovery = recovery
         self._values = values
+        self._keeps = keeps
         self._programs = programs
         self._blame = blame
         self._alone = alone
@@ -206,6 +210,7 @@ class CallRouter:
     async def _call(
         self, request: execution_pb2.CallRequest, context: CallContext, progress: _Progress
     ) -> execution_pb2.CallReply:
+        await self._hear(request, context)
         if request.program or request.adopt:
             wait = functools.partial(self._wait, request, context, progress)
             return await self._programs.call(request, context, progress.parent, wait)
@@ -266,6 +271,16 @@ class CallRouter:
         if line is not None:
             put_first(line, reply)
         return reply
+
+    async def _hear(self, request: execution_pb2.CallRequest, context: CallContext) -> None:
+        """Hear of what the call is about, and direct calls have kept."""
+        try:
+            async with asyncio.timeout(context.timeout):
+                await self._keeps.prepare(request)
+        except TimeoutError:
+            raise DeadlineExceededError(
+                "the deadline passed before interpreters had said what they keep", started="no"
+            ) from None
 
     async def _wait(
         self,
@@ -329,6 +344,9 @@ class CallRouter:
             if homes := remote.homes:  # direct calls only read values, where they are already
                 only = None if choice.writes or len(homes) > 1 else next(iter(homes))
                 targets = [each for each in targets if each is only]
+            if request.HasField("keep"):
+                only = None if choice.writes else replica.session
+                targets = [each for each in targets if each is only]
             route = self._routes.find(name, request, op, library, place, keys, targets)
         library.begin_call()
         try:
@@ -352,7 +370,10 @@ class CallRouter:
                 )
                 if is_refused_as_unfit(reply, replica.session):
                     raise unfit_error(replica.session, operator)
-            if route is not None:
+            keeps = request.keep if request.HasField("keep") else None
+            if route is not None and (
+                keeps is None or await self._keeps.grant(keeps, replica.session)
+            ):
                 reply.route.CopyFrom(route)
             return reply
         except InterpreterDiedError:

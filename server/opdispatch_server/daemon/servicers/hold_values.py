@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from opdispatch_server.daemon.event_loop.slices import in_slices
+from opdispatch_server.daemon.values.direct_keeps import DirectKeeps
 from opdispatch_server.daemon.values.identity_quota import ValueQuota
 from opdispatch_server.daemon.values.table import RemoteValueTable, ValueHolder
 from opdispatch_server.serving.grpc_services import Malformed
@@ -30,8 +31,9 @@ class ValueLeases:
     been stopped by a user who wants it to go on.
     """
 
-    def __init__(self, table: RemoteValueTable) -> None:
+    def __init__(self, table: RemoteValueTable, keeps: DirectKeeps) -> None:
         self._table = table
+        self._keeps = keeps
         self._is_stopping = False
 
     def stop(self) -> None:
@@ -78,5 +80,8 @@ class ValueLeases:
             if isinstance(request, Malformed):
                 raise request.error()
             meant = ids_meant(request.release, holder.values)
+            unheard = [each for each in request.release if each not in holder.values]
+            if unheard:
+                self._keeps.release(holder, unheard)
             async for part in in_slices(meant):
                 self._table.release(holder, part)

@@ -29,6 +29,7 @@ from opdispatch_server.daemon.servicers.peer_identity import identity_of, who_as
 from opdispatch_server.daemon.servicers.registration_waiters import RegistrationWaiters
 from opdispatch_server.daemon.servicers.registry_feed import RegistryFeed
 from opdispatch_server.daemon.servicers.registry_view import RegistryView
+from opdispatch_server.daemon.values.direct_keeps import DirectKeeps
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.log_fields import IDENTITY, Event, asked_by, fields
@@ -66,6 +67,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         revive: Callable[[str], bool],
         store: LibraryStore,
         quotas: Quotas,
+        keeps: DirectKeeps,
     ) -> None:
         self._facts = facts
         self._operators = operators
@@ -76,6 +78,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self._revive = revive
         self._store = store
         self._quotas = quotas
+        self._keeps = keeps
         self._uploads = LibraryUploads(store)
         self._changes: set[asyncio.Task[Any]] = set()
 
@@ -241,6 +244,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self, request: pb.ListInterpretersRequest, context: Context
     ) -> pb.ListInterpretersReply:
         """Return the interpreters."""
+        await self._keeps.hear_all()
         return self._view.list_interpreters()
 
     @answers

@@ -21,6 +21,7 @@ from opdispatch_server.daemon.values.table import (
 )
 from opdispatch_wire.errors import DeadlineExceededError, RemoteValueGoneError
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.remote_values import facts_from_proto
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, remote_pb2, values_pb2
 
@@ -154,6 +155,11 @@ class Keeping:
         self._check_open()
         async for messages in in_slices(kept_in(self._reply)):
             self._check_open()
+            if self._holder.grants:
+                nbytes = sum(facts_from_proto(each, at="$.returns").nbytes for each in messages)
+                if not self._table.has_room(self._holder, len(messages), nbytes):
+                    await self._table.recall(self._holder)
+                    self._check_open()
             self._table.add_all(self._holder, self._session, messages)
 
     def _check_open(self) -> None:

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import register_tensor_type
 from opdispatch_server.daemon.event_loop.slices import SLICE, in_slices
+from opdispatch_server.daemon.values.grants import Grant, ValueLimits, part_of
 from opdispatch_server.daemon.values.identity_quota import ValueQuota
 from opdispatch_server.value_ids import check_keep, ids_meant
 from opdispatch_wire.dtypes import dtype_from_name
@@ -41,13 +42,6 @@ if TYPE_CHECKING:
 
 MAX_HOLDERS = 10_000
 """How many clients may hold values at a time."""
-
-
-class ValueLimits(NamedTuple):
-    """The limits of the values that one client keeps."""
-
-    values: int
-    bytes: int
 
 
 class HeldValue:
@@ -125,6 +119,9 @@ class ValueHolder:
         self.bytes = 0  # of those that are still there
         self.is_open = True
         self.last_home: InterpreterSession | None = None
+        self.grants: dict[InterpreterSession, Grant] = {}
+        # Interpreters that have ended, in which direct calls may have kept something.
+        self.ended: dict[str, InterpreterSession] = {}
 
 
 class RemoteValueTable:
@@ -138,6 +135,10 @@ class RemoteValueTable:
         self.limits = limits
         self._holders: dict[bytes, ValueHolder] = {}
         self._homes: dict[InterpreterSession, set[HeldValue]] = {}
+        self.granted: dict[ValueHolder, None] = {}
+        """Clients whose direct calls may keep something."""
+        self.recall: Callable[[ValueHolder], Awaitable[None]] = _nothing_to_recall
+        """Takes back what a client has been granted, and hears of what it has kept by then."""
         self._forgetting: set[asyncio.Task[None]] = set()
 
     # -- clients --------------------------------------------------------------------------------
@@ -158,8 +159,10 @@ class RemoteValueTable:
         To forget many takes some steps of the loop.
         """
         holder.is_open = False
-        for home in {value.home for value in holder.values.values()}:
+        for home in {value.home for value in holder.values.values()}.union(holder.grants):
             _tell(home, holder, ())
+        holder.grants.clear()
+        self.granted.pop(holder, None)
         if len(holder.values) <= SLICE:
             self._forget_slice(holder, list(holder.values.values()))
             return
@@ -167,13 +170,18 @@ class RemoteValueTable:
         self._forgetting.add(forgetting)
         forgetting.add_done_callback(self._forgetting.discard)
 
+    def find_holder(self, name: bytes) -> ValueHolder | None:
+        """Return the client of that name, if it is still there."""
+        holder = self._holders.get(name)
+        return holder if holder is not None and holder.is_open else None
+
     def get_holder(self, keep: remote_pb2.Keep) -> ValueHolder:
         """Return the holder of the values that a call keeps.
 
         Raises WireError, and RemoteValueGoneError.
         """
         check_keep(keep)
-        holder = self._find_holder(keep.session)
+        holder = self.find_holder(keep.session)
         if holder is None:
             raise RemoteValueGoneError(
                 "the results cannot be kept: this daemon knows of no such session",
@@ -195,7 +203,7 @@ class RemoteValueTable:
         It changes nothing, and may be asked in another thread, for a call that is looked at there:
         what it finds may have gone when the event loop goes on, as it may at any await.
         """
-        holder = self._find_holder(message.session)
+        holder = self.find_holder(message.session)
         value = holder.values.get(message.id) if holder is not None else None
         if value is None:
             if holder is None:
@@ -204,6 +212,8 @@ class RemoteValueTable:
                     "daemon's"
                 )
             else:
+                if message.interpreter in holder.ended:
+                    raise _ended_error(message.id, holder.ended[message.interpreter], at)
                 why = "it was released, or never was"
             raise RemoteValueGoneError(
                 f"{at}: there is no remote tensor {message.id.hex()}: {why}",
@@ -218,12 +228,56 @@ class RemoteValueTable:
 
         QueueFullError if its identity cannot, whose other sessions may release some.
         """
-        if len(holder.values) >= self.limits.values:
-            raise self._full(f"{len(holder.values)} remote values", "values")
-        if holder.bytes >= self.limits.bytes or holder.bytes + nbytes > self.limits.bytes:
-            raise self._full(f"{holder.bytes} bytes in remote values", "bytes")
+        values, held = _sums(holder)
+        if values >= self.limits.values:
+            raise self._full(f"{values} remote values", "values")
+        if held >= self.limits.bytes or held + nbytes > self.limits.bytes:
+            raise self._full(f"{held} bytes in remote values", "bytes")
         if holder.quota is not None:
             holder.quota.check_room(nbytes)
+
+    def has_room(self, holder: ValueHolder, values: int = 1, nbytes: int = 1) -> bool:
+        """Return whether the client can keep so much, beside what it has been granted."""
+        before, held = _sums(holder)
+        return before + values <= self.limits.values and held + nbytes <= self.limits.bytes
+
+    def grant_at(self, holder: ValueHolder, home: InterpreterSession) -> Grant | None:
+        """Return what direct calls may keep in an interpreter, nothing at first.
+
+        None: the client or the interpreter has gone.
+        """
+        if not holder.is_open or not home.alive:
+            return None
+        if home not in holder.grants:
+            self._homes_values(home)
+            holder.grants[home] = Grant()
+            self.granted[holder] = None
+        return holder.grants[home]
+
+    def add_to_grant(self, holder: ValueHolder, grant: Grant) -> ValueLimits:
+        """Grant more, beside what was granted before; return how much."""
+        values, held = _sums(holder)
+        added = part_of(self.limits.values - values, self.limits.bytes - held)
+        grant.values += added.values
+        grant.bytes += added.bytes
+        return added
+
+    def settle(
+        self,
+        holder: ValueHolder,
+        home: InterpreterSession,
+        kept: Iterable[values_pb2.RemoteTensor],
+        granted: ValueLimits,
+    ) -> None:
+        """Add the values that direct calls have kept; no more than that is granted from now on."""
+        grant = holder.grants.get(home)
+        if grant is None:  # one of both has gone meanwhile
+            return
+        grant.values, grant.bytes = granted
+        for message in kept:
+            if message.id not in holder.values:
+                facts = facts_from_proto(message, at="$.values")
+                self._add(HeldValue(message.id, facts, holder, home))
 
     def add_all(
         self, holder: ValueHolder, home: InterpreterSession, messages: list[values_pb2.RemoteTensor]
@@ -233,21 +287,17 @@ class RemoteValueTable:
         Raises RemoteLimitError: then none is noted.
         """
         found = [(m.id, facts_from_proto(m, at="$.returns")) for m in messages]
-        if len(holder.values) + len(found) > self.limits.values:
-            raise self._full(f"{len(holder.values)} remote values", "values")
-        if holder.bytes + sum(facts.nbytes for _, facts in found) > self.limits.bytes:
-            raise self._full(f"{holder.bytes} bytes in remote values", "bytes")
+        values, held = _sums(holder)
+        if values + len(found) > self.limits.values:
+            raise self._full(f"{values} remote values", "values")
+        if held + sum(facts.nbytes for _, facts in found) > self.limits.bytes:
+            raise self._full(f"{held} bytes in remote values", "bytes")
         if holder.quota is not None:
             holder.quota.check_results(len(found), sum(facts.nbytes for _, facts in found))
         if any(number in holder.values for number, _ in found):
             raise WireError("$.keep.prefix is that of values that are there already")
-        if found:
-            holder.last_home = home
         for number, facts in found:
-            value = HeldValue(number, facts, holder, home)
-            holder.values[number] = value
-            holder.bytes += value.nbytes
-            self._settle(value, home)
+            self._add(HeldValue(number, facts, holder, home))
 
     def release(self, holder: ValueHolder, ids: Collection[bytes]) -> None:
         """Release values that the client needs no more. What a call uses stays until it ends."""
@@ -321,9 +371,12 @@ class RemoteValueTable:
 
     # -- steps ----------------------------------------------------------------------------------
 
-    def _find_holder(self, name: bytes) -> ValueHolder | None:
-        holder = self._holders.get(name)
-        return holder if holder is not None and holder.is_open else None
+    def _add(self, value: HeldValue) -> None:
+        holder = value.holder
+        holder.last_home = value.home
+        holder.values[value.number] = value
+        holder.bytes += value.nbytes
+        self._settle(value, value.home)
 
     async def _forget_all(self, holder: ValueHolder) -> None:
         async for values in in_slices(list(holder.values.values())):
@@ -339,14 +392,18 @@ class RemoteValueTable:
                 holder.quota.holders.discard(holder)
 
     def _settle(self, value: HeldValue, home: InterpreterSession) -> None:
-        values = self._homes.get(home)
-        if values is None:
-            values = self._homes[home] = set()
-            home.at_end(lambda: self._interpreter_ended(home))
+        values = self._homes_values(home)
         if home in self._homes:  # it may have ended just now
             values.add(value)
         else:
             value.holder.bytes -= value.nbytes
+
+    def _homes_values(self, home: InterpreterSession) -> set[HeldValue]:
+        values = self._homes.get(home)
+        if values is None:
+            values = self._homes[home] = set()
+            home.at_end(lambda: self._interpreter_ended(home))
+        return values
 
     def _unsettle(self, value: HeldValue) -> None:
         values = self._homes.get(value.home)
@@ -356,6 +413,9 @@ class RemoteValueTable:
     def _interpreter_ended(self, home: InterpreterSession) -> None:
         for value in self._homes.pop(home, ()):
             value.holder.bytes -= value.nbytes
+        for holder in self.granted:
+            if holder.grants.pop(home, None) is not None:
+                holder.ended[home.name] = home
 
     def _forget(self, value: HeldValue) -> None:
         del value.holder.values[value.number]
@@ -376,14 +436,7 @@ class RemoteValueTable:
 def check_alive(value: HeldValue, at: str) -> None:
     """Raise RemoteValueGoneError if the value has gone with its interpreter."""
     if not value.home.alive:
-        death = value.home.death()
-        raise RemoteValueGoneError(
-            f"{at}: the remote tensor {value.number.hex()} is gone: {death.message}",
-            hint="make it again; what an interpreter keeps ends with it",
-            value=value.number.hex(),
-            interpreter=value.home.name,
-            reason=death.message,
-        )
+        raise _ended_error(value.number, value.home, at)
 
 
 def kept_in(reply: execution_pb2.CallReply) -> Iterator[values_pb2.RemoteTensor]:
@@ -391,6 +444,30 @@ def kept_in(reply: execution_pb2.CallReply) -> Iterator[values_pb2.RemoteTensor]
     for value in reply.returns:
         for remote, _ in remote_tensors_in(value, "$.returns"):
             yield remote
+
+
+def _ended_error(number: bytes, home: InterpreterSession, at: str) -> RemoteValueGoneError:
+    death = home.death()
+    return RemoteValueGoneError(
+        f"{at}: the remote tensor {number.hex()} is gone: {death.message}",
+        hint="make it again; what an interpreter keeps ends with it",
+        value=number.hex(),
+        interpreter=home.name,
+        reason=death.message,
+    )
+
+
+def _sums(holder: ValueHolder) -> tuple[int, int]:
+    """Return how many values a client has or may keep without asking, and how many bytes."""
+    values, held = len(holder.values), holder.bytes
+    for grant in holder.grants.values():
+        values += grant.values
+        held += grant.bytes
+    return values, held
+
+
+async def _nothing_to_recall(holder: ValueHolder) -> None:
+    assert not holder.grants, "who grants sets ``recall``"
 
 
 def _tell(home: InterpreterSession, holder: ValueHolder, ids: Iterable[bytes]) -> None:

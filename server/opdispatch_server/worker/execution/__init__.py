@@ -7,5 +7,6 @@ call_accounting                       every run, counted
 raised_errors, kernel_error_log       what kernels raise
 result_lengths                        how long a reply may be
 kernel_plan                           the kernel of calls that are alike, and their replies
+planned_keeps                         the results of direct calls that stay
 kernel_profile                        what they take
 """

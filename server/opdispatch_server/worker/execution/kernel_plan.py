@@ -164,6 +164,9 @@ class KernelPlans:
                 if received is not None:
                     if plan.layout.remote and not self._find_values(plan.layout, received[2]):
                         return None
+                    keeps_for = plan.layout.keeps_for
+                    if keeps_for and not self._values.keeps.has_room(keeps_for):
+                        return None
                     return plan, received
         return None
 
@@ -196,6 +199,8 @@ class KernelPlans:
             return
         if layout.remote and not self._find_values(layout, received[2]):
             return
+        if layout.keeps_for:
+            received[2].pop()
         try:
             leaves = layout.filled_with(received[2], _UNREAD)
             template = _template_of(choice, layout, leaves)

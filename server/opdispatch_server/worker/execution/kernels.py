@@ -54,6 +54,7 @@ from opdispatch_server.worker.execution.daemon_lane import CallTrace, RemoteTrac
 from opdispatch_server.worker.execution.kernel_error_log import FailedCall, KernelErrorLog
 from opdispatch_server.worker.execution.kernel_plan import KernelPlan, KernelPlans
 from opdispatch_server.worker.execution.kernel_profile import KernelProfile
+from opdispatch_server.worker.execution.planned_keeps import keep_planned, note_kept
 from opdispatch_server.worker.execution.programs import ProgramExecution
 from opdispatch_server.worker.execution.raised_errors import (
     error_of_kernel,
@@ -175,9 +176,15 @@ class KernelExecution:
         kernel has begun is in the reply, beside the events until then.
         """
         profile = KernelProfile(request) if request.HasField("profile") else None
+        keeps_itself = context.direct is not None and request.HasField("keep")
         try:
-            return self._run_in_time(request, context, memory, profile)
+            reply = self._run_in_time(request, context, memory, profile)
+            if keeps_itself:
+                note_kept(self._values, request.keep, reply)
+            return reply
         except BaseException as error:
+            if keeps_itself:
+                self._values.keeps.drop(request.keep.session, request.keep.prefix)
             # Results may have been placed before the one that cannot be sent.
             if memory is not None:
                 memory.drop_results()
@@ -403,6 +410,7 @@ class KernelExecution:
         number, _, leaves = received
         call = RUNNING_CALL.get()
         call.argument_bytes = plan.argument_bytes
+        prefix = leaves.pop() if plan.layout.keeps_for else b""
         if memory is not None:
             leaves = plan.layout.filled_with(leaves, memory)
         stack = plan.stack(leaves)
@@ -413,6 +421,11 @@ class KernelExecution:
             returns = [results[0]]
         else:
             returns = signature.check_returns(results)
+        if prefix:
+            results.clear()  # see KeptResults
+            call.result_bytes = count_bytes(returns)
+            message = keep_planned(self._values, plan, number, prefix, returns, self._interpreter())
+            return message, memory
         form, place = plan.form, None if memory is None else memory.place_copy
         reply = form.write(number, returns, place) if form is not None else None
         if reply is None:

@@ -30,7 +30,12 @@ from opdispatch_server.worker.libraries.instructions import InterpreterLibraries
 from opdispatch_server.worker.libraries.queue_space import QueueSpace
 from opdispatch_server.worker.values.store import ValueStore
 from opdispatch_wire.errors import RefusedError, WireError
-from opdispatch_wire.remote_values import needs_daemon, remote_arguments, values_elsewhere_error
+from opdispatch_wire.remote_values import (
+    needs_daemon,
+    not_kept_error,
+    remote_arguments,
+    values_elsewhere_error,
+)
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 
 # How often the event loop says that it is there.
@@ -129,9 +134,10 @@ class DirectCalls:
             raise WireError("$.kernel is missing; a direct call names it, as its Route does")
         if needs_daemon(request):
             raise RefusedError(
-                "programs and kept results are the daemon's to route; the call never started",
-                hint="ask the daemon",
+                "programs are the daemon's to route; the call never started", hint="ask the daemon"
             )
+        if request.HasField("keep") and not self._values.keeps.has_room(request.keep.session):
+            raise not_kept_error()
         epoch = self._epoch
         if not epoch or request.route_epoch != epoch or time.monotonic() > self._attentive_until:
             raise RefusedError(

@@ -102,8 +102,8 @@ class StoredValue:
         "writers",
     )
 
-    def __init__(self, value: Any, session: bytes, key: bytes) -> None:
-        self.form = Form.of(value)
+    def __init__(self, form: Form, session: bytes, key: bytes) -> None:
+        self.form = form
         self.session = session
         self.key = key
         self.writers = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import time
@@ -18,11 +19,20 @@ from opdispatch.autograd.variable import edge_of, meta_of
 from opdispatch.tensors.tensor import Tensor
 from opdispatch_server.serving.reading_turn import hand_over_turn
 from opdispatch_server.value_ids import ids_meant
-from opdispatch_server.worker.values.forms import StoredValue, with_history_of
+from opdispatch_server.worker.values.direct_keeps import DirectKeeps
+from opdispatch_server.worker.values.forms import Form, StoredValue, with_history_of
 from opdispatch_wire.errors import DeadlineExceededError, RemoteValueGoneError
 from opdispatch_wire.layouts import refuse_misfits
 from opdispatch_wire.nesting import ValueCount, check_nesting
-from opdispatch_wire.remote_values import RemoteFacts, id_of, place_of, store_key, value_id
+from opdispatch_wire.remote_values import (
+    ID_BYTES,
+    PREFIX_BYTES,
+    RemoteFacts,
+    id_of,
+    place_of,
+    store_key,
+    value_id,
+)
 from opdispatch_wire.tensors import is_tensor, refuse_masked
 from opdispatch_wire.v1 import remote_pb2, values_pb2
 
@@ -47,10 +57,13 @@ class ValueStore:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        self._mutex = threading.Lock()
+        self._changed = threading.Condition(self._mutex)
         self._sessions: dict[bytes, dict[bytes, StoredValue]] = {}
         # Those that direct calls find, by session and id.
         self._newest: dict[bytes, dict[bytes, StoredValue]] = {}
+        self.keeps = DirectKeeps(self.release)
+        """Those that direct calls have kept."""
         self.waiting = 0
         """How many calls wait for the writers of a value."""
 
@@ -231,15 +244,17 @@ class ValueStore:
             reason="it is not there",
         )
 
-    def add(self, session: bytes, key: bytes, value: Any) -> None:
-        """Keep a value."""
-        stored = StoredValue(value, session, key)
-        with self._changed:
+    def add(self, session: bytes, key: bytes, value: Any, form: Form | None = None) -> None:
+        """Keep a value, which has that form if it is known."""
+        stored = StoredValue(form or Form.of(value), session, key)
+        with self._mutex:
             self._sessions.setdefault(session, {})[key] = stored
             self._newest.setdefault(session, {})[id_of(key)] = stored
 
     def release(self, message: remote_pb2.ReleaseValues) -> None:
         """Release some of a session's values, or all. What is in use stays until then."""
+        if not message.ids:
+            self.keeps.close(message.session)
         with self._changed:
             values = self._sessions.get(message.session)
             if values is None:
@@ -255,6 +270,7 @@ class ValueStore:
         with self._changed:
             self._sessions.clear()
             self._newest.clear()
+        self.keeps.clear()
 
     def count(self) -> int:
         """Return the number of values."""
@@ -307,7 +323,8 @@ class KeptResults:
         self._keep = keep
         self._interpreter = interpreter
         self._values = ValueCount()
-        self._count = 0
+        self.kept: list[tuple[bytes, RemoteFacts]] = []
+        """The ids of the values that have been kept, and their facts."""
 
     def take(self, results: list[Any], place: int, at: str = "$.returns") -> Any:
         """Return the message for one result: a KeptValue for a tensor, in lists as well.
@@ -317,8 +334,24 @@ class KeptResults:
         with the place in ``at``, for one that could not be fetched as it is, and ArgumentError for
         lists that nest too deep to be sent, or have too many values.
         """
+        if type(results[place]) is np.ndarray:
+            return self._take_array(results, place, at)
         check_nesting(results[place], f"{at}[{place}]", self._values)
         return self._take(results, place, at)
+
+    def _take_array(self, results: list[Any], place: int, at: str) -> KeptValue:
+        """Take what most results are, as ``_take`` does."""
+        is_known = sys.getrefcount(results[place]) > 2
+        value = results[place]
+        results[place] = None
+        flags = value.flags
+        if is_known or value.base is not None or not (flags.c_contiguous and flags.writeable):
+            value = _own(value, is_known=is_known)
+        number = self._keep.prefix + len(self.kept).to_bytes(ID_BYTES - PREFIX_BYTES)
+        facts = _facts_of_array(value.dtype, value.shape, f"{at}[{place}]")
+        self.kept.append((number, facts))
+        self._store.add(self._keep.session, store_key(number, 0), value, Form(value, None))
+        return KeptValue(number, facts, self._interpreter)
 
     def _take(self, results: list[Any], place: int, at: str) -> Any:
         at = f"{at}[{place}]"
@@ -337,9 +370,9 @@ class KeptResults:
         refuse_misfits(value, at=at)
         value = _own(value, is_known=is_known)
         facts = RemoteFacts.of(value, at=at)
-        number = value_id(self._keep.prefix, self._count)
+        number = value_id(self._keep.prefix, len(self.kept))
         name_leaf(value, number)
-        self._count += 1
+        self.kept.append((number, facts))
         self._store.add(self._keep.session, store_key(number, 0), value)
         return KeptValue(number, facts, self._interpreter)
 
@@ -359,6 +392,25 @@ class KeptValue:
         remote.id = self._number
         remote.interpreter = self._interpreter
         self._facts.write_to(remote)
+
+    def __opdispatch_take_value__(self, key: list[Any], leaves: list[Any]) -> bool:
+        facts = self._facts
+        key += (
+            KeptValue,
+            facts.dtype_name,
+            facts.shape,
+            facts.device,
+            facts.key_bits,
+            facts.layout,
+        )
+        key += (facts.requires_grad, facts.part_bytes)
+        leaves.append(self._number)
+        return True
+
+
+@functools.lru_cache(1024)  # most results are like earlier ones
+def _facts_of_array(dtype: np.dtype[Any], shape: tuple[int, ...], at: str) -> RemoteFacts:
+    return RemoteFacts.of(np.broadcast_to(np.zeros((), dtype), shape), at=at)
 
 
 def _read_only(value: Any) -> Any:

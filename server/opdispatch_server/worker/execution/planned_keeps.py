@@ -1,0 +1,61 @@
+"""Results that direct calls keep here: see Note [Values kept without the daemon]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opdispatch.boxing.named_results import result_names
+from opdispatch_server.worker.execution.kernel_plan import KernelPlan
+from opdispatch_server.worker.values.store import KeptResults, ValueStore
+from opdispatch_wire.calls import reply_of_returns
+from opdispatch_wire.planned_replies import ReplyForm
+from opdispatch_wire.remote_values import facts_from_proto, not_kept_error, remote_tensors_in
+from opdispatch_wire.v1 import execution_pb2, remote_pb2
+
+
+def note_kept(values: ValueStore, keep: remote_pb2.Keep, reply: execution_pb2.CallReply) -> None:
+    """Note what a direct call has kept. Raises ``not_kept_error`` if it is too much."""
+    kept = [
+        (remote.id, facts_from_proto(remote, at=at))
+        for value in reply.returns
+        for remote, at in remote_tensors_in(value, "$.returns")
+    ]
+    if not values.keeps.note(keep.session, keep.prefix, kept):
+        raise not_kept_error()
+
+
+def keep_planned(
+    values: ValueStore,
+    plan: KernelPlan,
+    number: int,
+    prefix: bytes,
+    returns: list[Any],
+    interpreter: str,
+) -> bytes | execution_pb2.CallReply:
+    """Keep the results of a planned call of that id; return its reply.
+
+    Only the caller knows ``returns``, which is empty then. Raises ``not_kept_error``, and
+    ReturnError for what cannot be kept.
+    """
+    session = plan.layout.keeps_for
+    keep = remote_pb2.Keep(session=session, prefix=prefix)
+    results = KeptResults(values, keep, interpreter)
+    try:
+        kept = [results.take(returns, place) for place in range(len(returns))]
+        form = plan.form
+        reply: bytes | None = None if form is None else form.write(number, kept)
+        if reply is None:
+            form = ReplyForm.of(kept, interpreter, result_names(plan.choice.signature.schema))
+            plan.learn(form)
+            reply = None if form is None else form.write(number, kept)
+    except BaseException:
+        values.keeps.drop(session, prefix)
+        raise
+    if not values.keeps.note(session, prefix, results.kept):
+        raise not_kept_error()
+    if reply is not None:
+        return reply
+    request = execution_pb2.CallRequest(id=number)
+    return reply_of_returns(
+        request, plan.choice.signature.schema, (), kept, interpreter=interpreter
+    )
