@@ -137,11 +137,11 @@ def test_ended_interpreters_are_added_up_without_a_reader():
     totals, counts = InterpreterTotals(), CallCounts()
     counts.note(counts.row_of(F), 5, 0, failed=False)
     rows = [pb.CallCountRow(row=row, words=words) for row, words in counts.rows()]
-    for _ in range(3 * totals_module._MOST_UNSETTLED):
+    for _ in range(3 * totals_module._MOST_ENDED):
         session: Any = Session(pid=1, flight_record=None, cause=Cause.ORDERLY)
         totals.begin(session, None, is_near=False)
         session.heartbeat = pb.Heartbeat(call_counts=rows)
         totals.note_rows(session)
         totals.end(session)
-        assert len(totals._parted) <= totals_module._MOST_UNSETTLED
-    assert totals.read().counts()[F].ok == 3 * totals_module._MOST_UNSETTLED
+        assert len(totals._ended) <= totals_module._MOST_ENDED
+    assert totals.read().counts()[F].ok == 3 * totals_module._MOST_ENDED

@@ -32,9 +32,9 @@ MOST_SERIES = 16384
 """How many series the daemon remembers of interpreters that have gone."""
 # Processes that have lost their connection, and may come back with it.
 _MOST_PARTED = 64
-# Processes whose counts wait to be added up: nothing asks for sums before these are read, and a
-# daemon that is never asked need not load NumPy for them.
-_MOST_UNSETTLED = 16
+# Processes that have ended, whose counts wait to be added up: that takes NumPy, which a daemon that
+# is never asked for sums need not load.
+_MOST_ENDED = 16
 DEATHS_KEPT = 32
 
 
@@ -94,6 +94,8 @@ class InterpreterTotals:
         self._clients: dict[InterpreterSession, dict[str, int]] = {}
         self._past_clients: Counter[str] = Counter()
         self._past = CallSums(MOST_SERIES)
+        # Not added yet: counts, and the rows of what was running.
+        self._ended: list[tuple[SharedCounts | CountedRows, list[int]]] = []
         self._deaths: Counter[str] = Counter()
         self._recent: deque[InterpreterDeath] = deque(maxlen=DEATHS_KEPT)
 
@@ -104,6 +106,7 @@ class InterpreterTotals:
         source = _Source(session.pid, is_near, counts or CountedRows(), session.flight_record)
         with self._lock:
             self._parted.pop(source.key, None)
+            self._settle()
             self._live[session] = source
 
     def note_rows(self, session: InterpreterSession) -> None:
@@ -141,13 +144,13 @@ class InterpreterTotals:
                     InterpreterDeath(session.name, cause, session.reason, time.time(), operators)
                 )
             self._parted[source.key] = source
-            if len(self._parted) > _MOST_UNSETTLED:
-                self._settle()
+            self._settle()
 
     def read(self) -> CallTable:
         """Return the counts of all calls that have ended, or been cut off, since the start."""
         with self._lock:
             self._settle()
+            self._add_up()
             total = self._past.copy()
             sources = [*self._live.values(), *self._parted.values()]
         # Without the lock, which the event loop takes. What ends meanwhile can still be read.
@@ -187,19 +190,26 @@ class InterpreterTotals:
             return dict(self._deaths), list(reversed(self._recent))
 
     def _settle(self) -> None:
-        """Add those whose processes have ended to the past."""
+        """Keep of those whose processes have ended no more than what they have counted."""
         for key, source in list(self._parted.items()):
             ended = source.has_ended
             if ended or len(self._parted) > _MOST_PARTED:
                 del self._parted[key]
-                self._add_to_past(source, cut_off=ended)
+                record = source.flight_record if ended else None
+                flights = record.running() if record is not None else []
+                died = [each.counts_row for each in flights if each.subject.kind == KERNEL]
+                self._ended.append((source.counts, died))
+                if not ended:  # it goes on counting, and may come back
+                    self._add_up()
+        if len(self._ended) > _MOST_ENDED:
+            self._add_up()
 
-    def _add_to_past(self, source: _Source, *, cut_off: bool) -> None:
-        table = source.counts.read()
-        self._past.add(table)
-        if not cut_off or source.flight_record is None:
-            return
-        for flight in source.flight_record.running():
-            row = flight.counts_row
-            if flight.subject.kind == KERNEL and 0 <= row < len(table.series):
-                self._past.add(table_of({table.series[row]: Counts(died=1)}))
+    def _add_up(self) -> None:
+        """Add what ended processes have counted to the past."""
+        for counts, died in self._ended:
+            table = counts.read()
+            self._past.add(table)
+            for row in died:
+                if 0 <= row < len(table.series):
+                    self._past.add(table_of({table.series[row]: Counts(died=1)}))
+        self._ended.clear()
