@@ -99,7 +99,7 @@ def end_word(row: int) -> int:
 class FlightRecorder:
     """An interpreter's own record. Any thread may write; ``_lock`` protects the rows' texts.
 
-    Kernels note themselves in line (see ``KernelExecution``): ``words`` and ``free`` are for that.
+    Kernels note themselves in line (see ``RecordedRuns``): ``words`` and ``free`` are for that.
     """
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ class CallAccounting:
     """Counts the calls of one interpreter, in any thread.
 
     Every run of a program passes through ``end``, and every other one through
-    ``KernelExecution.note``.
+    ``RecordedRuns.run``.
     """
 
     def __init__(self, counts: CallCounts, interpreter: Callable[[], str]) -> None:

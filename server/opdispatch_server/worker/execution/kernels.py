@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from contextvars import copy_context
-from threading import get_native_id
 from time import monotonic, monotonic_ns
 from typing import Any, ParamSpec, TypeVar
 
-import numpy as np
-
 from opdispatch.arrays import find_lost_device, preferred_backends
 from opdispatch.arrays.kernel_block import run_on_device
-from opdispatch.boxing.named_results import result_names
 from opdispatch.errors import (
-    AmbiguousKernelError,
     DeviceLostError,
-    InternalError,
-    NoKernelError,
     OpdispatchError,
-    ReturnError,
 )
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
 from opdispatch.local_state.local_dispatch_key_set import (
@@ -34,9 +25,6 @@ from opdispatch.local_state.local_dispatch_key_set import (
 )
 from opdispatch_server.blame.fitness import Fitness
 from opdispatch_server.blame.flight_record import (
-    FIRST_ROW,
-    ROW_WORDS,
-    SPARE_SLOT,
     FlightRecorder,
     call_key,
 )
@@ -51,17 +39,18 @@ from opdispatch_server.worker.execution.caller_state import (
     local_state_of,
 )
 from opdispatch_server.worker.execution.daemon_lane import CallTrace, RemoteTraceLine
+from opdispatch_server.worker.execution.kernel_call import call_kernel
 from opdispatch_server.worker.execution.kernel_error_log import FailedCall, KernelErrorLog
-from opdispatch_server.worker.execution.kernel_plan import KernelPlan, KernelPlans
 from opdispatch_server.worker.execution.kernel_profile import KernelProfile
-from opdispatch_server.worker.execution.planned_keeps import keep_planned, note_kept
+from opdispatch_server.worker.execution.planned_keeps import note_kept
+from opdispatch_server.worker.execution.planned_kernels import PlannedKernels
 from opdispatch_server.worker.execution.programs import ProgramExecution
 from opdispatch_server.worker.execution.raised_errors import (
-    error_of_kernel,
     is_of_kernel,
     was_logged_elsewhere,
 )
-from opdispatch_server.worker.execution.result_lengths import check_lengths
+from opdispatch_server.worker.execution.recorded_runs import RecordedRuns
+from opdispatch_server.worker.execution.result_lengths import RESULT, check_lengths
 from opdispatch_server.worker.libraries.chosen_kernel import ChosenKernel
 from opdispatch_server.worker.libraries.instructions import InterpreterLibraries
 from opdispatch_server.worker.libraries.loaded import LoadedLibrary
@@ -73,13 +62,8 @@ from opdispatch_wire.calls import decode_arguments, reply_of_returns
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
 from opdispatch_wire.detached_tensors import CALL_REPLY, MessagePieces, attach
 from opdispatch_wire.errors import DeadlineExceededError, RefusedError
-from opdispatch_wire.lanes.lane_memory import CalleeLaneMemory
 from opdispatch_wire.modes import autocast_of, check_modes
 from opdispatch_wire.plain_calls import plain_arguments, plain_reply
-from opdispatch_wire.planned_calls import LONGEST
-from opdispatch_wire.planned_replies import ReplyForm
-from opdispatch_wire.planned_requests import Received
-from opdispatch_wire.shared_memory.call_memory import CalleeMemory
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.tensor_bytes import count_bytes
 from opdispatch_wire.tensors import CalleeTensorMemory
@@ -89,13 +73,7 @@ from opdispatch_wire.v1 import execution_pb2
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# A kernel that has run so often in this process without harm is not suspected of any.
-_OFTEN = 5
-_RESULT = "the result of the call"
 _NO_BACKENDS = contextlib.nullcontext()
-# What the dispatch of the call itself may raise after its kernel was chosen: a redispatch that
-# finds no kernel, a return that breaks the schema's promise.
-_OWN_ERRORS = (NoKernelError, AmbiguousKernelError, ReturnError)
 
 
 class KernelExecution:
@@ -123,12 +101,13 @@ class KernelExecution:
         self._limit = message_limit
         self._values = values
         self._programs = programs
-        self._recorder = recorder
         self.fitness = fitness
         """Whether calls can be run here."""
         self._on_device_lost = on_device_lost
         self._errors = errors
         self._accounting = accounting
+        self.runs = RecordedRuns(recorder, fitness, accounting)
+        self.planned = PlannedKernels(libraries, interpreter, message_limit, values)
 
     def turns_of(self, load_id: int) -> LibraryTurns[Any]:
         """Return the turns of a library's calls. Raises RefusedError if it is gone."""
@@ -147,17 +126,17 @@ class KernelExecution:
         if tensors is None or tensors.is_limited:
             limit = min(limit, self._limit)
         if tensors is None or not tensors.results:
-            return serialize_message(reply, limit, _RESULT)
-        message = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, _RESULT)
+            return serialize_message(reply, limit, RESULT)
+        message = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, RESULT)
         pieces = attach(message, CALL_REPLY, tensors.results, aligned=True)
-        check_size(len(pieces), limit, _RESULT)
+        check_size(len(pieces), limit, RESULT)
         return pieces
 
     def check_size(self, reply: execution_pb2.CallReply, tensors: CalleeTensors) -> None:
         """Raise MessageTooLargeError if a reply and its detached tensors are over the limit."""
         if tensors.is_limited:
             size = reply.ByteSize() + sum(len(result) for result in tensors.results)
-            check_size(size, self._limit, _RESULT)
+            check_size(size, self._limit, RESULT)
 
     def run(
         self,
@@ -295,7 +274,7 @@ class KernelExecution:
         key = call_key(context.direct.lane if context.direct else 0, request.id)
         backends = library.backends if library is not None else ()
         with preferred_backends(backends) if backends else _NO_BACKENDS:
-            return self.note(
+            return self.runs.run(
                 library,
                 choice,
                 call,
@@ -307,181 +286,6 @@ class KernelExecution:
                 memory,
                 profile,
             )
-
-    def note(
-        self,
-        library: LoadedLibrary | None,
-        choice: ChosenKernel,
-        call: RunningCall,
-        key: int,
-        queued: int,
-        function: Callable[P, T],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Call a function that runs a kernel for a call, which the flight record names ``key``.
-
-        The call has waited for ``queued`` ns. Raises RefusedError if the library is gone, or the
-        process unfit to run it.
-        """
-        if library is not None:
-            library.begin_call()
-        token = RUNNING_CALL.set(call)
-        # FlightRecorder.begin and end, in line: every call passes here.
-        recorder, fitness = self._recorder, self.fitness
-        row = choice.row
-        if row is None:
-            choice.counts_row = self._accounting.row_of(choice, library)
-            row = choice.row = recorder.row_of(choice.subject(library.name if library else ""))
-        try:
-            slot = recorder.free.pop()
-        except IndexError:
-            slot = SPARE_SLOT
-        words = recorder.words
-        began = words[slot + 1] = monotonic_ns()
-        words[slot + 2] = get_native_id()
-        words[slot + 3] = key
-        words[slot + 4] = choice.counts_row + 1
-        words[slot] = row + 1
-        at = FIRST_ROW + row * ROW_WORDS  # end_word, in line
-        failed = True
-        try:
-            result = function(*args, **kwargs)
-            failed = False
-            return result
-        except Exception as error:
-            # One that has not run often may have done that itself, and would do so elsewhere, too.
-            may_run_elsewhere = (
-                recorder.words[at + 1] >= _OFTEN and not choice.signature.schema.is_mutable
-            )
-            operator = str(choice.name)
-            if fitness.check_after(error) and may_run_elsewhere:
-                raise fitness.refusal(operator) from error
-            raise
-        finally:
-            words = recorder.words  # another one in the child of a fork
-            # Counted once: from here on it is no call that its interpreter's end cuts off.
-            words[slot] = 0
-            ended = words[at] = monotonic_ns()
-            self._accounting.counts.note(
-                choice.counts_row,
-                ended - began,
-                queued,
-                call.argument_bytes,
-                call.result_bytes,
-                failed=failed,
-            )
-            if ended - began + queued > self._accounting.slow_ns:
-                self._accounting.log_slow(
-                    str(choice.name), library, key, queued, ended - began, call
-                )
-            if not words[at + 1]:
-                fitness.check(str(choice.name))
-            words[at + 1] += 1
-            if slot != SPARE_SLOT:
-                recorder.free.append(slot)
-            RUNNING_CALL.reset(token)
-            if library is not None:
-                library.end_call()
-
-    def plan(self, plans: KernelPlans, payload: bytes, request: execution_pb2.CallRequest) -> None:
-        """Add the plan of a call that has run. Raises RefusedError if its library is gone."""
-        library = self._libraries.get(request.kernel.load_id)
-        plans.add(
-            payload, request, library, library.kernels.find(self._libraries.dispatcher, request)
-        )
-
-    def run_planned(
-        self,
-        plan: KernelPlan,
-        received: Received,
-        payload: bytes,
-        limit: int,
-        shared: CalleeLaneMemory | None,
-        memory: CalleeMemory | None,
-    ) -> tuple[bytes | execution_pb2.CallReply, CalleeMemory | CalleeTensors | None]:
-        """Run the kernel of a plan for the request in ``payload``; ``note`` calls this.
-
-        Return the bytes of a plain reply, of at most ``limit``; or else the reply as ``run`` does;
-        and what has its large tensors: ``memory``, that of a plan which ``shares``, or other that
-        is ``shared`` if any is. Raises what ``run`` does.
-        """
-        number, _, leaves = received
-        call = RUNNING_CALL.get()
-        call.argument_bytes = plan.argument_bytes
-        prefix = leaves.pop() if plan.layout.keeps_for else b""
-        if memory is not None:
-            leaves = plan.layout.filled_with(leaves, memory)
-        stack = plan.stack(leaves)
-        # What the kernel leaves switched on ends with the call.
-        results = copy_context().run(self._call_planned, plan, stack)
-        signature = plan.choice.signature
-        if plan.returns_tensor and len(results) == 1 and type(results[0]) is np.ndarray:
-            returns = [results[0]]
-        else:
-            returns = signature.check_returns(results)
-        if prefix:
-            results.clear()  # see KeptResults
-            call.result_bytes = count_bytes(returns)
-            message = keep_planned(self._values, plan, number, prefix, returns, self._interpreter())
-            return message, memory
-        form, place = plan.form, None if memory is None else memory.place_copy
-        reply = form.write(number, returns, place) if form is not None else None
-        if reply is None:
-            if memory is not None:
-                memory.drop_results()
-            elif shared is not None:
-                memory = shared.new_call()
-            place = None if memory is None else memory.place_copy
-            form = self._reply_form(plan, returns, limit, shares=memory is not None)
-            plan.learn(form)
-            reply = form.write(number, returns, place) if form is not None else None
-        if form is not None and reply is not None and len(reply) <= min(limit, self._limit):
-            call.result_bytes = form.tensor_bytes
-            return reply, memory
-        check_lengths(returns, self._limit, _RESULT)
-        results.clear()
-        tensors = CalleeTensors([], len(payload)) if memory is None else memory
-        tensors.drop_results()
-        try:
-            message = reply_of_returns(
-                execution_pb2.CallRequest.FromString(payload),
-                signature.schema,
-                plan.stack(leaves),
-                returns,
-                interpreter=self._interpreter(),
-                memory=tensors,
-            )
-        except BaseException:
-            tensors.drop_results()
-            raise
-        call.result_bytes = count_bytes(returns)
-        return message, tensors
-
-    def _reply_form(
-        self, plan: KernelPlan, returns: list[Any], limit: int, *, shares: bool
-    ) -> ReplyForm | None:
-        """Return the form of replies with such results; None if they are not plain."""
-        make = functools.partial(
-            ReplyForm.of,
-            returns,
-            self._interpreter(),
-            result_names(plan.choice.signature.schema),
-            limit=min(LONGEST, limit, self._limit),
-        )
-        # Large results go the way of large arguments: see ``CallPlan.alone``.
-        form = make() if plan.is_inline or not shares else None
-        return form if form is not None or not shares else make(shares=True)
-
-    def _call_planned(self, plan: KernelPlan, stack: list[Any]) -> list[Any]:
-        """Call a planned kernel like ``_call_in``, in a context of its own."""
-        LOCAL_STATE.set(DEFAULT_STATE)
-        AUTOGRAD_STATE.set(RECORDING)
-        for backend in plan.blocks:
-            if backend.is_in_use():
-                return run_on_device(stack, self._call, plan.choice, stack)
-        return self._call(plan.choice, stack)
 
     def _run_program(
         self,
@@ -585,7 +389,7 @@ class KernelExecution:
             if plain is not None:
                 call.result_bytes = returns[0].nbytes
                 return plain
-        check_lengths(returns, self._limit, _RESULT)
+        check_lengths(returns, self._limit, RESULT)
         if profile is not None:
             profile.end(signature.unbox_returns(returns))
         result_bytes = count_bytes(returns)
@@ -629,23 +433,9 @@ class KernelExecution:
         AUTOGRAD_STATE.set(grad_mode_of(request) if request.no_grad else RECORDING)
         stack = list(arguments)
         if not request.modes:
-            return run_on_device(arguments, self._call, choice, stack)
+            return run_on_device(arguments, call_kernel, choice, stack, self._interpreter)
         with autocast_of(request):
-            return run_on_device(arguments, self._call, choice, stack)
-
-    def _call(self, choice: ChosenKernel, stack: list[Any]) -> list[Any]:
-        try:
-            return choice.call(stack)
-        except InternalError:
-            raise
-        except BaseException as error:  # a kernel may raise anything, and survive it
-            operator = str(choice.name)
-            if isinstance(error, _OWN_ERRORS) and error.facts.get("operator") == operator:
-                raise
-            interpreter = self._interpreter()
-            what = f"the kernel of {operator} in interpreter {interpreter}"
-            facts = {"operator": operator, "interpreter": interpreter}
-            raise error_of_kernel(error, what, facts) from error
+            return run_on_device(arguments, call_kernel, choice, stack, self._interpreter)
 
 
 def _attributes_of(

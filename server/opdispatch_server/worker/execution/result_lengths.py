@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from opdispatch_wire.channel import check_size
 from opdispatch_wire.nesting import MAX_VALUES
 from opdispatch_wire.packed_numbers import number_type
+
+RESULT: Final = "the result of the call"
+"""Names what is too long."""
 
 # What is certain of the size of an item on the wire, in bytes.
 _LEAST_BYTES: dict[type, int] = {int: 8, float: 8, complex: 16, bool: 1}

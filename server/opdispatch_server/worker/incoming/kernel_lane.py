@@ -250,7 +250,7 @@ class KernelLane:
         if (plans := self._rules.plans) is not None:
             # It may name a library that has gone, or a kernel that has never been there.
             with contextlib.suppress(OpdispatchError):
-                self._execution.plan(plans, payload, request)
+                self._execution.planned.add(plans, payload, request)
 
     def _take_planned(self, payload: bytes | memoryview, turn: int) -> bool:
         """Run a planned call and reply; return False if it is to be taken the general way."""
@@ -334,13 +334,13 @@ class KernelLane:
             memory = shared.new_call()
         key = self._key | received[0] & 0xFFFFFFFF
         try:
-            return execution.note(
+            return execution.runs.run(
                 plan.library,
                 plan.choice,
                 call,
                 key,
                 0,
-                execution.run_planned,
+                execution.planned.run,
                 plan,
                 received,
                 payload,
