@@ -130,10 +130,10 @@ class OperatorCall:
         """
         if self._span is None:  # a call that is sent again, another way, is one call
             self._span = CallSpan.begin(self.operator)
-            self.hold()
         request = call_request(
             self.operator, self.args, self.kwargs, trace=self._trace, memory=memory
         )
+        self.hold()  # only now: arguments that nest without end have been refused
         if not self.retry:
             request.retry = False
         if self._keep is not None:
