@@ -18,6 +18,7 @@ import opdispatch.array_library  # noqa: F401
 import opdispatch_client as oc
 from opdispatch import ops
 from tests.language_model import FOLDER, LIBRARY, transformer
+from tests.service.command_line import run_cli
 from tests.service.running_daemon import RunningDaemon
 from tests.service.test_readme import commands
 
@@ -119,14 +120,7 @@ def test_the_page_shows_what_calls_print(daemon: RunningDaemon) -> None:
     blocks = re.findall(r"```console\n(.*?)```", (FOLDER / "README.md").read_text(), re.DOTALL)
     shown = [pair for block in blocks for pair in commands(block) if "dispatch call" in pair[0]]
     assert len(shown) == 3
-    environment = {**os.environ, "OPDISPATCH_ADDRESS": daemon.address}
     for command, output in shown:
         _, *arguments = shlex.split(command)
-        done = subprocess.run(
-            [sys.executable, "-m", "opdispatch_client.cli", *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = run_cli(*arguments, OPDISPATCH_ADDRESS=daemon.address)
         assert (done.stdout, done.stderr) == (output, "")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,9 +13,11 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
+from tests.service.command_line import run_cli, running_cli
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import GATE, IMAGE, constant
 from tests.service.running_daemon import MARK, Background, RunningDaemon, wait_for
+from tests.service.warm_daemon import ForkedProcess
 from tests.waits import LONGEST_WAIT
 
 X = np.zeros(2)
@@ -33,27 +33,12 @@ lib.impl("die", lambda x: os.kill(os.getpid(), signal.SIGKILL), "CPU")
 
 
 @contextmanager
-def worker(daemon: RunningDaemon, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+def worker(daemon: RunningDaemon, *options: str) -> Iterator[ForkedProcess]:
     """An interpreter that a user starts."""
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "opdispatch_client.cli", "worker"),
-            *("--daemon", daemon.address, *options),
-        ],
-        stderr=subprocess.PIPE,
-        env={
-            **os.environ,
-            "XDG_RUNTIME_DIR": str(daemon.runtime_folder),
-            "OPDISPATCH_CACHE": str(daemon.folder / "cache"),
-            MARK: daemon.mark,
-        },
-    )
-    try:
+    words = ("worker", "--daemon", daemon.address, "--cache", str(daemon.folder / "cache"))
+    variables = {"XDG_RUNTIME_DIR": str(daemon.runtime_folder), MARK: daemon.mark}
+    with running_cli(*words, *options, **variables) as process:
         yield process
-    finally:
-        if process.poll() is None:
-            process.terminate()
-        process.communicate(timeout=LONGEST_WAIT)
 
 
 def pid_of(session: oc.Session, name: str) -> int:
@@ -293,12 +278,11 @@ def test_an_added_interpreter_needs_a_daemon(daemon: RunningDaemon):
 
 
 def test_an_added_interpreter_must_be_within_reach():
-    command = [sys.executable, "-m", "opdispatch_client.cli", "worker"]
-    for options in (["--daemon", "example.org:1"], ["--daemon", "nonsense"]):
-        done = subprocess.run([*command, *options], capture_output=True, timeout=LONGEST_WAIT)
+    for address in ("example.org:1", "nonsense"):
+        done = run_cli("worker", "--daemon", address)
         assert done.returncode == 2
-        assert done.stderr.startswith(b"opdispatch: ")
-        assert done.stderr.count(b"\n") == 1
+        assert done.stderr.startswith("opdispatch: ")
+        assert done.stderr.count("\n") == 1
 
 
 def test_joining_interpreter_gets_what_is_published_meanwhile(

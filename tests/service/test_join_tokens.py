@@ -12,7 +12,7 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch_wire.join_token import make_join_token
-from tests.service.command_line import run_cli
+from tests.service.command_line import run_cli, running_cli
 from tests.service.running_daemon import wait_for
 from tests.service.test_tls import Secured
 from tests.service.tokens import id_of
@@ -58,16 +58,9 @@ def test_an_interpreter_joins_with_a_join_token_and_no_client_does(
     file = tmp_path / "token"
     file.write_text(token)
     words = ("worker", "--address", secured.address, "--reconnect", "5", "--token-file", str(file))
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "opdispatch_client.cli", *words, "--name", "joined"]
-    )
-    try:
-        options = {"token": secured.token, "tls_ca": secured.certificates.ca}
-        with oc.connect(secured.address, **options) as session:
-            assert wait_for(lambda: "joined" in [each.name for each in session.interpreters()])
-    finally:
-        worker.terminate()
-        worker.wait(LONGEST_WAIT)
+    options = {"token": secured.token, "tls_ca": secured.certificates.ca}
+    with running_cli(*words, "--name", "joined"), oc.connect(secured.address, **options) as session:
+        assert wait_for(lambda: "joined" in [each.name for each in session.interpreters()])
     for lane in ("stream", "grpc"):
         with oc.connect(secured.address, token=token, lane=lane) as session:
             with pytest.raises(oc.PermissionDeniedError, match="no kernel makes needs call"):

@@ -110,7 +110,6 @@ def test_it_can_be_stopped_while_it_looks(start_daemon: StartDaemon):
         assert wait_for(lambda: len(session.interpreters()) == 1)
         daemon.signal(signal.SIGKILL)
         daemon.wait()
-        assert process.stderr is not None
-        assert any(b"looking for it again" in line for line in process.stderr)
+        assert wait_for(lambda: b"looking for it again" in process.errors())
         process.terminate()
         assert process.wait(LONGEST_WAIT) == 0

@@ -7,7 +7,6 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,10 +14,10 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
+from tests.service.command_line import run_cli
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import GATE, constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
-from tests.waits import LONGEST_WAIT
 
 WORKERS = 1
 X = np.zeros(2)
@@ -26,9 +25,8 @@ X = np.zeros(2)
 
 def run_serve(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """A daemon that is expected to give up at once."""
-    command = [sys.executable, "-m", "opdispatch_client.cli", "serve", *options]
     state = () if "--state" in options else ("--state", str(folder / "state"))
-    return subprocess.run([*command, *state], capture_output=True, text=True, timeout=LONGEST_WAIT)
+    return run_cli("serve", *options, *state)
 
 
 @pytest.fixture

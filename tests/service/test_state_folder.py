@@ -16,6 +16,7 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch_server.daemon.state.journal_file import DATABASE, FORMAT
+from tests.service.command_line import run_cli
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant
 from tests.service.running_daemon import RunningDaemon
@@ -110,16 +111,16 @@ def test_what_nothing_is_loaded_from_goes_when_asked(
     start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
 ):
     state = tmp_path / "state"
-    prune = [sys.executable, "-m", "opdispatch_client.cli", "state", "prune", "--state", str(state)]
+    prune = ("state", "prune", "--state", str(state))
     daemon = start_daemon(workers=1)
     with daemon.connect() as session:
         first, *_ = [session.load(write_library("const", constant(n))) for n in range(1, 5)]
-        refused = subprocess.run(prune, capture_output=True, text=True, timeout=60)
+        refused = run_cli(*prune)
         assert refused.returncode == 1
         assert f"another daemon uses the state folder {state}" in refused.stderr
     assert daemon.stop() == 0
     size = 2 * (state / "libraries" / first.sha256).stat().st_size  # with what it unpacks to
-    done = subprocess.run(prune, capture_output=True, text=True, timeout=60)
+    done = run_cli(*prune)
     assert (done.stderr, done.stdout) == ("", f"removed 2 uploads ({2 * size} bytes), kept 2\n")
     assert not (state / "libraries" / first.sha256).exists()
     again = start_daemon(workers=1)

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import socket
 import ssl
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +19,7 @@ from opdispatch_client import aio
 from opdispatch_client.cli import main
 from opdispatch_wire import secured_channel
 from tests.service.certificates import Certificates
-from tests.service.command_line import run_cli
+from tests.service.command_line import run_cli, running_cli
 from tests.service.libraries import IMAGE
 from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.service.tokens import Tokens, id_of
@@ -287,14 +285,9 @@ def test_an_interpreter_joins_over_tls(secured: Secured, tmp_path: Path):
     file.write_text(secured.add("worker"))
     words = ("worker", "--address", secured.address, "--name", "guest", "--reconnect", "5")
     words = (*words, "--token-file", str(file), "--tls-ca", secured.certificates.ca)
-    worker = subprocess.Popen([sys.executable, "-m", "opdispatch_client.cli", *words])
-    try:
-        options = {"token": secured.token, "tls_ca": secured.certificates.ca}
-        with oc.connect(secured.address, **options) as session:
-            assert wait_for(lambda: "guest" in [each.name for each in session.interpreters()])
-    finally:
-        worker.terminate()
-        worker.wait(LONGEST_WAIT)
+    options = {"token": secured.token, "tls_ca": secured.certificates.ca}
+    with running_cli(*words), oc.connect(secured.address, **options) as session:
+        assert wait_for(lambda: "guest" in [each.name for each in session.interpreters()])
 
 
 def test_an_interpreter_that_speaks_tls_needs_a_daemon_with_a_ca_for_it(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ import opdispatch_client as oc
 from opdispatch_client import aio
 from opdispatch_client.cli import main
 from opdispatch_server.access.roles import ALLOWED, GRANTABLE, LEAST_ROLE
-from tests.service.command_line import run_cli
+from tests.service.command_line import run_cli, running_cli
 from tests.service.conftest import StartDaemon
 from tests.service.libraries import IMAGE
 from tests.service.running_daemon import RunningDaemon, wait_for
@@ -296,13 +294,8 @@ def test_an_interpreter_joins_with_a_workers_token_alone(guarded: Guarded, tmp_p
     assert refused.returncode == 1
     assert "has the role admin, and Session needs worker" in refused.stderr
     file.write_text(guarded.of["worker"])
-    worker = subprocess.Popen([sys.executable, "-m", "opdispatch_client.cli", "worker", *at])
-    try:
-        with guarded.connect("call") as session:
-            assert wait_for(lambda: "guest" in [each.name for each in session.interpreters()])
-    finally:
-        worker.terminate()
-        worker.wait(LONGEST_WAIT)
+    with running_cli("worker", *at), guarded.connect("call") as session:
+        assert wait_for(lambda: "guest" in [each.name for each in session.interpreters()])
 
 
 def test_a_token_is_not_sent_in_clear_beyond_this_machine():

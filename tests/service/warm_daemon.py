@@ -20,8 +20,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -61,6 +62,8 @@ class ForkedProcess:
             os.close(stdout)
         self.stdout = os.fdopen(output, "rb", buffering=0)
         self.returncode: int | None = None
+        self._stderr = stderr
+        self._printed = b""
 
     def poll(self) -> int | None:
         """Return the exit status, negative for a signal; None while it runs."""
@@ -88,9 +91,31 @@ class ForkedProcess:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
         """End it at once."""
         self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float) -> tuple[bytes, bytes]:
+        """Return what it printed, and its errors, once it has ended. Raises as ``wait`` does."""
+        if not self.stdout.closed:
+            with self.stdout, ThreadPoolExecutor(1) as reader:
+                reading = reader.submit(self.stdout.read)
+                try:
+                    self.wait(timeout)
+                except BaseException:
+                    self.kill()  # or its end would be waited for
+                    raise
+                self._printed = reading.result(timeout)
+        return self._printed, self.errors()
+
+    def errors(self) -> bytes:
+        """Return its errors so far, from the file for them."""
+        number = self._stderr.fileno()
+        return os.pread(number, os.fstat(number).st_size, 0)
 
 
 def run_code(code: str, *, env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -103,6 +128,21 @@ def run_command_line(
 ) -> subprocess.CompletedProcess[str]:
     """Return how ``opdispatch WORDS`` has ended, and what it printed."""
     return _run(["-m", "opdispatch_client.cli", *words], env=env, cwd=cwd, words=words)
+
+
+@contextmanager
+def running_command_line(
+    words: Sequence[str], *, env: dict[str, str], cwd: Path
+) -> Iterator[ForkedProcess]:
+    """Start ``opdispatch WORDS``, and ask it to end when the block does."""
+    assert can_fork(env)
+    with tempfile.TemporaryFile() as errors:
+        process = ForkedProcess(words, env=env, cwd=cwd, stderr=errors)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.communicate(timeout=LONGEST_WAIT)
 
 
 def _run(
@@ -121,17 +161,11 @@ def _run(
     with tempfile.TemporaryFile() as errors:
         process = ForkedProcess(words, env=env, cwd=cwd, stderr=errors, code=code)
         try:
-            with process.stdout as stdout, ThreadPoolExecutor(1) as reader:
-                reading = reader.submit(stdout.read)
-                process.wait(LONGEST_WAIT)
-                output = reading.result(LONGEST_WAIT)
+            printed, told = process.communicate(LONGEST_WAIT)
         finally:
             process.kill()
-            process.wait(LONGEST_WAIT)
-        errors.seek(0)
-        return subprocess.CompletedProcess(
-            options, process.wait(LONGEST_WAIT), output.decode(), errors.read().decode()
-        )
+            status = process.wait(LONGEST_WAIT)
+        return subprocess.CompletedProcess(options, status, printed.decode(), told.decode())
 
 
 def can_fork(environment: dict[str, str]) -> bool:
