@@ -165,7 +165,7 @@ class CallPlan:
         self.alone: CallPlan | None = None
         """The plan with all tensors in the message, where that costs a lone caller less.
 
-        The fixed cost of shared memory is that of some 100 KiB in messages; but calls that are in
+        The fixed cost of shared memory is that of some 500 KiB in messages; but calls that are in
         flight together in messages touch more memory than the caches hold.
         """
         self._layout: ReplyLayout | None = None
