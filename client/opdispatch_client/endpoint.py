@@ -9,6 +9,7 @@ Note [Sessions in forked children]
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -85,7 +86,7 @@ class Endpoint:
     @property
     def has_ports(self) -> bool:
         """Whether it is a TCP address: interpreters can be reached beside it."""
-        return isinstance(parse_address(self.address), TcpAddress)
+        return _is_tcp(self.address)  # every call over a stream asks
 
     def at(self, port: int) -> str:
         """Return the address of another port of its host; where it ``has_ports``."""
@@ -244,3 +245,8 @@ def resolve_endpoint(
     _ = endpoint.options  # raises for a limit out of range, before anything is opened
     endpoint.credentials.check(address)
     return endpoint
+
+
+@functools.lru_cache(64)
+def _is_tcp(address: str) -> bool:
+    return isinstance(parse_address(address), TcpAddress)

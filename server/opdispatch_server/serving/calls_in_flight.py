@@ -105,9 +105,9 @@ class CallsInFlight(Generic[Run]):
         tensors.arguments = arguments
         context = CallContext.of_request(request, tensors)
 
-        def end(result: execution_pb2.CallReply | OpdispatchError | Run) -> None:
-            if isinstance(result, OpdispatchError):
-                result = execution_pb2.CallReply(error=status_from_error(result))
+        def end(result: execution_pb2.CallReply | BaseException | Run) -> None:
+            if isinstance(result, BaseException):
+                result = _failure(request, result)
             elif not isinstance(result, execution_pb2.CallReply):
                 self._start(number, request, context, tensors, on_end, result)
                 return
@@ -209,16 +209,7 @@ class CallsInFlight(Generic[Run]):
         except asyncio.CancelledError:
             return None
         except Exception as error:
-            if not isinstance(error, OpdispatchError):
-                LOG.error(
-                    "the call of %s failed",
-                    request.operator,
-                    exc_info=error,
-                    extra=fields(Event.INTERNAL_ERROR, operator=request.operator, call=request.id),
-                )
-            reply = execution_pb2.CallReply(error=status_from_error(error))
-            forget_frames(error)
-            return reply
+            return _failure(request, error)
 
     def _reply(self, number: int, reply: execution_pb2.CallReply, tensors: CallTensors) -> None:
         reply.id = number
@@ -263,6 +254,20 @@ class CallsInFlight(Generic[Run]):
             if len(payload) <= self.reply_limit:
                 break
         return payload, results
+
+
+def _failure(request: execution_pb2.CallRequest, error: BaseException) -> execution_pb2.CallReply:
+    """Return the reply of a call that has failed; log what should not have happened."""
+    if not isinstance(error, OpdispatchError):
+        LOG.error(
+            "the call of %s failed",
+            request.operator,
+            exc_info=error,
+            extra=fields(Event.INTERNAL_ERROR, operator=request.operator, call=request.id),
+        )
+    reply = execution_pb2.CallReply(error=status_from_error(error))
+    forget_frames(error)
+    return reply
 
 
 def ignore_event(_: object) -> None:

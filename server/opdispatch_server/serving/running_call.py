@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
 from opdispatch_wire.v1 import execution_pb2
 
 Run = TypeVar("Run")
 """The runs of a runner that can end without a reply; None for one whose runs cannot."""
 
-OnReply = Callable[[execution_pb2.CallReply | OpdispatchError | Run], None]
+OnReply = Callable[[execution_pb2.CallReply | BaseException | Run], None]
 """Called with the reply, the error, or the run that has had none, as its interpreter is gone."""
 
 

@@ -183,9 +183,9 @@ class LimitedRunner(Generic[Run]):
             return None
         counted = _CountedCall(self._quotas, self._identity, size)
 
-        def end(result: execution_pb2.CallReply | Exception | Run) -> None:
+        def end(result: execution_pb2.CallReply | BaseException | Run) -> None:
             counted.end()
-            on_reply(result)  # type: ignore[arg-type]  # it is what the runner has given
+            on_reply(result)
 
         counted.running = self._runner.begin(request, context, end)
         if counted.running is None:

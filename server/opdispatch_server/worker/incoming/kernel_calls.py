@@ -37,8 +37,15 @@ class KernelCalls:
 
     def begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[None]
-    ) -> None:
-        """Return None: every kernel waits for a thread."""
+    ) -> StreamedCall | None:
+        """Begin a call, or let it wait for its turn; no task waits for it.
+
+        None: it is refused, and ``call`` says why.
+        """
+        try:
+            return self._begin(request, context, on_reply)
+        except OpdispatchError:
+            return None
 
     async def call(
         self,
@@ -51,9 +58,26 @@ class KernelCalls:
         Raises as ``KernelExecution.run`` and ``CallRules.admit``; QueueFullError and
         MessageTooLargeError.
         """
+        reply: asyncio.Future[execution_pb2.CallReply] = asyncio.Future()
+
+        def on_reply(result: execution_pb2.CallReply | BaseException | None) -> None:
+            if isinstance(result, execution_pb2.CallReply):
+                reply.set_result(result)
+            elif result is not None:
+                reply.set_exception(result)
+
+        call = self._begin(request, context, on_reply)
+        try:
+            return await reply
+        finally:
+            call.abandon()
+
+    def _begin(
+        self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[None]
+    ) -> StreamedCall:
         admitted = self.rules.admit(self._number, request)
         tensors = context.tensors or CallTensors()
-        call = StreamedCall(self, request, admitted, tensors)
+        call = StreamedCall(self, request, admitted, tensors, on_reply)
         try:
             if (turns := self._turns_of(request, admitted)) is None:
                 call.start_without_turn()
@@ -62,7 +86,7 @@ class KernelCalls:
         except OpdispatchError:
             self.rules.end(admitted)
             raise
-        return await call.reply
+        return call
 
     def _turns_of(
         self, request: execution_pb2.CallRequest, context: CallContext
@@ -79,10 +103,10 @@ class KernelCalls:
 class StreamedCall:
     """It waits for its turn in its library, and then for a thread, which runs it.
 
-    It is dropped if it is not awaited any more when its turn comes. ``reply`` is set in the
-    event loop, where the call was made; ``run`` belongs to the thread. ``_claim`` is taken once,
-    by the thread that runs it, or by who found none: its pool has the call in its queue then
-    nevertheless.
+    It is dropped if it is abandoned when its turn comes. ``on_reply`` is called in the event loop,
+    where the call was made, unless it is abandoned by then; ``run`` belongs to the thread.
+    ``_claim`` is taken once, by the thread that runs it, or by who found none: its pool has the
+    call in its queue then nevertheless.
     """
 
     def __init__(
@@ -91,6 +115,7 @@ class StreamedCall:
         request: execution_pb2.CallRequest,
         context: CallContext,
         tensors: CallTensors,
+        on_reply: OnReply[None],
     ) -> None:
         self.source = source
         self.operator = request.operator
@@ -99,7 +124,8 @@ class StreamedCall:
         self._request = request
         self._tensors = tensors
         self._loop = asyncio.get_running_loop()
-        self.reply: asyncio.Future[execution_pb2.CallReply] = self._loop.create_future()
+        self._on_reply = on_reply
+        self._is_abandoned = False
         self._claim = threading.Lock()
         self.size = request.ByteSize() + sum(len(argument) for argument in tensors.arguments)
 
@@ -119,6 +145,10 @@ class StreamedCall:
             self._submit(self.source.threads.at_depth(self.context.depth), self.run)
         except RuntimeError as error:
             raise no_thread_error(self.operator, error) from error
+
+    def abandon(self) -> None:
+        """Discard the reply when it comes. Idempotent."""
+        self._is_abandoned = True
 
     def refuse(self, error: OpdispatchError) -> None:
         """Reply with ``error``: it never starts."""
@@ -156,7 +186,7 @@ class StreamedCall:
         reply: execution_pb2.CallReply | None = None
         failure: BaseException | None = None
         try:
-            if not self.reply.cancelled():
+            if not self._is_abandoned:
                 rules.begin(self.context)
                 if self.waits_since:
                     self.context.queued += time.monotonic_ns() - self.waits_since
@@ -183,9 +213,10 @@ class StreamedCall:
         return reply
 
     def _settle(self, reply: execution_pb2.CallReply | None, failure: BaseException | None) -> None:
-        if self.reply.done():
+        if self._is_abandoned:
             return
+        self._is_abandoned = True  # its caller hears of it once
         if reply is not None:
-            self.reply.set_result(reply)
+            self._on_reply(reply)
         elif failure is not None:
-            self.reply.set_exception(failure)
+            self._on_reply(failure)
