@@ -171,6 +171,30 @@ def test_limits_hold_for_what_the_daemon_has_not_heard_of(
         assert session.check_invariants() == []
 
 
+def test_a_large_value_has_the_room_that_was_granted(
+    start_daemon: StartDaemon, write_library: WriteLibrary, numbers: list[int]
+):
+    daemon = start_daemon("--remote-bytes", "100000", workers=1)
+    large = np.zeros(12_000)
+    with daemon.connect() as session:
+        session.load(write_library("calc", MATH))
+        for _ in range(2):
+            for _ in range(6):
+                before = len(numbers)
+                session.call("math::same", X, remote=True).close()
+            assert len(numbers) == before + 1
+            assert nothing_is_kept(session)
+            with session.put(large) as value:
+                assert kept(session) == {"worker-1": (1, 96_000)}
+                with pytest.raises(oc.RemoteLimitError):
+                    session.put(large)
+                assert session.call("math::same", X, remote=True).numpy().tolist() == X.tolist()
+            assert nothing_is_kept(session)
+            with session.call("math::same", large, remote=True) as value:
+                assert value.nbytes == 96_000
+            assert nothing_is_kept(session)
+
+
 def test_what_a_caller_gives_up_is_not_kept(math: oc.Session, tmp_path: Path, numbers: list[int]):
     for number in range(6):
         folder = tmp_path / str(number)

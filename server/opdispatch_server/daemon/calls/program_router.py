@@ -118,7 +118,7 @@ class ProgramRouter:
             device = request.keep.device
             if not plan.program.steps:
                 copied = sum(remote.homes.values()) if device else 0
-                remote.check_room(copied + sum(map(_inline_bytes, inputs)))
+                await remote.check_room(copied + sum(map(_inline_bytes, inputs)))
             elif device:
                 raise WireError("$.keep.device is of a program with steps; expected one without")
             try:

@@ -58,10 +58,14 @@ class RemotePart:
         self._messages.append((message, value))
         return value
 
-    def check_room(self, nbytes: int) -> None:
-        """Raise RemoteLimitError if so many bytes cannot be kept."""
-        if self._holder is not None:
-            self._table.check_room(self._holder, nbytes)
+    async def check_room(self, nbytes: int) -> None:
+        """Raise RemoteLimitError if so many bytes cannot be kept, whatever was granted."""
+        holder = self._holder
+        if holder is None:
+            return
+        if holder.grants and not self._table.has_room(holder, nbytes=nbytes):
+            await self._table.recall(holder)
+        self._table.check_room(holder, nbytes)
 
     @property
     def homes(self) -> dict[InterpreterSession, int]:
