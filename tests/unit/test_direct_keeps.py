@@ -218,6 +218,15 @@ async def test_the_daemon_hears_of_a_value_that_a_call_names(table, keeps, there
     assert table.check_invariants() == []
 
 
+async def test_a_value_is_found_among_many_arguments(table, keeps, there):
+    holder = await granted(table, keeps, there)
+    assert keep(there.store, holder.name, A)
+    request = call_with(holder, value_id(A, 0))
+    request.args.add().text = "x" * (1 << 20)
+    await keeps.prepare(request)
+    assert is_found(table, holder, value_id(A, 0))
+
+
 async def test_it_hears_of_everything_when_it_is_to_say_how_much_there_is(table, keeps, there):
     holder = await granted(table, keeps, there)
     assert keep(there.store, holder.name, A, 3)

@@ -16,6 +16,9 @@ from opdispatch_wire.errors import InterpreterDiedError
 from opdispatch_wire.remote_values import remote_arguments
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2, remote_pb2
 
+# The arguments of a request with more bytes are looked through in a thread: others are served
+# meanwhile.
+_MOST_BYTES: Final = 64 * 1024
 _HEARING: Final = 0.2
 """Seconds for which it is waited for interpreters that do not answer, where that is not vital."""
 
@@ -47,7 +50,11 @@ class DirectKeeps:
         if not self._table.granted:
             return
         find = self._table.find_holder
-        for remote in remote_arguments(request):
+        if request.ByteSize() <= _MOST_BYTES:
+            named = remote_arguments(request)
+        else:
+            named = await asyncio.to_thread(remote_arguments, request)
+        for remote in named:
             holder = find(remote.session)
             if holder is not None and remote.id not in holder.values:
                 await self._ask_all(holder)
