@@ -70,6 +70,7 @@ class Series(NamedTuple):
 
 OTHER = Series("other")
 """The series of calls that have found no row of their own."""
+_OTHER_TEXT = "\n".join(OTHER).encode()
 
 
 class CallCounts:
@@ -209,9 +210,10 @@ def _cut(text: str, size: int) -> bytes:
 
 def decode_series(texts: bytes) -> list[Series]:
     """Return the series of rows' texts, which may be any bytes, one after the other."""
-    width, make = len(Series._fields), tuple.__new__  # without a call for each
-    found = [
-        text.decode(errors="replace").split("\n")
-        for text in np.frombuffer(texts, f"S{TEXT_BYTES}").tolist()  # without their padding
-    ]
-    return [make(Series, parts) if len(parts) == width else OTHER for parts in found]
+    found = np.frombuffer(texts, f"S{TEXT_BYTES}").tolist()  # without their padding
+    ends = len(Series._fields) - 1
+    whole = [text if text.count(b"\n") == ends else _OTHER_TEXT for text in found]
+    # All at once: a line's end ends a broken character as well.
+    lines = iter(b"\n".join(whole).decode(errors="replace").split("\n") if whole else ())
+    make = tuple.__new__  # without a call for each
+    return [make(Series, parts) for parts in zip(*[lines] * len(Series._fields), strict=True)]

@@ -108,16 +108,17 @@ class CallSums:
     def add(self, table: CallTable) -> None:
         """Add the counts of a table."""
         places, series = self._places, table.series
-        new = list(series)
         room = self._most + (OTHER in places) - len(places)
-        if len(new) > room:
+        if len(series) > room:
             new = [each for each in dict.fromkeys(series) if each not in places]
             new[room:] = [OTHER] if len(new) > room else []
-        for each in new:
-            places.setdefault(each, len(places))
+            for each in new:
+                places.setdefault(each, len(places))
+            at = [*map(places.get, series, repeat(places.get(OTHER)))]
+        else:
+            at = [places.setdefault(each, len(places)) for each in series]
         more = len(places) - len(self._numbers)
         self._added = np.pad(self._numbers, ((0, more), (0, 0)))
-        at = [*map(places.get, series, repeat(places.get(OTHER)))]
         add_at(self._numbers, np.array(at, np.intp), table.numbers)
 
     @property
