@@ -81,26 +81,7 @@ lib.define("count(bool on) -> str")
 lib.impl("count", count, "CompositeExplicitAutograd")
 """
 
-ECHO_SERVER = """
-import asyncio
-import grpc
-
-async def echo(requests, context):
-    async for request in requests:
-        await context.write(request)
-
-async def main():
-    server = grpc.aio.server()
-    handler = grpc.stream_stream_rpc_method_handler(echo)
-    service = grpc.method_handlers_generic_handler("Echo", {"Calls": handler})
-    server.add_generic_rpc_handlers((service,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    print(port, flush=True)
-    await server.wait_for_termination()
-
-asyncio.run(main())
-"""
+ECHO_SERVER = Path(__file__).with_name("peers") / "grpc_echo_server.py"
 
 
 class Entered:
@@ -153,7 +134,7 @@ def echo_by_threads(port: str, stack: ExitStack) -> Call:
     """Echoes for one thread, which reads what comes itself."""
     channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{port}"))
     requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    replies: Any = channel.stream_stream("/Echo/Calls")(iter(requests.get, None))
+    replies: Any = channel.stream_stream("/Echo/Go")(iter(requests.get, None))
     stack.callback(replies.cancel)
     payload = bytes(100)
 
@@ -173,7 +154,7 @@ def echo_by_asyncio(port: str, stack: ExitStack) -> Call:
 
     async def open_stream() -> tuple[Any, Any]:
         channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
-        return channel, channel.stream_stream("/Echo/Calls")()
+        return channel, channel.stream_stream("/Echo/Go")()
 
     channel, stream = loop.run_until_complete(open_stream())
     stack.callback(lambda: loop.run_until_complete(channel.close()))
@@ -245,7 +226,7 @@ def main() -> None:
         me = (sys.executable, "-m", "tests.bench.streams")
         daemon, words = stack.enter_context(running(*me, "serve", str(file), *options))
         address = next(each for each in words if each.startswith("127.0.0.1:"))
-        _, [port] = stack.enter_context(running(sys.executable, "-c", ECHO_SERVER))
+        _, [port] = stack.enter_context(running(sys.executable, str(ECHO_SERVER)))
 
         def connect(**settings: Any) -> oc.Session:
             return stack.enter_context(oc.connect(address, lane="stream", **settings))

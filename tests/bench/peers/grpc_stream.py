@@ -6,35 +6,17 @@ import queue
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import grpc
 from conversation import converse
 
-SERVER = """
-import asyncio
-import grpc
-
-async def echo(requests, context):
-    async for request in requests:
-        yield request
-
-async def main():
-    server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
-    handler = grpc.stream_stream_rpc_method_handler(echo)
-    service = grpc.method_handlers_generic_handler("Echo", {"Go": handler})
-    server.add_generic_rpc_handlers((service,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    print(port, flush=True)
-    await server.wait_for_termination()
-
-asyncio.run(main())
-"""
+SERVER = Path(__file__).with_name("grpc_echo_server.py")
 
 
 def main() -> None:
     """The server in a process of its own, and the conversation."""
-    command = (sys.executable, "-c", SERVER)
+    command = (sys.executable, str(SERVER))
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
     try:
         assert server.stdout is not None
