@@ -57,24 +57,29 @@ def on_arrays(function):
 
 @on_arrays
 def conv2d(x, weight, padding, shape):
-    """Convolve by a matrix product of the weight and the patches of ``x``."""
+    """Convolve by a matrix product of the weight and the patches of ``x``.
+
+    In memory the images are last, there and in the result: what is next to each other is long.
+    """
     xp = array_namespace(x)
     (down, across), (images, results, height, width) = padding, shape
+    x = inner = xp.permute_dims(x, (1, 2, 3, 0))
     if down or across:
-        inner = x
+        channels, rows, columns, _ = inner.shape
         x = xp.zeros(
-            (*x.shape[:2], x.shape[2] + 2 * down, x.shape[3] + 2 * across),
+            (channels, rows + 2 * down, columns + 2 * across, images),
             dtype=x.dtype,
-            device=inner.device,
+            device=x.device,
         )
-        x[:, :, down : x.shape[2] - down, across : x.shape[3] - across] = inner
+        x[:, down : down + rows, across : across + columns] = inner
     shifted = [
-        x[:, :, i : i + height, j : j + width]
+        x[:, i : i + height, j : j + width]
         for i in range(weight.shape[2])
         for j in range(weight.shape[3])
     ]
-    columns = xp.reshape(xp.stack(shifted, axis=2), (images, -1, height * width))
-    return xp.reshape(xp.reshape(weight, (results, -1)) @ columns, shape)
+    patches = xp.reshape(xp.stack(shifted, axis=1), (-1, height * width * images))
+    product = xp.reshape(weight, (results, -1)) @ patches
+    return xp.permute_dims(xp.reshape(product, (results, height, width, images)), (3, 0, 1, 2))
 
 
 @on_arrays

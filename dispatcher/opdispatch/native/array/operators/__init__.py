@@ -11,6 +11,7 @@ library_functions  what a library has for them, where it differs, adapted
 extension_functions the same, for linear algebra and Fourier transforms
 special_cases      infinities and zeros as the standard has them
 numpy_calls        what of it goes to NumPy without what stands before its functions
+numpy_loops        faster loops for what NumPy does slowly
 kernels            kernels for arrays and tensors out of functions for arrays
 half_precision     what is added up in float32, and scalars beside bfloat16
 cupy_functions     what CuPy has for them, where it differs, adapted

@@ -19,6 +19,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from opdispatch.native.array.operators.numpy_loops import FEW, reduce, where
+
 _FUNCTION = re.compile(r"\bnp\.([a-z_.]+)(?=\()")
 
 
@@ -48,6 +50,9 @@ def _below_the_protocol(function: Any) -> Any:
 
 
 CHECKS: Final = {
+    "FEW": FEW,
+    "reduce": reduce,
+    "where": where,
     "isfinite": math.isfinite,
     "isnan": math.isnan,
     "vdot": _below_the_protocol(np.vdot),
@@ -120,11 +125,20 @@ _FLOATS = " and ".join(
 _IS_ONE = "len(stop) == 1 == len(indices) and type(indices[0]) is ndarray"
 _ENTRY = "start[{0}] if (by := step[{0}]) is None else slice(start[{0}], stop[{0}], by)"
 
+
+def _reduction(ufunc: str, dtype: str = "None") -> NumpyCall:
+    """Return the call of a reduction; that of more than a few elements looks at the axes."""
+    return NumpyCall(
+        f"{ufunc}.reduce(x, {{axis}}, {dtype}, None, keepdims) if x.size < FEW"
+        f" else reduce({ufunc}, x, {{axis}}, {dtype}, keepdims)"
+    )
+
+
 NUMPY_CALLS: Final = {
-    "sum": NumpyCall("np.add.reduce(x, {axis}, dtype, None, keepdims)"),
-    "prod": NumpyCall("np.multiply.reduce(x, {axis}, dtype, None, keepdims)"),
-    "max": NumpyCall("np.maximum.reduce(x, {axis}, None, None, keepdims)"),
-    "min": NumpyCall("np.minimum.reduce(x, {axis}, None, None, keepdims)"),
+    "sum": _reduction("np.add", "dtype"),
+    "prod": _reduction("np.multiply", "dtype"),
+    "max": _reduction("np.maximum"),
+    "min": _reduction("np.minimum"),
     "all": NumpyCall("np.logical_and.reduce(x, {axis}, np.bool, None, keepdims)"),
     "any": NumpyCall("np.logical_or.reduce(x, {axis}, np.bool, None, keepdims)"),
     "mean": NumpyCall("x.mean({axis}, None, None, keepdims)"),
@@ -218,7 +232,10 @@ NUMPY_CALLS: Final = {
         "x.dtype.kind == 'f' and type(min) is float and (max is None or type(max) is float)",
     ),
     "sign": NumpyCall("np.sign(x)", "x.dtype.kind != 'c'"),
-    "where.ScalarOther": NumpyCall("np.where(condition, x1, x2)", "type(x2) is float"),
+    "where.ScalarOther": NumpyCall(
+        "np.where(condition, x1, x2) if x1.size < FEW else where(condition, x1, x2)",
+        "type(x2) is float",
+    ),
     "where.ScalarSelf": NumpyCall("np.where(condition, x1, x2)", "type(x1) is float"),
     "nonzero": NumpyCall("[*x.nonzero()]", "x.ndim"),
     "count_nonzero": NumpyCall("np.asarray(np.count_nonzero(x))", "axis is None and not keepdims"),
