@@ -17,15 +17,13 @@ from collections.abc import Callable
 from opdispatch_server.daemon.interpreters.totals import MOST_SERIES, InterpreterTotals
 from opdispatch_server.daemon.monitoring.call_text import (
     CALL_FAMILIES,
+    CALL_LABELS,
     CallText,
     Piece,
-    call_columns,
-    call_labels,
 )
 from opdispatch_server.daemon.monitoring.triton import (
     TRITON_FAMILIES,
-    triton_columns,
-    triton_labels,
+    TRITON_LABELS,
 )
 from opdispatch_server.metrics.call_counts import CallCounts, Series
 from opdispatch_server.metrics.call_table import CallSums, SharedCounts
@@ -61,13 +59,14 @@ def main(operators: int) -> None:
     """Print it for the first scrape, and for later ones by how many were called meanwhile."""
     gc.freeze()  # as a daemon does
     counts = CallCounts()
-    rows = [counts.row_of(Series(f"bench::f{n:05}", "CPU", "bench", "1")) for n in range(operators)]
+    names = [f"bench::{'f' * (7 * n % 50)}{n}" for n in range(operators)]  # of many lengths
+    rows = [counts.row_of(Series(name, "CPU", "bench", "1")) for name in names]
     for row in rows:
         counts.note(row, 70_000, 20_000, failed=False)
     shared = SharedCounts.open(os.getpid(), counts.descriptor)
     assert shared is not None, "the memory is this process's own"
-    ours = CallText(CALL_FAMILIES, call_labels, call_columns)
-    triton = CallText(TRITON_FAMILIES, triton_labels, triton_columns)
+    ours = CallText(CALL_FAMILIES, CALL_LABELS)
+    triton = CallText(TRITON_FAMILIES, TRITON_LABELS)
 
     def scrape(*texts: CallText) -> None:
         sums = CallSums(MOST_SERIES)

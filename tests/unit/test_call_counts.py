@@ -42,7 +42,7 @@ def shared(counts: CallCounts) -> SharedCounts:
 
 def row_of(table: CallTable, row: int) -> tuple[Series, int, int]:
     """Return the series of a row, and how many of its calls went well and failed."""
-    return table.series[row], int(table.numbers[row, OK]), int(table.numbers[row, FAILED])
+    return table.series(row), int(table.numbers[row, OK]), int(table.numbers[row, FAILED])
 
 
 def read(counts: CallCounts) -> dict[Series, Counts]:
@@ -100,7 +100,7 @@ def test_series_beyond_the_last_row_are_counted_together():
     for row in rows[-11:]:
         counts.note(row, 1, 0, failed=False)
     found = shared(counts).read()
-    assert len(found.series) == ROWS
+    assert len(found.texts) == ROWS
     assert row_of(found, ROWS - 1) == (OTHER, 11, 0)
 
 
@@ -111,7 +111,7 @@ def test_rows_that_are_not_in_use_take_no_memory():
         counts.row_of(F._replace(operator=f"lib::f{n}"))
     used = os.fstat(counts.descriptor).st_blocks
     daemon = shared(counts)
-    assert len(daemon.read().series) == len(daemon.read().series) == 100
+    assert len(daemon.read().texts) == len(daemon.read().texts) == 100
     assert os.fstat(counts.descriptor).st_blocks < 4 * used
 
 
@@ -123,7 +123,7 @@ def test_rows_of_versions_that_were_unloaded_are_used_again():
         counts.note(counts.row_of(series), 1000, 0, failed=False)
     counts.retire("lib", "1")
     daemon = shared(counts)
-    assert daemon.read().series[0].version == "1", "there is room, and they stay"
+    assert daemon.read().series(0).version == "1", "there is room, and they stay"
     counts.row_of(old._replace(operator="lib::f1"))  # it was loaded once more
     later = F._replace(operator="lib::later_with_a_long_name", version="3")
     row = counts.row_of(later)
@@ -131,7 +131,7 @@ def test_rows_of_versions_that_were_unloaded_are_used_again():
     found = daemon.read()
     assert row == 0
     assert row_of(found, 0) == (later, 0, 1)
-    assert found.series[1].version == "1"
+    assert found.series(1).version == "1"
     assert row_of(found, ROWS - 1) == (OTHER, 1, 0), "what the row had counted"
     assert found.numbers[:, [OK, FAILED]].sum() == ROWS
     assert counts.row_of(later._replace(operator="lib::last")) == ROWS - 1, "none is left"
@@ -144,8 +144,8 @@ def test_names_of_any_kind_are_cut_and_do_not_mix(names: list[str]):
     after = counts.row_of(F)
     counts.note(after, 1, 0, failed=False)
     found = shared(counts).read()
-    assert found.series[after] == F
-    for name, told in zip(names, found.series[0], strict=True):
+    assert found.series(after) == F
+    for name, told in zip(names, found.series(0), strict=True):
         plain = name.replace("\n", " ").replace("\0", " ").encode(errors="replace").decode()
         assert plain.startswith(told)
         assert told == plain or len(told.encode()) > len(plain.encode()) / 100
@@ -195,4 +195,4 @@ def test_rows_of_far_interpreters_are_the_same():
 def test_what_is_no_row_is_left_out(row: int, words: bytes):
     far = CountedRows()
     far.put(row, words)
-    assert len(far.read().series) <= 1
+    assert len(far.read().texts) <= 1

@@ -36,6 +36,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from opdispatch_server.shared_page import make_memory
 
@@ -53,9 +54,14 @@ TEXT_BYTES = 8 * (ROW_WORDS - NUMBERS)
 _NUMBERS = struct.Struct(f"<{NUMBERS}Q")
 _WORD = 0xFFFFFFFFFFFFFFFF
 _BOUNDS_NS = tuple(round(bound * 1e9) for bound in RUN_BOUNDS)
-# The bytes of each part of a text, so that none crowds out another.
+# The bytes of each part of a text.
 _PART_BYTES = (136, 32, 64, 20)
 assert sum(_PART_BYTES) + len(_PART_BYTES) <= TEXT_BYTES, "the text of a series has its room"
+
+
+def _cut(text: str, size: int) -> bytes:
+    data = text.replace("\0", " ").encode(errors="replace")
+    return data if len(data) <= size else data[:size].decode(errors="ignore").encode()
 
 
 class Series(NamedTuple):
@@ -67,10 +73,21 @@ class Series(NamedTuple):
     library: str = ""
     version: str = ""
 
+    def encode(self) -> bytes:
+        """Return the text of its row: a line for each part, none of which crowds out another."""
+        parts = zip(self, _PART_BYTES, strict=True)
+        return b"\n".join([_cut(part.replace("\n", " "), size) for part, size in parts])
+
+    @classmethod
+    def decode(cls, text: bytes) -> Series:
+        """Return that of a row's text, which may be any bytes."""
+        return cls._make(text.decode(errors="replace").split("\n"))
+
 
 OTHER = Series("other")
 """The series of calls that have found no row of their own."""
-_OTHER_TEXT = "\n".join(OTHER).encode()
+OTHER_TEXT = OTHER.encode()
+_LINE_ENDS = len(Series._fields) - 1
 
 
 class CallCounts:
@@ -133,7 +150,7 @@ class CallCounts:
 
     def _write_text(self, row: int, series: Series) -> None:
         at = 8 * (row * ROW_WORDS + NUMBERS)
-        self._bytes[at : at + TEXT_BYTES] = _encode(series).ljust(TEXT_BYTES, b"\0")
+        self._bytes[at : at + TEXT_BYTES] = series.encode().ljust(TEXT_BYTES, b"\0")
 
     def note(
         self,
@@ -198,22 +215,7 @@ def process_call_counts() -> CallCounts:
     return CallCounts()
 
 
-def _encode(series: Series) -> bytes:
-    parts = zip(series, _PART_BYTES, strict=True)
-    return b"\n".join(_cut(part.replace("\n", " "), size) for part, size in parts)
-
-
-def _cut(text: str, size: int) -> bytes:
-    data = text.replace("\0", " ").encode(errors="replace")
-    return data if len(data) <= size else data[:size].decode(errors="ignore").encode()
-
-
-def decode_series(texts: bytes) -> list[Series]:
-    """Return the series of rows' texts, which may be any bytes, one after the other."""
-    found = np.frombuffer(texts, f"S{TEXT_BYTES}").tolist()  # without their padding
-    ends = len(Series._fields) - 1
-    whole = [text if text.count(b"\n") == ends else _OTHER_TEXT for text in found]
-    # All at once: a line's end ends a broken character as well.
-    lines = iter(b"\n".join(whole).decode(errors="replace").split("\n") if whole else ())
-    make = tuple.__new__  # without a call for each
-    return [make(Series, parts) for parts in zip(*[lines] * len(Series._fields), strict=True)]
+def read_texts(rows: NDArray[np.uint64]) -> list[bytes]:
+    """Return the texts of rows without their padding; of bytes that are none, OTHER_TEXT."""
+    found = np.ascontiguousarray(rows).view(f"S{TEXT_BYTES}")[:, 0].tolist()
+    return [text if text.count(b"\n") == _LINE_ENDS else OTHER_TEXT for text in found]

@@ -20,7 +20,7 @@ import numpy as np
 from opdispatch_server.metrics.call_counts import (
     BUCKETS,
     NUMBERS,
-    OTHER,
+    OTHER_TEXT,
     QUEUE_AT,
     ROW_WORDS,
     ROWS,
@@ -28,7 +28,7 @@ from opdispatch_server.metrics.call_counts import (
     SIZE,
     TEXT_BYTES,
     Series,
-    decode_series,
+    read_texts,
 )
 from opdispatch_server.shared_page import open_memory
 
@@ -77,12 +77,18 @@ class Counts(NamedTuple):
 class CallTable(NamedTuple):
     """The counts of many series, a row for each."""
 
-    series: Sequence[Series]
+    texts: Sequence[bytes]
+    """Those of the series, as in memory. They are compared without being decoded."""
     numbers: Numbers
+
+    def series(self, row: int) -> Series:
+        """Return the series of a row."""
+        return Series.decode(self.texts[row])
 
     def counts(self) -> dict[Series, Counts]:
         """Return all counts; of series that are alike, the last one's."""
-        return dict(zip(self.series, map(Counts.of, self.numbers), strict=True))
+        series = map(Series.decode, self.texts)
+        return dict(zip(series, map(Counts.of, self.numbers), strict=True))
 
 
 @functools.cache
@@ -96,7 +102,7 @@ class CallSums:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._places: dict[Series, int] = {}
+        self._places: dict[bytes, int] = {}
         self._added: Numbers | None = None
 
     def copy(self) -> CallSums:
@@ -107,16 +113,19 @@ class CallSums:
 
     def add(self, table: CallTable) -> None:
         """Add the counts of a table."""
-        places, series = self._places, table.series
-        room = self._most + (OTHER in places) - len(places)
-        if len(series) > room:
-            new = [each for each in dict.fromkeys(series) if each not in places]
-            new[room:] = [OTHER] if len(new) > room else []
+        places, texts = self._places, table.texts
+        room = self._most + (OTHER_TEXT in places) - len(places)
+        if len(texts) > room:
+            new = [each for each in dict.fromkeys(texts) if each not in places]
+            new[room:] = [OTHER_TEXT] if len(new) > room else []
             for each in new:
                 places.setdefault(each, len(places))
-            at = [*map(places.get, series, repeat(places.get(OTHER)))]
+            at = [*map(places.get, texts, repeat(places.get(OTHER_TEXT)))]
         else:
-            at = [places.setdefault(each, len(places)) for each in series]
+            at = [places.setdefault(each, len(places)) for each in texts]
+            if not len(self._numbers) and len(places) == len(texts):
+                self._added = table.numbers  # nothing writes to it: what is added is a copy
+                return
         more = len(places) - len(self._numbers)
         self._added = np.pad(self._numbers, ((0, more), (0, 0)))
         add_at(self._numbers, np.array(at, np.intp), table.numbers)
@@ -158,8 +167,9 @@ class SharedCounts:
         """The memory, which no other process has while this one's is mapped."""
         self._memory = memory
         self._lock = threading.Lock()
-        self._texts: Numbers | None = None
-        self._series: list[Series] = []
+        # The words of the texts, as they were when these were read.
+        self._known: Numbers | None = None
+        self._texts: list[bytes] = []
 
     @classmethod
     def open(cls, pid: int, descriptor: int) -> SharedCounts | None:
@@ -179,17 +189,17 @@ class SharedCounts:
     def read(self) -> CallTable:
         """Return the rows in use, in their order."""
         with self._lock:
-            used = self._find_end(len(self._series))
-            texts = self._words[:used, NUMBERS:].copy()
-            before, known = len(self._series), texts[:0] if self._texts is None else self._texts
-            changed = np.flatnonzero((texts[:before] != known).any(axis=1)).tolist()
+            used = self._find_end(len(self._texts))
+            words = self._words[:used, NUMBERS:].copy()
+            before, known = len(self._texts), words[:0] if self._known is None else self._known
+            changed = np.flatnonzero((words[:before] != known).any(axis=1)).tolist()
             if changed or before < used:
-                self._texts = texts
-                series = [*self._series, *decode_series(texts[before:].tobytes())]
+                self._known = words
+                texts = [*self._texts, *read_texts(words[before:])]
                 for row in changed:
-                    [series[row]] = decode_series(texts[row].tobytes())
-                self._series = series
-            return CallTable(self._series, _complete(self._words[:used, :NUMBERS]))
+                    [texts[row]] = read_texts(words[row : row + 1])
+                self._texts = texts
+            return CallTable(self._texts, _complete(self._words[:used, :NUMBERS]))
 
     def _find_end(self, row: int) -> int:
         """Return the first row from this one on that has no text: none after it has one.
@@ -210,22 +220,25 @@ class CountedRows:
     """The counts of an interpreter whose memory cannot be seen, as its heartbeats tell them."""
 
     def __init__(self) -> None:
-        self._rows: dict[int, tuple[Series, bytes]] = {}
+        self._rows: dict[int, tuple[bytes, bytes]] = {}
 
     def put(self, row: int, data: bytes) -> None:
         """Take in a row as it is now; what cannot be one is left out."""
         if row < ROWS and _ROW.size < len(data) <= 8 * ROW_WORDS:
-            [series] = decode_series(data[_ROW.size :].ljust(TEXT_BYTES, b"\0"))
-            self._rows[row] = series, data[: _ROW.size]
+            words = np.frombuffer(data[_ROW.size :].ljust(TEXT_BYTES, b"\0"), np.uint64)
+            [text] = read_texts(words.reshape(1, -1))
+            self._rows[row] = text, data[: _ROW.size]
 
     def read(self) -> CallTable:
         """Return the rows that have been told of."""
         rows = list(self._rows.values())
         words = np.frombuffer(b"".join(data for _, data in rows), "<u8").reshape(-1, NUMBERS)
-        return CallTable([series for series, _ in rows], _complete(words))
+        return CallTable([text for text, _ in rows], _complete(words))
 
 
 def table_of(counts: Mapping[Series, Counts]) -> CallTable:
     """Return a table of these counts."""
     rows = [[*e[:RUN_AT], *e.run_buckets, *e.queue_buckets, e.died] for e in counts.values()]
-    return CallTable([*counts], np.array(rows, np.uint64).reshape(-1, COLUMNS))
+    return CallTable(
+        [each.encode() for each in counts], np.array(rows, np.uint64).reshape(-1, COLUMNS)
+    )

@@ -69,7 +69,7 @@ class CallActivity:
                 )
                 for each in interpreters
             ],
-            calls=[_calls(table.series[row], Counts.of(new[row])) for row in longest.tolist()],
+            calls=[_calls(table.series(row), Counts.of(new[row])) for row in longest.tolist()],
             total=_calls(Series(""), Counts.of(new.sum(axis=0))),
             deaths=self._deaths(),
             clients=[
@@ -95,8 +95,8 @@ class CallActivity:
 
 def _less(table: CallTable, before: CallTable) -> Numbers:
     """Return what has been added; what seems to have become less is that of another series."""
-    rows = {series: row for row, series in enumerate(before.series)}
-    at = np.array([rows.get(each, len(rows)) for each in table.series], np.intp)
+    rows = {text: row for row, text in enumerate(before.texts)}
+    at = np.array([rows.get(each, len(rows)) for each in table.texts], np.intp)
     old = np.pad(before.numbers, ((0, 1), (0, 0)))[at]  # the last one is of new series
     return np.where(table.numbers > old, table.numbers - old, np.uint64(0))
 

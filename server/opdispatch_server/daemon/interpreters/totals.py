@@ -210,6 +210,6 @@ class InterpreterTotals:
             table = counts.read()
             self._past.add(table)
             for row in died:
-                if 0 <= row < len(table.series):
-                    self._past.add(table_of({table.series[row]: Counts(died=1)}))
+                if 0 <= row < len(table.texts):
+                    self._past.add(table_of({table.series(row): Counts(died=1)}))
         self._ended.clear()

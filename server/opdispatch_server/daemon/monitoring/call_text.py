@@ -8,8 +8,9 @@ equally long, and so are all numbers: these begin with zeros, which both formats
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -42,7 +43,11 @@ QUEUE_PLACES: Final = (1, 3, 5, 7, 9, 11)
 Bytes = NDArray[np.uint8]
 Piece = bytes | memoryview
 
-_PIECE = 1 << 19
+_PIECE = 1 << 20
+# Labels have so many characters, or a multiple of them.
+_WIDTH = 16
+# So many texts of series are looked at together, and each by itself if one of them is not plain.
+_BATCH = 256
 # Numbers have a multiple of four digits: each four are looked up.
 _FOUR = 4
 _FOUR_DIGITS: Final = np.array([f"{n:04}" for n in range(10_000)], "S4").view(np.uint32)
@@ -53,22 +58,23 @@ _PER_SECOND = 10**_FRACTION
 
 
 class Sample(NamedTuple):
-    """A line of a family: what is before its labels, and behind them; its number's column."""
+    """A line of a family: what its name is, and the label before those of the series."""
 
     name: str
-    column: int
     label: str = ""
     is_time: bool = False
     """The number is in units of 10 ns, and shown in seconds."""
 
 
 class Family(NamedTuple):
-    """A metric family; ``header_name`` is its name in header lines of Prometheus' own format."""
+    """A metric family."""
 
     name: str
     kind: str
     about: str
     samples: Sequence[Sample]
+    columns: Callable[[Numbers], Numbers]
+    """Makes the numbers of the samples, a column for each, of those of a table."""
 
     def header(self, *, openmetrics: bool) -> bytes:
         """Return its first lines."""
@@ -77,56 +83,50 @@ class Family(NamedTuple):
         name = self.name + suffix
         return f"# HELP {name} {self.about}\n# TYPE {name} {kind}\n".encode()
 
-    def write(
-        self, labels: Bytes, whole: Bytes, fractions: Bytes, times: Sequence[int]
-    ) -> Iterator[memoryview]:
-        """Yield the samples of series whose labels are equally long, in pieces.
-
-        The digits of their numbers are those of ``whole``, by series and column, and behind the
-        point those of ``fractions``, of the columns ``times``.
-        """
-        width, digits = labels.shape[1], whole.shape[2]
-        row, places = b"", []
-        for sample in self.samples:
-            row += f"{sample.name}{{".encode()
-            begins = len(row)
-            row += b"0" * width + (f",{sample.label}}} " if sample.label else "} ").encode()
-            places.append((sample, begins, len(row)))
-            row += b"0" * digits + (b"." + b"0" * _FRACTION if sample.is_time else b"") + b"\n"
-        step = max(_PIECE // len(row), 1)
+    def write(self, labels: Bytes, numbers: Numbers) -> Iterator[memoryview]:
+        """Yield the samples of series whose labels are equally long, in pieces."""
+        heads = [
+            f"{sample.name}{{{sample.label}{',' if sample.label else ''}".encode()
+            for sample in self.samples
+        ]
+        counts = [sample.is_time for sample in self.samples].count(False)
+        size = len(heads) * (max(map(len, heads)) + labels.shape[1] + 2 * _FOUR)
+        step = max(_PIECE // size, 1)
         for first in range(0, len(labels), step):
             rows = slice(first, first + step)
-            named = labels[rows]
-            text = np.empty((len(named), len(row)), np.uint8)
-            text[:] = np.frombuffer(row, np.uint8)
-            for sample, begins, at in places:
-                text[:, begins : begins + width] = named
-                point = at + digits
-                text[:, at:point] = whole[rows, sample.column]
-                if sample.is_time:
-                    fraction = fractions[rows, times.index(sample.column)]
-                    text[:, point + 1 : point + 1 + _FRACTION] = fraction
-            yield text.reshape(-1).data
+            yield _lines(heads, labels[rows], self.columns(numbers[rows]), counts)
+
+
+def _lines(heads: Sequence[bytes], labels: Bytes, columns: Numbers, counts: int) -> memoryview:
+    """Return a line for each column of each row, all of which are equally long.
+
+    The columns from ``counts`` on are times.
+    """
+    whole, times = _digits(columns[:, :counts]), _digits(columns[:, counts:], _FRACTION + 1)
+    width = labels.shape[1]
+    end = max(map(len, heads)) + width + max(whole.shape[2], times.shape[2] + 1)
+    point = end - 1 - _FRACTION
+    blanks = [head.ljust(end, b"0") for head in heads[:counts]]
+    blanks += [head.ljust(point, b"0") + b"." + b"0" * _FRACTION for head in heads[counts:]]
+    text = np.empty((len(labels), len(heads), end + 1), np.uint8)
+    text[:] = np.frombuffer(b"\n".join([*blanks, b""]), np.uint8).reshape(len(heads), -1)
+    for column, head in enumerate(heads):
+        text[:, column, len(head) : len(head) + width] = labels
+    text[:, :counts, end - whole.shape[2] : end] = whole
+    seconds = times.shape[2] - _FRACTION
+    text[:, counts:, point - seconds : point] = times[..., :seconds]
+    text[:, counts:, point + 1 : end] = times[..., seconds:]
+    return text.reshape(-1).data
 
 
 class CallText:
-    """Writes metrics of calls: families of series by labels. For one thread at a time.
+    """Writes metrics of calls: families of series by labels. For one thread at a time."""
 
-    ``columns`` makes the numbers of a family's samples of those of a table.
-    """
-
-    def __init__(
-        self,
-        families: Sequence[Family],
-        labels: Callable[[Series], str],
-        columns: Callable[[Numbers], Numbers],
-    ) -> None:
+    def __init__(self, families: Sequence[Family], labels: Mapping[str, str]) -> None:
+        """``labels`` has the label of each field of a series that has one."""
         self._families = families
-        self._labels_of = labels
-        self._columns = columns
-        self._times = sorted({s.column for f in families for s in f.samples if s.is_time})
-        self._labels: dict[Series, bytes] = {}
-        self._series: Sequence[Series] = []
+        self._fields = labels
+        self._texts: Sequence[bytes] = []
         # Where the numbers of a series go: of those with the same labels, to one row.
         self._rows: NDArray[np.intp] = np.zeros(0, np.intp)
         # The labels of rows, in blocks of equal lengths.
@@ -137,122 +137,148 @@ class CallText:
 
         Any thread may ask, and others may write meanwhile.
         """
-        if self._series != calls.series:
-            self._arrange(calls.series)
+        if self._texts != calls.texts:
+            self._arrange(calls.texts)
         numbers = np.zeros((sum(map(len, self._blocks)), calls.numbers.shape[1]), np.uint64)
         add_at(numbers, self._rows, calls.numbers)
-        columns = self._columns(numbers)
-        fractions = _digits(columns[:, self._times] % np.uint64(_PER_SECOND), _FRACTION)
-        columns[:, self._times] //= np.uint64(_PER_SECOND)
-        most = len(str(columns.max(initial=0)))
-        whole = _digits(columns, max(-(-most // _FOUR), 2) * _FOUR)
-        return self._pieces(self._blocks, whole, fractions, openmetrics=openmetrics)
+        return self._pieces(self._blocks, numbers, openmetrics=openmetrics)
 
     def _pieces(
-        self, blocks: Sequence[Bytes], whole: Bytes, fractions: Bytes, *, openmetrics: bool
+        self, blocks: Sequence[Bytes], numbers: Numbers, *, openmetrics: bool
     ) -> Iterator[Piece]:
         for family in self._families:
             yield family.header(openmetrics=openmetrics)
             first = 0
             for block in blocks:
-                rows = slice(first, first + len(block))
-                yield from family.write(block, whole[rows], fractions[rows], self._times)
+                yield from family.write(block, numbers[first : first + len(block)])
                 first += len(block)
 
-    def _arrange(self, series: Sequence[Series]) -> None:
+    def _arrange(self, texts: Sequence[bytes]) -> None:
         """Give each series its row."""
-        known, labels_of = self._labels, self._labels_of
-        self._labels = {e: known[e] if e in known else labels_of(e).encode() for e in series}
-        self._series = [*series]
-        labels = sorted(dict.fromkeys(self._labels.values()), key=len)
-        rows = {each: row for row, each in enumerate(labels)}
-        self._rows = np.array([rows[self._labels[each]] for each in series], np.intp)
+        found: dict[bytes, int] = {}
+        at = [found.setdefault(each, len(found)) for each in labels_of(texts, self._fields)]
+        labels = [*found]
+        widths = -(np.fromiter(map(len, labels), np.intp, len(labels)) // -_WIDTH)
+        order = widths.argsort(kind="stable")
+        rows = np.empty_like(order)
+        rows[order] = np.arange(len(order))
+        self._rows = rows[at]
         self._blocks = [
-            np.frombuffer(b"".join(alike), np.uint8).reshape(-1, width)
-            for width, alike in groupby(labels, len)
+            _block([labels[each] for each in alike], width * _WIDTH)
+            for width, alike in groupby(order.tolist(), widths.tolist().__getitem__)
         ]
+        self._texts = texts
 
 
-def _digits(numbers: Numbers, count: int) -> Bytes:
-    """Return the digits of numbers of any shape, ``count`` along a new last axis."""
-    found = np.empty((*numbers.shape, count // _FOUR), np.uint32)
+def _block(labels: Sequence[bytes], width: int) -> Bytes:
+    """Return labels that are padded with the first digits of their numbers."""
+    block = np.array(labels, f"S{width}").view(np.uint8).reshape(-1, width)
+    block[block == 0] = ord("0")
+    return block
+
+
+def _digits(numbers: Numbers, least: int = 1) -> Bytes:
+    """Return the digits of numbers of any shape along a new last axis: ``least`` or some more."""
+    count = -(-max(len(str(numbers.max(initial=0))), least) // _FOUR)
+    found = np.empty((*numbers.shape, count), np.uint32)
     # Those of 32 bits are divided in half the time.
-    rest: NDArray[Any] = numbers.astype(np.uint32) if count <= 2 * _FOUR else numbers
+    rest: NDArray[Any] = numbers.astype(np.uint32) if count <= 2 else numbers
     base = rest.dtype.type(10**_FOUR)
-    for place in reversed(range(count // _FOUR)):
+    for place in reversed(range(1, count)):
         fours, rest = rest, rest // base
         found[..., place] = _FOUR_DIGITS[fours - rest * base]
+    found[..., 0] = _FOUR_DIGITS[rest]
     return found.view(np.uint8)
 
 
-def _histogram(name: str, bounds: Sequence[float], first: int) -> list[Sample]:
-    """Return its samples, whose columns begin with ``first``."""
+def _histogram(name: str, bounds: Sequence[float]) -> list[Sample]:
     ends = [*map(floatToGoString, bounds), "+Inf"]
-    samples = [
-        Sample(f"{name}_bucket", column, f'le="{end}"') for column, end in enumerate(ends, first)
-    ]
-    last = samples[-1].column
-    return [*samples, Sample(f"{name}_count", last), Sample(f"{name}_sum", last + 1, is_time=True)]
+    buckets = [Sample(f"{name}_bucket", f'le="{end}"') for end in ends]
+    return [*buckets, Sample(f"{name}_count"), Sample(f"{name}_sum", is_time=True)]
 
 
-_RUNS = 5
-_QUEUES = _RUNS + len(RUN_BOUNDS) + 2
+def _histogram_columns(buckets: Numbers, ns: Numbers) -> Numbers:
+    """Return the numbers of a histogram's samples: of its buckets, which add up, and its sum."""
+    return np.column_stack([buckets, buckets[:, -1], ns // np.uint64(_NS)])
+
+
+def _run_columns(numbers: Numbers) -> Numbers:
+    return _histogram_columns(numbers[:, RUN_COLUMNS].cumsum(axis=1), numbers[:, RUN_NS])
+
+
+def _queue_columns(numbers: Numbers) -> Numbers:
+    buckets = numbers[:, QUEUE_COLUMNS].cumsum(axis=1)[:, [*QUEUE_PLACES, -1]]
+    return _histogram_columns(buckets, numbers[:, QUEUE_NS])
+
+
+CALL_LABELS: Final = {field: field for field in Series._fields}
+
 CALL_FAMILIES: Final = (
     Family(
         "opdispatch_calls",
         "counter",
         "Calls whose kernels have run, by outcome: ok, error, or died with its interpreter.",
         [
-            Sample("opdispatch_calls_total", column, f'outcome="{outcome}"')
-            for column, outcome in enumerate(("ok", "error", "died"))
+            Sample("opdispatch_calls_total", f'outcome="{outcome}"')
+            for outcome in ("ok", "error", "died")
         ],
+        itemgetter((slice(None), [OK, FAILED, DIED])),
     ),
     Family(
         "opdispatch_call_argument_bytes",
         "counter",
         "The bytes of the tensors that kernels were given by calls.",
-        [Sample("opdispatch_call_argument_bytes_total", 3)],
+        [Sample("opdispatch_call_argument_bytes_total")],
+        itemgetter((slice(None), [ARGUMENT_BYTES])),
     ),
     Family(
         "opdispatch_call_result_bytes",
         "counter",
         "The bytes of the tensors that kernels have returned to calls.",
-        [Sample("opdispatch_call_result_bytes_total", 4)],
+        [Sample("opdispatch_call_result_bytes_total")],
+        itemgetter((slice(None), [RESULT_BYTES])),
     ),
     Family(
         "opdispatch_kernel_duration_seconds",
         "histogram",
         "How long kernels ran, with the calls that they made.",
-        _histogram("opdispatch_kernel_duration_seconds", RUN_BOUNDS, _RUNS),
+        _histogram("opdispatch_kernel_duration_seconds", RUN_BOUNDS),
+        _run_columns,
     ),
     Family(
         "opdispatch_queue_duration_seconds",
         "histogram",
         "How long calls waited in the daemon and in their interpreter.",
-        _histogram(
-            "opdispatch_queue_duration_seconds", [RUN_BOUNDS[p] for p in QUEUE_PLACES], _QUEUES
-        ),
+        _histogram("opdispatch_queue_duration_seconds", [RUN_BOUNDS[p] for p in QUEUE_PLACES]),
+        _queue_columns,
     ),
 )
 
 
-def call_columns(numbers: Numbers) -> Numbers:
-    """Return the numbers of the samples of CALL_FAMILIES."""
-    plain = numbers[:, [OK, FAILED, DIED, ARGUMENT_BYTES, RESULT_BYTES]]
-    runs = numbers[:, RUN_COLUMNS].cumsum(axis=1)
-    queues = numbers[:, QUEUE_COLUMNS].cumsum(axis=1)[:, [*QUEUE_PLACES, -1]]
-    times = numbers[:, [RUN_NS, QUEUE_NS]] // np.uint64(_NS)
-    return np.hstack([plain, runs, times[:, :1], queues, times[:, 1:]])
+def labels_of(texts: Sequence[bytes], fields: Mapping[str, str]) -> list[bytes]:
+    """Return the labels of series by their texts, as they are written, up to the number.
+
+    ``fields`` has the label of each field of a series that has one.
+    """
+    # Of a series: what is before each value, the value, and at last what is behind them.
+    row = [text for label in fields.values() for text in (f'",{label}="', "")] + ['"} \n']
+    row[0] = row[0].removeprefix('",')
+    columns = [Series._fields.index(field) for field in fields]
+    written: list[bytes] = []
+    for first in range(0, len(texts), _BATCH):
+        batch = texts[first : first + _BATCH]
+        values = b"\n".join(batch).decode(errors="replace").split("\n")
+        if max(map(len, batch)) > LABEL_LIMIT or not _is_plain("".join(values)):
+            values = [_escaped(label_of(value)) for value in values]
+        pieces = row * len(batch)
+        for at, column in enumerate(columns):
+            pieces[2 * at + 1 :: len(row)] = values[column :: len(Series._fields)]
+        written += "".join(pieces).encode().splitlines()
+    return written
 
 
-def call_labels(series: Series) -> str:
-    """Return the labels of a series as they are written."""
-    operator, key, library, version = series
-    text = f'operator="{operator}",key="{key}",library="{library}",version="{version}"'
-    is_plain = len(text) <= LABEL_LIMIT and text.isprintable() and "\\" not in text
-    if is_plain and text.count('"') == 2 * len(series):
-        return text
-    return labels_text(zip(series._fields, series, strict=True))
+def _is_plain(text: str) -> bool:
+    return text.isprintable() and "\\" not in text and '"' not in text
 
 
 def label_of(text: str) -> str:
@@ -260,10 +286,5 @@ def label_of(text: str) -> str:
     return printable_line(text)[:LABEL_LIMIT]
 
 
-def labels_text(labels: Iterator[tuple[str, str]]) -> str:
-    """Return labels and their values, which users may have chosen, as they are written."""
-    return ",".join([f'{name}="{_escaped(label_of(value))}"' for name, value in labels])
-
-
 def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return value.replace("\\", "\\\\").replace('"', '\\"')

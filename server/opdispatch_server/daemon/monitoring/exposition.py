@@ -21,17 +21,15 @@ from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.daemon.libraries.change_log import CHANGES
 from opdispatch_server.daemon.monitoring.call_text import (
     CALL_FAMILIES,
+    CALL_LABELS,
     CallText,
     Piece,
-    call_columns,
-    call_labels,
     label_of,
 )
 from opdispatch_server.daemon.monitoring.facts import Facts
 from opdispatch_server.daemon.monitoring.triton import (
     TRITON_FAMILIES,
-    triton_columns,
-    triton_labels,
+    TRITON_LABELS,
 )
 
 _STATES = ("ready", "loading", "busy", "unfit", "apart", "draining", "drained", "quarantined")
@@ -44,9 +42,9 @@ class Exposition:
         """``compat`` is whose names the metrics of calls have, too: ``triton``."""
         self._read = read
         self._lock = threading.Lock()
-        self._calls = [CallText(CALL_FAMILIES, call_labels, call_columns)]
+        self._calls = [CallText(CALL_FAMILIES, CALL_LABELS)]
         if compat == "triton":
-            self._calls.append(CallText(TRITON_FAMILIES, triton_labels, triton_columns))
+            self._calls.append(CallText(TRITON_FAMILIES, TRITON_LABELS))
 
     def scrape(self, accept: str) -> tuple[Iterator[Piece], str]:
         """Return the text in pieces that are made when they are asked for, and its content type,
