@@ -151,7 +151,7 @@ def measure(session: oc.Session, kind: str) -> tuple[Counter[str], Counter[str]]
 
 async def measure_awaited(address: str, kind: str) -> Counter[str]:
     """Return what an awaited call enters in the client, its event loop's functions among them."""
-    operator, args, kwargs = KINDS[kind]
+    operator, given, kwargs = KINDS[kind]
     counted: list[Counter[str]] = []
 
     def note(frame: FrameType, event: str, _: Any) -> None:
@@ -160,6 +160,7 @@ async def measure_awaited(address: str, kind: str) -> Counter[str]:
             counted[-1][f"{code.co_filename}:{code.co_qualname}"] += 1
 
     async with oc.aio.connect(address) as session:
+        args = tuple([await session.put(X) if each is REMOTE else each for each in given])
         for _ in range(WARM_UP):
             await session.call(f"counted::{operator}", *args, **kwargs)
         for _ in range(CALLS):
