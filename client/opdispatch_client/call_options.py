@@ -76,3 +76,13 @@ SESSIONS_OPTIONS: Final = CallOptions()
 
 KEEPING_OPTIONS: Final = CallOptions(remote=True)
 """The same, but that results stay where they are."""
+
+
+def options_of(remote: Any, timeout: Any) -> CallOptions:
+    """Return the options of calls with these choices: one of the constants, if possible.
+
+    Raises ArgumentError, which names the argument, for what cannot be.
+    """
+    if timeout is not None:
+        return CallOptions.checked(remote=remote, timeout=timeout)
+    return KEEPING_OPTIONS if check_flag(remote, "remote") else SESSIONS_OPTIONS

@@ -75,11 +75,12 @@ def test_kept_results_are_those_of_the_daemons_way(
         for _ in range(6):
             before = len(numbers)
             mine = outcome(lambda: math.call(name, *args, remote=True))
-            planned = len(numbers) - before
+            called = len(numbers) - before
             late = outcome(lambda: math.submit(name, *args, remote=True).result())
+            submitted = len(numbers) - before - called
             other = outcome(lambda: general.call(name, *args, remote=True))
             assert mine == late == other
-        assert planned == 1
+        assert called == submitted > 0
     assert nothing_is_kept(math)
     assert stores(math, "worker-1", 0)
 
@@ -96,6 +97,26 @@ def test_a_chain_of_calls_stays_where_it_is(math: oc.Session, numbers: list[int]
     assert math.call("math::add", values[0], one).tolist() == [299] * 4
     assert wait_for(lambda: kept(math) == {"worker-1": (5, 160)})
     assert math.check_invariants() == []
+
+
+def test_submitted_calls_keep_in_the_order_of_their_arguments(math: oc.Session, numbers: list[int]):
+    x, one = math.put(np.zeros(4), on="worker-1"), math.put(np.ones(4), on="worker-1")
+    for _ in range(4):
+        math.submit("math::add", x, one, remote=True).result(LONGEST_WAIT)
+    before = len(numbers)
+    values = [x]
+    for _ in range(50):
+        values.append(math.submit("math::add", values[-1], one, remote=True).result(LONGEST_WAIT))
+    mapped = list(math.map("math::add", [(each, one) for each in values], remote=True))
+    assert len(numbers) == before + 50 + len(values)
+    assert [each.numpy()[0] for each in mapped] == list(range(1, 52))
+    failed = [math.submit("math::boom", each, remote=True) for each in values]
+    assert all(isinstance(f.exception(LONGEST_WAIT), oc.KernelError) for f in failed)
+    assert wait_for(lambda: kept(math) == {"worker-1": (2 + 50 + 51, 32 * (2 + 50 + 51))})
+    del x, one, values, mapped, failed
+    gc.collect()  # futures and their errors refer to each other
+    assert nothing_is_kept(math)
+    assert stores(math, "worker-1", 0)
 
 
 def test_many_kept_values_are_counted_whenever_it_is_asked(math: oc.Session, numbers: list[int]):
@@ -204,7 +225,9 @@ def test_what_a_caller_gives_up_is_not_kept(math: oc.Session, tmp_path: Path, nu
     assert numbers
     folder = tmp_path / "x"
     folder.mkdir()
+    before = len(numbers)
     futures = [math.submit("math::hold", X, str(folder), remote=True) for _ in range(6)]
+    assert len(numbers) == before + 6
     assert wait_for((folder / "entered").exists)
     for future in futures:
         future.cancel()
@@ -227,9 +250,12 @@ def test_a_planned_call_that_is_too_late_keeps_nothing(
         folder = tmp_path / "x"
         folder.mkdir()
         before = len(numbers)
+        late = hasty.submit("math::hold", X, str(folder), remote=True)
         with pytest.raises(oc.DeadlineExceededError):
             hasty.call("math::hold", X, str(folder), remote=True)
-        assert len(numbers) == before + 1
+        with pytest.raises(oc.DeadlineExceededError):
+            late.result(LONGEST_WAIT)
+        assert len(numbers) == before + 2
         (folder / "open").touch()
         assert wait_for(lambda: all(not each.calls_in_flight for each in math.interpreters()))
         assert nothing_is_kept(math)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, wait
 from typing import Any
 
@@ -41,6 +42,25 @@ def test_an_error_ends_it_once():
     with pytest.raises(ValueError, match="no"):
         calls.future.result(0)
     assert calls.events == ["ended"]
+
+
+@pytest.mark.parametrize(
+    ("end", "abandons"),
+    [
+        (lambda future: future.succeed(1), 0),
+        (lambda future: future.fail(ValueError()), 1),
+        (lambda future: future.cancel(), 1),
+    ],
+    ids=["result", "error", "cancelled"],
+)
+def test_a_call_without_a_result_is_abandoned_once(
+    end: Callable[[CallFuture], object], abandons: int
+):
+    events: list[str] = []
+    future = CallFuture(lambda *_: None, lambda: events.append("ended"), lambda: events.append("a"))
+    for _ in range(2):
+        end(future)
+    assert events == ["a"] * abandons + ["ended"]
 
 
 def test_cancelling_cancels_the_call_once():

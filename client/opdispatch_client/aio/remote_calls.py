@@ -66,7 +66,7 @@ class AsyncRemoteCalls:
                 make=make,
                 deadline=deadline,
                 plan_key=None if plan_key is None else (plan_key, lease.session),
-                new=self._new_of(lease),
+                new=self.new_of(lease),
             )
             return await self.make(call)
 
@@ -75,10 +75,11 @@ class AsyncRemoteCalls:
         lease = self._lease.current
         if lease is None or lease.why_over or not self._endpoint.retry:
             return False
-        planned.keep_by(PlannedKeep(lease, self._new_of(lease)))
+        planned.keep_by(PlannedKeep(lease, self.new_of(lease)))
         return True
 
-    def _new_of(self, lease: Lease) -> NewValue:
+    def new_of(self, lease: Lease) -> NewValue:
+        """Return what makes the remote tensors of a planned call."""
         return functools.partial(AsyncRemoteTensor, lease=lease, elsewhere=self)
 
     async def put(

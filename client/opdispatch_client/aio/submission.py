@@ -19,7 +19,12 @@ from opdispatch.tracing.structure import leaves
 from opdispatch_client.aio.calls import AsyncCalls
 from opdispatch_client.aio.remote_calls import AsyncRemoteCalls
 from opdispatch_client.aio.remote_tensor import AsyncRemoteTensor
-from opdispatch_client.call_options import KEEPING_OPTIONS, SESSIONS_OPTIONS, CallOptions
+from opdispatch_client.call_options import (
+    KEEPING_OPTIONS,
+    SESSIONS_OPTIONS,
+    CallOptions,
+    options_of,
+)
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.call_plan import UNPLANNED, nothing_is_set, planned_arguments
 from opdispatch_client.map_arguments import (
@@ -55,9 +60,7 @@ class AsyncSubmission:
         See ``Session.map``; calls begin with the first step of the loop.
         """
 
-        options = SESSIONS_OPTIONS
-        if remote is not False or timeout is not None:
-            options = CallOptions.checked(remote=remote, timeout=timeout)
+        options = options_of(remote, timeout)
 
         def call(args: Iterable[Any]) -> Coroutine[Any, Any, Any]:
             return self._call_operator(operator, tuple(args), {}, options)

@@ -8,19 +8,28 @@ from typing import Any
 
 Callback = Callable[[Future[Any]], object]
 RunCallback = Callable[[Callback, Future[Any]], None]
+Abandon = Callable[[], object]
+"""Releases what a call keeps that has no result; must not wait for anything."""
 
 
 class CallFuture(Future[Any]):
     """One call that is under way. Any thread may wait for it.
 
     Its callbacks run in a thread of their own, one after the other: the thread that reads
-    replies must not wait for anything. ``on_end`` is called once, when it is done or cancelled.
+    replies must not wait for anything. ``on_end`` is called once, when it is done or cancelled;
+    before that ``abandon``, unless it has a result.
     """
 
-    def __init__(self, run_callback: RunCallback, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        run_callback: RunCallback,
+        on_end: Callable[[], None],
+        abandon: Abandon | None = None,
+    ) -> None:
         super().__init__()
         self._run_callback = run_callback
         self._ends = [on_end]
+        self._abandon = abandon
         self.cancel_call: Callable[[], None] | None = None
         """Tells the other side that no reply is awaited any more; set when the call has begun."""
 
@@ -28,7 +37,7 @@ class CallFuture(Future[Any]):
         """Cancel the call, unless it is done; whether it is cancelled now, or was before."""
         if not super().cancel():
             return False
-        if self._end():
+        if self._end(abandons=True):
             self._tell_of_cancellation()
             if self.cancel_call is not None:
                 self.cancel_call()
@@ -52,7 +61,7 @@ class CallFuture(Future[Any]):
 
     def fail(self, error: BaseException) -> None:
         """End with an error, unless it was cancelled."""
-        if self._end():
+        if self._end(abandons=True):
             try:
                 self.set_exception(error)
             except InvalidStateError:
@@ -62,11 +71,13 @@ class CallFuture(Future[Any]):
         """Notify those that wait for several futures. The thread that ended this one calls it."""
         self.set_running_or_notify_cancel()
 
-    def _end(self) -> bool:
+    def _end(self, *, abandons: bool = False) -> bool:
         """Return whether this is the one end that counts."""
         try:
             on_end = self._ends.pop()  # which one of several threads can
         except IndexError:
             return False
+        if abandons and self._abandon is not None:
+            self._abandon()
         on_end()
         return True

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_client.blocking.call_future import CallFuture
+from opdispatch_client.blocking.call_future import Abandon, CallFuture
 from opdispatch_client.blocking.one_thread import OneThread
 from opdispatch_client.blocking.planned_calls import PlannedCalls
 from opdispatch_client.blocking.submitted_futures import SubmittedFutures
@@ -166,17 +166,22 @@ class BlockingCalls:
         self._daemon.pause(pause)
 
     def submit(
-        self, make: Callable[[], Call], *, flush: bool = True, deadline: float | None = None
+        self,
+        make: Callable[[], Call],
+        *,
+        flush: bool = True,
+        deadline: float | None = None,
+        abandon: Abandon | None = None,
     ) -> Future[Any]:
         """Begin the call that ``make`` gives; whatever goes wrong is the future's exception.
 
         Waits while SUBMITTED_AT_MOST calls are under way, until the call's ``deadline`` if it has
-        one. What is not flushed may stay here.
+        one. What is not flushed may stay here. ``abandon`` is called if the call gets no result.
         """
-        future = self._futures.begin()
+        future = self._futures.begin(abandon)
         if future is None:
             self.flush()
-            future = self._futures.begin_until(deadline)
+            future = self._futures.begin_until(deadline, abandon)
             if future.done():
                 return future
         try:

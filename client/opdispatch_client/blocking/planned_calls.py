@@ -185,7 +185,9 @@ class PlannedCalls:
         None if there is none that holds, or the call would have to wait; nothing has begun then.
         """
         found = self._find_planned(planned.key, alone=False)
-        if found is None or (future := self._futures.begin()) is None:
+        keep = planned.keep
+        abandon = None if keep is None else keep.abandon
+        if found is None or (future := self._futures.begin(abandon)) is None:
             return None
         plan, way, peer = found
         timeout, request = self._timeout, b""

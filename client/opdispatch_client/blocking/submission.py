@@ -7,7 +7,7 @@ cannot be encoded is looked at for placeholders of a program.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,11 +16,16 @@ from opdispatch.tracing.structure import leaves
 from opdispatch_client.blocking.calls import BlockingCalls
 from opdispatch_client.blocking.ordered_results import OrderedResults
 from opdispatch_client.blocking.remote_calls import RemoteCalls
-from opdispatch_client.call_options import KEEPING_OPTIONS, SESSIONS_OPTIONS, CallOptions
+from opdispatch_client.call_options import (
+    KEEPING_OPTIONS,
+    SESSIONS_OPTIONS,
+    CallOptions,
+    options_of,
+)
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.call_plan import UNPLANNED, nothing_is_set, planned_arguments
 from opdispatch_client.map_arguments import IN_FLIGHT_DEFAULT
-from opdispatch_client.operator_call import Call, OperatorCall
+from opdispatch_client.operator_call import OperatorCall
 from opdispatch_client.program_recording import PlaceholderUsed, one_for_each
 
 Gradients = tuple[Any, ...]
@@ -51,10 +56,7 @@ class Submission:
         With `timeout`, it has so many seconds from now, the wait for others included, and fails
         with DeadlineExceededError then; None is the session's timeout, from when it begins.
         """
-        options = SESSIONS_OPTIONS
-        if remote is not False or timeout is not None:
-            options = CallOptions.checked(remote=remote, timeout=timeout)
-        return self._begin(operator, args, kwargs, options)
+        return self._begin(operator, args, kwargs, options_of(remote, timeout))
 
     def map(
         self,
@@ -74,9 +76,7 @@ class Submission:
         results stay where they are: see ``call``. Each call may take `timeout` seconds from when
         it begins, instead of the session's.
         """
-        options = SESSIONS_OPTIONS
-        if remote is not False or timeout is not None:
-            options = CallOptions.checked(remote=remote, timeout=timeout)
+        options = options_of(remote, timeout)
 
         def begin(args: tuple[Any, ...]) -> Future[Any]:
             return self._begin(operator, args, {}, options, flush=False)
@@ -92,13 +92,15 @@ class Submission:
         *,
         flush: bool = True,
     ) -> Future[Any]:
-        planned = None
-        if options is SESSIONS_OPTIONS and nothing_is_set():
+        key = None
+        if (options is SESSIONS_OPTIONS or options is KEEPING_OPTIONS) and nothing_is_set():
             planned = planned_arguments(operator, args, kwargs)
             if planned is not None:
-                future = self._calls.submit_planned(operator, planned, flush=flush)
-                if future is not None:
-                    return future
+                key = planned.key
+                if options is SESSIONS_OPTIONS or self._remote.keep_planned(planned):
+                    future = self._calls.submit_planned(operator, planned, flush=flush)
+                    if future is not None:
+                        return future
         # From now on, also while it waits for others.
         deadline = None if options.timeout is None else options.deadline
         if traces() and any(map(is_traced, leaves((args, kwargs)))):
@@ -106,41 +108,17 @@ class Submission:
                 f"{operator} is not recorded in the trace, since its result may come at any "
                 "moment: that is a constant of the graph; call it instead"
             )
-        retry = self._endpoint.retry
-        key = None if planned is None else planned.key
-        begin = functools.partial(self._calls.submit, flush=flush, deadline=deadline)
-        if options.remote:
-            return self._begin_remote(operator, args, kwargs, deadline, begin)
-        return begin(
-            lambda: OperatorCall(
-                operator, args, kwargs, retry=retry, deadline=deadline, plan_key=key
-            )
+        call = functools.partial(
+            OperatorCall, operator, args, kwargs, retry=self._endpoint.retry, deadline=deadline
         )
-
-    def _begin_remote(
-        self,
-        operator: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        deadline: float | None,
-        begin: Callable[[Callable[[], Call]], Future[Any]],
-    ) -> Future[Any]:
-        """Begin ``RemoteCalls.call`` by ``begin``."""
-        lease, keep, make = self._remote.open(deadline=deadline)
-        retry = self._endpoint.retry
-
-        def release_on_error(future: Future[Any]) -> None:
-            if future.cancelled() or future.exception() is not None:
-                lease.release(keep.prefix)
-
-        def make_call() -> Call:
-            return OperatorCall(
-                operator, args, kwargs, retry=retry, keep=keep, make=make, deadline=deadline
-            )
-
-        future = begin(make_call)
-        future.add_done_callback(release_on_error)
-        return future
+        abandon = None
+        if options.remote:
+            lease, keep, make = self._remote.open(deadline=deadline)
+            abandon = functools.partial(lease.release, keep.prefix)
+            call = functools.partial(call, keep=keep, make=make, new=self._remote.new_of(lease))
+            key = None if key is None else (key, lease.session)
+        make_call = functools.partial(call, plan_key=key)
+        return self._calls.submit(make_call, flush=flush, deadline=deadline, abandon=abandon)
 
     def _call_operator(
         self,

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import Future
 from typing import Any
 
-from opdispatch_client.blocking.call_future import Callback, CallFuture
+from opdispatch_client.blocking.call_future import Abandon, Callback, CallFuture
 from opdispatch_client.blocking.one_thread import OneThread
 from opdispatch_wire.errors import DeadlineExceededError
 
@@ -26,14 +26,17 @@ class SubmittedFutures:
         self._slots = threading.BoundedSemaphore(SUBMITTED_AT_MOST)
         self._callbacks = OneThread("call-callbacks")
 
-    def begin(self) -> CallFuture | None:
-        """Return the future of one more call; None if that has to wait."""
+    def begin(self, abandon: Abandon | None = None) -> CallFuture | None:
+        """Return the future of one more call; None if that has to wait.
+
+        ``abandon`` is called if the call gets no result.
+        """
         if not self._slots.acquire(blocking=False):
             return None
-        return CallFuture(self._run_callback, self._slots.release)
+        return CallFuture(self._run_callback, self._slots.release, abandon)
 
-    def begin_until(self, deadline: float | None) -> CallFuture:
-        """Return the future of one more call, as soon as there may be one.
+    def begin_until(self, deadline: float | None, abandon: Abandon | None = None) -> CallFuture:
+        """Return the future of one more call like ``begin``, as soon as there may be one.
 
         It has failed if that is not until ``deadline``, by ``time.monotonic``; None: it may be.
         """
@@ -41,8 +44,8 @@ class SubmittedFutures:
         if deadline is not None and deadline != math.inf:
             left = max(deadline - time.monotonic(), 0.0)
         if self._slots.acquire(timeout=left):
-            return CallFuture(self._run_callback, self._slots.release)
-        future = CallFuture(self._run_callback, _nothing)
+            return CallFuture(self._run_callback, self._slots.release, abandon)
+        future = CallFuture(self._run_callback, _nothing, abandon)
         future.fail(
             DeadlineExceededError(
                 f"the deadline passed while {SUBMITTED_AT_MOST} other calls of the session were "
