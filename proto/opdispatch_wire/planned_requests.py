@@ -29,7 +29,7 @@ from opdispatch_wire.variable_parts import (
 
 PLAIN_FIELDS: Final = frozenset(
     {"id", "operator", "args", "kwargs", "kernel", "retry", "timeout", "route_epoch"}
-    | {"constant_bytes", "keep"}
+    | {"constant_bytes", "keep", "chunks_reply"}
 )
 """Fields that a planned request may have."""
 

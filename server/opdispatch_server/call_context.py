@@ -60,7 +60,8 @@ class CallContext:
     no client's ``depth``, ``lane`` and ``limit``: it knows them. ``direct`` is what an
     interpreter notes of a call that has not come through the daemon. ``tensors`` are the call's
     large ones, where those are not in its messages. ``queued`` is how long it has waited in queues
-    so far, in nanoseconds.
+    so far, in nanoseconds. ``message`` is what the call came in, if others will be like it: see
+    Note [Constant bytes].
     """
 
     deadline: float | None = None
@@ -71,6 +72,7 @@ class CallContext:
     direct: DirectRun | None = None
     tensors: CallTensors | None = None
     queued: int = 0
+    message: bytes = b""
 
     @classmethod
     def of(cls, context: grpc.aio.ServicerContext[Any, Any]) -> CallContext:

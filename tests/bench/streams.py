@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -122,12 +122,13 @@ def serve(file: str, arguments: list[str]) -> int:
 def running(*command: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """A process, and the words of the first line that it prints."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         yield process, process.stdout.readline().split()
     finally:
         process.terminate()
         process.wait(timeout=10)
+        process.stdout.close()
 
 
 def echo_by_threads(port: str, stack: ExitStack) -> Call:
@@ -182,15 +183,13 @@ def descendants(process: int) -> list[int]:
     return [process, *(each for child in children_of(process) for each in descendants(child))]
 
 
-def count_entered(
-    session: oc.Session, entered: Entered, daemon: int, file: Path
-) -> dict[str, Counter[str]]:
+def count_entered(session: oc.Session, entered: Entered, daemon: Daemon) -> dict[str, Counter[str]]:
     """Return the functions that COUNTED calls enter, by process."""
-    call = calls_of(session)
+    call, file = calls_of(session), daemon.file
 
     def switch_daemon() -> Counter[str]:
         file.unlink(missing_ok=True)
-        os.kill(daemon, signal.SIGUSR1)
+        os.kill(daemon.process, signal.SIGUSR1)
         while not (file.exists() and file.read_text().endswith("}")):
             time.sleep(0.01)
         return Counter(json.loads(file.read_text()))
@@ -209,6 +208,40 @@ def count_entered(
     return {"client": client, "daemon": in_daemon, "interpreter": in_interpreter}
 
 
+class Daemon(NamedTuple):
+    """A daemon that counts the functions that it enters: see ``serve``."""
+
+    address: str
+    process: int
+    file: Path
+
+
+@contextmanager
+def counting_daemon(folder: Path) -> Iterator[Daemon]:
+    """A daemon on TCP with one interpreter and the library of this bench."""
+    file = folder / "entered.json"
+    (folder / "bench.py").write_text(LIBRARY)
+    options = ("--listen", "127.0.0.1:0", "--state", f"{folder}/s", "--log-level", "error")
+    command = (sys.executable, "-m", "tests.bench.streams", "serve", str(file), *options)
+    with running(*command, "--workers", "1") as (process, words):
+        address = next(each for each in words if each.startswith("127.0.0.1:"))
+        with oc.connect(address) as session:
+            session.load(folder / "bench.py")
+        yield Daemon(address, process.pid, file)
+
+
+def count_ways(daemon: Daemon) -> dict[str, dict[str, Counter[str]]]:
+    """Return the functions that COUNTED calls enter over streams, by way and process."""
+    found = {}
+    for way, is_direct in {"direct": True, "through the daemon": False}.items():
+        entered = Entered()
+        threading.setprofile(entered.note)  # gRPC's own threads in Python among them
+        with oc.connect(daemon.address, lane="stream", direct=is_direct) as session:
+            found[way] = count_entered(session, entered, daemon)
+        threading.setprofile(None)  # type: ignore[arg-type]
+    return found
+
+
 def main() -> None:
     """Print both tables, and the most frequent functions if names of ways are given."""
     costs = Table(title="one call over a gRPC stream on loopback TCP")
@@ -218,20 +251,12 @@ def main() -> None:
     for heading in ("way", "client", "daemon", "interpreter"):
         counts.add_column(heading, justify="left" if heading == "way" else "right")
     with tempfile.TemporaryDirectory(prefix="od-bench-") as name, ExitStack() as stack:
-        folder = Path(name)
-        file = folder / "entered.json"
-        (folder / "bench.py").write_text(LIBRARY)
-        options = ("--listen", "127.0.0.1:0", "--state", f"{folder}/s", "--log-level", "error")
-        options = (*options, "--workers", "1")
-        me = (sys.executable, "-m", "tests.bench.streams")
-        daemon, words = stack.enter_context(running(*me, "serve", str(file), *options))
-        address = next(each for each in words if each.startswith("127.0.0.1:"))
+        daemon = stack.enter_context(counting_daemon(Path(name)))
         _, [port] = stack.enter_context(running(sys.executable, str(ECHO_SERVER)))
 
         def connect(**settings: Any) -> oc.Session:
-            return stack.enter_context(oc.connect(address, lane="stream", **settings))
+            return stack.enter_context(oc.connect(daemon.address, lane="stream", **settings))
 
-        connect().load(folder / "bench.py")
         ways: dict[str, Call] = {
             "bare echo, threads": echo_by_threads(port, stack),
             "bare echo, asyncio": echo_by_asyncio(port, stack),
@@ -252,15 +277,9 @@ def main() -> None:
             switches = statistics.median(one.switches for one in each)
             numbers = (f"{used[way] * 1e6:,.0f}", f"{used[way] / floor:.2f}")
             costs.add_row(way, *numbers, f"{elapsed * 1e6:,.0f}", f"{switches:.1f}")
-        entered = Entered()
-        threading.setprofile(entered.note)
-        sessions = {"direct": connect(), "through the daemon": connect(direct=False)}
-        threading.setprofile(None)  # type: ignore[arg-type]
-        names = {}
-        for way, session in sessions.items():
-            names[way] = count_entered(session, entered, daemon.pid, file)
-            totals = [f"{each.total() / COUNTED:.0f}" for each in names[way].values()]
-            counts.add_row(way, *totals)
+        names = count_ways(daemon)
+        for way, by_process in names.items():
+            counts.add_row(way, *(f"{e.total() / COUNTED:.0f}" for e in by_process.values()))
     console = Console(width=110)
     console.print(costs)
     console.print(counts)

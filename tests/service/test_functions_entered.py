@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import opdispatch_client as oc
+from tests.bench import streams
 from tests.bench.functions_entered import KINDS, load, measure, measure_awaited
 
 WORKERS = 1
@@ -32,6 +33,9 @@ MOST_OF_KIND = {
     "list of ints": (40, 47),
 }
 
+# By a call over a stream: client, daemon, interpreter; functions of gRPC and asyncio among them.
+MOST_OVER_STREAMS = {"direct": (85, 9, 185), "through the daemon": (175, 255, 100)}
+
 
 def test_a_direct_call_of_each_kind_enters_few_functions_on_either_side(
     session: oc.Session, tmp_path: Path
@@ -49,3 +53,11 @@ def test_an_awaited_call_enters_few_functions(session: oc.Session, tmp_path: Pat
     for kind, most in (("two arrays", MOST_AWAITED), ("two arrays of 1 MB", MOST_AWAITED_LARGE)):
         entered = asyncio.run(measure_awaited(session.address, kind))
         assert entered.total() <= most, entered.most_common()
+
+
+def test_a_call_over_a_stream_enters_few_functions_in_every_process(tmp_path: Path):
+    with streams.counting_daemon(tmp_path) as daemon:
+        found = streams.count_ways(daemon)
+    for way, most in MOST_OVER_STREAMS.items():
+        for (process, entered), limit in zip(found[way].items(), most, strict=True):
+            assert entered.total() <= limit * streams.COUNTED, (way, process, entered.most_common())

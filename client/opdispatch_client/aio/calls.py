@@ -7,7 +7,7 @@ import functools
 import math
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, TypeGuard
 
 import grpc.aio
@@ -73,6 +73,10 @@ class AsyncCalls:
         self._routes = Routes()
         self._direct = AsyncDirectLanes(self.memory, self._routes)
         self._direct_streams = AsyncDirectStreams(endpoint, self._routes)
+        self._find_again: Mapping[type, Callable[[Any, Hashable], Way | None]] = {
+            AsyncLane: self._direct.find_again,
+            AsyncStream: self._direct_streams.find_again,
+        }
         self._tending: asyncio.TimerHandle | None = None
         self._plans = CallPlans()
         timeout = None if endpoint.timeout == math.inf else endpoint.timeout
@@ -125,10 +129,10 @@ class AsyncCalls:
             or self._endpoint.process != os.getpid()
         ):
             self._loop.check()  # raises
-        way: DirectWay[AsyncLane] = plan.way
+        way: Way = plan.way
         route = way.route  # as in ``BlockingCalls._find_planned``
         if not route.is_current or len(route.targets) != 1 or not route.within_reach:
-            found = self._direct.find_again(way, plan.shape)
+            found = self._find_again[type(way.lane)](way, plan.shape)
             if found is None or plan.size > found.lane.max_message_bytes:
                 return UNPLANNED
             way = found
@@ -260,9 +264,8 @@ class AsyncCalls:
             why = find_refusal(reply)
             if why is None:
                 way.route.note_wait(reply.has_waited)
-                if isinstance(way.lane, AsyncLane):
-                    limit = way.lane.max_message_bytes
-                    self._plans.learn(attempt.call, attempt.request, way, limit)
+                limit = way.lane.max_message_bytes
+                self._plans.learn(attempt.call, attempt.request, way, limit)
                 return reply
         except (LaneClosedError, MessageTooLargeError) as error:
             why = error

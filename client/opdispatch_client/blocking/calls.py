@@ -13,18 +13,16 @@ import grpc
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.blocking.call_future import Abandon, CallFuture
 from opdispatch_client.blocking.one_thread import OneThread
-from opdispatch_client.blocking.planned_calls import PlannedCalls
+from opdispatch_client.blocking.planned_calls import PlannedCalls, Way
 from opdispatch_client.blocking.submitted_futures import SubmittedFutures
 from opdispatch_client.daemon_wait import DaemonWait, is_stopping
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.busy_watch import BusyWatch
 from opdispatch_client.lanes.call_attempt import CallAttempt, is_route_right
-from opdispatch_client.lanes.call_plan import (
-    CallPlans,
-)
+from opdispatch_client.lanes.call_plan import CallPlans
 from opdispatch_client.lanes.direct_local import DirectLanes
 from opdispatch_client.lanes.direct_streams import BlockingDirectStreams
-from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
+from opdispatch_client.lanes.direct_way import RelayedWay
 from opdispatch_client.lanes.memory_tender import MemoryTender
 from opdispatch_client.lanes.protocol import CallLane
 from opdispatch_client.lanes.relayed_calls import RelayedCall
@@ -40,14 +38,11 @@ from opdispatch_wire.errors import (
     RefusedError,
 )
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
-from opdispatch_wire.lanes.blocking_stream import BlockingStream
 from opdispatch_wire.lanes.lane_messages import InterpreterBusyError, LaneClosedError
 from opdispatch_wire.lanes.pending_calls import OnDone
 from opdispatch_wire.shared_memory.peer_memory import is_without_room
 from opdispatch_wire.status import lost_connection_error, no_thread_left_error
 from opdispatch_wire.v1 import execution_pb2
-
-Way = DirectWay[BlockingLane] | DirectWay[BlockingStream]
 
 
 class BlockingCalls:
@@ -78,7 +73,15 @@ class BlockingCalls:
         self._plans = CallPlans()
         # Not with callbacks, which may wait for a call that is to be made again.
         self._second_ways = OneThread("call-second-ways")
-        planned = PlannedCalls(endpoint, self._plans, self._direct, self._busy, self, self._futures)
+        planned = PlannedCalls(
+            endpoint,
+            self._plans,
+            self._direct,
+            self._direct_streams,
+            self._busy,
+            self,
+            self._futures,
+        )
         self.call_planned = planned.call
         self.submit_planned = planned.submit
 
@@ -397,8 +400,7 @@ class BlockingCalls:
             self._direct_call_failed(attempt, way, refusal)
             return None
         way.route.note_wait(reply.has_waited)
-        if isinstance(way.lane, BlockingLane):
-            self._plans.learn(attempt.call, request, way, way.lane.max_message_bytes)
+        self._plans.learn(attempt.call, request, way, way.lane.max_message_bytes)
         return reply
 
     def _begin_directly(self, attempt: CallAttempt, future: CallFuture) -> bool:
@@ -464,7 +466,7 @@ class BlockingCalls:
             way.route.note_wait(result.has_waited)
         if why is None:
             self._end(attempt, future, result)
-            if isinstance(way.lane, BlockingLane) and not isinstance(result, Exception):
+            if not isinstance(result, Exception):
                 limit = way.lane.max_message_bytes
                 self._plans.learn(attempt.call, attempt.request, way, limit)
             return

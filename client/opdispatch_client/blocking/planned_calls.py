@@ -6,7 +6,7 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from opdispatch_client.lanes.busy_watch import BusyWatch
 from opdispatch_client.lanes.call_attempt import CallAttempt
 from opdispatch_client.lanes.call_plan import UNPLANNED, CallPlan, CallPlans, PlannedArguments
 from opdispatch_client.lanes.direct_local import DirectLanes
+from opdispatch_client.lanes.direct_streams import BlockingDirectStreams
 from opdispatch_client.lanes.direct_way import DirectWay
 from opdispatch_client.lanes.planned_memory import PlannedMemory
 from opdispatch_client.lanes.protocol import CallLane
@@ -25,10 +26,14 @@ from opdispatch_client.lanes.routes import find_refusal
 from opdispatch_client.lanes.waiting_calls import WaitingCall, waiting_call
 from opdispatch_wire.errors import RefusedError
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
+from opdispatch_wire.lanes.blocking_stream import BlockingStream
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.lanes.pending_calls import Decode, OnDone
 from opdispatch_wire.shared_memory.peer_memory import PeerMemory
 from opdispatch_wire.v1 import execution_pb2
+
+Way = DirectWay[BlockingLane] | DirectWay[BlockingStream]
+"""How a call goes directly."""
 
 
 class GeneralCalls(Protocol):
@@ -37,14 +42,14 @@ class GeneralCalls(Protocol):
     def reply_to(
         self,
         attempt: CallAttempt,
-        failed: tuple[DirectWay[BlockingLane], Exception] | None = None,
+        failed: tuple[Way, Exception] | None = None,
     ) -> execution_pb2.CallReply:
         """Return the reply to a call; ``failed`` is its direct way and the outcome there."""
 
     def end_directly(
         self,
         attempt: CallAttempt,
-        way: DirectWay[BlockingLane],
+        way: Way,
         future: CallFuture,
         result: execution_pb2.CallReply | Exception,
     ) -> None:
@@ -76,13 +81,17 @@ class PlannedCalls:
         endpoint: Endpoint,
         plans: CallPlans,
         direct: DirectLanes,
+        streams: BlockingDirectStreams,
         busy: BusyWatch,
         general: GeneralCalls,
         futures: SubmittedFutures,
     ) -> None:
         self._endpoint = endpoint
         self._plans = plans
-        self._direct = direct
+        self._find_again: Mapping[type, Callable[[Any, Hashable], Way | None]] = {
+            BlockingLane: direct.find_again,
+            BlockingStream: streams.find_again,
+        }
         self._busy = busy
         self._general = general
         self._futures = futures
@@ -127,7 +136,7 @@ class PlannedCalls:
         way.route.note_wait(reply.has_waited)
         return result
 
-    def _go_on(self, again: CallAttempt, way: DirectWay[BlockingLane], why: Exception) -> Any:
+    def _go_on(self, again: CallAttempt, way: Way, why: Exception) -> Any:
         """Go on the general way with a call that has come to nothing on its direct one."""
         try:
             return again.read(self._general.reply_to(again, (way, why)))
@@ -136,7 +145,7 @@ class PlannedCalls:
 
     def _find_planned(
         self, key: Hashable, *, alone: bool
-    ) -> tuple[CallPlan, DirectWay[BlockingLane], PeerMemory | None] | None:
+    ) -> tuple[CallPlan, Way, PeerMemory | None] | None:
         """Return the plan of a call that is about to be sent, its way, and where results may be.
 
         None: it has no plan. Results in memory are read there also when the lane has ended since.
@@ -148,7 +157,7 @@ class PlannedCalls:
             plan = plan.alone
         way, route = plan.way, plan.way.route
         if not route.is_current or len(route.targets) != 1 or not route.within_reach:
-            found = self._direct.find_again(way, plan.shape)
+            found = self._find_again[type(way.lane)](way, plan.shape)
             if found is None or plan.size > found.lane.max_message_bytes:
                 return None
             way = found
@@ -161,7 +170,7 @@ class PlannedCalls:
         self,
         operator: str,
         planned: PlannedArguments,
-        way: DirectWay[BlockingLane],
+        way: Way,
         deadline: float | None,
         number: int,
         peer: PeerMemory | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay, choose_way
+from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay, choose_again, choose_way
 from opdispatch_client.lanes.routes import DirectRoute, Routes
 from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.lanes.async_lane import AsyncLane
@@ -35,18 +35,7 @@ class AsyncDirectLanes:
 
     def find_again(self, way: DirectWay[AsyncLane], shape: Hashable) -> DirectWay[AsyncLane] | None:
         """Return the way of a call like ``DirectLanes.find_again``."""
-        route = self._routes.find(shape)
-        if route is not way.route:
-            return None
-        if len(route.targets) == 1:
-            return None if way.lane.is_closed else way
-        lanes = [self._lanes.get(target.session) for target in route.targets]
-        if len(route.within_reach) < len(lanes) or any(
-            lane is None or lane.is_closed for lane in lanes
-        ):
-            return None
-        found = choose_way(route, lanes, self._routes.relayed)
-        return found if isinstance(found, DirectWay) else None
+        return choose_again(self._routes, way, shape, self._lanes)
 
     def tend(self) -> None:
         """Send the releases of memory on lanes where no call does so."""

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Hashable
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay, choose_way
+from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay, choose_again, choose_way
 from opdispatch_client.lanes.routes import DirectRoute, Routes
 from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
@@ -50,24 +50,8 @@ class DirectLanes:
     def find_again(
         self, way: DirectWay[BlockingLane], shape: Hashable
     ) -> DirectWay[BlockingLane] | None:
-        """Return the way of a call of that shape, of which one went that ``way`` before.
-
-        None: ``find`` knows; the route has changed, or not all of its lanes are open.
-        """
-        route = self._routes.find(shape)
-        if route is not way.route:
-            return None
-        if len(route.targets) == 1:
-            return None if way.lane.is_closed else way
-        lanes = [self._lanes.get(session) for session in route.within_reach]
-        if len(lanes) < len(route.targets) or any(each is None or each.is_closed for each in lanes):
-            return None
-        found = choose_way(
-            route,
-            [self._lanes.get(target.session) for target in route.targets],
-            self._routes.relayed,
-        )
-        return found if isinstance(found, DirectWay) else None
+        """Return the way of a call as ``choose_again`` does. None: ``find`` knows."""
+        return choose_again(self._routes, way, shape, self._lanes)
 
     def tend(self) -> None:
         """Send and read the releases of memory, on lanes where no call does so."""

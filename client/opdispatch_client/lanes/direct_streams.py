@@ -21,6 +21,7 @@ from opdispatch_client.lanes.direct_way import (
     DirectWay,
     InterpreterLane,
     RelayedWay,
+    choose_again,
     choose_way,
 )
 from opdispatch_client.lanes.routes import DirectRoute, Routes
@@ -39,10 +40,6 @@ _REFUSAL_LASTS = 1.0
 
 class InterpreterStream(InterpreterLane, Protocol):
     """Base of the blocking and the asyncio stream to an interpreter."""
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether calls have no chance any more."""
 
     def close(self) -> None:
         """End all calls with LaneClosedError. Idempotent."""
@@ -78,6 +75,10 @@ class DirectStreams(ABC, Generic[S]):
         if not route.within_reach:
             self._routes.postpone(shape)
         return choose_way(route, streams, self._routes.relayed)
+
+    def find_again(self, way: DirectWay[S], shape: Hashable) -> DirectWay[S] | None:
+        """Return the way of a call like ``DirectLanes.find_again``."""
+        return choose_again(self._routes, way, shape, self._streams)
 
     def prepare(self, shape: Hashable, limit: int) -> None:
         """Begin to open what the route of that shape leads to."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from opdispatch_client.lanes.relayed_calls import RelayedCalls
-from opdispatch_client.lanes.routes import DirectRoute
+from opdispatch_client.lanes.routes import DirectRoute, Routes
 from opdispatch_wire.v1 import execution_pb2
 
 
@@ -20,6 +20,10 @@ class InterpreterLane(Protocol):
     @property
     def calls_in_flight(self) -> int:
         """How many calls wait for their replies."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether calls have no chance any more."""
 
 
 L = TypeVar("L", bound=InterpreterLane)
@@ -54,6 +58,28 @@ class RelayedWay:
     def __init__(self, route: DirectRoute, target: execution_pb2.RouteTarget) -> None:
         self.route = route
         self.target = target
+
+
+def choose_again(
+    routes: Routes, way: DirectWay[L], shape: Hashable, lanes: Mapping[int, L]
+) -> DirectWay[L] | None:
+    """Return the way of a call of that shape, of which one went that ``way`` before.
+
+    ``lanes`` are those that there are, by session. None: the route has changed, or not all of its
+    lanes are open, so that the way is to be found anew.
+    """
+    route = routes.find(shape)
+    if route is not way.route:
+        return None
+    if len(route.targets) == 1:
+        return None if way.lane.is_closed else way
+    found = [lanes.get(target.session) for target in route.targets]
+    if len(route.within_reach) < len(found) or any(
+        lane is None or lane.is_closed for lane in found
+    ):
+        return None
+    chosen = choose_way(route, found, routes.relayed)
+    return chosen if isinstance(chosen, DirectWay) else None
 
 
 def choose_way(

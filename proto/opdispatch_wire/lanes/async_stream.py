@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 import grpc.aio
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_wire.channel import parse_message
 from opdispatch_wire.chunks import CallTensors, LargeMessage, MessageOutbox
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.awaited_replies import AwaitedReplies, OnReply, Reply
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.pending_calls import Decode
 from opdispatch_wire.lanes.stream_tensors import CALL_STREAM, TensorStream, closed_error, shown
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2
@@ -31,9 +34,7 @@ class AsyncStream(TensorStream):
         self.ended: asyncio.Future[Exception | None]
         self.ended = asyncio.get_running_loop().create_future()
         """Done when the stream has ended without ``close``: the error, or None."""
-        method: Any = channel.stream_stream(
-            CALL_STREAM, response_deserializer=execution_pb2.CallReply.FromString
-        )
+        method: Any = channel.stream_stream(CALL_STREAM)
         self._call = method(metadata=(*self._tensors.metadata, *shown(authorization)))
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -90,6 +91,18 @@ class AsyncStream(TensorStream):
         self._send(message)
         return future
 
+    def call_plain(
+        self, encode: Callable[[int], bytes], decode: Decode
+    ) -> tuple[int, asyncio.Future[Any]]:
+        """Send a call like ``AsyncLane.call_plain``."""
+        if self._is_closed:
+            raise LaneClosedError("the stream is closed", was_sent=False)
+        number = self._replies.next_number()
+        payload = encode(number)
+        future = self._replies.expect_plain(number, decode)
+        self._send(payload)
+        return number, future
+
     def call_then(
         self,
         request: execution_pb2.CallRequest,
@@ -136,11 +149,9 @@ class AsyncStream(TensorStream):
     async def _read(self) -> None:
         why, code = "the other side has ended the stream", None
         try:
-            while (reply := await self._call.read()) is not grpc.aio.EOF:
-                if reply.HasField("chunk"):
-                    self._take_chunk(reply.id, reply.chunk)
-                else:
-                    self._take(reply)
+            while (payload := await self._call.read()) is not grpc.aio.EOF:
+                if not self._replies.take_plain(payload):
+                    self._take(payload)
             why, code = await self._call.details() or why, await self._call.code()
         except WireError as error:
             why = str(error)
@@ -152,13 +163,20 @@ class AsyncStream(TensorStream):
         finally:
             self._end(why, code)
 
-    def _take(self, reply: execution_pb2.CallReply) -> None:
+    def _take(self, payload: bytes) -> None:
+        reply = execution_pb2.CallReply()
+        parse_message(reply, payload)
         number = reply.id
+        if reply.HasField("chunk"):
+            self._take_chunk(number, reply.chunk)
+            return
         reply = self._tensors.read_reply(reply)
         self._tensors.forget(number)
         self._replies.take(reply)
 
     def _take_chunk(self, number: int, chunk: execution_pb2.Chunk) -> None:
+        if number in self._replies:
+            self._tensors.expect_inline(number)
         try:
             self._tensors.take_chunk(number, chunk)
         except WireError:

@@ -30,6 +30,9 @@ class AwaitedReplies:
     def __len__(self) -> int:
         return len(self._replies) + len(self._decoders)
 
+    def __contains__(self, number: int) -> bool:
+        return number in self._replies or number in self._decoders
+
     def next_number(self) -> int:
         """Return an id that no call has had."""
         self._number += 1

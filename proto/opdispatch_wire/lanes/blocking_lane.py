@@ -52,7 +52,6 @@ from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 _ID_TAG = 0x08
 _LONGEST_ID = 11
-_NO_CALL = (None, None, None)
 
 # How long the attendant stays when it has nothing to do, or looks no further than the socket.
 _LINGER = 1.0
@@ -449,12 +448,7 @@ class BlockingLane(TensorLane):
                 receiver.reply = result
             wake(receiver.wake)
             return True
-        _, _, decode = self._pending.calls.get(number, _NO_CALL)
-        if decode is None or (result := decode(payload, place + 1)) is None:
-            return False
-        if (on_done := self._pending.take(number)) is not None:
-            on_done(result)
-        return True
+        return self._pending.take_plain(number, payload, place + 1)
 
     def _needs_attendant(self) -> bool:
         return bool(self._pending.calls) or self._connection.writer.is_stuck

@@ -10,20 +10,46 @@ import contextlib
 import itertools
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_wire.channel import parse_message
 from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.blocking_outbox import BlockingOutbox
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.lanes.patient_wait import Watch, wait_unless_given_up
-from opdispatch_wire.lanes.pending_calls import OnDone, PendingCalls
+from opdispatch_wire.lanes.pending_calls import Decode, OnDone, PendingCalls
 from opdispatch_wire.lanes.stream_tensors import CALL_STREAM, TensorStream, closed_error, shown
+from opdispatch_wire.planned_calls import read_id
 from opdispatch_wire.v1 import execution_pb2
+
+
+class _Waiter:
+    """One thread that waits for the outcome of a call."""
+
+    __slots__ = ("_outcome", "_wake")
+
+    def __init__(self) -> None:
+        self._outcome: Any = None
+        self._wake = threading.Lock()
+        self._wake.acquire()
+
+    def note(self, outcome: Any) -> None:
+        """Take the outcome: the reply, what was decoded of it, or an error."""
+        self._outcome = outcome
+        self._wake.release()
+
+    def wait(self, until: float | None) -> Any:
+        """Return the outcome, once. Raises TimeoutError at a time of ``time.monotonic``."""
+        left = -1.0 if until is None else max(until - time.monotonic(), 0.0)
+        if not self._wake.acquire(timeout=left):
+            raise TimeoutError
+        return self._outcome
 
 
 class BlockingStream(TensorStream):
@@ -40,9 +66,7 @@ class BlockingStream(TensorStream):
         self._is_closed = False
         self._opened = threading.Event()
         self._failure: LaneClosedError | None = None
-        method: Any = channel.stream_stream(
-            CALL_STREAM, response_deserializer=execution_pb2.CallReply.FromString
-        )
+        method: Any = channel.stream_stream(CALL_STREAM)
         self._call: Any = method(
             iter(self._requests), metadata=(*self._tensors.metadata, *shown(authorization))
         )
@@ -105,26 +129,41 @@ class BlockingStream(TensorStream):
         Whatever ends the wait, such as Ctrl-C, cancels the call.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        outcome: list[execution_pb2.CallReply | Exception] = []
-        wake = threading.Lock()
-        wake.acquire()
+        waiter = _Waiter()
+        number = self.begin(request, None, what, waiter.note, tensors)
+        reply: execution_pb2.CallReply = self._wait_for(number, waiter, deadline, watch)
+        return reply
 
-        def on_done(result: execution_pb2.CallReply | Exception) -> None:
-            outcome.append(result)
-            wake.release()
+    def exchange(
+        self,
+        encode: Callable[[int], bytes],
+        deadline: float | None,
+        watch: Watch | None,
+        decode: Decode,
+    ) -> Any:
+        """Exchange a call like ``BlockingLane.exchange``."""
+        waiter = _Waiter()
+        number = next(self._numbers)
+        payload = encode(number)
+        self._pending.add(number, waiter.note, None, decode)
+        self._requests.put(payload)
+        try:
+            result = self._wait_for(number, waiter, deadline, watch)
+        except LaneClosedError as error:
+            error.call = number
+            raise
+        if type(result) is not tuple:
+            self._tensors.forget(number)
+        return result
 
-        def wait(until: float | None) -> execution_pb2.CallReply | Exception:
-            left = -1.0 if until is None else max(until - time.monotonic(), 0.0)
-            if not wake.acquire(timeout=left):
-                raise TimeoutError
-            return outcome[0]
-
-        number = self.begin(request, None, what, on_done, tensors)
+    def _wait_for(
+        self, number: int, waiter: _Waiter, deadline: float | None, watch: Watch | None
+    ) -> Any:
         try:
             if watch is None:
-                result = wait(deadline)
+                result = waiter.wait(deadline)
             else:
-                result = wait_unless_given_up(watch, wait, deadline)
+                result = wait_unless_given_up(watch, waiter.wait, deadline)
         except BaseException:
             self.cancel(number)
             raise
@@ -143,17 +182,35 @@ class BlockingStream(TensorStream):
         """Begin a call and return its id; see ``BlockingLane.begin`` and ``call``."""
         number = request.id = next(self._numbers)
         message = self._tensors.begin(request, what, tensors)
-
-        def forget_and_tell(result: execution_pb2.CallReply | Exception) -> None:
-            self._tensors.forget(number)
-            on_done(result)
-
         try:
-            self._pending.add(number, forget_and_tell, timeout)
+            self._add(number, on_done, timeout)
         except BaseException:
             self._tensors.forget(number)
             raise
         self._requests.put(message)
+        return number
+
+    def _add(
+        self, number: int, on_done: OnDone, timeout: float | None, decode: Decode | None = None
+    ) -> None:
+        def forget_and_tell(result: Any) -> None:
+            self._tensors.forget(number)
+            on_done(result)
+
+        self._pending.add(number, forget_and_tell, timeout, decode)
+
+    def begin_plain(
+        self,
+        encode: Callable[[int], bytes],
+        timeout: float | None,
+        on_done: OnDone,
+        decode: Decode,
+    ) -> int:
+        """Begin a call like ``BlockingLane.begin_plain``."""
+        number = next(self._numbers)
+        payload = encode(number)
+        self._add(number, on_done, timeout, decode)
+        self._requests.put(payload)
         return number
 
     def flush(self) -> None:
@@ -180,11 +237,9 @@ class BlockingStream(TensorStream):
                 if self._call.is_active():
                     self._welcomed(tuple(self._call.initial_metadata() or ()))
                     self._opened.set()
-            for reply in self._call:
-                if reply.HasField("chunk"):
-                    self._take_chunk(reply.id, reply.chunk)
-                else:
-                    self._take(reply)
+            for payload in self._call:
+                if not self._take_plain(payload):
+                    self._take(payload)
         except grpc.RpcError as error:
             why, code = self._call.details() or str(error), self._call.code()
         except WireError as error:
@@ -194,13 +249,25 @@ class BlockingStream(TensorStream):
             self._end(why, code)
             self._tensors.end()
 
-    def _take(self, reply: execution_pb2.CallReply) -> None:
+    def _take_plain(self, payload: bytes) -> bool:
+        """Return whether a reply was to a call that can decode it, which has its result now."""
+        found = read_id(payload)
+        return found is not None and self._pending.take_plain(found[0], payload, found[1])
+
+    def _take(self, payload: bytes) -> None:
+        reply = execution_pb2.CallReply()
+        parse_message(reply, payload)
         number = reply.id
+        if reply.HasField("chunk"):
+            self._take_chunk(number, reply.chunk)
+            return
         reply = self._tensors.read_reply(reply)
         if (on_done := self._pending.take(number)) is not None:
             on_done(reply)
 
     def _take_chunk(self, number: int, chunk: execution_pb2.Chunk) -> None:
+        if number in self._pending.calls:
+            self._tensors.expect_inline(number)
         try:
             self._tensors.take_chunk(number, chunk)
         except WireError:

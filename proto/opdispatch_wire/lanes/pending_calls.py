@@ -16,6 +16,8 @@ OnDone = Callable[[Any], None]
 Decode = Callable[["bytes | memoryview", int], Any]
 """Returns the result in the payload of a REPLY whose id ends at that place, or None."""
 
+_NO_CALL = (None, None, None)
+
 
 class PendingCalls:
     """Pending calls, which end with a reply, for which their lane removes them, or with an error
@@ -67,6 +69,15 @@ class PendingCalls:
             call = self.calls.pop(number, None)
         return None if call is None else call[0]
 
+    def take_plain(self, number: int, payload: bytes | memoryview, place: int) -> bool:
+        """Return whether the call of that id can decode the reply: then it has its result now."""
+        decode = self.calls.get(number, _NO_CALL)[2]
+        if decode is None or (result := decode(payload, place)) is None:
+            return False
+        if (on_done := self.take(number)) is not None:
+            on_done(result)
+        return True
+
     def end(self, error: LaneClosedError) -> None:
         """Fail all calls with ``error``; none can be added any more. Idempotent."""
         with self._mutex:
@@ -75,7 +86,7 @@ class PendingCalls:
         # After the mutex, as everywhere here: callbacks may add and take calls themselves.
         self._watch.stop()
         for on_done, _, _ in left.values():
-            on_done(error)
+            on_done(type(error)(*error.args))  # its own, which may say its id
 
     def _expire(self, now: float) -> float | None:
         """Fail the calls whose deadline has passed; return when to look again."""

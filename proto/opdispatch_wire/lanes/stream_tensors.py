@@ -15,7 +15,7 @@ from opdispatch_wire.chunks import (
     told_chunk_bytes,
 )
 from opdispatch_wire.credentials import AUTHORIZATION
-from opdispatch_wire.detached_tensors import without_large
+from opdispatch_wire.detached_tensors import InlineTensors, without_large
 from opdispatch_wire.lanes.chunk_assembler import ChunkAssembler, TensorBudget
 from opdispatch_wire.lanes.lane_messages import LaneClosedError, NotAdmittedError
 from opdispatch_wire.lanes.stream_lane import StreamLane
@@ -96,6 +96,10 @@ class StreamTensors:
         )
         return large
 
+    def expect_inline(self, number: int) -> None:
+        """Expect the results of a call that is awaited, inline if it has begun without tensors."""
+        self._calls.setdefault(number, InlineTensors())
+
     def take_chunk(self, number: int, chunk: execution_pb2.Chunk) -> None:
         """Take a chunk of the results of a call.
 
@@ -146,6 +150,9 @@ class TensorStream:
     """The calling side of a stream, as far as it is about who is at the other end, and the tensors
     of its calls.
     """
+
+    memory = None
+    """None is shared with the other side."""
 
     def __init__(self, limit: int, send: Send) -> None:
         """Hold the longest message that either side takes, in bytes."""

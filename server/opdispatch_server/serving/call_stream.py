@@ -28,7 +28,8 @@ from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes.chunk_assembler import TensorBudget
 from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.frame_stream import HIGH_WATER, LOW_WATER
-from opdispatch_wire.received_call import ReceivedCall
+from opdispatch_wire.planned_requests import constant_bytes_of
+from opdispatch_wire.received_call import read_call
 
 Metadata = Sequence[tuple[str, str]]
 
@@ -61,6 +62,7 @@ class CallStream:
 
         No more calls are read while ``at_once`` are under way. The peer is sent ``metadata``.
         """
+        self._runner = runner
         self._metadata = metadata
         self._client = client or ClientConnection("")
         self._context = context
@@ -86,17 +88,17 @@ class CallStream:
         self._may_read = asyncio.Event()
         self._may_read.set()
 
-    async def serve(self, requests: AsyncIterator[ReceivedCall | Malformed]) -> None:
+    async def serve(self, requests: AsyncIterator[bytes]) -> None:
         """Serve to the end of the stream. Raises WireError for what makes no sense."""
         await self._context.send_initial_metadata((chunk_metadata(self._limit), *self._metadata))
         writing = self._writing = asyncio.create_task(self._write())
         try:
             try:
-                async for received in requests:
-                    if isinstance(received, Malformed):
-                        raise received.error()
-                    self._take(received)
-                    await self._may_read.wait()
+                async for payload in requests:
+                    if not self._take_planned(payload):
+                        self._take(payload)
+                    if not self._may_read.is_set():
+                        await self._may_read.wait()
                 self._incoming.close()  # what is incomplete now, stays so
                 await self._calls.wait_until_answered()
             except Exception:
@@ -124,7 +126,22 @@ class CallStream:
         self._has_replies.set()
         await asyncio.wait({writing}, timeout=timeout)
 
-    def _take(self, received: ReceivedCall) -> None:
+    def _take_planned(self, payload: bytes) -> bool:
+        """Begin a planned call; return False if it is to be taken like others."""
+        call = self._runner.find_planned(payload)
+        if call is None or call.number in self._large or not self._incoming.is_empty:
+            return False
+        if not self._calls.take_planned(call):
+            return False
+        self._client.calls += 1
+        return True
+
+    def _take(self, payload: bytes) -> None:
+        try:
+            # What is large comes in chunks, and beside those nothing should be.
+            received = read_call(payload, detaches=False)
+        except WireError as error:
+            raise Malformed(error.message).error() from None
         request = received.request
         number = request.id
         if request.cancel:
@@ -143,7 +160,8 @@ class CallStream:
         if received.refusal is not None:
             self._calls.refuse(number, received.refusal)
         elif arguments is not None:
-            self._calls.take(request, arguments=arguments)
+            planned = payload if constant_bytes_of(payload) else b""
+            self._calls.take(request, arguments=arguments, message=planned)
 
     def _send(self, reply: FramePayload) -> None:
         if isinstance(reply, MessagePieces):  # for a peer that takes no chunks

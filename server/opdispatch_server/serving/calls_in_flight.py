@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Generic
@@ -10,7 +11,7 @@ from typing import Generic
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.log_fields import Event, fields
-from opdispatch_server.serving.running_call import CallRunner, Run, RunningCall
+from opdispatch_server.serving.running_call import CallRunner, PlannedCall, Run, RunningCall
 from opdispatch_server.serving.status_answers import forget_frames
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
 from opdispatch_wire.chunks import CHUNK_BYTES, Buffer, CallTensors, chunk_bytes_for
@@ -87,11 +88,12 @@ class CallsInFlight(Generic[Run]):
         request: execution_pb2.CallRequest,
         on_end: Callable[[], None] = lambda: None,
         arguments: Sequence[Buffer] = (),
+        message: bytes = b"",
     ) -> None:
         """Begin a call, or cancel one. Raises WireError if one of that id is under way.
 
         ``on_end`` is called when the daemon holds nothing of it any more. ``arguments`` are the
-        large tensors that were detached from it.
+        large tensors that were detached from it; ``message`` is as in ``CallContext``.
         """
         number = request.id
         if request.cancel:
@@ -104,6 +106,7 @@ class CallsInFlight(Generic[Run]):
         tensors = CallTensors(results_of_any_size=any_size)
         tensors.arguments = arguments
         context = CallContext.of_request(request, tensors)
+        context.message = message
 
         def end(result: execution_pb2.CallReply | BaseException | Run) -> None:
             if isinstance(result, BaseException):
@@ -121,6 +124,30 @@ class CallsInFlight(Generic[Run]):
         else:
             self._calls[number] = quick
             self._quick_ends[number] = on_end
+        self._note_begun()
+
+    def take_planned(self, call: PlannedCall) -> bool:
+        """Begin a planned call; return False if it is to be taken like others.
+
+        Raises WireError if one of its id is under way.
+        """
+        if call.number in self._calls:
+            raise _still_under_way(call.number)
+        if not call.begin(functools.partial(self._end_planned, call), self.reply_limit):
+            return False
+        self._calls[call.number] = call
+        self._quick_ends[call.number] = _do_nothing
+        self._note_begun()
+        return True
+
+    def _end_planned(self, call: PlannedCall, reply: bytes | execution_pb2.CallReply) -> None:
+        if isinstance(reply, bytes):
+            self._send(reply)
+        else:
+            self._reply(call.number, reply, call.tensors)
+        self._forget(call.number)
+
+    def _note_begun(self) -> None:
         if len(self._calls) >= self._at_once and not self._is_full:
             self._is_full = True
             self._set_full(True)
@@ -276,3 +303,7 @@ def ignore_event(_: object) -> None:
 
 def _still_under_way(number: int) -> WireError:
     return WireError(f"$.id is {number}, and the call of that id is still under way")
+
+
+def _do_nothing() -> None:
+    """Do nothing at the end of a call of which nothing else is held."""

@@ -6,7 +6,6 @@ messages, or bytes already.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
@@ -45,12 +44,14 @@ class Malformed(NamedTuple):
 
 
 def add_execution_service(server: grpc.aio.Server, servicer: object) -> None:
-    """Serve ``ExecutionService`` by ``servicer``; calls come to it as ReceivedCall."""
+    """Serve ``ExecutionService`` by ``servicer``.
+
+    Calls come to it as ReceivedCall, and those of streams as their bytes.
+    """
     add = execution_pb2_grpc.add_ExecutionServiceServicer_to_server
-    # What is large comes in chunks on a stream, and beside those nothing should be.
-    parsers: dict[str, Parse] = {
+    parsers: dict[str, Parse | None] = {
         "Call": read_call,
-        "CallStream": functools.partial(read_call, detaches=False),
+        "CallStream": None,
         "HoldValues": small(remote_pb2.HoldValuesRequest.FromString),
     }
     add_service(server, add, servicer, lambda method, parse: parsers.get(method, parse))
@@ -102,13 +103,14 @@ def add_service(
     server: grpc.aio.Server,
     add_to_server: Callable[[Any, Any], None],
     servicer: object,
-    parse: Callable[[str, Parse], Parse] = lambda method, parse: parse,
+    parse: Callable[[str, Parse], Parse | None] = lambda method, parse: parse,
 ) -> None:
     """Do what the generated function ``add_to_server`` does; see Malformed.
 
-    Requests are parsed by what ``parse`` makes, of the name of a method and its parser. Methods
-    that ``servicer`` only inherits from the generated class are left out: gRPC answers calls of
-    what it does not know with UNIMPLEMENTED, too, but logs no traceback for each.
+    Requests are parsed by what ``parse`` makes, of the name of a method and its parser; None leaves
+    them as they are. Methods that ``servicer`` only inherits from the generated class are left out:
+    gRPC answers calls of what it does not know with UNIMPLEMENTED, too, but logs no traceback for
+    each.
     """
     generated = add_to_server.__module__
     handlers = GeneratedHandlers()
@@ -137,9 +139,18 @@ class GeneratedHandlers:
         """Add the same handlers again."""
 
 
-def _tolerant(handler: Any, parse: Parse) -> Any:
+def _tolerant(handler: Any, parse: Parse | None) -> Any:
     serialize = handler.response_serializer
 
+    def serialize_once(reply: Any) -> bytes:
+        data: bytes = reply if isinstance(reply, bytes) else serialize(reply)
+        return data
+
+    deserialize = None if parse is None else _explaining(parse)
+    return handler._replace(request_deserializer=deserialize, response_serializer=serialize_once)
+
+
+def _explaining(parse: Parse) -> Parse:
     def parse_or_explain(data: bytes) -> Any:
         try:
             return parse(data)
@@ -148,10 +159,4 @@ def _tolerant(handler: Any, parse: Parse) -> Any:
         except WireError as error:
             return Malformed(error.message)
 
-    def serialize_once(reply: Any) -> bytes:
-        data: bytes = reply if isinstance(reply, bytes) else serialize(reply)
-        return data
-
-    return handler._replace(
-        request_deserializer=parse_or_explain, response_serializer=serialize_once
-    )
+    return parse_or_explain

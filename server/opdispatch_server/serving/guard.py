@@ -86,7 +86,8 @@ class Guard(grpc.aio.ServerInterceptor):
             def parse_unless_refused(data: bytes) -> Any:
                 return data if _IS_REFUSED.get() else plain_parse(data)
 
-            handler = handler._replace(request_deserializer=parse_unless_refused)
+            if plain_parse is not None:
+                handler = handler._replace(request_deserializer=parse_unless_refused)
         else:
             name = "unary_stream" if handler.response_streaming else "unary_unary"
             parse = handler.request_deserializer

@@ -36,6 +36,11 @@ class IncomingTensors:
         self._refused: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has come of any call that has not come itself."""
+        return not self._refused and not self._assembler
+
     def take(self, number: int, chunk: execution_pb2.Chunk) -> None:
         """Take a chunk of the call of that id. Raises WireError if it makes no sense."""
         if number in self._refused:

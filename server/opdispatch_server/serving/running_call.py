@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from opdispatch_server.call_context import CallContext
+from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.v1 import execution_pb2
 
 Run = TypeVar("Run")
@@ -22,8 +23,33 @@ class RunningCall(Protocol):
         """Discard the reply when it comes: the caller has given up. Idempotent."""
 
 
+OnPlannedReply = Callable[[bytes | execution_pb2.CallReply], None]
+"""Called with the reply; its bytes, if it is plain."""
+
+
+class PlannedCall(RunningCall, Protocol):
+    """A call whose message has the constant bytes of one before it, and has not begun yet."""
+
+    @property
+    def number(self) -> int:
+        """The id that its caller has given it."""
+
+    @property
+    def tensors(self) -> CallTensors:
+        """The large tensors of its reply."""
+
+    def begin(self, on_reply: OnPlannedReply, limit: int) -> bool:
+        """Begin it; a plain reply has at most ``limit`` bytes.
+
+        False: it is to be taken as any other call, and nothing has begun.
+        """
+
+
 class CallRunner(Protocol[Run]):
     """The runner of calls: the daemon's router, or an interpreter itself."""
+
+    def find_planned(self, payload: bytes) -> PlannedCall | None:
+        """Return the call in a message, if others like it are planned."""
 
     def begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[Run]

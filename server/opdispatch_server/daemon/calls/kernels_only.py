@@ -27,6 +27,9 @@ class KernelsOnly(Generic[Run]):
         self._runner = runner
         self._is_running = is_running
 
+    def find_planned(self, payload: bytes) -> None:
+        """Return None: each call is looked at."""
+
     def begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[Run]
     ) -> RunningCall | None:

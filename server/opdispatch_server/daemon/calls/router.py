@@ -110,6 +110,9 @@ class CallRouter:
         self._idle = asyncio.Event()
         self._idle.set()
 
+    def find_planned(self, payload: bytes) -> None:
+        """Return None: no call is planned here."""
+
     def begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[KernelRun]
     ) -> QuickCall | None:

@@ -85,7 +85,7 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
 
     @answers
     async def CallStream(  # noqa: N802
-        self, requests: AsyncIterator[ReceivedCall], context: Context
+        self, requests: AsyncIterator[bytes], context: Context
     ) -> None:
         """Call operators, many at a time."""
         budget = TensorBudget(

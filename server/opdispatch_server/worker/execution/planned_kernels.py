@@ -108,11 +108,14 @@ class PlannedKernels:
             return reply, memory
         check_lengths(returns, self._limit, RESULT)
         results.clear()
-        tensors = CalleeTensors([], len(payload)) if memory is None else memory
+        request = execution_pb2.CallRequest.FromString(payload)
+        tensors: CalleeMemory | CalleeTensors | None = memory
+        if tensors is None:
+            tensors = CalleeTensors([], len(payload), is_limited=not request.chunks_reply)
         tensors.drop_results()
         try:
             message = reply_of_returns(
-                execution_pb2.CallRequest.FromString(payload),
+                request,
                 signature.schema,
                 plan.stack(leaves),
                 returns,

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_server.blame.flight_record import call_key
 from opdispatch_server.call_context import CallContext
+from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.fork_guard import GUARD
-from opdispatch_server.serving.running_call import OnReply
+from opdispatch_server.serving.running_call import OnPlannedReply, OnReply
+from opdispatch_server.worker.execution.kernel_plan import KernelPlan
 from opdispatch_server.worker.execution.kernels import KernelExecution
 from opdispatch_server.worker.incoming.call_rules import CallRules
 from opdispatch_server.worker.incoming.kernel_threads import KernelPool, KernelThreads
+from opdispatch_server.worker.incoming.lane_replies import failure
+from opdispatch_server.worker.incoming.planned_run import begin_planned, plan_like, run_planned
 from opdispatch_server.worker.libraries.turns import LibraryTurns, no_thread_error
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.chunks import CallTensors
+from opdispatch_wire.planned_requests import Received
 from opdispatch_wire.v1 import execution_pb2
 
 
@@ -33,7 +41,15 @@ class KernelCalls:
         self.execution = execution
         self.rules = rules
         self.threads = threads
-        self._number = number
+        self.number = number
+
+    def find_planned(self, payload: bytes) -> PlannedStreamedCall | None:
+        """Return the call in a message, if others like it have been planned."""
+        plans = self.rules.plans
+        found = None if plans is None else plans.find(payload)
+        if found is None or found[0].layout.shared:  # no memory is shared here
+            return None
+        return PlannedStreamedCall(self, *found, payload)
 
     def begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[None]
@@ -75,9 +91,9 @@ class KernelCalls:
     def _begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[None]
     ) -> StreamedCall:
-        admitted = self.rules.admit(self._number, request)
+        admitted = self.rules.admit(self.number, request)
         tensors = context.tensors or CallTensors()
-        call = StreamedCall(self, request, admitted, tensors, on_reply)
+        call = StreamedCall(self, request, admitted, tensors, on_reply, context.message)
         try:
             if (turns := self._turns_of(request, admitted)) is None:
                 call.start_without_turn()
@@ -100,13 +116,46 @@ class KernelCalls:
         return self.execution.turns_of(request.kernel.load_id)
 
 
-class StreamedCall:
+class _ThreadedCall:
+    """A call that a thread runs, or found none.
+
+    It is dropped if it is abandoned by then. ``_claim`` is taken once, by the thread that runs it,
+    or by who found none: its pool has the call in its queue then nevertheless.
+    """
+
+    def __init__(self, source: KernelCalls) -> None:
+        self.source = source
+        self._loop = asyncio.get_running_loop()
+        self._is_abandoned = False
+        self._claim = threading.Lock()
+
+    def abandon(self) -> None:
+        """Discard the reply when it comes. Idempotent."""
+        self._is_abandoned = True
+
+    def _submit(self, pool: KernelPool, work: Callable[..., None], *arguments: object) -> None:
+        """Have a thread do the work. Raises RuntimeError if there is none."""
+        try:
+            pool.submit(work, *arguments)
+        except RuntimeError:
+            if self._claim.acquire(blocking=False):
+                raise
+
+    def _tell(self, on_reply: Callable[[Any], None], result: Any) -> None:
+        """Have ``on_reply`` called in the event loop, unless the call is abandoned by then."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits
+            self._loop.call_soon_threadsafe(self._settle, on_reply, result)
+
+    def _settle(self, on_reply: Callable[[Any], None], result: Any) -> None:
+        if not self._is_abandoned:
+            self._is_abandoned = True  # its caller hears of it once
+            on_reply(result)
+
+
+class StreamedCall(_ThreadedCall):
     """It waits for its turn in its library, and then for a thread, which runs it.
 
-    It is dropped if it is abandoned when its turn comes. ``on_reply`` is called in the event loop,
-    where the call was made, unless it is abandoned by then; ``run`` belongs to the thread.
-    ``_claim`` is taken once, by the thread that runs it, or by who found none: its pool has the
-    call in its queue then nevertheless.
+    ``on_reply`` is called in the event loop, where the call was made.
     """
 
     def __init__(
@@ -116,17 +165,16 @@ class StreamedCall:
         context: CallContext,
         tensors: CallTensors,
         on_reply: OnReply[None],
+        message: bytes,
     ) -> None:
-        self.source = source
+        super().__init__(source)
         self.operator = request.operator
         self.context = context
         self.waits_since = 0
         self._request = request
         self._tensors = tensors
-        self._loop = asyncio.get_running_loop()
         self._on_reply = on_reply
-        self._is_abandoned = False
-        self._claim = threading.Lock()
+        self._message = message
         self.size = request.ByteSize() + sum(len(argument) for argument in tensors.arguments)
 
     def start(self, turns: LibraryTurns[StreamedCall]) -> None:
@@ -146,60 +194,39 @@ class StreamedCall:
         except RuntimeError as error:
             raise no_thread_error(self.operator, error) from error
 
-    def abandon(self) -> None:
-        """Discard the reply when it comes. Idempotent."""
-        self._is_abandoned = True
-
     def refuse(self, error: OpdispatchError) -> None:
         """Reply with ``error``: it never starts."""
         self.source.rules.end(self.context)
-        self._answer(None, error)
-
-    def _submit(self, pool: KernelPool, work: Callable[..., None], *arguments: object) -> None:
-        try:
-            pool.submit(work, *arguments)
-        except RuntimeError:
-            if self._claim.acquire(blocking=False):
-                raise
+        self._tell(self._on_reply, error)
 
     def work_off(self, turns: LibraryTurns[StreamedCall]) -> None:
         """Run it, and those that wait for it to end; in a thread."""
-        if not self._claim.acquire(blocking=False):
-            return
-        following: StreamedCall | None = self
-        while following is not None:
-            began = time.monotonic()
-            following._run_claimed()
-            turns.note(time.monotonic() - began)
-            following = turns.end()
-            if following is not None and not isinstance(following, StreamedCall):
-                turns.start(following)  # one of a local lane
-                return
+        if self._claim.acquire(blocking=False):
+            _work_off(self, turns)
 
     def run(self) -> None:
         """Run the kernel, unless it is not awaited any more."""
         if self._claim.acquire(blocking=False):
-            self._run_claimed()
+            self.run_claimed()
 
-    def _run_claimed(self) -> None:
+    def run_claimed(self) -> None:
+        """Run the kernel like ``run``, in the thread that has claimed it."""
         rules = self.source.rules
-        reply: execution_pb2.CallReply | None = None
-        failure: BaseException | None = None
+        result: execution_pb2.CallReply | BaseException | None = None
         try:
             if not self._is_abandoned:
                 rules.begin(self.context)
                 if self.waits_since:
                     self.context.queued += time.monotonic_ns() - self.waits_since
-                reply = GUARD.run(self._run_kernel)
+                result = GUARD.run(self._run_kernel)
         except BaseException as error:  # a call is always answered
-            failure = error
+            result = error
         finally:
             rules.end(self.context)
-        self._answer(reply, failure)
-
-    def _answer(self, reply: execution_pb2.CallReply | None, failure: BaseException | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits
-            self._loop.call_soon_threadsafe(self._settle, reply, failure)
+        if result is not None:
+            self._tell(self._on_reply, result)
+            if self._message:
+                plan_like(self.source.execution, rules, self._message, self._request)
 
     def _run_kernel(self) -> execution_pb2.CallReply:
         beside, execution = self._tensors, self.source.execution
@@ -212,11 +239,78 @@ class StreamedCall:
         beside.results = tensors.results
         return reply
 
-    def _settle(self, reply: execution_pb2.CallReply | None, failure: BaseException | None) -> None:
-        if self._is_abandoned:
+
+class PlannedStreamedCall(_ThreadedCall):
+    """A planned call: its turn has come when it begins, or it is taken the general way."""
+
+    def __init__(
+        self, source: KernelCalls, plan: KernelPlan, received: Received, payload: bytes
+    ) -> None:
+        super().__init__(source)
+        self.number = received[0]
+        """The id that its caller has given it."""
+        self._plan = plan
+        self._received = received
+        self._payload = payload
+
+    @functools.cached_property
+    def tensors(self) -> CallTensors:
+        """The large tensors of its reply."""
+        return CallTensors()
+
+    def begin(self, on_reply: OnPlannedReply, limit: int) -> bool:
+        """Begin it as ``PlannedCall`` says."""
+        source, plan = self.source, self._plan
+        run = begin_planned(source.execution, source.rules, source.number, plan, self._received)
+        if run is None:
+            return False
+        try:
+            self._submit(source.threads.with_turn, self._work_off, run, on_reply, limit)
+        except RuntimeError:  # of threading: the general way says so
+            source.rules.end_run(run)
+            if (following := plan.library.turns.end()) is not None:
+                plan.library.turns.start(following)
+            return False
+        return True
+
+    def _work_off(self, run: DirectRun, on_reply: OnPlannedReply, limit: int) -> None:
+        """Run it, and those that wait for it to end; in a thread."""
+        if not self._claim.acquire(blocking=False):
             return
-        self._is_abandoned = True  # its caller hears of it once
+        turns, reply = self._plan.library.turns, None
+        run.began = began = time.monotonic()
+        if not self._is_abandoned:
+            reply = self._run(run, limit)
+        # Before the reply: the caller's next call finds the turn free.
+        following = turns.end(time.monotonic() - began)
+        self.source.rules.end_run(run)
         if reply is not None:
-            self._on_reply(reply)
-        elif failure is not None:
-            self._on_reply(failure)
+            self._tell(on_reply, reply)
+        if following is not None:
+            _work_off(following, turns)
+
+    def _run(self, run: DirectRun, limit: int) -> bytes | execution_pb2.CallReply:
+        execution, key = self.source.execution, call_key(self.source.number, self.number)
+        reply, tensors = run_planned(
+            execution, self._plan, self._received, self._payload, run, key, limit
+        )
+        if isinstance(reply, bytes) or not isinstance(tensors, CalleeTensors):
+            return reply
+        try:
+            execution.check_size(reply, tensors)
+        except OpdispatchError as error:
+            return failure(reply, error)
+        self.tensors.results = tensors.results
+        return reply
+
+
+def _work_off(call: Any, turns: LibraryTurns[StreamedCall]) -> None:
+    """Run a call whose turn it is, and those that wait for it to end, in this thread."""
+    while call is not None:
+        if not isinstance(call, StreamedCall):
+            turns.start(call)  # one of a local lane
+            return
+        began = time.monotonic()
+        call.run_claimed()
+        turns.note(time.monotonic() - began)
+        call = turns.end()

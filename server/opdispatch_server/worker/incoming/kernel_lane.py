@@ -23,7 +23,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 import select
 import socket
 import threading
@@ -33,17 +32,16 @@ from typing import Any
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.blame.flight_record import call_key
-from opdispatch_server.call_context import FOREVER, RunningCall
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.metrics.client_calls import ClientConnection
 from opdispatch_server.serving.reading_turn import ReadingTurn
-from opdispatch_server.worker.execution.kernel_plan import KernelPlan
 from opdispatch_server.worker.execution.kernels import KernelExecution
 from opdispatch_server.worker.incoming.call_rules import CallRules
 from opdispatch_server.worker.incoming.lane_call import LaneCall
 from opdispatch_server.worker.incoming.lane_pace import LanePace, patience_on
 from opdispatch_server.worker.incoming.lane_replies import LaneReplies, failure, failure_of_run
+from opdispatch_server.worker.incoming.planned_run import begin_planned, plan_like, run_planned
 from opdispatch_server.worker.incoming.turn_watch import TurnWatch
 from opdispatch_server.worker.libraries.turns import LibraryTurns
 from opdispatch_wire.callee_tensors import CalleeTensors
@@ -56,7 +54,7 @@ from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.frame_writer import FrameWriter
 from opdispatch_wire.lanes.frames import Frame, FrameReader
 from opdispatch_wire.lanes.lane_memory import MEMORY_FRAMES, CalleeLaneMemory
-from opdispatch_wire.planned_requests import Received, constant_bytes_of
+from opdispatch_wire.planned_requests import constant_bytes_of
 from opdispatch_wire.received_call import read_call
 from opdispatch_wire.shared_memory.call_memory import CalleeMemory
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
@@ -247,10 +245,7 @@ class KernelLane:
     def _plan(self, payload: bytes, request: execution_pb2.CallRequest) -> None:
         """Plan calls like one that has been read, if it said that they will come."""
         self.flush()
-        if (plans := self._rules.plans) is not None:
-            # It may name a library that has gone, or a kernel that has never been there.
-            with contextlib.suppress(OpdispatchError):
-                self._execution.planned.add(plans, payload, request)
+        plan_like(self._execution, self._rules, payload, request)
 
     def _take_planned(self, payload: bytes | memoryview, turn: int) -> bool:
         """Run a planned call and reply; return False if it is to be taken the general way."""
@@ -264,18 +259,9 @@ class KernelLane:
         plan, received = found
         if plan.layout.shared and self._memory is None:
             return False  # nor has the caller any: the general way says so
-        number, seconds, _ = received
         turns: LibraryTurns[LaneCall] = plan.library.turns
-        # Negated: neither way would hold for anything but a number.
-        if seconds is not None and not 0.0 < seconds <= FOREVER:
-            return False
-        if self._execution.fitness.problem:
-            return False
-        run = self._rules.admit_planned(plan, self._number, number)
+        run = begin_planned(self._execution, self._rules, self._number, plan, received)
         if run is None:
-            return False
-        if not turns.begin_at_once(plan.limit):
-            self._rules.end_run(run)
             return False
         if self._pace.company:
             self._hand_over_if_slow(turns, turn)
@@ -288,9 +274,16 @@ class KernelLane:
             if self._is_closed:
                 following = turns.end()
             else:
-                deadline = None if seconds is None else began + seconds
-                call = RunningCall(deadline, 0, plan.run, run.nested_calls, plan.library.version)
-                reply, memory = self._run_planned(plan, received, payload, call)
+                reply, memory = run_planned(
+                    self._execution,
+                    plan,
+                    received,
+                    payload,
+                    run,
+                    self._key | received[0] & 0xFFFFFFFF,
+                    self._replies.limit,
+                    self._memory,
+                )
                 # Before the reply: the caller's next call finds the turn free.
                 following = turns.end(time.monotonic() - began)
                 # Before the reply is written, after which the caller may call again.
@@ -324,39 +317,6 @@ class KernelLane:
             self._go_on(following, turns, turn)
             self._turn.end_kernels(turn)
         return True
-
-    def _run_planned(
-        self, plan: KernelPlan, received: Received, payload: bytes, call: RunningCall
-    ) -> tuple[bytes | execution_pb2.CallReply, CalleeMemory | CalleeTensors | None]:
-        """Run the kernel of a planned call; return the reply, and what has its tensors."""
-        execution, shared, memory = self._execution, self._memory, None
-        if plan.shares and shared is not None:
-            memory = shared.new_call()
-        key = self._key | received[0] & 0xFFFFFFFF
-        try:
-            return execution.runs.run(
-                plan.library,
-                plan.choice,
-                call,
-                key,
-                0,
-                execution.planned.run,
-                plan,
-                received,
-                payload,
-                self._replies.limit,
-                shared,
-                memory,
-            )
-        except BaseException as error:  # a call is always answered
-            if memory is not None:
-                memory.drop_results()
-            request = execution_pb2.CallRequest.FromString(payload)
-            execution.note_error(request, error)
-            return failure_of_run(request, error), memory
-        finally:
-            if os.getpid() != GUARD.process:  # ``GUARD.run``, in line
-                os._exit(0)
 
     def _hand_over_if_slow(self, turns: LibraryTurns[LaneCall] | None, turn: int) -> None:
         """Have another thread read before a kernel that would keep other calls waiting."""

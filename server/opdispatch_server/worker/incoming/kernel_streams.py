@@ -16,7 +16,6 @@ from opdispatch_server.worker.incoming.kernel_calls import KernelCalls
 from opdispatch_server.worker.incoming.kernel_threads import KernelThreads
 from opdispatch_wire.lanes.chunk_assembler import TensorBudget
 from opdispatch_wire.lanes.stream_lane import StreamLane
-from opdispatch_wire.received_call import ReceivedCall
 from opdispatch_wire.v1 import execution_pb2_grpc
 
 
@@ -55,7 +54,7 @@ class KernelStreams(execution_pb2_grpc.ExecutionServiceServicer):
 
     @answers
     async def CallStream(  # noqa: N802
-        self, requests: AsyncIterator[ReceivedCall], context: Context
+        self, requests: AsyncIterator[bytes], context: Context
     ) -> None:
         """Run kernels."""
         number = self._rules.new_lane()

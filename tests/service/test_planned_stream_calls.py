@@ -1,0 +1,179 @@
+"""Calls over gRPC streams to interpreters follow plans, and give what the general way gives."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from tests.service.openings import Openings
+from tests.service.planned_library import LIBRARY, ONES
+from tests.service.running_daemon import RunningDaemon, wait_for
+
+# The same tests as of local lanes, with the session of this module.
+from tests.service.test_planned_calls import (
+    test_a_planned_call_runs_the_new_version,
+    test_a_planned_call_that_waits_can_be_cancelled,
+    test_arguments_that_are_converted_by_value_are_looked_at_in_every_call,
+    test_calls_follow_a_plan_once_one_has_gone_directly,
+    test_calls_that_are_all_of_other_shapes_leave_no_plans,
+    test_constants_of_planned_calls_are_those_of_others,
+    test_errors_of_planned_calls_are_those_of_their_futures,
+    test_every_kind_of_call_is_planned_and_gives_what_the_general_way_gives,
+    test_other_calls_take_the_general_way,
+    test_planned_calls_give_what_others_give,
+    test_planned_calls_of_many_threads_get_their_own_results,
+    test_planned_calls_under_way_run_one_version_or_the_next,
+    test_submitted_calls_follow_a_plan_and_make_one,
+)
+from tests.waits import join
+
+__all__ = [
+    "test_a_planned_call_runs_the_new_version",
+    "test_a_planned_call_that_waits_can_be_cancelled",
+    "test_arguments_that_are_converted_by_value_are_looked_at_in_every_call",
+    "test_calls_follow_a_plan_once_one_has_gone_directly",
+    "test_calls_that_are_all_of_other_shapes_leave_no_plans",
+    "test_constants_of_planned_calls_are_those_of_others",
+    "test_errors_of_planned_calls_are_those_of_their_futures",
+    "test_every_kind_of_call_is_planned_and_gives_what_the_general_way_gives",
+    "test_other_calls_take_the_general_way",
+    "test_planned_calls_give_what_others_give",
+    "test_planned_calls_of_many_threads_get_their_own_results",
+    "test_planned_calls_under_way_run_one_version_or_the_next",
+    "test_submitted_calls_follow_a_plan_and_make_one",
+]
+
+TCP = "127.0.0.1:0"
+Planned = tuple[oc.Session, list[int]]
+
+
+@pytest.fixture(scope="module")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    daemon = RunningDaemon(tmp_path_factory.mktemp("tcp"), workers=1, listen=[TCP])
+    try:
+        daemon.wait_until_ready()
+        yield daemon
+    finally:
+        daemon.clean_up()
+
+
+@contextmanager
+def streaming(
+    daemon: RunningDaemon, folder: Path, openings: Openings, **options: Any
+) -> Iterator[oc.Session]:
+    """A session with the library, and an open stream to the interpreter that has it."""
+    (folder / "planned.py").write_text(LIBRARY)
+    with daemon.connect(lane="stream", **options) as session:
+        session.load(folder / "planned.py")
+        session.call("planned::none", ONES)
+        assert openings.next().startswith("calls go to interpreter")
+        yield session
+
+
+@pytest.fixture
+def planned(
+    lent_daemon: RunningDaemon, openings: Openings, numbers: list[int], tmp_path: Path
+) -> Iterator[Planned]:
+    """A session with the library, and the ids of the calls that follow a plan."""
+    with streaming(lent_daemon, tmp_path, openings) as session:
+        yield session, numbers
+
+
+def test_results_in_chunks_are_those_of_the_general_way(planned: Planned):
+    session, numbers = planned
+    size = 300_000  # 2.4 MB
+    for _ in range(4):
+        session.call("planned::up_to", np.full(1, 2))
+    before = len(numbers)
+    for _ in range(20):  # more often than another form of reply is looked at
+        assert session.call("planned::up_to", np.full(1, size)).sum() == size * (size - 1) // 2
+        future = session.submit("planned::up_to", np.full(1, size))
+        assert future.result().sum() == size * (size - 1) // 2
+    assert session.call("planned::up_to", np.full(1, 3)).tolist() == [0, 1, 2]
+    assert len(numbers) == before + 41
+
+
+def test_awaited_calls_are_planned(planned: Planned, openings: Openings):
+    session, numbers = planned
+
+    async def calls() -> None:
+        async with oc.aio.connect(session.address, lane="stream") as there:
+            await there.call("planned::none", ONES)
+            await asyncio.to_thread(openings.next)
+            for _ in range(4):
+                assert (await there.call("planned::positive", ONES)).tolist() == [2.0] * 4
+                assert len(await there.call("planned::up_to", np.full(1, 3))) == 3
+            before = len(numbers)
+            assert before
+            with pytest.raises(oc.KernelError, match="negative"):
+                await there.call("planned::positive", -ONES)
+            assert len(await there.call("planned::up_to", np.full(1, 300_000))) == 300_000
+            results = await asyncio.gather(
+                *(there.call("planned::positive", np.full(4, float(n))) for n in range(50))
+            )
+            assert [each[0] for each in results] == [n + 1.0 for n in range(50)]
+            assert len(numbers) == before + 52
+
+    asyncio.run(calls())
+
+
+def test_a_call_keeps_its_deadline(
+    lent_daemon: RunningDaemon, openings: Openings, numbers: list[int], tmp_path: Path
+):
+    with streaming(lent_daemon, tmp_path, openings, timeout=1.0) as session:
+        for _ in range(4):
+            assert session.call("planned::wait", ONES).tolist() == [1.0] * 4
+        before = len(numbers)
+        with pytest.raises(oc.DeadlineExceededError):
+            session.call("planned::wait", -ONES)
+        with pytest.raises(oc.DeadlineExceededError):
+            session.submit("planned::wait", ONES).result()
+        assert len(numbers) == before + 2
+
+
+def test_a_call_that_ends_its_interpreter_is_blamed(
+    start_daemon: Any, openings: Openings, numbers: list[int], tmp_path: Path
+):
+    daemon = start_daemon(workers=1, listen=[TCP])
+    daemon.expects_errors = True
+    with streaming(daemon, tmp_path, openings, retry=False) as session:
+        for _ in range(4):
+            assert session.call("planned::die", ONES).tolist() == [1.0] * 4
+        before = len(numbers)
+        with pytest.raises(oc.InterpreterDiedError, match="planned::die"):
+            session.call("planned::die", -ONES)
+        assert len(numbers) == before + 1
+
+
+def test_every_call_on_a_stream_that_is_lost_reports_its_own_interpreter_death(
+    start_daemon: Any, openings: Openings, numbers: list[int], tmp_path: Path
+):
+    daemon = start_daemon(workers=1, listen=[TCP])
+    daemon.expects_errors = True
+    with streaming(daemon, tmp_path, openings, retry=False) as session:
+        for _ in range(4):
+            session.call("planned::die", ONES)
+            session.call("planned::wait", ONES)
+        errors: dict[str, Exception] = {}
+
+        def call(name: str) -> None:
+            try:
+                session.call(f"planned::{name}", -ONES)
+            except oc.OpdispatchError as error:
+                errors[name] = error
+
+        waiting = threading.Thread(target=call, args=("wait",))
+        waiting.start()
+        assert wait_for(lambda: any(each.calls_in_flight for each in session.interpreters()))
+        call("die")
+        join(waiting)
+        assert all(isinstance(each, oc.InterpreterDiedError) for each in errors.values())
+        assert sorted(errors) == ["die", "wait"]
