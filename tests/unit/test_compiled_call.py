@@ -20,6 +20,7 @@ from opdispatch import (
     DispatchKey,
     DispatchKeySet,
     KernelFunction,
+    Library,
     NoKernelError,
     OpdispatchError,
     OperatorHandle,
@@ -281,6 +282,21 @@ def test_a_known_call_takes_the_short_way():
         sys.setprofile(None)
     assert "interpret_call" not in taken
     assert "<lambda>" in taken
+
+
+@pytest.mark.parametrize("others", [[], [None], [X], [Y, None]])
+@pytest.mark.parametrize("x", [X, Y, Tensor(X, requires_grad=True)])
+def test_a_list_of_optional_tensors_counts_for_the_kernel_if_it_has_any(x, others):
+    found = []
+    op = define("t::f(Tensor x, Tensor?[] others) -> ()", lambda x, others: found.append("CPU"))
+    op.call_converted(x, [])  # the kernel without others is known
+    library = Library("t", "IMPL", dispatcher=op.dispatcher)
+    library.impl("f", lambda x, others: found.append("AutogradCPU"), "AutogradCPU")
+    for _ in range(2):
+        op(x, others)
+        op.call_converted(x, [*others])
+    has_tensor = any(type(each) is Tensor for each in [x, *others])
+    assert found == ["CPU", *["AutogradCPU" if has_tensor else "CPU"] * 4]
 
 
 def test_operators_of_one_shape_share_one_class():

@@ -36,6 +36,7 @@ from opdispatch.tensors.generator import key_bits_of_generator
 from opdispatch.tensors.tensor import Tensor
 
 _INTS = (INT, SYM_INT)
+_OPTIONAL_TENSORS = ListType(OptionalType(TENSOR))
 
 # Python classes whose values need no conversion to these types: nothing but the class is asked.
 _EXACT = {BOOL: "bool", FLOAT: "float", STR: "str"}
@@ -192,7 +193,12 @@ class ArgumentSource:
     @property
     def is_usual(self) -> bool:
         """Whether ``are_arrays`` and ``are_tensors`` can tell of it."""
-        return self.kind in (TENSOR, OptionalType(TENSOR), ListType(TENSOR))
+        return self.kind in (TENSOR, OptionalType(TENSOR), ListType(TENSOR), _OPTIONAL_TENSORS)
+
+    @property
+    def may_be_nothing(self) -> bool:
+        """Whether it may have no tensor, and then has no part in the choice of a kernel."""
+        return self.kind in (OptionalType(TENSOR), _OPTIONAL_TENSORS)
 
     def sort_list(self) -> list[str]:
         """Return lines that find out what is in a list, for ``are_arrays`` and ``are_tensors``."""
@@ -213,24 +219,28 @@ class ArgumentSource:
         ]
 
     def are_arrays(self, is_first: bool) -> str:
-        """Return an expression for whether it is a NumPy array, a list of them, or None."""
+        """Return an expression for whether it is a NumPy array, a list of them, or nothing."""
         if isinstance(self.kind, ListType):
-            return f"_l{self.place} is _ndarray"
+            return self._are_all("_ndarray")
         kind = f"(_t := _type({self.value}))" if is_first else f"_type({self.value})"
         test = f"{kind} is _ndarray"
         return test if self.kind is TENSOR else f"({self.value} is None or {test})"
 
     def are_tensors(self, is_first: bool) -> str:
-        """Return an expression for whether it is a plain CPU tensor, a list of them, or None.
+        """Return an expression for whether it is a plain CPU tensor, a list of them, or nothing.
 
         ``are_arrays`` of the first one comes before.
         """
         name = self.value
         if isinstance(self.kind, ListType):
-            return f"_l{self.place} is _Tensor"
+            return self._are_all("_Tensor")
         kind = "_t" if is_first else f"_type({name})"
         test = f"{kind} is _Tensor and {name}.key_bits is _BITS"
         return test if self.kind is TENSOR else f"({name} is None or {test})"
+
+    def _are_all(self, kind: str) -> str:
+        test = f"_l{self.place} is {kind}"
+        return f"(not {self.value} or {test})" if self.may_be_nothing else test
 
     def needs_gradient(self) -> str:
         """Return an expression for whether it requires gradients, where ``are_tensors`` is true."""

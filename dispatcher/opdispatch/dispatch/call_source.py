@@ -44,7 +44,7 @@ from opdispatch.dispatch.argument_source import (
 from opdispatch.dispatch.operator_entry import NO_CALLS
 from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, SWITCHED_ON
 from opdispatch.schema.function_schema import FunctionSchema
-from opdispatch.schema.types import TENSOR, ListType, OptionalType, SchemaType
+from opdispatch.schema.types import TENSOR, ListType, SchemaType
 
 _FIND_CALLS = (
     "_calls = _op._entry.calls if not _on or (_s := _local()) is _DEFAULT"
@@ -320,7 +320,7 @@ class CallSource:
         # At least one tensor is there for sure, so that the bits are those of arrays, or tensors.
         is_usual = arguments and all(each.is_usual for each in arguments)
         has_generators = any(each.add_bits_of_generator() for each in self.arguments)
-        if not is_usual or isinstance(arguments[0].kind, OptionalType) or has_generators:
+        if not is_usual or arguments[0].may_be_nothing or has_generators:
             return [_FIND_CALLS, *others]
         needs = " or ".join(each.needs_gradient() for each in arguments)
         first = arguments[0]

@@ -21,6 +21,7 @@ from opdispatch.autograd.inference_tensor import (
 from opdispatch.autograd.variable import (
     FEW_VIEWS,
     AutogradMeta,
+    VersionCounter,
     counter_of,
     meta_of,
     note_view,
@@ -56,7 +57,9 @@ class _WriteText(LayerText):
         """Return the lines that call the kernel below and increment the version."""
         return [
             f"if not _isinstance({self.names[0]}, _Tensor): {self.tail_call()}",
-            f"_counter = _counter_of({self.names[0]})",
+            f"if (_meta := {self.names[0]}.autograd_meta) is None"
+            " or (_counter := _meta.counter) is None:",
+            f"    _counter = _counter_of({self.names[0]})",
             "_before = _counter.value",
             f"_result = {self.below()}",
             "_now = _counter.value",
@@ -76,7 +79,8 @@ def make_view_kernel(schema: FunctionSchema, operator: FindOperator) -> KernelFu
         _operator=operator,
         _note=_note,
         _note_view=note_view,
-        _counter_of=counter_of,
+        _Counter=VersionCounter,
+        _UNDER_NO_GRAD=MADE_UNDER_NO_GRAD,
         _state=AUTOGRAD_STATE.get,
         _Meta=AutogradMeta,
         _ViewOf=ViewOf,
@@ -146,26 +150,29 @@ class _ViewText(LayerText):
         ]
 
     def _note(self, first: str, replay: str) -> list[str]:
-        """Return the lines of ``_note``: those of a first view of its base, where gradients are
-        recorded, make it in the kernel itself.
-        """
+        """Return the lines of ``_note``, which in the kernel itself are no Python functions."""
         return [
-            f"_given = {first}.autograd_meta",
-            "if _given is None or (_counter := _given.counter) is None:",
-            f"    _counter, _given = _counter_of({first}), {first}.autograd_meta",
-            "if _given.view is not None or _result.autograd_meta is not None"
-            " or not _state().grad_mode:",
+            "if _result.autograd_meta is not None:",
             f"    _note({first}, _result, {replay})",
             "    return _result",
+            f"_base, _given = {first}, {first}.autograd_meta",
+            f"if _given is None: _given = {first}.autograd_meta = _Meta()",
+            "if (_counter := _given.counter) is None: _counter = _given.counter = _Counter()",
             "_meta = _result.autograd_meta = _Meta()",
             "_meta.counter = _counter",
-            "_meta.view = _view = _new(_ViewOf)",  # its __init__ is one more Python function
-            f"_view.base, _view.replays = {first}, ({replay},)",
-            '_view.made_by, _view.version = "", _counter.value',
-            f"if not {first}.requires_grad_flag:",
-            "    if (_views := _given.views) is None or _len(_views) >= _FEW:",
-            f"        _note_view({first}, _result)",
+            "_meta.view = _view = _new(_ViewOf)",
+            "if (_outer := _given.view) is None:",
+            f'    _view.replays, _view.made_by = ({replay},), ""',
+            "else:",
+            "    _base, _given = _outer.base, _outer.base.autograd_meta",
+            f"    _view.replays, _view.made_by = (*_outer.replays, {replay}), _outer.made_by",
+            "_view.base, _view.version = _base, _counter.value",
+            "if not (_is_recorded := _state().grad_mode): _view.made_by = _UNDER_NO_GRAD",
+            "if not _base.requires_grad_flag:",
+            "    if (_views := _given.views) is None: _given.views = [_ref(_result)]",
+            "    elif _len(_views) >= _FEW: _note_view(_base, _result)",
             "    else: _views.append(_ref(_result))",
+            "elif not _is_recorded: _result.requires_grad_flag = _meta.is_borrowed = True",
         ]
 
     def _by_name(self, values: Mapping[str, str]) -> str:

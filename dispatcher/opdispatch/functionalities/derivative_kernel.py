@@ -48,7 +48,6 @@ def make_derivative_kernel(schema: FunctionSchema, formulas: Formulas) -> Kernel
         _copied=_copied,
         _new=FormulaNode.__new__,
         _Node=FormulaNode,
-        _is_part_of_graph=_is_part_of_graph,
         _check_write=check_may_be_written_to,
         _shapes_of=_shapes_of,
         _rebase_history=rebase_history,
@@ -89,9 +88,12 @@ class _DerivativeText(AutogradKernelText):
 
     def test_of(self, place: int) -> str:
         """Return an expression for whether gradients are recorded of an argument."""
-        if self.derivative.writes and place == self.places[0]:
-            return f"_is_part_of_graph({self.names[place]})"
-        return super().test_of(place)
+        if not self.derivative.writes or place != self.places[0]:
+            return super().test_of(place)
+        name = self.names[place]  # of a view, its base may require gradients
+        is_view = f"(_m := {name}.autograd_meta) is not None and (_v := _m.view) is not None"
+        requires = f"{name}.requires_grad_flag or {is_view} and _v.base.requires_grad"
+        return f"_isinstance({name}, _Tensor) and ({requires})"
 
     def not_recorded(self) -> list[str]:
         """Return the lines of a call below the key and nothing else."""
@@ -196,15 +198,6 @@ def _shapes_of(values: Sequence[Any]) -> list[Any]:
 
 def _copied(value: Any) -> Any:
     return [_copied(each) for each in value] if type(value) is list else value
-
-
-def _is_part_of_graph(written: Any) -> bool:
-    """Return whether a written tensor, or its base if it is a view, requires gradients."""
-    if not isinstance(written, Tensor):
-        return False
-    meta = written.autograd_meta
-    view = None if meta is None else meta.view
-    return written.requires_grad_flag or (view is not None and view.base.requires_grad)
 
 
 def _finish(node: FormulaNode, result: Any, given: Sequence[Any]) -> Any:

@@ -59,16 +59,18 @@ class _GradMode(ModeDecorator):
     """Sets the flag for a block, and restores it."""
 
     def __init__(self, mode: bool) -> None:
-        self._mode = mode
+        self._mode = bool(mode)
         self._previous: list[bool] = []
 
     def __enter__(self) -> Self:
-        self._previous.append(is_grad_enabled())
-        _set_grad_mode(self._mode)
+        state = AUTOGRAD_STATE.get()  # without the functions above: blocks are entered often
+        self._previous.append(state.grad_mode)
+        AUTOGRAD_STATE.set(_STATES[self._mode, state.inference_mode])
         return self
 
     def __exit__(self, *exc: object) -> None:
-        _set_grad_mode(self._previous.pop())
+        inference_mode = AUTOGRAD_STATE.get().inference_mode
+        AUTOGRAD_STATE.set(_STATES[self._previous.pop(), inference_mode])
 
 
 class _FixedGradMode(_GradMode):

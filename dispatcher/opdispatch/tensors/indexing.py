@@ -87,12 +87,10 @@ def getitem(x: Any, index: Any) -> Any:
 
 def setitem(x: Any, index: Any, value: Any) -> None:
     """Write there. Raises IndexError, and ValueError if it cannot be written to."""
-    if index is ...:
-        whole: list[Any] = [None] * len(x.shape)
-        step: list[Any] = [1] * len(whole)
-        entries: tuple[list[Any], list[Any], list[Any], list[Any]] = (whole, whole, step, [])
-    else:
-        entries = _entries_of(index, x.shape)
+    if index is ... and type(value) is type(x):
+        _operators().set_tensor.call_converted(x, [], [], [], [], value)
+        return
+    entries = ([], [], [], []) if index is ... else _entries_of(index, x.shape)
     if type(value) in _SCALARS:
         _operators().set_scalar(x, *entries, value)
     else:

@@ -38,7 +38,7 @@ from opdispatch.autograd.view_nodes import check_may_be_written_to, rebase_histo
 from opdispatch.errors import ArgumentError
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
-from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, NOT_RECORDING, is_grad_enabled, no_grad
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, NOT_RECORDING, no_grad
 from opdispatch.local_state.higher_floors import array_namespace
 from opdispatch.local_state.tracing_state import is_traced, note_reading
 from opdispatch.tensors.indexing import getitem, setitem
@@ -91,16 +91,19 @@ def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
         return find()(other, self)
 
     def in_place(self: Any, other: Any, /) -> Any:
-        is_step = _is_recorded(self, other) and _has_one_history(self)
-        edge = edge_of(self) if is_step else None
-        result = forward(_as_it_is(self, edge, other, function), other)
+        is_step, edge, given = False, None, self
+        if AUTOGRAD_STATE.get().grad_mode:
+            is_step = _is_recorded(self, other) and _has_one_history(self)
+            edge = edge_of(self) if is_step else None
+            given = _as_it_is(self, edge, other, function)
+        result = forward(given, other)
         if result is NotImplemented:
             return result
-        is_of_dtype = result.dtype == self.dtype or result.dtype == self.dtype.newbyteorder("=")
-        if not is_of_dtype or result.shape != self.shape:
+        made, dtype = result.dtype, self.dtype
+        if result.shape != self.shape or (made != dtype and made != dtype.newbyteorder("=")):
             raise ArgumentError(
-                f"the result has shape {list(result.shape)} and dtype {result.dtype}, and cannot "
-                f"be written to a tensor of shape {list(self.shape)} and dtype {self.dtype}"
+                f"the result has shape {list(result.shape)} and dtype {made}, and cannot be "
+                f"written to a tensor of shape {list(self.shape)} and dtype {dtype}"
             )
         node = getattr(result, "grad_fn", None) if is_step else None
         if node is None or len(node.edges) < 2 - (edge is not None) or node.edges[0] != edge:
@@ -123,12 +126,12 @@ def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
 
 
 def _as_it_is(written: Any, edge: Edge | None, other: Any, function: str) -> Any:
-    """Return a tensor that is about to be written to.
+    """Return a tensor that is about to be written to where gradients are recorded.
 
     A copy, if the backward pass needs its old value.
     """
     needs_it = _may_have_gradient(other) or (function == "pow" and _may_have_gradient(written))
-    if not needs_it or function in _LINEAR or not is_grad_enabled():
+    if not needs_it or function in _LINEAR:
         return written
     if edge is None:
         return +written
@@ -140,9 +143,8 @@ def _as_it_is(written: Any, edge: Edge | None, other: Any, function: str) -> Any
 
 
 def _is_recorded(written: Any, other: Any) -> bool:
-    """Return whether one of them requires gradients, and gradients are recorded."""
-    flags = getattr(written, "requires_grad", False), getattr(other, "requires_grad", False)
-    return True in flags and is_grad_enabled()
+    """Return whether one of them requires gradients, where gradients are recorded."""
+    return True in (getattr(written, "requires_grad", None), getattr(other, "requires_grad", None))
 
 
 def _has_one_history(written: Any) -> bool:
@@ -294,9 +296,7 @@ class TensorOperators:
         return array.__index__()  # type: ignore[no-any-return]
 
     __getitem__ = getitem
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        setitem(self, index, value)
+    __setitem__ = setitem
 
     def __len__(self) -> int:
         if not self.shape:

@@ -65,8 +65,10 @@ def setitem(
 
     Raises ArgumentError, and the array library's IndexError, ValueError.
     """
-    _check_no_overlap(x)
-    _check_value(x, value)
+    if 0 in getattr(x, "strides", ()):
+        _check_no_overlap(x)
+    if getattr(value, "dtype", _COMPLEX).kind == "c":
+        _check_value(x, value)
     x[_make_index("setitem_", start, stop, step, indices)] = value
     return x
 
@@ -79,11 +81,10 @@ def _check_value(x: Any, value: Any) -> None:
 
 
 def _check_no_overlap(x: Any) -> None:
-    """Raise ArgumentError for a result of ``broadcast_to``."""
-    strides = getattr(x, "strides", ())
-    if 0 not in strides or 0 in x.shape:  # without elements, any stride will do
+    """Raise ArgumentError for a result of ``broadcast_to``, of which a stride is 0."""
+    if 0 in x.shape:  # without elements, any stride will do
         return
-    if any(extent > 1 and stride == 0 for extent, stride in zip(x.shape, strides, strict=True)):
+    if any(extent > 1 and stride == 0 for extent, stride in zip(x.shape, x.strides, strict=True)):
         raise refusal(
             "setitem_",
             "cannot write to a tensor of which more than one element refers to a single memory "

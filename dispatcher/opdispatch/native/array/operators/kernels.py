@@ -98,34 +98,27 @@ def _compile(
     name = function.operator.partition(".")[0]
     lines = [f"def kernel({_parameters(arguments)}):"]
     unwraps_here = False
+    is_write = any(each.is_write for each in arguments)
     lists = [each.name for each in arguments if str(each.type) == "Tensor[]"]
     is_tensor = " or ".join(filter(None, map(_has_tensor, arguments)))
     if is_tensor and takes_tensors:
         call_plain = f"kernel({_passed(arguments, _unwrapped)})"
-        written = next((each.name for each in arguments if each.is_write), None)
-        unwraps_here = returns_tensor and written is None
+        unwraps_here = returns_tensor
         if unwraps_here:
             unwrap = ["has_tensors = False"]
+            unwrap += [f"written = {each.name}" for each in arguments if each.is_write]
             for argument in arguments:
                 unwrap += _unwrap_here(argument)
         else:
-            wrapper = "Tensor" if returns_tensor else "wrap"
-            unwrap = (
-                [f"return {wrapper}({call_plain})"]
-                if written is None
-                else [call_plain, f"return {written}"]
-            )
-            unwrap = [f"if {is_tensor}:", *(f"    {line}" for line in unwrap)]
+            unwrap = [f"if {is_tensor}: return wrap({call_plain})"]
         if lists:
             checks = _list_checks(function, name, lists[0], [] if unwraps_here else unwrap)
             checks = [*(unwrap if unwraps_here else []), *checks]
         else:
             otherwise = f"return unusual({_passed(arguments, _plain)})" if unusual else ""
             if otherwise and unwraps_here:
-                otherwise = (
-                    f"made = unusual({_passed(arguments, _plain)}); "
-                    "return Tensor(made) if has_tensors else made"
-                )
+                made = "written" if is_write else "Tensor(made) if has_tensors else made"
+                otherwise = f"made = unusual({_passed(arguments, _plain)}); return {made}"
             checks = [*unwrap, *_checks(function, name, otherwise)]
         lines += (f"    {line}" for line in checks)
         if any(each.name == "dtype" for each in arguments) and not function.has_device:  # of a sum
@@ -158,7 +151,7 @@ def _compile(
         f"{_numbers(arguments)}) from None",
     ]
     if unwraps_here:
-        lines += (f"    {line}" for line in _TENSOR_OF_MADE)
+        lines += ["    return written"] if is_write else (f"    {line}" for line in _TENSOR_OF_MADE)
     namespace: dict[str, Any] = {
         "Tensor": Tensor,
         "np": np,
