@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,7 @@ from opdispatch_server.serving.running_call import OnPlannedReply, OnReply
 from opdispatch_server.worker.execution.kernel_plan import KernelPlan
 from opdispatch_server.worker.execution.kernels import KernelExecution
 from opdispatch_server.worker.incoming.call_rules import CallRules
-from opdispatch_server.worker.incoming.kernel_threads import KernelPool, KernelThreads
+from opdispatch_server.worker.incoming.kernel_threads import KernelThreads
 from opdispatch_server.worker.incoming.lane_replies import failure
 from opdispatch_server.worker.incoming.planned_run import begin_planned, plan_like, run_planned
 from opdispatch_server.worker.libraries.turns import LibraryTurns, no_thread_error
@@ -117,29 +116,16 @@ class KernelCalls:
 
 
 class _ThreadedCall:
-    """A call that a thread runs, or found none.
-
-    It is dropped if it is abandoned by then. ``_claim`` is taken once, by the thread that runs it,
-    or by who found none: its pool has the call in its queue then nevertheless.
-    """
+    """A call that a thread runs. It is dropped if it is abandoned by then."""
 
     def __init__(self, source: KernelCalls) -> None:
         self.source = source
         self._loop = asyncio.get_running_loop()
         self._is_abandoned = False
-        self._claim = threading.Lock()
 
     def abandon(self) -> None:
         """Discard the reply when it comes. Idempotent."""
         self._is_abandoned = True
-
-    def _submit(self, pool: KernelPool, work: Callable[..., None], *arguments: object) -> None:
-        """Have a thread do the work. Raises RuntimeError if there is none."""
-        try:
-            pool.submit(work, *arguments)
-        except RuntimeError:
-            if self._claim.acquire(blocking=False):
-                raise
 
     def _tell(self, on_reply: Callable[[Any], None], result: Any) -> None:
         """Have ``on_reply`` called in the event loop, unless the call is abandoned by then."""
@@ -182,7 +168,7 @@ class StreamedCall(_ThreadedCall):
 
         Raises RuntimeError if there is no thread for it.
         """
-        self._submit(self.source.threads.with_turn, self.work_off, turns)
+        self.source.threads.with_turn.submit(_work_off, self, turns)
 
     def start_without_turn(self) -> None:
         """Start a thread that runs it without a turn: a kernel has made the call.
@@ -190,7 +176,7 @@ class StreamedCall(_ThreadedCall):
         Raises RefusedError.
         """
         try:
-            self._submit(self.source.threads.at_depth(self.context.depth), self.run)
+            self.source.threads.at_depth(self.context.depth).submit(self.run)
         except RuntimeError as error:
             raise no_thread_error(self.operator, error) from error
 
@@ -199,18 +185,8 @@ class StreamedCall(_ThreadedCall):
         self.source.rules.end(self.context)
         self._tell(self._on_reply, error)
 
-    def work_off(self, turns: LibraryTurns[StreamedCall]) -> None:
-        """Run it, and those that wait for it to end; in a thread."""
-        if self._claim.acquire(blocking=False):
-            _work_off(self, turns)
-
     def run(self) -> None:
         """Run the kernel, unless it is not awaited any more."""
-        if self._claim.acquire(blocking=False):
-            self.run_claimed()
-
-    def run_claimed(self) -> None:
-        """Run the kernel like ``run``, in the thread that has claimed it."""
         rules = self.source.rules
         result: execution_pb2.CallReply | BaseException | None = None
         try:
@@ -265,7 +241,7 @@ class PlannedStreamedCall(_ThreadedCall):
         if run is None:
             return False
         try:
-            self._submit(source.threads.with_turn, self._work_off, run, on_reply, limit)
+            source.threads.with_turn.submit(self._work_off, run, on_reply, limit)
         except RuntimeError:  # of threading: the general way says so
             source.rules.end_run(run)
             if (following := plan.library.turns.end()) is not None:
@@ -275,8 +251,6 @@ class PlannedStreamedCall(_ThreadedCall):
 
     def _work_off(self, run: DirectRun, on_reply: OnPlannedReply, limit: int) -> None:
         """Run it, and those that wait for it to end; in a thread."""
-        if not self._claim.acquire(blocking=False):
-            return
         turns, reply = self._plan.library.turns, None
         run.began = began = time.monotonic()
         if not self._is_abandoned:
@@ -311,6 +285,6 @@ def _work_off(call: Any, turns: LibraryTurns[StreamedCall]) -> None:
             turns.start(call)  # one of a local lane
             return
         began = time.monotonic()
-        call.run_claimed()
+        call.run()
         turns.note(time.monotonic() - began)
         call = turns.end()
