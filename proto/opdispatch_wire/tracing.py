@@ -36,7 +36,9 @@ MOST_EVENTS: Final = 128
 LAST_SPANS_SECONDS: Final = 2.0
 """How long a process that ends waits for its last spans to be sent."""
 
-_API = "opentelemetry.trace"
+API: Final = "opentelemetry.trace"
+"""The module that makes spans; no process does that has not imported it."""
+
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
 _SCOPE = "opdispatch"
 
@@ -67,7 +69,7 @@ def trace_id_of(text: str) -> str:
 
 def is_on() -> bool:
     """Return whether this process makes spans: it has a tracer provider."""
-    find = getattr(sys.modules.get(_API), "get_tracer_provider", None)
+    find = getattr(sys.modules.get(API), "get_tracer_provider", None)
     if find is None:
         return False
     from opentelemetry.trace import ProxyTracerProvider

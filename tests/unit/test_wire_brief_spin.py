@@ -36,10 +36,12 @@ class World:
             self.now += US
             return self.now >= comes + self.delay
 
-        spin.before_sleeping(look)
-        if looks == 0 or not look():
-            self.now = max(self.now, comes + (self.delay if looks else 0.0)) + WAKING
-        spin.after_waiting()
+        def sleep(result: str) -> str:
+            if looks == 0 or not look():
+                self.now = max(self.now, comes + (self.delay if looks else 0.0)) + WAKING
+            return result
+
+        assert spin.wait(look, sleep, "it has come") == "it has come"
         return max(looks - 1, 0)
 
     def wait_often(self, spin: BriefSpin, seconds: float, count: int = 100) -> list[int]:
@@ -126,6 +128,16 @@ def test_and_when_it_does_not_any_more_they_look_again(spin: BriefSpin, world: W
     world.wait_often(spin, 30 * US)
     world.delay = 0.0
     world.wait_often(spin, 30 * US, 1000)
+    assert share_of_looking(world.wait_often(spin, 30 * US)) > 0.9
+
+
+def test_a_wait_for_what_never_came_does_not_count(spin: BriefSpin, world: World):
+    def sleep() -> None:
+        world.now += 3600.0
+
+    world.wait_often(spin, 30 * US)
+    for _ in range(10):
+        spin.wait(lambda: True, sleep)
     assert share_of_looking(world.wait_often(spin, 30 * US)) > 0.9
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -120,7 +121,7 @@ def nothing_is_set() -> bool:
         LOCAL_STATE.get() is DEFAULT_STATE
         and AUTOGRAD_STATE.get().grad_mode
         and not traces()
-        and not tracing.is_on()
+        and (tracing.API not in sys.modules or not tracing.is_on())
     )
 
 

@@ -71,15 +71,14 @@ class BlockingConnection:
             if left is not None and left <= 0:
                 raise TimeoutError
             # In milliseconds, rounded up: when so long has passed, the deadline has, too.
+            longest = None if left is None else int(min(left, _LONGEST_WAIT) * 1000) + 1
             # A signal's exception is raised here, where no byte can be lost by it ...
             if spins:
-                self._spin.before_sleeping(self._look)
-            if not self._readable.poll(
-                None if left is None else int(min(left, _LONGEST_WAIT) * 1000) + 1
-            ):
+                readable = self._spin.wait(self._look, self._readable.poll, longest)
+            else:
+                readable = self._readable.poll(longest)
+            if not readable:
                 continue  # the deadline has passed, or is far away
-            if spins:
-                self._spin.after_waiting()
             try:
                 count = self._reader.fill(self._socket, self.descriptors, waits=False)
             except BlockingIOError:

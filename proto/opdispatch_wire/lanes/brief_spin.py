@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LOOKS = 100
 """How often a thread looks before it sleeps: about as long as to sleep and be woken takes.
@@ -41,28 +45,51 @@ class BriefSpin:
     def __init__(self) -> None:
         self._may = _has_core_to_spare()
         self._waits = 0
-        self._since = 0.0
-        self._spins = False
         self._in_vain = 0
         self._pause = 0
         self._next_pause = _PAUSE
         # How long waits are on average, of each kind.
         self._after_spinning = self._after_sleeping = 0.0
 
-    def before_sleeping(self, look: Callable[[], object]) -> None:
-        """Look until ``look`` returns true; return when it has, or the thread should sleep."""
-        self._since = time.perf_counter()
+    def wait(
+        self,
+        look: Callable[[], object],
+        sleep: Callable[P, T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Look until ``look`` returns true, if that is worth it; return what ``sleep`` does then.
+
+        That is called with the arguments, and returns something false if nothing has come: how long
+        this has taken says nothing about others.
+        """
         self._waits += 1
-        self._spins = False
         if not self._waits % _WAITS_AS_BUSY:
             self._may = _has_core_to_spare()
+        if not self._may:
+            return sleep(*args, **kwargs)
+        since = time.perf_counter()
+        spins = False
         if self._pause:
             self._pause -= 1
-            return
-        is_better = self._after_spinning < _GAIN * self._after_sleeping
-        if not self._may or is_better == (not self._waits % _TRIAL):
-            return
-        self._spins = True
+        else:
+            is_better = self._after_spinning < _GAIN * self._after_sleeping
+            spins = is_better != (not self._waits % _TRIAL)
+            if spins:
+                self._spin(look)
+        result = sleep(*args, **kwargs)
+        if result:
+            waited = time.perf_counter() - since
+            usual = (self._after_spinning if spins else self._after_sleeping) or waited
+            usual += _NEWEST_SHARE * (min(waited, _LONGEST * usual) - usual)
+            if spins:
+                self._after_spinning = usual
+            else:
+                self._after_sleeping = usual
+        return result
+
+    def _spin(self, look: Callable[[], object]) -> None:
         for _ in range(LOOKS):
             if look():
                 self._in_vain, self._next_pause = 0, _PAUSE
@@ -71,16 +98,6 @@ class BriefSpin:
         if self._in_vain == _VAIN:
             self._in_vain, self._pause = 0, self._next_pause
             self._next_pause = min(2 * self._next_pause, _LONGEST_PAUSE)
-
-    def after_waiting(self) -> None:
-        """Record the wait: it has come, before the thread slept or after that."""
-        waited = time.perf_counter() - self._since
-        usual = (self._after_spinning if self._spins else self._after_sleeping) or waited
-        usual += _NEWEST_SHARE * (min(waited, _LONGEST * usual) - usual)
-        if self._spins:
-            self._after_spinning = usual
-        else:
-            self._after_sleeping = usual
 
 
 def _has_core_to_spare() -> bool:

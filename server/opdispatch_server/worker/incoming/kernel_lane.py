@@ -454,7 +454,6 @@ class KernelLane:
                 self.flush()
             if self._writer.is_stuck:
                 self._writer.wait_for_room()
-            self._spin.before_sleeping(self._look)
-            if not self._reader.fill(self._socket, self._descriptors):
+            fill = self._reader.fill
+            if not self._spin.wait(self._look, fill, self._socket, self._descriptors):
                 raise EOFError
-            self._spin.after_waiting()
