@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from opdispatch_client.remote_value import remote_from_proto
@@ -19,13 +20,16 @@ class NewValue(Protocol):
 
 
 class PlannedKeep:
-    """Those of one call, of which the ids begin with ``prefix``."""
+    """Those of one call, of which the ids begin with ``prefix``.
 
-    __slots__ = ("lease", "new", "prefix")
+    ``new_of`` returns what makes the values of a lease.
+    """
 
-    def __init__(self, lease: Lease, new: NewValue) -> None:
+    __slots__ = ("_new_of", "lease", "prefix")
+
+    def __init__(self, lease: Lease, new_of: Callable[[Lease], NewValue]) -> None:
         self.lease = lease
-        self.new = new
+        self._new_of = new_of
         self.prefix = os.urandom(PREFIX_BYTES)
 
     def message(self) -> remote_pb2.Keep:
@@ -34,7 +38,7 @@ class PlannedKeep:
 
     def make(self, message: values_pb2.RemoteTensor, at: str, writable: bool) -> Any:
         """Return what stands for a value. Raises WireError."""
-        return self.new(*remote_from_proto(message, at))
+        return self._new_of(self.lease)(*remote_from_proto(message, at))
 
     def abandon(self) -> None:
         """Release what the call has kept, or keeps yet: its result is not known."""

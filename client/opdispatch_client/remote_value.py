@@ -41,10 +41,14 @@ class RemoteValue:
     argument of calls like any tensor.
     """
 
-    __slots__ = ("__weakref__", "_facts", "_held", "_lease", "_number", "interpreter")
+    __slots__ = ("__weakref__", "_elsewhere", "_facts", "_held", "_lease", "_number", "interpreter")
 
-    def __init__(self, number: bytes, facts: RemoteFacts, interpreter: str, lease: Lease) -> None:
+    def __init__(
+        self, number: bytes, facts: RemoteFacts, interpreter: str, lease: Lease, elsewhere: Any
+    ) -> None:
+        """``elsewhere`` has the operations of the session whose lease keeps the value."""
         self._number = number
+        self._elsewhere = elsewhere
         self._held: HeldId | None
         self._facts = facts
         self._lease = lease

@@ -11,7 +11,7 @@ import math
 import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -36,6 +36,10 @@ _MAY_BE_REMOTE = ("remote", "list")
 def value_id(prefix: bytes, place: int) -> bytes:
     """Return the id of the value at that place among those that one call keeps."""
     return prefix + place.to_bytes(ID_BYTES - PREFIX_BYTES)
+
+
+FIRST_PLACE: Final = bytes(4)
+"""The end of a value's key in the place where it was made."""
 
 
 def store_key(number: bytes, place: int) -> bytes:

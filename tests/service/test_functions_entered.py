@@ -11,26 +11,26 @@ from tests.bench.functions_entered import KINDS, load, measure, measure_awaited
 
 WORKERS = 1
 # A few more than the usual ones: a thread that sees that it has waited for long does a little more.
-MOST_IN_CLIENT = 31
+MOST_IN_CLIENT = 29
 MOST_IN_INTERPRETER = 41
 # Some 33 of them are those of asyncio's event loop. The general way enters 201.
 MOST_AWAITED = 85
 MOST_AWAITED_LARGE = 130
 # A call of two arrays in the general way enters 167 and 187.
 MOST_OF_KIND = {
-    "two arrays": (26, 32),
+    "two arrays": (23, 32),
     # One has its tensors in shared memory, and releases the result of the last one.
-    "two arrays of 1 MB": (61, 75),
-    "Tensors": (34, 54),
+    "two arrays of 1 MB": (58, 72),
+    "Tensors": (29, 54),
     # At most 1.3 times what two arrays enter.
-    "remote tensors": (33, 38),
+    "remote tensors": (27, 37),
     # One makes a remote tensor, and lets go of the last one.
-    "remote tensors, result kept": (42, 60),
-    "array, int for a float": (31, 50),
-    "list of arrays, text": (35, 41),
-    "results by name": (34, 42),
-    "list of results": (33, 42),
-    "list of ints": (40, 47),
+    "remote tensors, result kept": (32, 54),
+    "array, int for a float": (26, 50),
+    "list of arrays, text": (31, 41),
+    "results by name": (30, 42),
+    "list of results": (29, 42),
+    "list of ints": (36, 47),
 }
 
 # By a call over a stream: client, daemon, interpreter; functions of gRPC and asyncio among them.

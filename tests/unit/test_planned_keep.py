@@ -19,7 +19,7 @@ def test_each_call_has_a_prefix_of_its_own_and_lets_go_of_it():
         return number, facts, interpreter
 
     lease = Lease(b"s" * 16, released.append)
-    one, two = PlannedKeep(lease, new), PlannedKeep(lease, new)
+    one, two = PlannedKeep(lease, lambda _: new), PlannedKeep(lease, lambda _: new)
     assert one.prefix != two.prefix
     assert (one.message().session, one.message().prefix) == (b"s" * 16, one.prefix)
     facts = RemoteFacts.of(np.ones(3), at="$")

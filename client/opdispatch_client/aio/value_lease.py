@@ -37,13 +37,9 @@ class AsyncValueLease:
         self._is_closed = False
         self._method = hold_values(channel)
         self._opening = asyncio.Lock()
-        self._lease: Lease | None = None
-        self._reading: asyncio.Task[None] | None = None
-
-    @property
-    def current(self) -> Lease | None:
+        self.current: Lease | None = None
         """The lease that was opened last, which may be over."""
-        return self._lease
+        self._reading: asyncio.Task[None] | None = None
 
     async def get(self, timeout: float) -> Lease:
         """See ``ValueLease.get``."""
@@ -51,8 +47,8 @@ class AsyncValueLease:
         async with self._opening:
             if self._is_closed:
                 raise self._endpoint.closed_error()
-            if self._lease is not None and not self._lease.why_over:
-                return self._lease
+            if self.current is not None and not self.current.why_over:
+                return self.current
             released: deque[bytes] = deque()
             interval = [1.0]
             call = self._method(_sweep(released, interval))
@@ -67,15 +63,15 @@ class AsyncValueLease:
             if not isinstance(reply, remote_pb2.HoldValuesReply):
                 raise no_values_error(self._endpoint.address)
             interval[0] = max(reply.interval, 0.1)
-            lease = self._lease = Lease(reply.session, released.append)
+            lease = self.current = Lease(reply.session, released.append)
             self._reading = asyncio.create_task(self._read(call, lease))
             return lease
 
     async def close(self) -> None:
         """See ``ValueLease.close``."""
         self._is_closed = True
-        if self._lease is not None:
-            self._lease.why_over = self._lease.why_over or "the session is closed"
+        if self.current is not None:
+            self.current.why_over = self.current.why_over or "the session is closed"
         if self._reading is not None:
             self._reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):

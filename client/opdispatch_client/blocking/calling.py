@@ -76,7 +76,7 @@ class CallingSession(Submission):
         call, such as a timeout, are those of ``with_options``.
         """
         options = SESSIONS_OPTIONS
-        if remote is not False and check_flag(remote, "remote"):
+        if remote is not False and (remote is True or check_flag(remote, "remote")):
             options = KEEPING_OPTIONS
         return self._call_operator(operator, args, kwargs, options)
 

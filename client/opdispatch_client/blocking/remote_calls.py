@@ -76,7 +76,9 @@ class RemoteCalls:
         lease = self._lease.current
         if lease is None or lease.why_over or not self._endpoint.retry:
             return False
-        planned.keep_by(PlannedKeep(lease, self.new_of(lease)))
+        keep = planned.keep = PlannedKeep(lease, self.new_of)
+        planned.key = (planned.key, lease.session)
+        planned.leaves.append(keep.prefix)
         return True
 
     def new_of(self, lease: Lease) -> NewValue:

@@ -11,8 +11,6 @@ import numpy as np
 from opdispatch.local_state.tracing_state import note_reading
 from opdispatch_client.call_options import deadline_in
 from opdispatch_client.remote_value import RemoteValue, refuse_stream
-from opdispatch_client.value_lease import Lease
-from opdispatch_wire.remote_values import RemoteFacts
 
 Array = np.ndarray[Any, Any]
 
@@ -40,18 +38,9 @@ class Elsewhere(Protocol):
 class TensorTransfers(RemoteValue):
     """A remote value with a session that fetches and moves it."""
 
-    __slots__ = ("_elsewhere",)
+    __slots__ = ()
 
-    def __init__(
-        self,
-        number: bytes,
-        facts: RemoteFacts,
-        interpreter: str,
-        lease: Lease,
-        elsewhere: Elsewhere,
-    ) -> None:
-        super().__init__(number, facts, interpreter, lease)
-        self._elsewhere = elsewhere
+    _elsewhere: Elsewhere
 
     def numpy(self, *, timeout: float | None = None) -> Array:
         """Return the elements, as an array of the caller's own. Raises RemoteValueGoneError.

@@ -30,7 +30,7 @@ _GATHERING = 0.02
 class ValueLease:
     """The lease of a blocking session, made when it is first needed.
 
-    ``_mutex`` protects ``_lease``, ``_stream`` and ``_is_closed``: at most one stream is open,
+    ``_mutex`` protects ``current``, ``_stream`` and ``_is_closed``: at most one stream is open,
     whose lease it is.
     """
 
@@ -39,13 +39,9 @@ class ValueLease:
         self._is_closed = False
         self._method = hold_values(channel)
         self._mutex = threading.Lock()
-        self._lease: Lease | None = None
-        self._stream: _Stream | None = None
-
-    @property
-    def current(self) -> Lease | None:
+        self.current: Lease | None = None
         """The lease that was opened last, which may be over."""
-        return self._lease
+        self._stream: _Stream | None = None
 
     def get(self, timeout: float) -> Lease:
         """Return the lease, opened if there is none.
@@ -57,11 +53,11 @@ class ValueLease:
         with self._mutex:
             if self._is_closed:
                 raise self._endpoint.closed_error()
-            if self._lease is not None and not self._lease.why_over:
-                return self._lease
+            if self.current is not None and not self.current.why_over:
+                return self.current
             self._stream = _Stream(self._method, self._endpoint.address)
-            self._lease = self._stream.open(timeout)
-            return self._lease
+            self.current = self._stream.open(timeout)
+            return self.current
 
     def close(self) -> None:
         """End the stream: the daemon releases everything. Idempotent."""

@@ -73,12 +73,6 @@ class PlannedArguments:
         self.keep: PlannedKeep | None = None
         """The results that stay in the interpreter; None: they come."""
 
-    def keep_by(self, keep: PlannedKeep) -> None:
-        """Have the results stay in the interpreter."""
-        self.keep = keep
-        self.key = (self.key, keep.lease.session)
-        self.leaves.append(keep.prefix)
-
     def call(self, operator: str, *, retry: bool) -> OperatorCall:
         """Return the call, to go on with it the general way."""
         keep = self.keep

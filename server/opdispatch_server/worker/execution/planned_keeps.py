@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from opdispatch.boxing.named_results import result_names
@@ -41,7 +42,7 @@ def keep_planned(
     keep = remote_pb2.Keep(session=session, prefix=prefix)
     results = KeptResults(values, keep, interpreter)
     try:
-        kept = [results.take(returns, place) for place in range(len(returns))]
+        kept = [*map(functools.partial(results.take, returns), range(len(returns)))]
         form = plan.form
         reply: bytes | None = None if form is None else form.write(number, kept)
         if reply is None:

@@ -25,6 +25,7 @@ from opdispatch_wire.errors import DeadlineExceededError, RemoteValueGoneError
 from opdispatch_wire.layouts import refuse_misfits
 from opdispatch_wire.nesting import ValueCount, check_nesting
 from opdispatch_wire.remote_values import (
+    FIRST_PLACE,
     ID_BYTES,
     PREFIX_BYTES,
     RemoteFacts,
@@ -113,7 +114,11 @@ class ValueStore:
         value, backend = form = stored.form
         if backend is not None and form.find_wanted() is not None:
             return None
-        return read_only_view(value) if type(value) is np.ndarray else _read_only(value)
+        if type(value) is not np.ndarray:
+            return _read_only(value)
+        view = value.view()  # ``read_only_view``, in line
+        view.flags.writeable = False
+        return view
 
     def pin(self, messages: Sequence[values_pb2.RemoteTensor]) -> tuple[StoredValue, ...] | None:
         """Keep the values that a direct call names, until ``unpin``; write which place is meant.
@@ -350,7 +355,7 @@ class KeptResults:
         number = self._keep.prefix + len(self.kept).to_bytes(ID_BYTES - PREFIX_BYTES)
         facts = _facts_of_array(value.dtype, value.shape, f"{at}[{place}]")
         self.kept.append((number, facts))
-        self._store.add(self._keep.session, store_key(number, 0), value, Form(value, None))
+        self._store.add(self._keep.session, number + FIRST_PLACE, value, Form(value, None))
         return KeptValue(number, facts, self._interpreter)
 
     def _take(self, results: list[Any], place: int, at: str) -> Any:
@@ -373,7 +378,7 @@ class KeptResults:
         number = value_id(self._keep.prefix, len(self.kept))
         name_leaf(value, number)
         self.kept.append((number, facts))
-        self._store.add(self._keep.session, store_key(number, 0), value)
+        self._store.add(self._keep.session, number + FIRST_PLACE, value)
         return KeptValue(number, facts, self._interpreter)
 
 
