@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
 # Where it is set, each of the many processes of the tests would compile all that it imports.
@@ -63,6 +64,21 @@ def _leave_earlier_modules_alone() -> None:
     After some thousands of tests, a ``gc.collect()`` would take a second for that.
     """
     _freeze_what_is_there()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Send no reports of setups and teardowns that passed from the processes of pytest-xdist.
+
+    Each costs both sides as much as that of the test itself. Only these options show them.
+    """
+    options = item.config.option
+    if not hasattr(item.config, "workerinput") or options.durations or options.xmlpath:
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
