@@ -7,6 +7,7 @@ receiver from the place that the registration has in its batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 
 from opdispatch import (
     DispatchKey,
@@ -130,6 +131,7 @@ def _key_to_proto(key: DispatchKey | None) -> str:
     return (DispatchKey.CompositeImplicitAutograd if key is None else key).name
 
 
+@cache
 def _key_from_proto(name: str) -> DispatchKey:
     try:
         return DispatchKey[name]

@@ -209,7 +209,8 @@ class KernelFunction:
     @property
     def documentation(self) -> str:
         """The docstring of the function, or ""."""
-        return (inspect.getdoc(self.function) or "") if self.function is not None else ""
+        documentation = self.function.__doc__ if self.function is not None else None
+        return inspect.cleandoc(documentation) if isinstance(documentation, str) else ""
 
     def unboxed(self, op: KernelOperator, keys: DispatchKeySet) -> UnboxedFunction:
         """Return the kernel as a function of ``op``'s arguments, for calls with ``keys``.

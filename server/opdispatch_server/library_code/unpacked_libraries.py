@@ -121,6 +121,13 @@ class LibraryFolder:
         """
         self.path = path
         self.label = filename
+        folder = f"{path}{os.sep}"
+        # What stands in a text, and what is shown for it.
+        self._shown = (
+            (folder, f"{filename}/")
+            if is_archive(filename)
+            else (f"{folder}{source_module(filename)}.py", filename)
+        )
         try:
             self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -145,9 +152,7 @@ class LibraryFolder:
 
         That is "ops.py", or "ops.zip/pkg/blur.py", for whatever folder they are in.
         """
-        if is_archive(self.label):
-            return text.replace(f"{self.path}{os.sep}", f"{self.label}/")
-        return text.replace(f"{self.path}{os.sep}{source_module(self.label)}.py", self.label)
+        return text.replace(*self._shown)
 
     def owns(self, path: str) -> bool:
         """Return whether a file is one of the library's."""
