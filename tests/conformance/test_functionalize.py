@@ -102,12 +102,7 @@ class Ours(TorchDispatchMode):
         if name == "getitem":
             name = "select" if 1 not in args[3][-1:] and args[3][-1] is None else "slice"
         if name == "setitem":
-            is_whole = args[1:5] == (
-                [None] * args[0].ndim,
-                [None] * args[0].ndim,
-                [1] * args[0].ndim,
-                [],
-            )
+            is_whole = args[1:5] == ([], [], [], [])
             name = "copy" if is_whole else "scatter"
         self.called.append((OUR_NAMES.get(name, name) + copies, shapes(result)))
         return result
