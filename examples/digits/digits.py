@@ -59,27 +59,24 @@ def on_arrays(function):
 def conv2d(x, weight, padding, shape):
     """Convolve by a matrix product of the weight and the patches of ``x``.
 
-    In memory the images are last, there and in the result: what is next to each other is long.
+    In memory the images are last, and the channels before them, there and in the result: so what
+    is copied and calculated at a time is long.
     """
     xp = array_namespace(x)
     (down, across), (images, results, height, width) = padding, shape
-    x = inner = xp.permute_dims(x, (1, 2, 3, 0))
+    x = inner = xp.permute_dims(x, (2, 3, 1, 0))
     if down or across:
-        channels, rows, columns, _ = inner.shape
-        x = xp.zeros(
-            (channels, rows + 2 * down, columns + 2 * across, images),
-            dtype=x.dtype,
-            device=x.device,
-        )
-        x[:, down : down + rows, across : across + columns] = inner
-    shifted = [
-        x[:, i : i + height, j : j + width]
-        for i in range(weight.shape[2])
-        for j in range(weight.shape[3])
-    ]
-    patches = xp.reshape(xp.stack(shifted, axis=1), (-1, height * width * images))
-    product = xp.reshape(weight, (results, -1)) @ patches
-    return xp.permute_dims(xp.reshape(product, (results, height, width, images)), (3, 0, 1, 2))
+        rows, columns, *others = inner.shape
+        padded = (rows + 2 * down, columns + 2 * across, *others)
+        x = xp.zeros(padded, dtype=x.dtype, device=x.device)
+        x[down : down + rows, across : across + columns] = inner
+    *_, rows, columns = weight.shape
+    patches = [x[i : i + rows, j : j + columns] for i in range(height) for j in range(width)]
+    patches = xp.reshape(xp.stack(patches), (height * width, -1, images))
+    weight = xp.reshape(xp.permute_dims(weight, (0, 2, 3, 1)), (results, -1))
+    return xp.permute_dims(
+        xp.reshape(weight @ patches, (height, width, results, images)), (3, 2, 0, 1)
+    )
 
 
 @on_arrays

@@ -242,9 +242,9 @@ def _run(
             for edge, gradient in roots:
                 if needed is None or edge[0] in needed:
                     pending.add(edge, gradient)
-            while (node := pending.next_node()) is not None:
-                gradients = pending.take(node)
-                goes_on = needed is None or (needed[node] and not isinstance(node, AccumulateGrad))
+            while pending.order:
+                node, gradients = pending.take_next()
+                goes_on = needed is None or (needed[node] and type(node) is not AccumulateGrad)
                 arrived = gradients
                 if detector is not None:
                     detector.begin(node)
@@ -270,7 +270,7 @@ def _run(
                     detector.check(node, results)
                 if not keep:
                     node.release()
-                _hand_on(node, results, pending, needed)
+                pending.add_all(node, results, needed)
     except Exception as error:
         if detector is not None and node is not None:
             detector.explain(error, node)
@@ -279,21 +279,6 @@ def _run(
         if detector is not None:
             detector.end()
     return captured
-
-
-def _hand_on(
-    node: Node, results: Sequence[Any], pending: _Pending, needed: dict[Node, bool] | None
-) -> None:
-    if len(results) != len(node.edges):
-        raise AutogradError(
-            f"{node.name} returned {len(results)} gradients; expected {len(node.edges)}"
-        )
-    for place, (edge, gradient) in enumerate(zip(node.edges, results, strict=True)):
-        if edge is None or gradient is None or (needed is not None and edge[0] not in needed):
-            continue
-        facts = node.facts[place]
-        assert facts is not None, "there are facts wherever there is an edge"
-        pending.add(edge, _fit(node, place, gradient, facts))
 
 
 def _fit(node: Node, place: int, gradient: Any, facts: Facts) -> Any:
@@ -346,13 +331,13 @@ def _leading_to(captured: dict[Edge, Any], roots: Iterable[Node]) -> dict[Node, 
 
     Raises AutogradError where gradients would be incomplete.
     """
-    reachable: dict[int, Node] = {}
-    stack = list(roots)
+    reachable = {node.number: node for node in roots}
+    stack = [*reachable.values()]
     while stack:
-        node = stack.pop()
-        if node.number not in reachable:
-            reachable[node.number] = node
-            stack += [edge[0] for edge in node.edges if edge is not None]
+        for edge in stack.pop().edges:
+            if edge is not None and (node := edge[0]).number not in reachable:
+                reachable[node.number] = node
+                stack.append(node)
     wanted = {node for node, _ in captured}
     check_complete(wanted, reachable.values())
     needed: dict[Node, bool] = {}
@@ -373,7 +358,8 @@ class _Pending:
 
     def __init__(self) -> None:
         self._gradients: dict[Node, list[Any]] = {}
-        self._order: list[tuple[int, Node]] = []
+        self.order: list[tuple[int, Node]] = []
+        """A heap of these nodes by their numbers, the highest first."""
 
     def add(self, edge: Edge, gradient: Any) -> None:
         """Add to what has arrived."""
@@ -381,14 +367,28 @@ class _Pending:
         arrived = self._gradients.get(node)
         if arrived is None:
             arrived = self._gradients[node] = [None] * node.num_results
-            heapq.heappush(self._order, (-node.number, node))
+            heapq.heappush(self.order, (-node.number, node))
         before = arrived[number]
         arrived[number] = gradient if before is None else before + gradient
 
-    def next_node(self) -> Node | None:
-        """Return the node to run next."""
-        return heapq.heappop(self._order)[1] if self._order else None
+    def add_all(self, node: Node, results: Sequence[Any], needed: dict[Node, bool] | None) -> None:
+        """Add what a node has returned along its edges, fitted to the tensors that it is of."""
+        edges, all_facts = node.edges, node.facts
+        if len(results) != len(edges):
+            raise AutogradError(
+                f"{node.name} returned {len(results)} gradients; expected {len(edges)}"
+            )
+        for place, gradient in enumerate(results):
+            edge = edges[place]
+            if edge is None or gradient is None or (needed is not None and edge[0] not in needed):
+                continue
+            facts = all_facts[place]
+            assert facts is not None, "there are facts wherever there is an edge"
+            array = gradient.array
+            fits = type(array) is np.ndarray and (array.shape, array.dtype, "cpu") == facts
+            self.add(edge, gradient if fits else _fit(node, place, gradient, facts))
 
-    def take(self, node: Node) -> list[Any]:
-        """Take the gradients that have arrived there."""
-        return self._gradients.pop(node)
+    def take_next(self) -> tuple[Node, list[Any]]:
+        """Take the node to run next, and the gradients that have arrived there."""
+        node = heapq.heappop(self.order)[1]
+        return node, self._gradients.pop(node)

@@ -96,6 +96,12 @@ class Derivative:
             for name in self.kept
         ]
         """Whether that is an argument with tensors: they are checked when they are used."""
+        self.unpacked = [
+            n
+            for n, name in enumerate(self.kept)
+            if self.has_tensors[n] or name in ("result", "results")
+        ]
+        """The places in ``kept`` of what formulas do not take as it was saved."""
         values = {a.name for a in schema.arguments if a.type.dispatches or a.type == SCALAR}
         self.keeps_values = not values.union(("result", "results")).isdisjoint(self.kept)
         """Whether there are tensors among it, or numbers, which are tensors in PyTorch."""
@@ -176,8 +182,9 @@ class FormulaNode(Node):
         derivative, widths = self.derivative, self.widths
         # The last three are where _OWN_SHAPE, _GRADS and _GRAD point.
         saved = self.kept if None not in self.edges else self._needed(self.kept)
-        kept = map(self._unpacked, saved, derivative.kept, derivative.has_tensors)
-        known = [*kept, None, grads, grads[0]]
+        known = [*saved, None, grads, grads[0]]
+        for n in derivative.unpacked:
+            known[n] = self._unpacked(saved[n], derivative.kept[n], derivative.has_tensors[n])
         results: list[Any] = []
         for n, formula in enumerate(derivative.formulas):
             place, width = len(results), 1 if widths is None else widths[n]
@@ -187,7 +194,7 @@ class FormulaNode(Node):
                 continue
             if (facts := self.facts[place]) is not None:
                 known[_OWN_SHAPE] = tuple(facts[0])
-            gradient = formula(*[known[place] for place in derivative.needs[n]])
+            gradient = formula(*map(known.__getitem__, derivative.needs[n]))
             if derivative.lists[n]:
                 results += gradient
             else:
@@ -211,24 +218,18 @@ class FormulaNode(Node):
 
     def _unpacked(self, kept: Any, name: str, has_tensors: bool) -> Any:
         """Return the saved value of a name, as formulas take it."""
-        if has_tensors:
-            return self._unpacked_tensors(kept)
         if kept is None:
             return None
+        if has_tensors:
+            return unpack_tensor(kept, self) if type(kept) is tuple else self._unpacked_other(kept)
         if name == "result":
             return unpack_result(kept, self)
-        if name == "results":
-            return [each and unpack_result(each, self, n) for n, each in enumerate(kept)]
-        return kept
+        return [each and unpack_result(each, self, n) for n, each in enumerate(kept)]
 
-    def _unpacked_tensors(self, kept: Any) -> Any:
-        """Unpack a saved tensor, array, None, or a list of these."""
-        if kept is None:
-            return None
-        if type(kept) is tuple:
-            return unpack_tensor(kept, self)
+    def _unpacked_other(self, kept: Any) -> Any:
+        """Unpack a packed tensor, an array, or a list of these, saved tensors and None."""
         if type(kept) is list:
-            return [self._unpacked_tensors(each) for each in kept]
+            return [self._unpacked(each, "", True) for each in kept]
         if type(kept) is PackedTensor:
             return kept.unpack()
         if find_key_bits(kept) is not None and not handles_operators(type(kept)):

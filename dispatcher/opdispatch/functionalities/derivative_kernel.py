@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from opdispatch.autograd.saved_tensor import save_result, save_tensor
-from opdispatch.autograd.variable import version_of
 from opdispatch.autograd.view_nodes import check_may_be_written_to, rebase_history
 from opdispatch.autograd.watch import WATCHED, note_recorded
 from opdispatch.boxing.kernel_function import KernelFunction
@@ -42,7 +41,6 @@ def make_derivative_kernel(schema: FunctionSchema, formulas: Formulas) -> Kernel
         derivative.title,
         _enter=go_below_adinplace_or_view if is_usual else go_below_autograd,
         _derivative=derivative,
-        _version_of=version_of,
         _saved=_saved,
         _save_result=save_result,
         _copied=_copied,
@@ -174,7 +172,10 @@ def _kept_of(kind: SchemaType) -> str:
     """
     lists = str(kind).count("[")
     if has_tensors(kind):
-        version = "0 if {}.autograd_meta is None else _version_of({})"
+        # ``version_of``, which would be one more Python function
+        version = (
+            "0 if (_m := {}.autograd_meta) is None or (_c := _m.counter) is None else _c.value"
+        )
         of_one = f"(({{}}, {version}) if _isinstance({{}}, _Tensor) else {{}})"
         return "_saved({})" if lists else of_one
     if lists == 0:

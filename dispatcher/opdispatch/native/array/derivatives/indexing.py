@@ -9,6 +9,7 @@ from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
 from opdispatch.native.array.derivatives.namespace import (
     OPERATORS,
     copy_for,
+    masked,
     with_forward,
     xp,
     zeros_for,
@@ -72,6 +73,12 @@ def _take(grad: Any, x_shape: Any, indices: Any, axis: int | None) -> Any:
 
 
 def _take_along_axis(grad: Any, x_shape: Any, indices: Any, axis: int) -> Any:
+    if indices.shape[axis] == 1:  # as of labels: no place is there twice
+        extent, column = x_shape[axis], [1] * len(x_shape)
+        column[axis] = extent
+        indices = xp.astype(indices, xp.int64, copy=False)
+        places = xp.reshape(xp.arange(extent, device=grad.device), column)
+        return masked(xp.where(indices < 0, indices + extent, indices) == places, grad)
     places = places_of(x_shape, grad.device)
     return add_at_elements(x_shape, xp.take_along_axis(places, indices, axis=axis), grad)
 

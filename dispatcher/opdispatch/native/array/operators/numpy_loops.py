@@ -19,7 +19,7 @@ import numpy as np
 
 FEW: Final = 512
 """Arrays of fewer elements gain nothing."""
-_SHORT = range(2, 9)
+_SHORT = frozenset(range(2, 9))
 _SHORT_RUN = 64  # of elements next to each other, which NumPy goes through at a time
 _BITS = {np.dtype("float32"): np.dtype("int32"), np.dtype("float64"): np.dtype("int64")}
 _KEPT = {*_BITS, np.dtype("int64")}  # the commonest types whose sums are of the same type
@@ -28,19 +28,19 @@ _KEPT = {*_BITS, np.dtype("int64")}  # the commonest types whose sums are of the
 def reduce(ufunc: Any, x: Any, axis: Sequence[int] | None, dtype: Any, keepdims: bool) -> Any:
     """Return ``ufunc.reduce``, along short axes by their slices. Raises what that raises."""
     if axis and x.dtype in _KEPT and (dtype is None or dtype == x.dtype):
-        shape, ndim = x.shape, x.ndim
-        axes = sorted({n + ndim if n < 0 else n for n in axis})
-        if (
-            len(axes) == len(axis)
-            and axes[0] >= 0
-            and axes[-1] < ndim
-            and all(shape[n] in _SHORT for n in axes)
-            and math.prod(shape[axes[-1] + 1 :]) < _SHORT_RUN
-        ):
+        axes = sorted({n + x.ndim if n < 0 else n for n in axis})
+        is_sure = len(axes) == len(axis) and axes[0] >= 0 and axes[-1] < x.ndim
+        if is_sure and _SHORT.issuperset([x.shape[n] for n in axes]) and _run(x, axes) < _SHORT_RUN:
             for n in reversed(axes):  # so that the others keep their places
                 x = functools.reduce(ufunc, _slices(x, n, keepdims))
             return x
     return ufunc.reduce(x, axis, dtype, None, keepdims)
+
+
+def _run(x: Any, axes: Sequence[int]) -> int:
+    """Return how many elements are next to each other in memory that are not reduced to one."""
+    step = min([abs(x.strides[n]) for n in axes])
+    return math.prod([n for n, by in zip(x.shape, x.strides, strict=True) if abs(by) < step])
 
 
 def _slices(x: Any, axis: int, keepdims: bool) -> list[Any]:
