@@ -14,7 +14,15 @@ import pytest
 
 import opdispatch_client as oc
 from tests.service.openings import Openings
-from tests.service.planned_library import LIBRARY, ONES
+from tests.service.planned_library import (
+    ARRAYS,
+    KINDS,
+    LIBRARY,
+    ONES,
+    OPERATORS,
+    Call,
+    outcome,
+)
 from tests.service.running_daemon import RunningDaemon, wait_for
 
 # The same tests as of local lanes, with the session of this module.
@@ -33,7 +41,7 @@ from tests.service.test_planned_calls import (
     test_planned_calls_under_way_run_one_version_or_the_next,
     test_submitted_calls_follow_a_plan_and_make_one,
 )
-from tests.waits import join
+from tests.waits import LONGEST_WAIT, join
 
 __all__ = [
     "test_a_planned_call_runs_the_new_version",
@@ -177,3 +185,105 @@ def test_every_call_on_a_stream_that_is_lost_reports_its_own_interpreter_death(
         join(waiting)
         assert all(isinstance(each, oc.InterpreterDiedError) for each in errors.values())
         assert sorted(errors) == ["die", "wait"]
+
+
+@pytest.fixture
+def relayed(lent_daemon: RunningDaemon, numbers: list[int], tmp_path: Path) -> Iterator[Planned]:
+    """A session that calls no interpreter directly, and the ids of the calls that follow a plan."""
+    (tmp_path / "planned.py").write_text(LIBRARY)
+    with lent_daemon.connect(lane="stream", direct=False) as session:
+        session.load(tmp_path / "planned.py")
+        yield session, numbers
+
+
+@pytest.mark.parametrize(("operator", "calls"), KINDS.values(), ids=KINDS)
+def test_every_kind_of_call_through_the_daemon_is_planned(
+    relayed: Planned, operator: str, calls: list[Call]
+):
+    session, numbers = relayed
+    name = f"planned::{operator}"
+    general = session.with_options(retry=True)
+    before = 0
+    for _ in range(5):
+        before = len(numbers)
+        for args, kwargs in calls:
+            mine = outcome(lambda: session.call(name, *args, **kwargs), ONES)  # noqa: B023
+            other = outcome(lambda: general.call(name, *args, **kwargs), ONES)  # noqa: B023
+            assert str(mine) == str(other)  # no number equals none
+    assert len(numbers) == before + len(calls)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_planned_calls_through_the_daemon_give_what_others_give(relayed: Planned, operator: str):
+    session, _ = relayed
+    name = f"planned::{operator}"
+    general = session.with_options(retry=True)
+    for array in ARRAYS.values():
+        for step in (0, 1, 2, -9, 3):
+            x, y = array.copy() + array.dtype.type(step), array.copy() + array.dtype.type(step)
+            mine = outcome(lambda x=x: session.call(name, x), x)  # type: ignore[misc]
+            other = outcome(lambda y=y: general.call(name, y), y)  # type: ignore[misc]
+            assert mine == other, step
+
+
+def test_planned_calls_through_the_daemon_run_the_new_version(relayed: Planned, tmp_path: Path):
+    session, numbers = relayed
+    for version in (1, 2, 3):
+        text = LIBRARY.replace("return x + 1", f"return x + {version}")
+        (tmp_path / "planned.py").write_text(text)
+        session.load(tmp_path / "planned.py")
+        for _ in range(4):
+            assert session.call("planned::positive", ONES).tolist() == [1.0 + version] * 4
+    assert numbers
+    session.unload("planned")
+    with pytest.raises(oc.OperatorNotFoundError):
+        session.call("planned::positive", ONES)
+    session.load(tmp_path / "planned.py")
+
+
+def test_a_planned_call_through_the_daemon_keeps_its_deadline(
+    relayed: Planned, lent_daemon: RunningDaemon
+):
+    _, numbers = relayed
+    with lent_daemon.connect(lane="stream", direct=False, timeout=1.0) as session:
+        for _ in range(4):
+            assert session.call("planned::wait", ONES).tolist() == [1.0] * 4
+        before = len(numbers)
+        with pytest.raises(oc.DeadlineExceededError, match="wait"):
+            session.call("planned::wait", -ONES)
+        assert len(numbers) == before + 1
+
+
+def test_a_planned_call_through_the_daemon_runs_again_where_another_has_ended_its_interpreter(
+    start_daemon: Any, numbers: list[int], tmp_path: Path
+):
+    daemon = start_daemon(workers=1, listen=[TCP])
+    daemon.expects_errors = True
+    (tmp_path / "planned.py").write_text(LIBRARY)
+    with daemon.connect(lane="stream", direct=False) as session:
+        session.load(tmp_path / "planned.py")
+        for _ in range(4):
+            session.call("planned::die", ONES)
+        before = len(numbers)
+        with pytest.raises(oc.InterpreterDiedError, match="planned::die"):
+            session.call("planned::die", -ONES)
+        assert len(numbers) == before + 1
+        assert session.call("planned::die", ONES).tolist() == [1.0] * 4
+
+
+def test_planned_calls_wait_for_a_daemon_that_restarts(
+    start_daemon: Any, numbers: list[int], tmp_path: Path
+):
+    daemon = start_daemon(workers=1, listen=[TCP])
+    (tmp_path / "planned.py").write_text(LIBRARY)
+    with daemon.connect(lane="stream", direct=False, wait=LONGEST_WAIT) as session:
+        session.load(tmp_path / "planned.py")
+        for _ in range(4):
+            session.call("planned::positive", ONES)
+        before = len(numbers)
+        assert before
+        assert daemon.stop() == 0
+        start_daemon(workers=1, listen=[daemon.address])
+        assert session.call("planned::positive", ONES).tolist() == [2.0] * 4
+        assert session.call("planned::positive", ONES).tolist() == [2.0] * 4
+        assert len(numbers) > before

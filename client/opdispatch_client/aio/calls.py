@@ -122,7 +122,7 @@ class AsyncCalls:
         UNPLANNED if there is none that holds, and nothing has been sent. Raises what went wrong.
         """
         plan = self._plans.find(planned.key)
-        if plan is None:
+        if plan is None or plan.way is None:
             return UNPLANNED
         if (
             asyncio.get_running_loop() is not self._loop.loop

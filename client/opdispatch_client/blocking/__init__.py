@@ -18,6 +18,7 @@ with connect() as session:
     connection         the channel, and what a session makes of it
     calls              how calls travel: to the daemon, or directly to an interpreter
     planned_calls      those that follow plans
+    daemon_calls       those that wait for the daemon
     value_lease        what keeps remote tensors alive
     one_thread         where callbacks run, and calls are made again
 """

@@ -10,12 +10,12 @@ from typing import Any
 
 import grpc
 
-from opdispatch.errors import OpdispatchError
 from opdispatch_client.blocking.call_future import Abandon, CallFuture
+from opdispatch_client.blocking.daemon_calls import DaemonCalls
 from opdispatch_client.blocking.one_thread import OneThread
 from opdispatch_client.blocking.planned_calls import PlannedCalls, Way
 from opdispatch_client.blocking.submitted_futures import SubmittedFutures
-from opdispatch_client.daemon_wait import DaemonWait, is_stopping
+from opdispatch_client.daemon_wait import DaemonWait
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.busy_watch import BusyWatch
 from opdispatch_client.lanes.call_attempt import CallAttempt, is_route_right
@@ -71,6 +71,7 @@ class BlockingCalls:
         # The lanes on which something has begun that may not have been sent.
         self._unsent: dict[CallLane, None] = {}
         self._plans = CallPlans()
+        self._at_daemon = DaemonCalls(endpoint, self._daemon, self._plans)
         # Not with callbacks, which may wait for a call that is to be made again.
         self._second_ways = OneThread("call-second-ways")
         planned = PlannedCalls(
@@ -81,6 +82,7 @@ class BlockingCalls:
             self._busy,
             self,
             self._futures,
+            self._at_daemon,
         )
         self.call_planned = planned.call
         self.submit_planned = planned.submit
@@ -132,41 +134,11 @@ class BlockingCalls:
             else:
                 raise failed[1]
             if reply is None:
-                reply = self._call_daemon(attempt)
+                reply = self._at_daemon.call(attempt)
                 self._learn(attempt, reply)
         except (TimeoutError, LaneClosedError, OSError) as error:
-            raise self._failure(error, attempt) from None
+            raise self._at_daemon.failure(error, attempt) from None
         return reply
-
-    def _call_daemon(self, attempt: CallAttempt) -> execution_pb2.CallReply:
-        """Return the daemon's reply; wait for a daemon that is away."""
-        wait, what = DaemonWait(self._endpoint.wait, attempt.deadline), attempt.call.what
-        while True:
-            lane = self._daemon.get(attempt.deadline)
-            attempt.prepare(lane.inline_bytes)
-            try:
-                reply = lane.call(
-                    attempt.request, attempt.time_left(), what, tensors=attempt.tensors
-                )
-                why = attempt.find_lost(reply)
-                if why is None:
-                    return reply
-            except (OpdispatchError, LaneClosedError) as error:
-                why = attempt.find_lost(error)
-                if why is None:
-                    raise
-            self._prepare_to_ask_again(attempt, wait, lane, why)
-
-    def _prepare_to_ask_again(
-        self, attempt: CallAttempt, wait: DaemonWait, lane: CallLane, why: Exception
-    ) -> None:
-        """Wait until the daemon may be back. Raises ``why`` if it is not to be asked again."""
-        if is_stopping(why):
-            self._daemon.leave(lane)
-        pause = attempt.pause_before_asking_again(why, wait)
-        if self._daemon.is_closed:
-            raise self._endpoint.closed_error()
-        self._daemon.pause(pause)
 
     def submit(
         self,
@@ -213,7 +185,7 @@ class BlockingCalls:
                 self._at_second(attempt, future, error, self._begin_at_daemon, attempt, future)
         except (LaneClosedError, OSError) as error:
             attempt.close()
-            raise self._failure(error, attempt) from None
+            raise self._at_daemon.failure(error, attempt) from None
         except BaseException:
             attempt.close()
             raise
@@ -235,7 +207,7 @@ class BlockingCalls:
             self._end(attempt, future, result)
 
         def ask_again(waiting: DaemonWait, why: Exception) -> None:
-            self._prepare_to_ask_again(attempt, waiting, lane, why)
+            self._at_daemon.prepare_to_ask_again(attempt, waiting, lane, why)
             self._begin_at_daemon(attempt, future, waiting)
 
         lane = self._daemon.get(attempt.deadline)
@@ -325,7 +297,7 @@ class BlockingCalls:
     ) -> None:
         try:
             if isinstance(result, Exception):
-                raise self._failure(result, attempt)
+                raise self._at_daemon.failure(result, attempt)
             value = attempt.read(result)
         except BaseException as error:  # the future's, whatever it is
             future.fail(error)
@@ -455,7 +427,7 @@ class BlockingCalls:
                     self._begin_at_daemon(attempt, future)
             except Exception as error:
                 attempt.close()
-                future.fail(self._failure(error, attempt))
+                future.fail(self._at_daemon.failure(error, attempt))
             self.flush()
 
         why: Exception | None
@@ -492,9 +464,3 @@ class BlockingCalls:
         self._direct.tend()
         self.memory.trim()
         return self.memory.is_in_use
-
-    def _failure(self, error: Exception, attempt: CallAttempt) -> Exception:
-        """Return the exception to raise to the caller for an error on the way."""
-        if isinstance(error, LaneClosedError | DaemonUnavailableError) and self._daemon.is_closed:
-            return self._endpoint.closed_error()
-        return attempt.explain(error)

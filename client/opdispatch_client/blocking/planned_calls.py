@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from opdispatch_client.blocking.call_future import CallFuture
+from opdispatch_client.blocking.daemon_calls import DaemonCalls
 from opdispatch_client.blocking.submitted_futures import SubmittedFutures
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.busy_watch import BusyWatch
@@ -73,7 +74,8 @@ class GeneralCalls(Protocol):
 class PlannedCalls:
     """The planned calls of one session. Any number of threads may make them.
 
-    ``general`` goes on with those that meet something unusual; ``futures`` are of submitted ones.
+    ``general`` goes on with those that meet something unusual; ``futures`` are of submitted ones,
+    and ``daemon`` makes those that never go directly.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class PlannedCalls:
         busy: BusyWatch,
         general: GeneralCalls,
         futures: SubmittedFutures,
+        daemon: DaemonCalls,
     ) -> None:
         self._endpoint = endpoint
         self._plans = plans
@@ -95,6 +98,7 @@ class PlannedCalls:
         self._busy = busy
         self._general = general
         self._futures = futures
+        self._daemon = daemon
         self._timeout = None if endpoint.timeout == math.inf else endpoint.timeout
 
     def call(self, operator: str, planned: PlannedArguments) -> Any:
@@ -102,6 +106,8 @@ class PlannedCalls:
 
         UNPLANNED if there is none that holds, and nothing has been sent. Raises what went wrong.
         """
+        if not self._endpoint.direct:
+            return self._daemon.call_planned(operator, planned)
         found = self._find_planned(planned.key, alone=True)
         if found is None:
             return UNPLANNED
@@ -151,10 +157,11 @@ class PlannedCalls:
         None: it has no plan. Results in memory are read there also when the lane has ended since.
         """
         plan = self._plans.find(key)
-        if plan is None or self._endpoint.process != os.getpid():
+        if plan is None or plan.way is None or self._endpoint.process != os.getpid():
             return None
         if alone and plan.alone is not None:
             plan = plan.alone
+        assert plan.way is not None, "it is that of the plan"
         way, route = plan.way, plan.way.route
         if not route.is_current or len(route.targets) != 1 or not route.within_reach:
             found = self._find_again[type(way.lane)](way, plan.shape)

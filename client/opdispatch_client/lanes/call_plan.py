@@ -139,7 +139,7 @@ class CallPlan:
         self,
         form: RequestForm,
         shape: Hashable,
-        way: DirectWay[Any],
+        way: DirectWay[Any] | None,
         *,
         moves: bool,
         new: NewValue | None = None,
@@ -152,7 +152,7 @@ class CallPlan:
         self.shape = shape
         """See ``call_shape``."""
         self.way = way
-        """That of the call which has left the plan."""
+        """That of the call which has left the plan; None: through the daemon."""
         self.moves = moves
         """Whether a call may run twice; see ``may_move``."""
         self.shares = bool(form.shared)
@@ -173,7 +173,7 @@ class CallPlan:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         shape: Hashable,
-        way: DirectWay[Any],
+        way: DirectWay[Any] | None,
         limit: int,
         new: NewValue | None = None,
     ) -> CallPlan | None:
@@ -181,7 +181,7 @@ class CallPlan:
 
         Its requests have at most ``limit`` bytes. ``new`` makes what stands for a kept result.
         """
-        limit, moves = min(LONGEST, limit), may_move(way, request)
+        limit, moves = min(LONGEST, limit), way is not None and may_move(way, request)
         form = RequestForm.of(request, args, kwargs, limit)
         if form is None:
             return None
@@ -249,15 +249,15 @@ class CallPlans:
         """Return the plan of calls with that key; None if there is none."""
 
     def learn(
-        self, call: Call, request: execution_pb2.CallRequest, way: DirectWay[Any], limit: int
+        self, call: Call, request: execution_pb2.CallRequest, way: DirectWay[Any] | None, limit: int
     ) -> None:
-        """Keep what a call that went directly, in the general way, says of others like it.
+        """Keep what a call that went that way, the general one, says of others like it.
 
-        That way takes requests of at most ``limit`` bytes.
+        It takes requests of at most ``limit`` bytes. None: through the daemon.
         """
         if not isinstance(call, OperatorCall) or (key := call.plan_key) is None:
             return
-        if self._plans.get(key, way) is None:
+        if self._plans.get(key, key) is None:
             return
         if key not in self._plans:
             # Calls that are all of other shapes make no plan each.
@@ -265,7 +265,8 @@ class CallPlans:
                 _put(self._seen, key, None)
                 return
             self._seen.pop(key, None)
-        plan = CallPlan.of(request, call.args, call.kwargs, call.shape, way, limit, call.new)
+        shape = None if way is None else call.shape
+        plan = CallPlan.of(request, call.args, call.kwargs, shape, way, limit, call.new)
         _put(self._plans, key, plan)
 
 

@@ -326,6 +326,7 @@ class InterpreterSession:
 
     def _write(self, request: execution_pb2.CallRequest, context: CallContext) -> None:
         context.write_to(request)
+        request.ClearField("constant_bytes")  # of the message that came
         if request.traceparent:
             self._trace(request, context)
         # Only from here: a client's own word would take the limit off the reply.

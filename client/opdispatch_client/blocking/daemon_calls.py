@@ -1,0 +1,121 @@
+"""The calls of a blocking session that wait for the daemon's reply."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from typing import Any
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_client.daemon_wait import DaemonWait, is_stopping
+from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.lanes.call_attempt import CallAttempt
+from opdispatch_client.lanes.call_plan import UNPLANNED, CallPlans, PlannedArguments
+from opdispatch_client.lanes.protocol import CallLane
+from opdispatch_client.lanes.to_daemon import DaemonLane
+from opdispatch_wire.errors import DaemonUnavailableError
+from opdispatch_wire.lanes.blocking_stream import BlockingStream
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.v1 import execution_pb2
+
+
+class DaemonCalls:
+    """Those of one session. Any number of threads may make them.
+
+    In sessions that never call interpreters directly, calls over streams follow ``plans``: see
+    Note [Planned calls] in ``call_plan``.
+    """
+
+    def __init__(self, endpoint: Endpoint, daemon: DaemonLane, plans: CallPlans) -> None:
+        self._endpoint = endpoint
+        self._daemon = daemon
+        self._plans = plans
+        self._timeout = None if endpoint.timeout == math.inf else endpoint.timeout
+
+    def call(self, attempt: CallAttempt) -> execution_pb2.CallReply:
+        """Return the daemon's reply; wait for a daemon that is away."""
+        wait = DaemonWait(self._endpoint.wait, attempt.deadline)
+        while True:
+            lane = self._daemon.get(attempt.deadline)
+            attempt.prepare(lane.inline_bytes)
+            request, what = attempt.request, attempt.call.what
+            outcome: execution_pb2.CallReply | Exception
+            try:
+                outcome = lane.call(request, attempt.time_left(), what, tensors=attempt.tensors)
+            except (OpdispatchError, LaneClosedError) as error:
+                outcome = error
+            if (why := attempt.find_lost(outcome)) is None:
+                if isinstance(outcome, Exception):
+                    raise outcome
+                if not (self._endpoint.direct or request.HasField("keep")):
+                    self._plans.learn(attempt.call, request, None, lane.max_message_bytes)
+                return outcome
+            self.prepare_to_ask_again(attempt, wait, lane, why)
+
+    def prepare_to_ask_again(
+        self, attempt: CallAttempt, wait: DaemonWait, lane: CallLane, why: Exception
+    ) -> None:
+        """Wait until the daemon may be back. Raises ``why`` if it is not to be asked again."""
+        if is_stopping(why):
+            self._daemon.leave(lane)
+        pause = attempt.pause_before_asking_again(why, wait)
+        if self._daemon.is_closed:
+            raise self._endpoint.closed_error()
+        self._daemon.pause(pause)
+
+    def call_planned(self, operator: str, planned: PlannedArguments) -> Any:
+        """Make a call as the plan for it says.
+
+        UNPLANNED if there is none that holds, and nothing has been sent. Raises what went wrong.
+        """
+        plan, lane = self._plans.find(planned.key), self._open_stream()
+        if plan is None or lane is None or plan.size > lane.max_message_bytes:
+            return UNPLANNED
+        timeout = self._timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
+        encode = functools.partial(plan.form.write, planned.leaves, timeout)
+        try:
+            outcome = lane.exchange(encode, deadline, None, plan.read)
+        except OSError as error:  # TimeoutError and LaneClosedError among them
+            outcome = error
+        if type(outcome) is tuple:
+            return outcome[0]
+        attempt = CallAttempt(planned.call(operator, retry=self._endpoint.retry), self._endpoint)
+        attempt.deadline = deadline
+        try:
+            return attempt.read(self._go_on(attempt, lane, outcome))
+        except (TimeoutError, LaneClosedError, OSError) as error:
+            raise self.failure(error, attempt) from None
+        finally:
+            attempt.close()
+
+    def failure(self, error: Exception, attempt: CallAttempt) -> Exception:
+        """Return the exception to raise to the caller for an error on the way."""
+        if isinstance(error, LaneClosedError | DaemonUnavailableError) and self._daemon.is_closed:
+            return self._endpoint.closed_error()
+        return attempt.explain(error)
+
+    def _open_stream(self) -> BlockingStream | None:
+        """Return the stream to the daemon, if it is open."""
+        if self._daemon.name != "stream" or not self._endpoint.is_of_this_process:
+            return None
+        lane = self._daemon.get(None) if self._daemon.is_open else None
+        return lane if isinstance(lane, BlockingStream) else None
+
+    def _go_on(
+        self,
+        attempt: CallAttempt,
+        lane: BlockingStream,
+        outcome: execution_pb2.CallReply | Exception,
+    ) -> execution_pb2.CallReply:
+        """Return the reply to a planned call that has had another outcome than the last."""
+        attempt.prepare(lane.inline_bytes)
+        why = attempt.find_lost(outcome)
+        if why is not None:
+            wait = DaemonWait(self._endpoint.wait, attempt.deadline)
+            self.prepare_to_ask_again(attempt, wait, lane, why)
+            return self.call(attempt)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
