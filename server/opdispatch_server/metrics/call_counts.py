@@ -33,12 +33,14 @@ import threading
 import weakref
 from bisect import bisect_left
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from opdispatch_server.shared_page import make_memory
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 RUN_BOUNDS = (5e-5, 1e-4, 2.5e-4, 1e-3, 2.5e-3, 0.01, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0)
 """Upper bounds of the buckets of running times, in seconds; one more is without bound."""
