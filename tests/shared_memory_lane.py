@@ -33,7 +33,7 @@ from opdispatch_wire.shared_memory.call_memory import (
     ResultBlocks,
 )
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
-from opdispatch_wire.shared_memory.peer_memory import PeerMemory
+from opdispatch_wire.shared_memory.peer_memory import LentMemory, PeerMemory
 from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2 as pb
@@ -221,7 +221,7 @@ def serve(sock: socket.socket) -> None:
         elif kind == b"C":
             request = pb.CallRequest.FromString(release(results, body))
             schema, kernel = kernels[request.operator]
-            memory = CalleeMemory(arena, peer.lend(on_release=lambda *_: None))
+            memory = CalleeMemory(arena, LentMemory(peer, lambda *_: None))
             if any(argument.is_write for argument in schema.arguments):
                 memory.expect_writes()
             reply = answer(request, schema, kernel, memory)

@@ -77,7 +77,7 @@ def test_a_reply_of_another_kind_leaves_the_memory_to_its_reader(side):
 
 def test_one_array_that_is_given_twice_is_placed_once(side):
     placed = side.memory.new_call().placed
-    first, second = placed.put_together([(LARGE, LARGE.dtype)] * 2)
+    first, second = placed.put_together([LARGE] * 2, [(0, LARGE.dtype), (1, LARGE.dtype)])
     assert first == second
     assert len(placed.held) == side.blocks() == 1
 
@@ -87,7 +87,7 @@ def test_arrays_of_one_call_have_one_block_and_pages_of_their_own(side):
     arrays.append(Tensor(np.arange(PAGE, dtype=">i4")[::2]))
     wire = [np.dtype(np.int8)] * 4 + [np.dtype(np.int32)]
     placed = side.memory.new_call().placed
-    places = placed.put_together(list(zip(arrays, wire, strict=True)))
+    places = placed.put_together(arrays, list(enumerate(wire)))
     assert side.blocks() == 1
     last = 0
     for (region, offset, length, read_only), array, dtype in zip(places, arrays, wire, strict=True):
@@ -113,7 +113,8 @@ def test_arrays_of_one_call_have_one_block_and_pages_of_their_own(side):
 def test_an_array_of_the_arena_is_sent_as_it_is_beside_a_copy(side):
     own = side.arena.empty(LARGE.shape, LARGE.dtype)
     placed = side.memory.new_call().placed
-    places = placed.put_together([(own, own.dtype), (LARGE, LARGE.dtype)])
+    places = placed.put_together([own, 1, LARGE], [(0, own.dtype), (2, LARGE.dtype)])
+    assert places[1] == 1
     block = side.arena.find(own.__array_interface__["data"][0], own.nbytes)
     assert places[0][:2] == (block.region, block.offset)
     assert side.blocks() == 2

@@ -14,7 +14,7 @@ from opdispatch.schema.parser import parse_schema
 from opdispatch_wire.calls import call_request, decode_arguments, result_of_reply
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.shared_memory.call_memory import CalleeMemory, PlacedTensors, ResultBlocks
-from opdispatch_wire.shared_memory.peer_memory import PeerMemory
+from opdispatch_wire.shared_memory.peer_memory import LentMemory, PeerMemory
 from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from opdispatch_wire.tensors import tensor_from_proto
 from opdispatch_wire.v1 import execution_pb2 as pb
@@ -154,7 +154,7 @@ def test_odd_bools_in_memory_are_refused():
     placed.place(message.memory, np.array([0, 1, 2], np.uint8), np.dtype("u1"), 0, in_place=False)
     region = message.memory.region
     peer.add_region(region, os.dup(arena.descriptor(region)))
-    memory = CalleeMemory(arena, peer.lend(on_release=print))
+    memory = CalleeMemory(arena, LentMemory(peer, print))
     with pytest.raises(WireError, match=r"^\$\.memory has a byte that is no bool"):
         tensor_from_proto(message, memory=memory)
 
@@ -188,7 +188,7 @@ def test_requests_of_random_bytes_give_arrays_or_errors(data):
         request = pb.CallRequest.FromString(bytes(raw))
     except Exception:  # protobuf's own refusal; which class depends on its implementation
         return
-    memory = CalleeMemory(arena, peer.lend(on_release=lambda *_: None))
+    memory = CalleeMemory(arena, LentMemory(peer, lambda *_: None))
     memory.expect_writes()
     try:
         args, kwargs = decode_arguments(request, SCHEMA, memory)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.shared_memory.memory_region import OwnedRegion
-from opdispatch_wire.shared_memory.peer_memory import PeerMemory
+from opdispatch_wire.shared_memory.peer_memory import LentMemory, PeerMemory
 from opdispatch_wire.shared_memory.shared_mapping import PAGE
 from opdispatch_wire.v1.values_pb2 import SharedMemory
 from tests.shared_memory_lane import own_mappings
@@ -37,7 +37,7 @@ class Pair:
         self.released = deque()
 
     def lend(self, *, writes=False):
-        call = self.peer.lend(on_release=self.on_release)
+        call = LentMemory(self.peer, self.on_release)
         call.writes = writes
         return call
 

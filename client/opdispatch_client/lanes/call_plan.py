@@ -192,19 +192,6 @@ class CallPlan:
                 plan.alone = cls(inline, shape, way, moves=moves, new=new)
         return plan
 
-    def place(self, leaves: Sequence[Any], memory: CallerMemory) -> Sequence[Any] | None:
-        """Return the leaves with the large tensors in ``memory``; None if that has no room."""
-        if not self.form.shared:
-            return leaves
-        shared = self.form.shared
-        places = memory.placed.put_together([(leaves[number], dtype) for number, dtype in shared])
-        if places is None:
-            return None
-        placed = list(leaves)
-        for (number, _), place in zip(shared, places, strict=True):
-            placed[number] = place
-        return placed
-
     def read(
         self, payload: bytes | memoryview, place: int, memory: CallerMemory | None = None
     ) -> tuple[Any] | None:

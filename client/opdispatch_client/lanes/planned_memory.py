@@ -52,11 +52,14 @@ class PlannedMemory:
         if lane is None:
             return None
         memory = lane.new_call(peer)
-        placed = plan.place(leaves, memory)
-        if placed is None or (memory.placed.held and not lane.pass_regions(memory)):
-            memory.release()
-            return None
-        return cls(plan, placed, timeout, lane, memory)
+        shared = plan.form.shared
+        if shared:
+            placed = memory.placed.put_together(leaves, shared)
+            if placed is None or not lane.pass_regions(memory):
+                memory.release()
+                return None
+            leaves = placed
+        return cls(plan, leaves, timeout, lane, memory)
 
     def encode(self, number: int) -> bytes:
         """Return the request of that id; its memory is held from now on. Raises LaneClosedError."""

@@ -27,7 +27,7 @@ from opdispatch_wire.shared_memory.call_memory import (
     ResultBlocks,
 )
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
-from opdispatch_wire.shared_memory.peer_memory import PeerMemory
+from opdispatch_wire.shared_memory.peer_memory import LentMemory, PeerMemory
 from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from opdispatch_wire.v1 import execution_pb2, lane_pb2, values_pb2
 
@@ -258,8 +258,7 @@ class CalleeLaneMemory(_LaneMemory):
 
     def new_call(self) -> CalleeMemory:
         """Return the memory for the tensors of one call."""
-        lent = self.peer.lend(on_release=self._on_release)
-        return CalleeMemory(self._arena, lent)
+        return CalleeMemory(self._arena, LentMemory(self.peer, self._on_release))
 
     def end_call(self, reply: execution_pb2.CallReply, memory: CalleeMemory) -> None:
         """End a call after its kernel: our references to its arguments are gone.

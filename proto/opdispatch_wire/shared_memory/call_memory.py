@@ -48,7 +48,6 @@ and 0.28 ms, 1 MiB 8.3 and 0.45 ms.
 """
 
 _ALIASED = 64
-_NONE: list[values_pb2.SharedMemory] = []
 
 
 class PlacedTensors:
@@ -127,26 +126,30 @@ class PlacedTensors:
         return place
 
     def put_together(
-        self, tensors: Sequence[tuple[Array | Tensor, np.dtype[Any]]]
-    ) -> list[SharedPlace] | None:
-        """Place tensors like ``put`` with ``in_place``, in one block: allocated and freed once.
+        self, leaves: Sequence[Any], shared: Sequence[tuple[int, np.dtype[Any]]]
+    ) -> list[Any] | None:
+        """Place some leaves like ``put`` with ``in_place``, in one block: allocated and freed once.
 
-        For a call that writes to none of them.
+        ``shared`` has their numbers and dtypes. Return the leaves with the places of these; None if
+        there is no room. For a call that writes to none of them.
         """
-        arena, copies = self._arena, []
+        arena = self._arena
         if arena is None:
             return None
-        for value, dtype in tensors:
-            copies.append((value.array if isinstance(value, Tensor) else value, dtype))
-        if arena.lent_out or len({id(value) for value, _ in tensors}) < len(tensors):
-            places = []
-            for (value, dtype), (array, _) in zip(tensors, copies, strict=True):
-                if (place := self.put(array, dtype, value, in_place=True)) is None:
+        placed, arrays, values = list(leaves), [], set()
+        for number, _ in shared:
+            value = leaves[number]
+            values.add(id(value))
+            arrays.append(value.array if isinstance(value, Tensor) else value)
+        if arena.lent_out or len(values) < len(arrays):
+            for (number, dtype), array in zip(shared, arrays, strict=True):
+                place = self.put(array, dtype, leaves[number], in_place=True)
+                if place is None:
                     return None
-                places.append(place)
-            return places
+                placed[number] = place
+            return placed
         starts, size = [], 0
-        for array, _ in copies:
+        for array in arrays:
             skip = skip_for(array.__array_interface__["data"][0] % PAGE)
             starts.append(size + skip)
             # To the end of a page: see Note [A block owns its pages].
@@ -156,15 +159,15 @@ class PlacedTensors:
             return None
         self._copies.append(block)
         self.regions.add(block.region)
-        region, contents, places = block.region, block.mapping.contents, []
-        for (array, dtype), start in zip(copies, starts, strict=True):
+        region, contents = block.region, block.mapping.contents
+        for (number, dtype), array, start in zip(shared, arrays, starts, strict=True):
             offset, nbytes = block.offset + start, array.nbytes
             target = contents[offset : offset + nbytes]
             copy_elements(target, array, dtype)
             self.held[region, offset] = block
             self._contents[region, offset] = target
-            places.append((region, offset, nbytes, False))
-        return places
+            placed[number] = (region, offset, nbytes, False)
+        return placed
 
     def contents_of(self, value: object) -> Array | None:
         """Return the array now in the place where ``value`` was put; None if it was sent inline."""
@@ -291,7 +294,7 @@ class CallerMemory:
 class CalleeMemory:
     """A ``TensorMemory`` for one call that this process serves."""
 
-    __slots__ = ("_lent", "_written", "placed", "read_at")
+    __slots__ = ("_lent", "_written", "placed", "read_at", "release_arguments")
 
     def __init__(
         self, arena: TensorArena | None, lent: LentMemory, *, threshold: int = THRESHOLD
@@ -300,6 +303,8 @@ class CalleeMemory:
         self._lent = lent
         self.read_at = lent.array
         """Return an argument like ``read``, which nothing is written to."""
+        self.release_arguments = lent.release
+        """Release the arguments once they are given up, before the reply is sent."""
         self._written: dict[tuple[int, int], tuple[int, tuple[int, ...], np.dtype[Any]]] = {}
 
     def place(
@@ -355,13 +360,6 @@ class CalleeMemory:
         none.
         """
         self.placed.release()
-
-    def release_arguments(self) -> list[values_pb2.SharedMemory]:
-        """Release the arguments by ``LentMemory.release``.
-
-        Once they are given up, before the reply is sent.
-        """
-        return self._lent.release() if self._lent.loans else _NONE
 
 
 def _memory_of(message: values_pb2.Tensor, at: str) -> values_pb2.SharedMemory:

@@ -1,7 +1,7 @@
 """The receiver's side of shared memory: a peer's regions, and arrays that lie in them.
 
     lane      PeerMemory.add_region / drop_region      a descriptor came / is no longer needed
-    callee    lend() -> LentMemory                     arguments: only for the length of a call
+    callee    LentMemory                               arguments: only for the length of a call
     caller    received(...)                            results: until the last view is collected
 
 Note [A view that outlives its call]
@@ -197,13 +197,6 @@ class PeerMemory:
     def __len__(self) -> int:
         return len(self._regions)
 
-    def lend(self, *, on_release: OnRelease) -> LentMemory:
-        """Return the memory for the arguments of one call.
-
-        ``on_release`` is called later for each extent that ``LentMemory.release`` returns.
-        """
-        return LentMemory(self, on_release)
-
     def received(
         self,
         message: values_pb2.SharedMemory,
@@ -275,6 +268,7 @@ class LentMemory:
     __slots__ = ("_on_release", "_peer", "loans", "writes")
 
     def __init__(self, peer: PeerMemory, on_release: OnRelease) -> None:
+        """``on_release`` is called later for each extent that ``release`` returns."""
         self._peer = peer
         self.writes = False
         """Whether the operator writes to any of them; decided before the first ``array``."""
