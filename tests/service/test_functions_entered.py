@@ -20,12 +20,12 @@ MOST_AWAITED_LARGE = 130
 MOST_OF_KIND = {
     "two arrays": (23, 32),
     # One has its tensors in shared memory, and releases the result of the last one.
-    "two arrays of 1 MB": (58, 72),
+    "two arrays of 1 MB": (55, 70),
     "Tensors": (29, 54),
     # At most 1.3 times what two arrays enter.
     "remote tensors": (27, 37),
     # One makes a remote tensor, and lets go of the last one.
-    "remote tensors, result kept": (32, 54),
+    "remote tensors, result kept": (32, 48),
     "array, int for a float": (26, 50),
     "list of arrays, text": (31, 41),
     "results by name": (30, 42),

@@ -39,7 +39,8 @@ def keep(store: ValueStore, session: bytes, prefix: bytes, count: int = 1) -> bo
     kept = KeptResults(store, remote_pb2.Keep(session=session, prefix=prefix), "w")
     for place in range(count):
         kept.take(results, place)
-    return store.keeps.note(session, prefix, kept.kept)
+    assert kept.nbytes == 32 * count
+    return store.keeps.note(session, prefix, kept.kept, kept.nbytes)
 
 
 # -- in the interpreter -----------------------------------------------------------------------

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from opdispatch.boxing.named_results import result_names
+from opdispatch_server.call_context import RunningCall
 from opdispatch_server.worker.execution.kernel_plan import KernelPlan
 from opdispatch_server.worker.values.store import KeptResults, ValueStore
 from opdispatch_wire.calls import reply_of_returns
@@ -21,13 +22,15 @@ def note_kept(values: ValueStore, keep: remote_pb2.Keep, reply: execution_pb2.Ca
         for value in reply.returns
         for remote, at in remote_tensors_in(value, "$.returns")
     ]
-    if not values.keeps.note(keep.session, keep.prefix, kept):
+    nbytes = sum(facts.nbytes for _, facts in kept)
+    if not values.keeps.note(keep.session, keep.prefix, kept, nbytes):
         raise not_kept_error()
 
 
 def keep_planned(
     values: ValueStore,
     plan: KernelPlan,
+    call: RunningCall,
     number: int,
     prefix: bytes,
     returns: list[Any],
@@ -52,8 +55,9 @@ def keep_planned(
     except BaseException:
         values.keeps.drop(session, prefix)
         raise
-    if not values.keeps.note(session, prefix, results.kept):
+    if not values.keeps.note(session, prefix, results.kept, results.nbytes):
         raise not_kept_error()
+    call.result_bytes = results.nbytes
     if reply is not None:
         return reply
     request = execution_pb2.CallRequest(id=number)

@@ -89,8 +89,8 @@ class PlannedKernels:
             returns = signature.check_returns(results)
         if prefix:
             results.clear()  # see KeptResults
-            call.result_bytes = count_bytes(returns)
-            message = keep_planned(self._values, plan, number, prefix, returns, self._interpreter())
+            name = self._interpreter()
+            message = keep_planned(self._values, plan, call, number, prefix, returns, name)
             return message, memory
         form, place = plan.form, None if memory is None else memory.place_copy
         reply = form.write(number, returns, place) if form is not None else None

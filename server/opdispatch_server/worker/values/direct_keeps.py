@@ -61,14 +61,12 @@ class DirectKeeps:
         account = self._accounts.get(session)
         return account is not None and account.values > 0 and account.bytes > 0
 
-    def note(self, session: bytes, prefix: bytes, kept: Kept) -> bool:
-        """Note the values that a direct call has kept; release them if they are too many.
+    def note(self, session: bytes, prefix: bytes, kept: Kept, nbytes: int) -> bool:
+        """Note the values that a direct call has kept, of so many bytes; release them if they are
+        too many.
 
         Return whether they are kept.
         """
-        nbytes = 0
-        for _, facts in kept:
-            nbytes += facts.nbytes
         with self._mutex:
             account = self._accounts.get(session)
             is_kept = (

@@ -254,7 +254,7 @@ class ValueStore:
         stored = StoredValue(form or Form.of(value), session, key)
         with self._mutex:
             self._sessions.setdefault(session, {})[key] = stored
-            self._newest.setdefault(session, {})[id_of(key)] = stored
+            self._newest.setdefault(session, {})[key[: -len(FIRST_PLACE)]] = stored  # ``id_of``
 
     def release(self, message: remote_pb2.ReleaseValues) -> None:
         """Release some of a session's values, or all. What is in use stays until then."""
@@ -330,6 +330,8 @@ class KeptResults:
         self._values = ValueCount()
         self.kept: list[tuple[bytes, RemoteFacts]] = []
         """The ids of the values that have been kept, and their facts."""
+        self.nbytes = 0
+        """The size of their elements."""
 
     def take(self, results: list[Any], place: int, at: str = "$.returns") -> Any:
         """Return the message for one result: a KeptValue for a tensor, in lists as well.
@@ -339,13 +341,10 @@ class KeptResults:
         with the place in ``at``, for one that could not be fetched as it is, and ArgumentError for
         lists that nest too deep to be sent, or have too many values.
         """
-        if type(results[place]) is np.ndarray:
-            return self._take_array(results, place, at)
-        check_nesting(results[place], f"{at}[{place}]", self._values)
-        return self._take(results, place, at)
-
-    def _take_array(self, results: list[Any], place: int, at: str) -> KeptValue:
-        """Take what most results are, as ``_take`` does."""
+        if type(results[place]) is not np.ndarray:
+            check_nesting(results[place], f"{at}[{place}]", self._values)
+            return self._take(results, place, at)
+        # As ``_take`` does, for what most results are.
         is_known = sys.getrefcount(results[place]) > 2
         value = results[place]
         results[place] = None
@@ -355,7 +354,9 @@ class KeptResults:
         number = self._keep.prefix + len(self.kept).to_bytes(ID_BYTES - PREFIX_BYTES)
         facts = _facts_of_array(value.dtype, value.shape, f"{at}[{place}]")
         self.kept.append((number, facts))
-        self._store.add(self._keep.session, number + FIRST_PLACE, value, Form(value, None))
+        self.nbytes += value.nbytes
+        form = tuple.__new__(Form, (value, None))  # without a call
+        self._store.add(self._keep.session, number + FIRST_PLACE, value, form)
         return KeptValue(number, facts, self._interpreter)
 
     def _take(self, results: list[Any], place: int, at: str) -> Any:
@@ -378,6 +379,7 @@ class KeptResults:
         number = value_id(self._keep.prefix, len(self.kept))
         name_leaf(value, number)
         self.kept.append((number, facts))
+        self.nbytes += facts.nbytes
         self._store.add(self._keep.session, number + FIRST_PLACE, value)
         return KeptValue(number, facts, self._interpreter)
 
