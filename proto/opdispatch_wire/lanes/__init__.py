@@ -19,6 +19,7 @@ lane_socket, lane_messages      its sockets, and the first words on it
 lane_memory                     memory that its two ends share
 lane_tensors                    where the tensors of its calls are: in memory, or in frames
 blocking_lane, async_lane       its calling side, for threads and for event loops
+shared_reading                  who waits for which reply, in threads, and which of them reads
 brief_spin                      looking for the next frame before sleeping
 
 Both:
