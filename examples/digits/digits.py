@@ -48,7 +48,8 @@ def on_arrays(function):
 
     def kernel(x, weight, padding):
         is_tensor = isinstance(x, Tensor) or isinstance(weight, Tensor)
-        x, weight = (each.array if isinstance(each, Tensor) else each for each in (x, weight))
+        x = x.array if isinstance(x, Tensor) else x
+        weight = weight.array if isinstance(weight, Tensor) else weight
         result = function(x, weight, padding, shape_of_conv2d(x, weight, padding))
         return Tensor(result) if is_tensor else result
 
@@ -64,7 +65,7 @@ def conv2d(x, weight, padding, shape):
     """
     xp = array_namespace(x)
     (down, across), (images, results, height, width) = padding, shape
-    x = inner = xp.permute_dims(x, (2, 3, 1, 0))
+    x = inner = x.transpose(2, 3, 1, 0)
     if down or across:
         rows, columns, *others = inner.shape
         padded = (rows + 2 * down, columns + 2 * across, *others)
@@ -72,11 +73,9 @@ def conv2d(x, weight, padding, shape):
         x[down : down + rows, across : across + columns] = inner
     *_, rows, columns = weight.shape
     patches = [x[i : i + rows, j : j + columns] for i in range(height) for j in range(width)]
-    patches = xp.reshape(xp.stack(patches), (height * width, -1, images))
-    weight = xp.reshape(xp.permute_dims(weight, (0, 2, 3, 1)), (results, -1))
-    return xp.permute_dims(
-        xp.reshape(weight @ patches, (height, width, results, images)), (3, 2, 0, 1)
-    )
+    patches = xp.stack(patches).reshape(height * width, -1, images)
+    product = weight.transpose(0, 2, 3, 1).reshape(results, -1) @ patches
+    return product.reshape(height, width, results, images).transpose(3, 2, 0, 1)
 
 
 @on_arrays
@@ -156,7 +155,8 @@ def compute_logits(parameters, images):
     x = max_pool2d(relu(x))
     x = ops.digits.conv2d(x, weight2, [1, 1]) + xp.reshape(bias2, (-1, 1, 1))
     x = max_pool2d(relu(x))
-    return xp.reshape(x, (x.shape[0], -1)) @ weight3.T + bias3
+    columns = xp.reshape(xp.permute_dims(x, (1, 2, 3, 0)), (-1, x.shape[0]))  # as in memory
+    return xp.matrix_transpose(weight3 @ columns) + bias3
 
 
 def cross_entropy(logits, labels):
@@ -164,8 +164,8 @@ def cross_entropy(logits, labels):
     with no_grad():
         largest = xp.max(logits, axis=1, keepdims=True)
     shifted = logits - largest
-    of_label = xp.take_along_axis(shifted, xp.expand_dims(labels, axis=1), axis=1)[:, 0]
-    return xp.mean(xp.log(xp.sum(xp.exp(shifted), axis=1)) - of_label)
+    of_label = xp.take_along_axis(shifted, xp.expand_dims(labels, axis=1), axis=1)
+    return xp.mean(xp.log(xp.sum(xp.exp(shifted), axis=1)) - xp.squeeze(of_label, axis=1))
 
 
 def compute_loss(parameters, images, labels):

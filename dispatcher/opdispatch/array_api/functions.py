@@ -136,6 +136,9 @@ def _with_direct_call(
     otherwise = compile_function("array_api", text, dict(scope), "otherwise")
     scope |= source.globals | {"_op": handle, "_otherwise": otherwise}
     otherwise_line = f"return _otherwise({arguments})"
+    if "operator_Scalar" in scope:
+        of_scalar = f"operator_Scalar({arguments}) if type(x2) in SCALARS"
+        otherwise_line = otherwise_line.replace("return", f"return {of_scalar} else")
     return [f"    {line}" for line in source.direct(otherwise_line, converts=True)]
 
 

@@ -239,9 +239,7 @@ def _run(
     node: Node | None = None
     try:
         with set_grad_enabled(create_graph):
-            for edge, gradient in roots:
-                if needed is None or edge[0] in needed:
-                    pending.add(edge, gradient)
+            pending.add([edge for edge, _ in roots], [each for _, each in roots], needed)
             while pending.order:
                 node, gradients = pending.take_next()
                 goes_on = needed is None or (needed[node] and type(node) is not AccumulateGrad)
@@ -270,7 +268,11 @@ def _run(
                     detector.check(node, results)
                 if not keep:
                     node.release()
-                pending.add_all(node, results, needed)
+                if len(results) != len(node.edges):
+                    raise AutogradError(
+                        f"{node.name} returned {len(results)} gradients; expected {len(node.edges)}"
+                    )
+                pending.add(node.edges, results, needed, node)
     except Exception as error:
         if detector is not None and node is not None:
             detector.explain(error, node)
@@ -361,32 +363,35 @@ class _Pending:
         self.order: list[tuple[int, Node]] = []
         """A heap of these nodes by their numbers, the highest first."""
 
-    def add(self, edge: Edge, gradient: Any) -> None:
-        """Add to what has arrived."""
-        node, number = edge
-        arrived = self._gradients.get(node)
-        if arrived is None:
-            arrived = self._gradients[node] = [None] * node.num_results
-            heapq.heappush(self.order, (-node.number, node))
-        before = arrived[number]
-        arrived[number] = gradient if before is None else before + gradient
+    def add(
+        self,
+        edges: Sequence[Edge | None],
+        gradients: Sequence[Any],
+        needed: dict[Node, bool] | None,
+        node: Node | None = None,
+    ) -> None:
+        """Add gradients to what has arrived where their edges lead to.
 
-    def add_all(self, node: Node, results: Sequence[Any], needed: dict[Node, bool] | None) -> None:
-        """Add what a node has returned along its edges, fitted to the tensors that it is of."""
-        edges, all_facts = node.edges, node.facts
-        if len(results) != len(edges):
-            raise AutogradError(
-                f"{node.name} returned {len(results)} gradients; expected {len(edges)}"
-            )
-        for place, gradient in enumerate(results):
+        Those that ``node`` has returned are fitted to the tensors that they are of.
+        """
+        for place, gradient in enumerate(gradients):
             edge = edges[place]
             if edge is None or gradient is None or (needed is not None and edge[0] not in needed):
                 continue
-            facts = all_facts[place]
-            assert facts is not None, "there are facts wherever there is an edge"
-            array = gradient.array
-            fits = type(array) is np.ndarray and (array.shape, array.dtype, "cpu") == facts
-            self.add(edge, gradient if fits else _fit(node, place, gradient, facts))
+            if node is not None:
+                facts = node.facts[place]
+                assert facts is not None, "there are facts wherever there is an edge"
+                array = gradient.array
+                fits = type(array) is np.ndarray and (array.shape, array.dtype, "cpu") == facts
+                if not fits:
+                    gradient = _fit(node, place, gradient, facts)
+            before, number = edge
+            arrived = self._gradients.get(before)
+            if arrived is None:
+                arrived = self._gradients[before] = [None] * before.num_results
+                heapq.heappush(self.order, (-before.number, before))
+            sum_so_far = arrived[number]
+            arrived[number] = gradient if sum_so_far is None else sum_so_far + gradient
 
     def take_next(self) -> tuple[Node, list[Any]]:
         """Take the node to run next, and the gradients that have arrived there."""

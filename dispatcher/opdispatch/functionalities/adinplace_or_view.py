@@ -61,7 +61,7 @@ class _WriteText(LayerText):
             " or (_counter := _meta.counter) is None:",
             f"    _counter = _counter_of({self.names[0]})",
             "_before = _counter.value",
-            f"_result = {self.below()}",
+            f"_result = _kernel_below({', '.join(self.passed)})",
             "_now = _counter.value",
             "_counter.value = _before + 1 if _now <= _before else _now",
             "return _result",

@@ -130,7 +130,12 @@ class AutogradKernelText(LayerText):
                 edge, fact = f"*_e{place}", f"*_f{place}"
             else:
                 unless = f" if {flag} else None" if len(self.places) > 1 else ""
-                edge = f"_edge_of({name}){unless}"
+                # Of what is no view and was made by a call, ``edge_of`` without a call of it.
+                edge = (
+                    f"(_e if (_m := {name}.autograd_meta) is not None and _m.view is None"
+                    f" and (_e := _m.edge) is not None and not _m.is_borrowed"
+                    f" else _edge_of({name})){unless}"
+                )
                 device = f'"cpu" if _type(_a) is _ndarray else {name}.device'
                 fact = f"((_a := {name}.array).shape, _a.dtype, {device}){unless}"
             edges, facts = f"{edges}{edge}, ", f"{facts}{fact}, "

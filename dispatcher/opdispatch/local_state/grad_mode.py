@@ -83,7 +83,8 @@ class _FixedGradMode(_GradMode):
         return super().__new__(cls) if function is None else cls()(function)
 
     def __init__(self) -> None:
-        super().__init__(self.MODE)
+        self._mode = self.MODE
+        self._previous = []
 
     def clone(self) -> Self:
         """Return a new instance."""

@@ -22,7 +22,7 @@ import numpy as np
 from opdispatch.arrays import find_key_bits
 from opdispatch.local_state.higher_floors import array_namespace, array_operators
 
-_SCALARS = frozenset({bool, int, float, complex})
+SCALARS = frozenset({bool, int, float, complex})
 _LARGE = 0x3FFFFFFF  # smaller ones need no conversion, and Python compares them faster
 
 
@@ -91,7 +91,7 @@ def setitem(x: Any, index: Any, value: Any) -> None:
         _operators().set_tensor.call_converted(x, [], [], [], [], value)
         return
     entries = ([], [], [], []) if index is ... else _entries_of(index, x.shape)
-    if type(value) in _SCALARS:
+    if type(value) in SCALARS:
         _operators().set_scalar(x, *entries, value)
     else:
         is_tensor = type(value) is type(x) or find_key_bits(value) is not None

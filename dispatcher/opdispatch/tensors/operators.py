@@ -41,11 +41,10 @@ from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, NOT_RECORDING, no_grad
 from opdispatch.local_state.higher_floors import array_namespace
 from opdispatch.local_state.tracing_state import is_traced, note_reading
-from opdispatch.tensors.indexing import getitem, setitem
+from opdispatch.tensors.indexing import SCALARS, getitem, setitem
 
 _is_private = False
 
-_SCALARS = (bool, int, float, complex)
 _LINEAR = frozenset({"add", "subtract"})
 _OF_LEVELS = DispatchKeySet.of(DispatchKey.FuncTorchBatched, DispatchKey.FuncTorchGradWrapper).bits
 
@@ -73,7 +72,7 @@ def _finder_of(function: str) -> Callable[[], Callable[..., Any]]:
 
 def is_operand(value: object) -> bool:
     """Return whether tensors have operators with it: with numbers, arrays, and other tensors."""
-    return isinstance(value, _SCALARS) or find_key_bits(value) is not None
+    return isinstance(value, bool | int | float | complex) or find_key_bits(value) is not None
 
 
 def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
@@ -81,7 +80,8 @@ def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
     find = _finder_of(function)
 
     def forward(self: Any, other: Any, /) -> Any:
-        if type(other) is not type(self) and not is_operand(other):
+        kind = type(other)
+        if kind is not type(self) and kind not in SCALARS and not is_operand(other):
             return NotImplemented
         return find()(self, other)
 
@@ -99,11 +99,14 @@ def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
         result = forward(given, other)
         if result is NotImplemented:
             return result
-        made, dtype = result.dtype, self.dtype
-        if result.shape != self.shape or (made != dtype and made != dtype.newbyteorder("=")):
+        made, whole = getattr(result, "array", result), self.array
+        if type(made) is not np.ndarray or type(whole) is not np.ndarray:
+            made, whole = result, self
+        dtypes = whole.dtype, whole.dtype.newbyteorder("=")
+        if made.shape != whole.shape or made.dtype not in dtypes:
             raise ArgumentError(
-                f"the result has shape {list(result.shape)} and dtype {made}, and cannot be "
-                f"written to a tensor of shape {list(self.shape)} and dtype {dtype}"
+                f"the result has shape {list(made.shape)} and dtype {made.dtype}, and cannot be "
+                f"written to a tensor of shape {list(whole.shape)} and dtype {whole.dtype}"
             )
         node = getattr(result, "grad_fn", None) if is_step else None
         if node is None or len(node.edges) < 2 - (edge is not None) or node.edges[0] != edge:

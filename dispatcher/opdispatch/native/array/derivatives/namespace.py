@@ -50,7 +50,7 @@ def zeros_like(grad: Any) -> Any:
 
 def masked(mask: Any, x: Any) -> Any:
     """Return ``x`` where the mask is set, zeros elsewhere."""
-    return xp.where(mask, x, 0.0)
+    return OPERATORS.where.ScalarOther(mask, x, 0.0)
 
 
 def with_forward(forward: Forward, table: Mapping[str, Formulas]) -> dict[str, Formulas]:

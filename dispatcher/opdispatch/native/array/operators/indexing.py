@@ -69,7 +69,8 @@ def setitem(
         _check_no_overlap(x)
     if getattr(value, "dtype", _COMPLEX).kind == "c":
         _check_value(x, value)
-    x[_make_index("setitem_", start, stop, step, indices)] = value
+    is_whole = not (start or stop or step or indices)
+    x[... if is_whole else _make_index("setitem_", start, stop, step, indices)] = value
     return x
 
 
