@@ -42,6 +42,12 @@ def test_what_is_written_is_read_again(folder: Path):
         assert events == [(1, "load", "image"), (2, "undo drain", "w")]
 
 
+def test_opening_a_new_journal_writes_nothing_to_it(folder: Path):
+    new = (folder / DATABASE).read_bytes()
+    JournalFile(folder).close()
+    assert (folder / DATABASE).read_bytes() == new
+
+
 def test_it_is_in_no_log_but_its_own_when_it_is_closed(folder: Path):
     assert {path.name for path in written(folder).iterdir()} == {DATABASE, LAST_EVENT}
 

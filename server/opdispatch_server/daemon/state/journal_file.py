@@ -44,7 +44,12 @@ FORMAT = 1
 EVENTS_KEPT = 10_000
 _BUSY_SECONDS = 10.0
 
-_SCHEMA = f"""
+# Nothing reads it before all of it is synced, so no statement has to be.
+_NEW_JOURNAL = f"""
+PRAGMA synchronous = OFF;
+PRAGMA locking_mode = EXCLUSIVE;
+PRAGMA journal_mode = WAL;
+BEGIN;
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {FORMAT};
 CREATE TABLE event (
@@ -55,6 +60,8 @@ CREATE TABLE entry (
     PRIMARY KEY (kind, name)
 );
 CREATE TABLE head (number INTEGER NOT NULL, digest TEXT NOT NULL);
+INSERT INTO head VALUES (0, '{0:064x}');
+COMMIT;
 """
 
 _MIGRATIONS: Mapping[int, str] = {}
@@ -109,8 +116,7 @@ class JournalFile:
         try:
             database = sqlite3.connect(draft / DATABASE, isolation_level=None)
             try:
-                database.executescript(_SCHEMA)
-                database.execute("INSERT INTO head VALUES (0, ?)", (f"{0:064x}",))
+                database.executescript(_NEW_JOURNAL)
             finally:
                 database.close()
             (draft / LAST_EVENT).write_bytes(_mark(0))
