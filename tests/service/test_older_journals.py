@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from opdispatch_server.daemon.state.archive import import_state
-from opdispatch_server.daemon.state.journal_file import FORMAT
+from opdispatch_server.daemon.state.journal_format import FORMAT
 from tests.service.conftest import StartDaemon
 from tests.service.running_daemon import wait_for
 

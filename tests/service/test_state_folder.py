@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
-from opdispatch_server.daemon.state.journal_file import DATABASE, FORMAT
+from opdispatch_server.daemon.state.journal_file import DATABASE
+from opdispatch_server.daemon.state.journal_format import FORMAT
 from tests.service.command_line import run_cli
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant

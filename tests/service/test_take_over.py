@@ -21,7 +21,7 @@ import opdispatch_client as oc
 from opdispatch_client.daemon_wait import DaemonWait
 from opdispatch_client.endpoint import LaneChoice
 from opdispatch_server.daemon.state.folder import StateFolder, read_take_over_socket
-from opdispatch_server.daemon.state.journal_file import FORMAT
+from opdispatch_server.daemon.state.journal_format import FORMAT
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.doors import Doors, door_library
 from tests.service.libraries import constant

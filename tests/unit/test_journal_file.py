@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_server.daemon.state import journal_file
 from opdispatch_server.daemon.state.journal_file import DATABASE, LAST_EVENT, JournalFile
 from opdispatch_wire.errors import JournalError
 
@@ -81,49 +80,6 @@ def test_a_file_that_is_no_database_is_refused(folder: Path):
     (folder / DATABASE).write_bytes(b"my notes\n" * 1000)
     with pytest.raises(JournalError, match="file is not a database"):
         JournalFile(folder)
-
-
-def test_a_database_of_another_program_is_refused(folder: Path):
-    with closing(sqlite3.connect(folder / DATABASE)) as database:
-        database.execute("PRAGMA application_id = 7")
-    with pytest.raises(JournalError, match="is not a journal of opdispatch"):
-        JournalFile(folder)
-
-
-def test_a_journal_of_a_newer_format_is_refused_and_says_so(folder: Path):
-    with closing(sqlite3.connect(folder / DATABASE)) as database:
-        database.execute("PRAGMA user_version = 2")
-    with pytest.raises(JournalError, match="written by a newer opdispatch: its format is 2"):
-        JournalFile(folder)
-
-
-def test_older_format_is_brought_up_by_the_owner_of_the_folder_alone(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-):
-    with closing(JournalFile(written(folder))) as journal:
-        entries = dict(journal.entries)
-    monkeypatch.setattr(journal_file, "FORMAT", 3)
-    steps = {1: "CREATE TABLE owner (name TEXT)", 2: "INSERT INTO owner VALUES ('one')"}
-    monkeypatch.setattr(journal_file, "_MIGRATIONS", steps)
-    with pytest.raises(JournalError, match="written by an older opdispatch: its format is 1"):
-        JournalFile(folder)
-    for _ in range(2):
-        with closing(JournalFile(folder, migrate=True)) as journal:
-            assert journal.entries == entries
-    with closing(sqlite3.connect(folder / DATABASE)) as database:
-        assert database.execute("SELECT name FROM owner").fetchall() == [("one",)]
-
-
-def test_migration_that_fails_leaves_the_format_before(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-):
-    written(folder)
-    with monkeypatch.context() as patch:
-        patch.setattr(journal_file, "FORMAT", 2)
-        patch.setattr(journal_file, "_MIGRATIONS", {1: "CREATE TABLE owner (name); INSERT INTO no"})
-        with pytest.raises(JournalError, match="damaged or cannot be read"):
-            JournalFile(folder, migrate=True)
-    JournalFile(folder).close()
 
 
 @pytest.mark.parametrize("file", [DATABASE, LAST_EVENT])

@@ -43,7 +43,7 @@ from typing import Any
 
 from opdispatch_server.daemon.libraries.version import LibraryVersion
 from opdispatch_server.daemon.state.folder import check_unused, read_take_over_socket
-from opdispatch_server.daemon.state.journal_file import FORMAT
+from opdispatch_server.daemon.state.journal_format import FORMAT
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_wire.errors import JournalError
 from opdispatch_wire.socket_owner import peer_of

@@ -31,6 +31,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from shutil import rmtree
 
+from opdispatch_server.daemon.state.journal_format import NEW_JOURNAL, check_format
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.file_sync import sync_path, sync_tree
 from opdispatch_wire.errors import JournalError
@@ -38,34 +39,9 @@ from opdispatch_wire.errors import JournalError
 DATABASE = "journal.sqlite3"
 LAST_EVENT = "last-event"
 
-APPLICATION_ID = 0x6F70646A  # "opdj"
-FORMAT = 1
 # Older events are dropped: they are there for people to read, not to recover from.
 EVENTS_KEPT = 10_000
 _BUSY_SECONDS = 10.0
-
-# Nothing reads it before all of it is synced, so no statement has to be.
-_NEW_JOURNAL = f"""
-PRAGMA synchronous = OFF;
-PRAGMA locking_mode = EXCLUSIVE;
-PRAGMA journal_mode = WAL;
-BEGIN;
-PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = {FORMAT};
-CREATE TABLE event (
-    number INTEGER PRIMARY KEY, at TEXT NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL
-);
-CREATE TABLE entry (
-    kind TEXT NOT NULL, name TEXT NOT NULL, record TEXT NOT NULL, digest TEXT NOT NULL,
-    PRIMARY KEY (kind, name)
-);
-CREATE TABLE head (number INTEGER NOT NULL, digest TEXT NOT NULL);
-INSERT INTO head VALUES (0, '{0:064x}');
-COMMIT;
-"""
-
-_MIGRATIONS: Mapping[int, str] = {}
-"""By format, the statements that make it the next one."""
 
 Changes = Mapping[tuple[str, str], str | None]
 """New records as text, by kind ("library") and name; None: there is none any more."""
@@ -92,7 +68,7 @@ class JournalFile:
                 path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
             try:
-                self._check_format(migrate=migrate)
+                check_format(self._database, path, migrate=migrate)
                 self._database.execute("PRAGMA journal_mode = WAL").fetchone()
                 self._database.execute("PRAGMA synchronous = FULL")
                 # Read first: a daemon may be adding events while we look.
@@ -116,7 +92,7 @@ class JournalFile:
         try:
             database = sqlite3.connect(draft / DATABASE, isolation_level=None)
             try:
-                database.executescript(_NEW_JOURNAL)
+                database.executescript(NEW_JOURNAL)
             finally:
                 database.close()
             (draft / LAST_EVENT).write_bytes(_mark(0))
@@ -211,28 +187,6 @@ class JournalFile:
 
     def _execute(self, statement: str, *values: object) -> None:
         self._database.execute(statement, values)
-
-    def _check_format(self, *, migrate: bool) -> None:
-        (application,) = self._database.execute("PRAGMA application_id").fetchone()
-        (written_in,) = self._database.execute("PRAGMA user_version").fetchone()
-        if application != APPLICATION_ID:
-            raise ValueError(f"{DATABASE} is not a journal of opdispatch")
-        if written_in > FORMAT:
-            raise JournalError(
-                f"the journal in {self.folder} was written by a newer opdispatch: its format is "
-                f"{written_in}, and this one reads up to {FORMAT}",
-                hint="start the newer one, or move the folder away to start without libraries",
-            )
-        if written_in < FORMAT and not migrate:
-            raise JournalError(
-                f"the journal in {self.folder} was written by an older opdispatch: its format is "
-                f"{written_in}, and this one writes {FORMAT}",
-                hint="use the opdispatch that runs the daemon, or start a daemon of this one on it",
-            )
-        for number in range(written_in, FORMAT):
-            # One transaction each: killed within it, the journal is of the format before.
-            step = f"{_MIGRATIONS[number]}; PRAGMA user_version = {number + 1}"
-            self._database.executescript(f"BEGIN IMMEDIATE; {step}; COMMIT")
 
     def _read_checked(self, mark: int) -> tuple[dict[tuple[str, str], str], int, int]:
         """Return the entries, the number of the last event, and the digest of all entries.
