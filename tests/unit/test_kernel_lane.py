@@ -24,6 +24,7 @@ from opdispatch_server.worker.execution.daemon_lane import DaemonLane
 from opdispatch_server.worker.execution.kernel_error_log import KernelErrorLog
 from opdispatch_server.worker.execution.kernels import KernelExecution
 from opdispatch_server.worker.execution.programs import ProgramExecution
+from opdispatch_server.worker.execution.slow_call_log import SlowCallLog
 from opdispatch_server.worker.incoming.call_rules import CallRules, DaemonCalls
 from opdispatch_server.worker.incoming.direct_calls import DirectCalls
 from opdispatch_server.worker.incoming.kernel_lane import KernelLane
@@ -126,7 +127,7 @@ def execution(libraries: InterpreterLibraries) -> Iterator[KernelExecution]:
             Fitness(lambda: None),
             lambda error: None,
             KernelErrorLog(lambda: "here"),
-            CallAccounting(CallCounts(), lambda: "here"),
+            CallAccounting(CallCounts(), SlowCallLog(lambda: "here")),
         )
 
 

@@ -11,6 +11,7 @@ from opdispatch_server.metrics.call_counts import ROW_WORDS, CallCounts
 from opdispatch_server.operator_names import parse_operator_name
 from opdispatch_server.worker.execution.call_accounting import CallAccounting
 from opdispatch_server.worker.execution.recorded_runs import RecordedRuns
+from opdispatch_server.worker.execution.slow_call_log import SlowCallLog
 from opdispatch_server.worker.libraries.chosen_kernel import ChosenKernel
 from opdispatch_wire.errors import RefusedError
 
@@ -40,14 +41,15 @@ class Side:
 
     def __init__(self):
         self.recorder, self.counts = FlightRecorder(), CallCounts()
-        accounting = CallAccounting(self.counts, lambda: "here")
+        self.slow_calls = SlowCallLog(lambda: "here")
+        accounting = CallAccounting(self.counts, self.slow_calls)
         self.runs = RecordedRuns(self.recorder, Fitness(lambda: None), accounting)
         name = parse_operator_name("a::b")
         signature = Signature(parse_schema("a::b(int n) -> int"))
         self.choice = ChosenKernel(name, signature, lambda stack: stack, "CPU")
 
-    def run(self, function, library=None, *args):
-        return self.runs.run(library, self.choice, RunningCall(), KEY, 0, function, *args)
+    def run(self, function, library=None, *args, queued=0):
+        return self.runs.run(library, self.choice, RunningCall(), KEY, queued, function, *args)
 
     def counted(self):
         """Return how many calls have returned and failed."""
@@ -103,3 +105,13 @@ def test_nothing_runs_of_a_library_that_has_gone(side):
     with pytest.raises(RefusedError, match="gone"):
         side.run(lambda: pytest.fail("it runs"), Library(is_gone=True))
     assert RUNNING_CALL.get() is NO_CALL
+
+
+def test_run_is_logged_if_it_takes_longer_than_the_threshold_with_its_time_in_queues(side, caplog):
+    side.slow_calls.log_calls_slower_than(3600)
+    side.run(lambda: 5)
+    assert not caplog.records
+    side.run(lambda: 5, Library(), queued=3600 * 10**9)
+    [record] = caplog.records
+    assert (record.event, record.operator, record.library) == ("slow_call", "a::b", "runs")
+    assert (record.call, record.queue_seconds) == (KEY, 3600)

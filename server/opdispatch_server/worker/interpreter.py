@@ -41,6 +41,7 @@ from opdispatch_server.worker.execution.daemon_lane import DaemonLane
 from opdispatch_server.worker.execution.kernel_error_log import KernelErrorLog
 from opdispatch_server.worker.execution.kernels import KernelExecution
 from opdispatch_server.worker.execution.programs import ProgramExecution
+from opdispatch_server.worker.execution.slow_call_log import SlowCallLog
 from opdispatch_server.worker.heartbeat import Heartbeats
 from opdispatch_server.worker.incoming.call_rules import DaemonCalls
 from opdispatch_server.worker.incoming.direct_calls import DirectCalls
@@ -162,7 +163,7 @@ class Interpreter:
         self._recorder = process_recorder()
         self._direct = DirectCalls(self._libraries, self._values)
         self._counts = process_call_counts()
-        self._accounting = CallAccounting(self._counts, lambda: self._name)
+        self._slow_calls = SlowCallLog(lambda: self._name)
         self._heartbeats = Heartbeats(self._direct, self._counts)
         self._peers = PeerValues(self._limit)
         self._exports = DeviceExports()
@@ -186,7 +187,7 @@ class Interpreter:
             self._heartbeats.fitness,
             self._lost_device.note,
             self._kernel_errors,
-            self._accounting,
+            CallAccounting(self._counts, self._slow_calls),
         )
         self._direct_lanes = KernelLanes(
             self._execution, self._direct, settings.max_message_bytes, MemoryBudget()
@@ -425,7 +426,7 @@ class Interpreter:
             self._predecessor = None
         self._name = welcome.name
         self._heartbeats.tells_counts = welcome.wants_call_counts
-        self._accounting.log_calls_slower_than(welcome.slow_call_seconds)
+        self._slow_calls.log_calls_slower_than(welcome.slow_call_seconds)
         if welcome.tracing and not tracing.is_on():
             await asyncio.to_thread(self._set_up_tracing, welcome.tracing)
         self.met_daemon = True

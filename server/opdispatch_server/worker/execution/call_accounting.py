@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from opdispatch_server.call_context import CallContext, RunningCall
-from opdispatch_server.log_fields import Event, fields
-from opdispatch_server.logs import log_regardless
 from opdispatch_server.metrics.call_counts import CallCounts, Series
+from opdispatch_server.worker.execution.slow_call_log import SlowCallLog
 from opdispatch_server.worker.libraries.chosen_kernel import ChosenKernel
 from opdispatch_server.worker.libraries.loaded import LoadedLibrary
-from opdispatch_wire.tracing import trace_id_of
 from opdispatch_wire.v1 import execution_pb2
-
-LOG = logging.getLogger("opdispatch.calls")
 
 PROGRAM = "program"
 """The operator that programs are counted under."""
@@ -28,40 +22,9 @@ class CallAccounting:
     ``RecordedRuns.run``.
     """
 
-    def __init__(self, counts: CallCounts, interpreter: Callable[[], str]) -> None:
+    def __init__(self, counts: CallCounts, slow_calls: SlowCallLog) -> None:
         self.counts = counts
-        self._interpreter = interpreter
-        self.slow_ns: float = math.inf
-        """After how many ns, in queues and in its kernel, a call is logged."""
-
-    def log_calls_slower_than(self, seconds: float) -> None:
-        """Log them from now on; 0: none."""
-        self.slow_ns = seconds * 1e9 if seconds > 0 else math.inf
-
-    def log_slow(
-        self,
-        operator: str,
-        library: LoadedLibrary | None,
-        call: int,
-        queue_ns: int,
-        kernel_ns: int,
-        running: RunningCall,
-    ) -> None:
-        """Log a slow call; of many alike a few: see ``FLOODS``."""
-        extra = fields(
-            Event.SLOW_CALL,
-            operator=operator,
-            library=library.name if library else "",
-            version=library.version if library else 0,
-            interpreter=self._interpreter(),
-            call=call & 0xFFFFFFFF,
-            trace=trace_id_of(running.traceparent),
-        )
-        extra |= {"queue_seconds": queue_ns / 1e9, "kernel_seconds": kernel_ns / 1e9}
-        if running.nested_calls is not None:
-            extra["nested_seconds"] = running.nested_calls.seconds
-        message = f"the call of {operator} was slow"
-        log_regardless(LOG, logging.WARNING, message, extra=extra)
+        self.slow_calls = slow_calls
 
     def row_of(self, choice: ChosenKernel, library: LoadedLibrary | None) -> int:
         """Return where calls of a kernel are counted.
@@ -98,5 +61,5 @@ class CallAccounting:
             call.result_bytes,
             failed=failed,
         )
-        if run_ns + context.queued > self.slow_ns:
-            self.log_slow(request.operator, None, request.id, context.queued, run_ns, call)
+        if run_ns + context.queued > self.slow_calls.threshold_ns:
+            self.slow_calls.log(request.operator, None, request.id, context.queued, run_ns, call)

@@ -38,6 +38,7 @@ class RecordedRuns:
         self._recorder = recorder
         self._fitness = fitness
         self._accounting = accounting
+        self._slow_calls = accounting.slow_calls
 
     def run(
         self,
@@ -103,10 +104,8 @@ class RecordedRuns:
                 call.result_bytes,
                 failed=failed,
             )
-            if ended - began + queued > self._accounting.slow_ns:
-                self._accounting.log_slow(
-                    str(choice.name), library, key, queued, ended - began, call
-                )
+            if ended - began + queued > self._slow_calls.threshold_ns:
+                self._slow_calls.log(str(choice.name), library, key, queued, ended - began, call)
             if not words[at + 1]:
                 fitness.check(str(choice.name))
             words[at + 1] += 1
