@@ -13,7 +13,7 @@ from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.nesting import ValueCount
 from opdispatch_wire.planned_calls import ID, LONGEST, shared_parts, shared_places, size_of
-from opdispatch_wire.protobuf_fields import LENGTH_DELIMITED, field_tag, read_fields
+from opdispatch_wire.protobuf_fields import LENGTH_DELIMITED, field_tag, read_fields, varint
 from opdispatch_wire.shared_leaves import ReadableMemory, SharedPlace, read_shared
 from opdispatch_wire.shared_memory.call_memory import THRESHOLD
 from opdispatch_wire.tensor_bytes import count_bytes
@@ -43,6 +43,11 @@ MakeKept = Callable[[values_pb2.RemoteTensor], Callable[[bytes], Any]]
 
 PlaceResult = Callable[[Any, np.dtype[Any]], SharedPlace | None]
 """Copies a tensor into shared memory, as that dtype; None if there is no room."""
+
+
+def reply_with_id(rest: bytes, number: int) -> bytes:
+    """Return a reply of that id, with what follows it."""
+    return ID + varint(number) + rest
 
 
 class ReplyForm:

@@ -44,6 +44,11 @@ _TIMEOUT = field_tag(_REQUEST.TIMEOUT_FIELD_NUMBER, 1)
 _CONSTANT = field_tag(_REQUEST.CONSTANT_BYTES_FIELD_NUMBER, 5)
 _SECONDS = struct.Struct(f"<{len(_TIMEOUT)}sd")
 _ARGUMENTS = (_REQUEST.ARGS_FIELD_NUMBER, _REQUEST.KWARGS_FIELD_NUMBER)
+_BESIDE_ARGUMENTS = (_REQUEST.KEEP_FIELD_NUMBER, _REQUEST.PATH_FIELD_NUMBER)
+RUN_BYTES: Final = 16
+"""The length of the number of a run in such a request."""
+_RUN = field_tag(execution_pb2.CallPath.RUN_FIELD_NUMBER, LENGTH_DELIMITED) + varint(RUN_BYTES)
+_PATH = field_tag(_REQUEST.PATH_FIELD_NUMBER, LENGTH_DELIMITED) + varint(len(_RUN) + RUN_BYTES)
 COUNT: Final = struct.Struct(f"<{len(_CONSTANT)}sI")
 """The tag and the value of CallRequest.constant_bytes, with which such a request begins."""
 
@@ -120,15 +125,40 @@ class RequestForm:
         pieces: list[Any] = [self._constants[0]]
         for encode, leaf, constant in zip(self._encoders, leaves, self._constants[1:], strict=True):
             pieces += (encode(leaf), constant)
-        if timeout is not None:
-            pieces.append(_SECONDS.pack(_TIMEOUT, timeout))
-        last = bytearray(ID)
-        while number > 0x7F:  # a varint
-            last.append(number & 0x7F | 0x80)
-            number >>= 7
-        last.append(number)
-        pieces.append(last)
-        return b"".join(pieces)
+        return b"".join((*pieces, *_end_of(timeout, number)))
+
+
+def _end_of(timeout: float | None, number: int) -> tuple[bytes, bytes]:
+    """Return what each request ends with."""
+    last = bytearray(ID)
+    while number > 0x7F:  # a varint
+        last.append(number & 0x7F | 0x80)
+        number >>= 7
+    last.append(number)
+    return b"" if timeout is None else _SECONDS.pack(_TIMEOUT, timeout), bytes(last)
+
+
+class RelayForm:
+    """Requests with a layout, as the daemon passes them on: with a head of its own. Immutable.
+
+        constant_bytes, head | what came from the first argument on | run | timeout | id
+
+    The parts that differ are those of the layout, and the number of a run, which is the last leaf.
+    """
+
+    __slots__ = ("_end", "_first", "_start")
+
+    def __init__(self, layout: RequestLayout, head: execution_pb2.CallRequest) -> None:
+        """Put ``head`` before the arguments: the operator, the kernel, the path but for its run."""
+        self._start, self._end = layout.arguments
+        message = head.SerializeToString()
+        count = COUNT.size + len(message) + max(len(layout.constant) - self._start, 0)
+        self._first = COUNT.pack(_CONSTANT, count) + message
+
+    def write(self, payload: bytes, run: int, timeout: float | None, number: int) -> bytes:
+        """Return the request of that id for what came in ``payload``, which has the layout."""
+        parts = (self._first, payload[self._start : self._end], _PATH, _RUN)
+        return b"".join((*parts, run.to_bytes(RUN_BYTES), *_end_of(timeout, number)))
 
 
 def constant_bytes_of(payload: bytes | memoryview) -> bytes:
@@ -147,7 +177,9 @@ class RequestLayout:
         "_end",
         "_places",
         "args",
+        "arguments",
         "constant",
+        "has_run",
         "keeps_for",
         "kwargs",
         "longest",
@@ -164,7 +196,14 @@ class RequestLayout:
         args: list[Any],
         kwargs: dict[str, Any],
         keeps_for: bytes = b"",
+        *,
+        start: int = 0,
+        has_run: bool = False,
     ) -> None:
+        self.arguments = start, end
+        """Where the arguments are, and what follows these up to the timeout."""
+        self.has_run = has_run
+        """Whether the last leaf is the number of a run, and the daemon has sent the request."""
         self.constant = constant
         """Those of ``constant_bytes_of``."""
         self._places = [each[:3] for each in places]
@@ -190,20 +229,28 @@ class RequestLayout:
         places: list[Place] = []
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        keeps_for = b""
+        keeps_for, has_run, first = b"", False, last
         try:
             fields = list(read_fields(view, 0, len(payload)))
             if not fields or fields.pop().number != _REQUEST.ID_FIELD_NUMBER:
                 return None
             if fields and fields[-1].number == _REQUEST.TIMEOUT_FIELD_NUMBER:
                 fields.pop()
-            last = fields[-1].end if fields else 0
+            first = last = fields[-1].end if fields else 0
             values = iter(request.args)
             for field in fields:
                 if field.number in (_REQUEST.ID_FIELD_NUMBER, _REQUEST.TIMEOUT_FIELD_NUMBER):
                     return None
-                if keeps_for and field.number in _ARGUMENTS:
-                    return None
+                if field.number in _ARGUMENTS:
+                    first = min(first, field.start)
+                    if keeps_for or has_run:
+                        return None
+                elif first < last and field.number not in _BESIDE_ARGUMENTS:
+                    return None  # it would go on with the arguments: see RelayForm
+                if field.number == _REQUEST.PATH_FIELD_NUMBER:
+                    run = _find_run(view, field)
+                    has_run = run is not None
+                    places += [run] if run is not None else []
                 if field.number == _REQUEST.KEEP_FIELD_NUMBER:
                     keeps_for = request.keep.session
                     places.append(_find_prefix(view, field, request.keep))
@@ -229,7 +276,17 @@ class RequestLayout:
                 start = place.end
         between.append((start, last, payload[start:last]))
         constants = [each for each in between if each[2]]
-        return cls(payload[:count], places, constants, last, args, kwargs, keeps_for)
+        return cls(
+            payload[:count],
+            places,
+            constants,
+            last,
+            args,
+            kwargs,
+            keeps_for,
+            start=first,
+            has_run=has_run,
+        )
 
     def read(self, payload: bytes) -> Received | None:
         """Return what a request with the same constant bytes has else; None if it is another."""
@@ -288,3 +345,12 @@ def _find_prefix(view: memoryview, field: Field, keep: remote_pb2.Keep) -> Place
     if keep.on or keep.device:
         raise IrregularError
     return Place(found[0].body, found[0].end, bytes)
+
+
+def _find_run(view: memoryview, field: Field) -> Place | None:
+    """Return the place of the number of a run in a path that says nothing else."""
+    inner = list(read_fields(view, field.body, field.end))
+    if [each.number for each in inner] != [execution_pb2.CallPath.RUN_FIELD_NUMBER]:
+        return None
+    [run] = inner
+    return Place(run.body, run.end, int.from_bytes) if run.end - run.body == RUN_BYTES else None

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
 import opdispatch_client as oc
+from opdispatch_wire.calls import call_request, result_of_reply
+from opdispatch_wire.lanes.stream_tensors import CALL_STREAM
+from opdispatch_wire.planned_requests import RequestForm
+from opdispatch_wire.v1 import execution_pb2
 from tests.service.openings import Openings
 from tests.service.planned_library import (
     ARRAYS,
@@ -287,3 +293,27 @@ def test_planned_calls_wait_for_a_daemon_that_restarts(
         assert session.call("planned::positive", ONES).tolist() == [2.0] * 4
         assert session.call("planned::positive", ONES).tolist() == [2.0] * 4
         assert len(numbers) > before
+
+
+def test_changed_bytes_of_a_planned_request_harm_no_interpreter(
+    relayed: Planned, lent_daemon: RunningDaemon
+):
+    session, _ = relayed
+    args = (ONES, 3, 0.5)
+    form = RequestForm.of(call_request("planned::scaled", args, {}), args)
+    assert form is not None
+    payloads = [form.write(args, 10.0, number) for number in (1, 2, 3)]
+    size = len(payloads[0])
+    with grpc.insecure_channel(lent_daemon.address) as channel:
+        for place in range(size):
+            for bit in (0, 7):
+                changed = bytearray(form.write(args, 10.0, 4))
+                changed[place] ^= 1 << bit
+                stream = channel.stream_stream(CALL_STREAM)(iter([*payloads, bytes(changed)]))
+                replies = []
+                with contextlib.suppress(grpc.RpcError):  # it may make no sense
+                    replies += map(execution_pb2.CallReply.FromString, stream)
+                for reply in replies:
+                    if reply.id in (1, 2, 3):
+                        assert result_of_reply(reply, args, {}).tolist() == [3.0] * 4
+    assert session.call("planned::scaled", *args).tolist() == [3.0] * 4

@@ -12,6 +12,7 @@ ROOMS = ("dispatcher", "proto", "server", "client", "stress")
 TIME_OF_DAY = {"time.time", "time.time_ns", "time.localtime", "datetime.now", "datetime.utcnow"}
 SHOWN = {
     "daemon/interpreters/totals.py",  # when an interpreter died
+    "daemon/interpreters/forwarded_call.py",  # when the span of a call began
     "daemon/interpreters/session.py",  # since when an interpreter has been connected
     "daemon/state/journal_file.py",  # when something was recorded
     "daemon/libraries/journaling.py",  # when a library was loaded

@@ -134,7 +134,7 @@ def execution(libraries: InterpreterLibraries) -> Iterator[KernelExecution]:
 @pytest.fixture
 def caller(execution: KernelExecution, tmp_path: Path) -> Iterator[BlockingLane]:
     """The calling side of a lane whose other side runs the kernels."""
-    with calling(execution, DaemonCalls(), tmp_path) as caller:
+    with calling(execution, DaemonCalls(ValueStore()), tmp_path) as caller:
         yield caller
 
 

@@ -116,13 +116,25 @@ class AsyncLane(TensorLane):
         The future has what ``decode`` makes of the reply, or else the message. Raises
         LaneClosedError.
         """
-        if self._stream.is_closed:
-            raise LaneClosedError("the lane is closed", was_sent=False)
-        number = self._replies.next_number()
-        payload = encode(number)
+        number, payload = self._encode(encode)
         future = self._replies.expect_plain(number, decode)
         self._stream.send(FrameKind.CALL, payload)
         return number, future
+
+    def call_plain_then(
+        self, encode: Callable[[int], bytes], decode: Decode, on_reply: OnReply
+    ) -> int:
+        """Send a call like ``call_plain``, with ``on_reply`` as in ``call_then``; return its id."""
+        number, payload = self._encode(encode)
+        self._replies.tell_plain(number, decode, on_reply)
+        self._stream.send(FrameKind.CALL, payload)
+        return number
+
+    def _encode(self, encode: Callable[[int], FramePayload]) -> tuple[int, FramePayload]:
+        if self._stream.is_closed:
+            raise LaneClosedError("the lane is closed", was_sent=False)
+        number = self._replies.next_number()
+        return number, encode(number)
 
     def call_then(
         self,

@@ -95,13 +95,25 @@ class AsyncStream(TensorStream):
         self, encode: Callable[[int], bytes], decode: Decode
     ) -> tuple[int, asyncio.Future[Any]]:
         """Send a call like ``AsyncLane.call_plain``."""
-        if self._is_closed:
-            raise LaneClosedError("the stream is closed", was_sent=False)
-        number = self._replies.next_number()
-        payload = encode(number)
+        number, payload = self._encode(encode)
         future = self._replies.expect_plain(number, decode)
         self._send(payload)
         return number, future
+
+    def call_plain_then(
+        self, encode: Callable[[int], bytes], decode: Decode, on_reply: OnReply
+    ) -> int:
+        """Send a call like ``call_plain``, with ``on_reply`` as in ``call_then``; return its id."""
+        number, payload = self._encode(encode)
+        self._replies.tell_plain(number, decode, on_reply)
+        self._send(payload)
+        return number
+
+    def _encode(self, encode: Callable[[int], bytes]) -> tuple[int, bytes]:
+        if self._is_closed:
+            raise LaneClosedError("the stream is closed", was_sent=False)
+        number = self._replies.next_number()
+        return number, encode(number)
 
     def call_then(
         self,

@@ -13,8 +13,11 @@ from opdispatch_wire.planned_calls import read_id
 from opdispatch_wire.v1 import execution_pb2
 
 Reply = asyncio.Future[execution_pb2.CallReply]
-OnReply = Callable[["execution_pb2.CallReply | LaneClosedError"], object]
-"""Returns False if the reply is not awaited any more."""
+OnReply = Callable[[Any], object]
+"""Called with the CallReply, or what was decoded of it, or LaneClosedError.
+
+Returns False if the reply is not awaited any more.
+"""
 
 
 class AwaitedReplies:
@@ -25,7 +28,7 @@ class AwaitedReplies:
         self._number = 0
         self._replies: dict[int, OnReply] = {}
         # Of those whose bytes can be decoded by the one who waits.
-        self._decoders: dict[int, tuple[Decode, asyncio.Future[Any]]] = {}
+        self._decoders: dict[int, tuple[Decode, OnReply]] = {}
 
     def __len__(self) -> int:
         return len(self._replies) + len(self._decoders)
@@ -47,8 +50,12 @@ class AwaitedReplies:
     def expect_plain(self, number: int, decode: Decode) -> asyncio.Future[Any]:
         """Return a future for what ``decode`` makes of the reply, or else for the message."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._decoders[number] = decode, future
+        self._decoders[number] = decode, functools.partial(_settle, future)
         return future
+
+    def tell_plain(self, number: int, decode: Decode, on_reply: OnReply) -> None:
+        """Call ``on_reply`` with what ``decode`` makes of the reply, or else with the message."""
+        self._decoders[number] = decode, on_reply
 
     def take_plain(self, payload: bytes | memoryview) -> bool:
         """Return whether a reply was to a call that can decode it, which has its result now."""
@@ -57,12 +64,11 @@ class AwaitedReplies:
         number, place = found
         if number not in self._decoders:
             return False
-        decode, future = self._decoders.pop(number)
+        decode, on_reply = self._decoders.pop(number)
         if (result := decode(payload, place)) is None:
-            self._replies[number] = functools.partial(_settle, future)  # the message follows
+            self._replies[number] = on_reply  # the message follows
             return False
-        if not future.done():
-            future.set_result(result)
+        on_reply(result)
         return True
 
     def tell(self, number: int, on_reply: OnReply) -> None:
@@ -87,8 +93,8 @@ class AwaitedReplies:
         kind: type[LaneClosedError] = LaneClosedError,
     ) -> None:
         """Fail all calls, with an error of a kind: no reply comes any more."""
-        for number, (_, future) in self._decoders.items():
-            self._replies[number] = functools.partial(_settle, future)
+        for number, (_, on_reply) in self._decoders.items():
+            self._replies[number] = on_reply
         self._decoders.clear()
         replies, self._replies = self._replies, {}
         for on_reply in replies.values():
@@ -97,7 +103,7 @@ class AwaitedReplies:
             on_reply(failure)
 
 
-def _settle(future: Reply, result: execution_pb2.CallReply | LaneClosedError) -> bool:
+def _settle(future: asyncio.Future[Any], result: Any) -> bool:
     if future.done():
         return False
     if isinstance(result, LaneClosedError):

@@ -102,8 +102,7 @@ class CallsInFlight(Generic[Run]):
             return
         if number in self._calls:
             raise _still_under_way(number)
-        any_size = self._send_large is not None or bool(self.reply_limit_with_tensors)
-        tensors = CallTensors(results_of_any_size=any_size)
+        tensors = CallTensors(results_of_any_size=self._takes_any_size)
         tensors.arguments = arguments
         context = CallContext.of_request(request, tensors)
         context.message = message
@@ -126,31 +125,51 @@ class CallsInFlight(Generic[Run]):
             self._quick_ends[number] = on_end
         self._note_begun()
 
-    def take_planned(self, call: PlannedCall) -> bool:
+    def take_planned(self, call: PlannedCall[Run]) -> bool:
         """Begin a planned call; return False if it is to be taken like others.
 
         Raises WireError if one of its id is under way.
         """
         if call.number in self._calls:
             raise _still_under_way(call.number)
-        if not call.begin(functools.partial(self._end_planned, call), self.reply_limit):
+        tensors = CallTensors(results_of_any_size=self._takes_any_size)
+        end = functools.partial(self._end_planned, call, tensors)
+        if not call.begin(end, self.reply_limit, tensors):
             return False
         self._calls[call.number] = call
         self._quick_ends[call.number] = _do_nothing
         self._note_begun()
         return True
 
-    def _end_planned(self, call: PlannedCall, reply: bytes | execution_pb2.CallReply) -> None:
-        if isinstance(reply, bytes):
-            self._send(reply)
-        else:
-            self._reply(call.number, reply, call.tensors)
-        self._forget(call.number)
+    def _end_planned(
+        self,
+        call: PlannedCall[Run],
+        tensors: CallTensors,
+        result: bytes | execution_pb2.CallReply | BaseException | Run,
+    ) -> None:
+        number = call.number
+        if isinstance(result, bytes):
+            self._send(result)
+            self._forget(number)
+            return
+        if isinstance(result, BaseException):
+            result = _failure(call.request, result)
+        elif not isinstance(result, execution_pb2.CallReply):
+            context = CallContext(call.deadline, tensors=tensors)
+            self._start(number, call.request, context, tensors, _do_nothing, result)
+            return
+        self._reply(number, result, tensors)
+        self._forget(number)
 
     def _note_begun(self) -> None:
         if len(self._calls) >= self._at_once and not self._is_full:
             self._is_full = True
             self._set_full(True)
+
+    @property
+    def _takes_any_size(self) -> bool:
+        """Whether the peer takes large tensors outside of replies."""
+        return self._send_large is not None or bool(self.reply_limit_with_tensors)
 
     def cancel(self, number: int) -> None:
         """Cancel that call, which may have ended already."""

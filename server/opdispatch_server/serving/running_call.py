@@ -12,6 +12,8 @@ from opdispatch_wire.v1 import execution_pb2
 Run = TypeVar("Run")
 """The runs of a runner that can end without a reply; None for one whose runs cannot."""
 
+Run_co = TypeVar("Run_co", covariant=True)
+
 OnReply = Callable[[execution_pb2.CallReply | BaseException | Run], None]
 """Called with the reply, the error, or the run that has had none, as its interpreter is gone."""
 
@@ -23,11 +25,11 @@ class RunningCall(Protocol):
         """Discard the reply when it comes: the caller has given up. Idempotent."""
 
 
-OnPlannedReply = Callable[[bytes | execution_pb2.CallReply], None]
-"""Called with the reply; its bytes, if it is plain."""
+OnPlannedReply = Callable[[bytes | execution_pb2.CallReply | BaseException | Run], None]
+"""Called as ``OnReply``; with the bytes of the reply, if it is plain."""
 
 
-class PlannedCall(RunningCall, Protocol):
+class PlannedCall(RunningCall, Protocol[Run_co]):
     """A call whose message has the constant bytes of one before it, and has not begun yet."""
 
     @property
@@ -35,11 +37,15 @@ class PlannedCall(RunningCall, Protocol):
         """The id that its caller has given it."""
 
     @property
-    def tensors(self) -> CallTensors:
-        """The large tensors of its reply."""
+    def request(self) -> execution_pb2.CallRequest:
+        """The message, to go on with it as with any other."""
 
-    def begin(self, on_reply: OnPlannedReply, limit: int) -> bool:
-        """Begin it; a plain reply has at most ``limit`` bytes.
+    @property
+    def deadline(self) -> float | None:
+        """When its caller waits no more, by ``time.monotonic``; None: never."""
+
+    def begin(self, on_reply: OnPlannedReply[Run_co], limit: int, tensors: CallTensors) -> bool:
+        """Begin it; a plain reply has at most ``limit`` bytes, and ``tensors`` get those of others.
 
         False: it is to be taken as any other call, and nothing has begun.
         """
@@ -48,7 +54,7 @@ class PlannedCall(RunningCall, Protocol):
 class CallRunner(Protocol[Run]):
     """The runner of calls: the daemon's router, or an interpreter itself."""
 
-    def find_planned(self, payload: bytes) -> PlannedCall | None:
+    def find_planned(self, payload: bytes) -> PlannedCall[Run] | None:
         """Return the call in a message, if others like it are planned."""
 
     def begin(

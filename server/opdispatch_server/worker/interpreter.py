@@ -162,6 +162,7 @@ class Interpreter:
         self._values = ValueStore()
         self._recorder = process_recorder()
         self._direct = DirectCalls(self._libraries, self._values)
+        self._daemon_calls = DaemonCalls(self._values)
         self._counts = process_call_counts()
         self._slow_calls = SlowCallLog(lambda: self._name)
         self._heartbeats = Heartbeats(self._direct, self._counts)
@@ -228,7 +229,7 @@ class Interpreter:
         server = asyncio_server(public_server_options(self._limit), guards)
         # The daemon knows how many calls may run, and what may be large.
         streams = KernelStreams(
-            self._execution, DaemonCalls(), self._threads, self._limit, at_once=sys.maxsize
+            self._execution, self._daemon_calls, self._threads, self._limit, at_once=sys.maxsize
         )
         add_execution_service(server, streams)
         listener = bind(
@@ -239,7 +240,7 @@ class Interpreter:
             has_tokens=self._own_tickets is not None,
         )
         # What the daemon forwards has passed its limits already.
-        lanes = KernelLanes(self._execution, DaemonCalls(), MAX_MESSAGE_BYTES_HIGHEST)
+        lanes = KernelLanes(self._execution, self._daemon_calls, MAX_MESSAGE_BYTES_HIGHEST)
         await server.start()
         paths = (self._settings.lane, self._settings.direct_lane)
         for path, each in zip(paths, (lanes, self._direct_lanes), strict=True):
@@ -551,6 +552,7 @@ class Interpreter:
             refusal = self._heartbeats.fitness.refusal(str(subject)) if is_unfit else None
             return self._failed(message, refusal or failure)
         finally:
+            self._daemon_calls.forget_plans()
             RUNNING_CALL.reset(token)
             if slot is not None and row is not None:
                 self._recorder.end(slot, row)

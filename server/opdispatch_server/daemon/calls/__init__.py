@@ -4,6 +4,7 @@ kernel_choice, chosen_line         which kernel a call means, remembered for tho
 router, recovery, retry            forwards it, and again if its interpreter dies
 alone_runs                         runs what may bring down its interpreter, with nothing else
 fast_path                          calls that need no tasks of their own
+relay_plan                         of these, those that are passed on by their constant bytes
 replica_choice                     which interpreter takes it
 program_plans, program_router,
 interpreter_choice                 the same for programs

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.calls.interpreter_queue import Slot
 from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
-from opdispatch_server.daemon.calls.kernel_choice import CallChooser
+from opdispatch_server.daemon.calls.kernel_choice import CallChooser, Choice
 from opdispatch_server.daemon.calls.kernel_run import KernelRun
 from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
 from opdispatch_server.daemon.calls.lost_replies import is_refused_as_unfit
+from opdispatch_server.daemon.calls.relay_plan import RelayedCall, RelayPlans
 from opdispatch_server.daemon.calls.replica_choice import choose_replica
 from opdispatch_server.daemon.calls.retry import may_run_twice
 from opdispatch_server.daemon.interpreters.blame import Blame
@@ -48,7 +50,7 @@ class QuickCall:
         library: LibraryVersion,
         replica: Replica,
         route: execution_pb2.Route | None,
-        on_reply: OnReply[KernelRun],
+        on_reply: Callable[[Any], None],
         on_end: Callable[[], None],
     ) -> None:
         self._library = library
@@ -76,6 +78,18 @@ class QuickCall:
         session = self._replica.session
         on_move = self._move if may_move else None
         self._run = runs.begin(session, request, context, slot, self._kernel_ended, on_move)
+        self._note_begun(timeout)
+
+    def begin_planned(self, runs: KernelRuns, call: RelayedCall, slot: Slot) -> None:
+        """Send the request of a planned call, like ``begin``. Raises LaneClosedError."""
+        session, plan = self._replica.session, call.plan
+        on_move = self._move if plan.may_move else None
+        self._run = runs.begin_planned(
+            session, plan.operator, call.encode, plan.rest_of, slot, self._kernel_ended, on_move
+        )
+        self._note_begun(call.timeout)
+
+    def _note_begun(self, timeout: float | None) -> None:
         self._library.begin_call()
         self._replica.begin_call()
         if timeout is not None:
@@ -97,10 +111,13 @@ class QuickCall:
             self.abandon()
             self._on_reply(self._run.late_error())
 
-    def _kernel_ended(self, reply: execution_pb2.CallReply | None) -> None:
+    def _kernel_ended(self, reply: bytes | execution_pb2.CallReply | None) -> None:
         if self._is_ended:
             return
         self._end()
+        if isinstance(reply, bytes):
+            self._on_reply(reply)
+            return
         if reply is None or is_refused_as_unfit(reply, self._replica.session):
             self._replica.note_failure()
             self._on_reply(self._run)
@@ -138,6 +155,8 @@ class QuickCalls:
         self._queues = queues
         self._runs = runs
         self._blame = blame
+        self.plans = RelayPlans(operators)
+        """Those of calls that are forwarded without a look at their arguments."""
 
     def begin(
         self,
@@ -159,21 +178,19 @@ class QuickCalls:
         if kernel is None:
             return None
         library, place = kernel
-        if not self._blame.is_quiet and self._blame.is_watched(library.name, str(choice.op.name)):
+        replica = self._choose_replica(library, choice, request.preferred_session)
+        if replica is None:
             return None
-        unable = self._devices.unable(library, choice.devices)
-        replica = choose_replica(library, unable, request.preferred_session)
-        if replica is None or not replica.session.has_lane:
-            return None
-        name, operator = request.operator, str(choice.op.name)
+        name = request.operator
         direct: execution_pb2.Route | None = None
         if request.wants_route:
             targets = self._devices.find_targets(choice.op, library, choice.devices)
             direct = self._routes.find(
                 name, request, choice.op, library, place, choice.keys, targets
             )
-        queue = self._queues.queue_of(replica.session)
-        slot = queue.try_enter(library.load_id, library.max_concurrency, operator)
+        if context.message:
+            self.plans.add(context.message, request, choice, library, place)
+        slot = self._try_enter(replica, library, choice)
         if slot is None:
             return None
         # From here on the slot is the call's: nothing may fail before it has it.
@@ -187,6 +204,36 @@ class QuickCalls:
             request.operator = name
             return None
         return call
+
+    def begin_planned(
+        self, relayed: RelayedCall, on_reply: Callable[[Any], None], on_end: Callable[[], None]
+    ) -> QuickCall | None:
+        """Begin a planned call like ``begin``."""
+        plan = relayed.plan
+        replica = self._choose_replica(plan.library, plan.choice, 0)
+        slot = None if replica is None else self._try_enter(replica, plan.library, plan.choice)
+        if replica is None or slot is None:
+            return None
+        call = QuickCall(plan.library, replica, None, on_reply, on_end)
+        try:
+            call.begin_planned(self._runs, relayed, slot)
+        except LaneClosedError:
+            return None
+        return call
+
+    def _choose_replica(
+        self, library: LibraryVersion, choice: Choice, preferred: int
+    ) -> Replica | None:
+        """Return the one that a quick call goes to; None if that has to wait, or to run alone."""
+        if not self._blame.is_quiet and self._blame.is_watched(library.name, str(choice.op.name)):
+            return None
+        unable = self._devices.unable(library, choice.devices)
+        replica = choose_replica(library, unable, preferred)
+        return replica if replica is not None and replica.session.has_lane else None
+
+    def _try_enter(self, replica: Replica, library: LibraryVersion, choice: Choice) -> Slot | None:
+        queue = self._queues.queue_of(replica.session)
+        return queue.try_enter(library.load_id, library.max_concurrency, str(choice.op.name))
 
 
 def _is_unusual(request: execution_pb2.CallRequest) -> bool:

@@ -8,6 +8,7 @@ thrown away.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,7 @@ from opdispatch_server.daemon.event_loop.shielded import shielded
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.pending_calls import Decode
 from opdispatch_wire.v1 import execution_pb2
 
 
@@ -91,21 +93,51 @@ class KernelRuns:
         MessageTooLargeError, and then nothing has begun.
         """
         run = KernelRun(request.operator, session, slot, context.depth)
-        run.on_move = on_move
-
-        def end(result: execution_pb2.CallReply | LaneClosedError) -> None:
-            self._end(run, slot, is_cut_off=isinstance(result, LaneClosedError))
-            on_end(None if isinstance(result, LaneClosedError) else result)
-
+        end = functools.partial(self._end_begun, run, slot, on_end)
         try:
             session.call_then(request, context.for_run(run.number), end)
         except BaseException:
             _release(slot)
             raise
-        run.call = call_key(0, request.id)
+        self._note_begun(run, request.id, on_move)
+        return run
+
+    def begin_planned(
+        self,
+        session: InterpreterSession,
+        operator: str,
+        encode: Callable[[int, int], bytes],
+        decode: Decode,
+        slot: HeldSlot,
+        on_end: Callable[[Any], None],
+        on_move: Callable[[], None] | None = None,
+    ) -> KernelRun:
+        """Begin a run like ``begin``, of the request that ``encode`` makes of its number and an id.
+
+        ``on_end`` is called with what ``decode`` makes of the reply, or as in ``begin``.
+        """
+        run = KernelRun(operator, session, slot)
+        end = functools.partial(self._end_begun, run, slot, on_end)
+        try:
+            number = session.call_planned(functools.partial(encode, run.number), decode, end)
+        except BaseException:
+            _release(slot)
+            raise
+        self._note_begun(run, number, on_move)
+        return run
+
+    def _note_begun(self, run: KernelRun, number: int, on_move: Callable[[], None] | None) -> None:
+        run.on_move = on_move
+        run.call = call_key(0, number)
         self._runs[run.number] = run
         self.timeout.watch(run)
-        return run
+
+    def _end_begun(
+        self, run: KernelRun, slot: HeldSlot, on_end: Callable[[Any], None], result: Any
+    ) -> None:
+        is_cut_off = isinstance(result, LaneClosedError)
+        self._end(run, slot, is_cut_off=is_cut_off)
+        on_end(None if is_cut_off else result)
 
     def _end(self, run: KernelRun, slot: HeldSlot | None, *, is_cut_off: bool) -> None:
         if is_cut_off and not run.is_ahead:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from time import monotonic_ns
+from typing import Any
 
 from opdispatch.errors import InternalError, OpdispatchError, OperatorNotFoundError
 from opdispatch_server.call_context import MAX_DEPTH, CallContext
@@ -25,6 +26,7 @@ from opdispatch_server.daemon.calls.profile_events import add_daemon_events, not
 from opdispatch_server.daemon.calls.program_router import ProgramRouter
 from opdispatch_server.daemon.calls.queue_deadline import queue_deadline
 from opdispatch_server.daemon.calls.recovery import CallRecovery, LibraryAwayError, end_of_patience
+from opdispatch_server.daemon.calls.relay_plan import RelayedCall
 from opdispatch_server.daemon.calls.replica_choice import choose_replica
 from opdispatch_server.daemon.calls.retry import Retries, may_run_twice
 from opdispatch_server.daemon.interpreters.blame import Blame
@@ -110,8 +112,20 @@ class CallRouter:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def find_planned(self, payload: bytes) -> None:
-        """Return None: no call is planned here."""
+    def find_planned(self, payload: bytes) -> RelayedCall | None:
+        """Return the call in a message, if it can be passed on by its constant bytes."""
+        found = self._quick_calls.plans.find(payload)
+        return None if found is None else RelayedCall(*found, payload, self._begin_planned)
+
+    def _begin_planned(
+        self, call: RelayedCall, on_reply: Callable[[Any], None]
+    ) -> QuickCall | None:
+        if self._draining:
+            return None
+        quick = self._quick_calls.begin_planned(call, on_reply, self._call_ended)
+        if quick is not None:
+            self._call_begins()
+        return quick
 
     def begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[KernelRun]

@@ -1,6 +1,7 @@
 """Interpreters as the daemon knows them, for as long as they are connected.
 
 sessions, session    all of them, and one, with the lane on which it gets calls
+forwarded_call       what a client's request tells it
 own_address          where one listens itself, and who may call there
 heartbeat_lease,
 starvation           how long one may be silent, and whether it could speak

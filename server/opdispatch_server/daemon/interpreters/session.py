@@ -19,19 +19,20 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_server.blame.flight_record import KERNEL, FlightRecord, Subject
 from opdispatch_server.blame.suspicion import Cause, Verdict
 from opdispatch_server.call_context import CallContext
+from opdispatch_server.daemon.interpreters.forwarded_call import prepare_call
 from opdispatch_server.daemon.interpreters.heartbeat_lease import Lease
 from opdispatch_server.daemon.interpreters.own_address import OwnAddress
 from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.process_watch import ProcessEnd, describe_exit
-from opdispatch_wire import tracing
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
 from opdispatch_wire.credentials import shown_ticket
 from opdispatch_wire.errors import DeadlineExceededError, InterpreterDiedError
 from opdispatch_wire.lanes.async_lane import AsyncLane
 from opdispatch_wire.lanes.async_stream import AsyncStream
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.pending_calls import Decode
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 
@@ -289,10 +290,9 @@ class InterpreterSession:
         The future may have LaneClosedError. Raises MessageTooLargeError and LaneClosedError.
         """
         lane = self._joined_lane()
-        self._write(request, context)
+        prepare_call(request, context, self.name)
         reply = lane.call(request, f"the call of {request.operator}", context.tensors)
-        self.calls_in_flight += 1
-        self.calls_total += 1
+        self._note_begun()
         reply.add_done_callback(self._call_ended)
         return reply
 
@@ -308,14 +308,27 @@ class InterpreterSession:
         on_reply: Callable[[execution_pb2.CallReply | LaneClosedError], None],
     ) -> None:
         """Send a call; ``on_reply`` is called as soon as the reply is read."""
+        prepare_call(request, context, self.name)
+        what, end = f"the call of {request.operator}", self._ending(on_reply)
+        self._joined_lane().call_then(request, what, end, context.tensors)
+        self._note_begun()
 
-        def end(result: execution_pb2.CallReply | LaneClosedError) -> None:
+    def call_planned(
+        self, encode: Callable[[int], bytes], decode: Decode, on_reply: Callable[[Any], None]
+    ) -> int:
+        """Send a call like ``AsyncLane.call_plain_then``."""
+        number = self._joined_lane().call_plain_then(encode, decode, self._ending(on_reply))
+        self._note_begun()
+        return number
+
+    def _ending(self, on_reply: Callable[[Any], None]) -> Callable[[Any], None]:
+        def end(result: Any) -> None:
             self.calls_in_flight -= 1
             on_reply(result)
 
-        self._write(request, context)
-        what = f"the call of {request.operator}"
-        self._joined_lane().call_then(request, what, end, context.tensors)
+        return end
+
+    def _note_begun(self) -> None:
         self.calls_in_flight += 1
         self.calls_total += 1
 
@@ -323,25 +336,6 @@ class InterpreterSession:
         if self._lane is None:
             raise LaneClosedError("it has not joined yet", was_sent=False)
         return self._lane
-
-    def _write(self, request: execution_pb2.CallRequest, context: CallContext) -> None:
-        context.write_to(request)
-        request.ClearField("constant_bytes")  # of the message that came
-        if request.traceparent:
-            self._trace(request, context)
-        # Only from here: a client's own word would take the limit off the reply.
-        tensors = context.tensors
-        request.chunks_reply = tensors is not None and tensors.results_of_any_size
-
-    def _trace(self, request: execution_pb2.CallRequest, context: CallContext) -> None:
-        """Make the span of the call's time in the daemon, in which that of its kernel is."""
-        if tracing.is_on():
-            began = time.time_ns() - context.queued
-            about = {"opdispatch.operator": request.operator, "opdispatch.interpreter": self.name}
-            name, parent = f"queue {request.operator}", request.traceparent
-            span = tracing.begin_span(name, "SERVER", about, parent, began)
-            request.traceparent = tracing.traceparent_of(span)
-            tracing.end_span(span)
 
     def _call_ended(self, reply: asyncio.Future[execution_pb2.CallReply]) -> None:
         self.calls_in_flight -= 1

@@ -144,11 +144,18 @@ class KernelPlan:
 class KernelPlans:
     """Those of one epoch of the registry. Any thread may use them: each change is one step."""
 
-    def __init__(self, values: ValueStore, epoch: int = 0, run: int = 0) -> None:
-        """``run`` is the daemon's number for direct calls: see ``CallContext``."""
+    def __init__(
+        self, values: ValueStore, epoch: int = 0, run: int = 0, *, relayed: bool = False
+    ) -> None:
+        """``run`` is the daemon's number for direct calls: see ``CallContext``.
+
+        Each call that is ``relayed`` by the daemon has one of its own.
+        """
         self._values = values
         self._epoch = epoch
         self._run = run
+        self._fields = PLAIN_FIELDS | {"path"} if relayed else PLAIN_FIELDS
+        self._relayed = relayed
         # Requests may have the same constant bytes, and differ in later arguments' shapes.
         self._plans: dict[bytes, list[KernelPlan]] = {}
 
@@ -189,14 +196,18 @@ class KernelPlans:
         """Plan calls like one that has just run here, if they can be."""
         if request.route_epoch != self._epoch:
             return
-        if not choice.may_be_planned or library.backends:
+        if not choice.may_be_planned or library.backends or self.find(payload) is not None:
             return
-        if {field.name for field, _ in request.ListFields()} - PLAIN_FIELDS:
+        if {field.name for field, _ in request.ListFields()} - self._fields:
             return
         layout = RequestLayout.of(payload, request)
         received = None if layout is None else layout.read(payload)
-        if layout is None or received is None:
+        if layout is None or received is None or layout.has_run != self._relayed:
             return
+        if layout.has_run:
+            if request.path.depth or request.path.queued:
+                return
+            received[2].pop()
         if layout.remote and not self._find_values(layout, received[2]):
             return
         if layout.keeps_for:

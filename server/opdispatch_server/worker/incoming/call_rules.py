@@ -9,6 +9,7 @@ from opdispatch_server.call_context import CallContext
 from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.worker.execution.kernel_plan import KernelPlan, KernelPlans
 from opdispatch_server.worker.libraries.queue_space import QueueSpace
+from opdispatch_server.worker.values.store import ValueStore
 from opdispatch_wire.v1 import execution_pb2
 
 
@@ -51,9 +52,10 @@ class DaemonCalls:
 
     room = None
     session = 0
-    plans = None
 
-    def __init__(self) -> None:
+    def __init__(self, values: ValueStore) -> None:
+        self._values = values
+        self.forget_plans()
         self._lanes = itertools.count(1)
 
     def new_lane(self) -> int:
@@ -65,11 +67,15 @@ class DaemonCalls:
         return CallContext.of_request(request)
 
     def admit_planned(self, plan: KernelPlan, lane: int, number: int) -> DirectRun | None:
-        """Return None: no call is planned."""
-        return None
+        """Return what stands for a call, which the daemon knows as one of its lane 0."""
+        return DirectRun(plan.operator, plan.library.load_id, 0, number)
+
+    def forget_plans(self) -> None:
+        """Plan calls anew: the registry changes. Any thread may ask."""
+        self.plans = KernelPlans(self._values, relayed=True)
 
     def end_run(self, run: DirectRun) -> None:
-        """Do nothing: no call is admitted."""
+        """Do nothing: the daemon knows what runs."""
 
     def begin(self, context: CallContext) -> None:
         """Do nothing: the daemon knows what runs."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import time
 from collections.abc import Callable
 from typing import Any
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.blame.flight_record import call_key
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.fork_guard import GUARD
@@ -229,19 +227,22 @@ class PlannedStreamedCall(_ThreadedCall):
         self._received = received
         self._payload = payload
 
-    @functools.cached_property
-    def tensors(self) -> CallTensors:
-        """The large tensors of its reply."""
-        return CallTensors()
+    deadline = None
+    """It ends here, and is never begun again."""
 
-    def begin(self, on_reply: OnPlannedReply, limit: int) -> bool:
+    @property
+    def request(self) -> execution_pb2.CallRequest:
+        """The message, as any other would be taken."""
+        return execution_pb2.CallRequest.FromString(self._payload)
+
+    def begin(self, on_reply: OnPlannedReply[None], limit: int, tensors: CallTensors) -> bool:
         """Begin it as ``PlannedCall`` says."""
         source, plan = self.source, self._plan
         run = begin_planned(source.execution, source.rules, source.number, plan, self._received)
         if run is None:
             return False
         try:
-            source.threads.with_turn.submit(self._work_off, run, on_reply, limit)
+            source.threads.with_turn.submit(self._work_off, run, on_reply, limit, tensors)
         except RuntimeError:  # of threading: the general way says so
             source.rules.end_run(run)
             if (following := plan.library.turns.end()) is not None:
@@ -249,12 +250,14 @@ class PlannedStreamedCall(_ThreadedCall):
             return False
         return True
 
-    def _work_off(self, run: DirectRun, on_reply: OnPlannedReply, limit: int) -> None:
+    def _work_off(
+        self, run: DirectRun, on_reply: OnPlannedReply[None], limit: int, beside: CallTensors
+    ) -> None:
         """Run it, and those that wait for it to end; in a thread."""
         turns, reply = self._plan.library.turns, None
         run.began = began = time.monotonic()
         if not self._is_abandoned:
-            reply = self._run(run, limit)
+            reply = self._run(run, limit, beside)
         # Before the reply: the caller's next call finds the turn free.
         following = turns.end(time.monotonic() - began)
         self.source.rules.end_run(run)
@@ -263,10 +266,12 @@ class PlannedStreamedCall(_ThreadedCall):
         if following is not None:
             _work_off(following, turns)
 
-    def _run(self, run: DirectRun, limit: int) -> bytes | execution_pb2.CallReply:
-        execution, key = self.source.execution, call_key(self.source.number, self.number)
+    def _run(
+        self, run: DirectRun, limit: int, beside: CallTensors
+    ) -> bytes | execution_pb2.CallReply:
+        execution = self.source.execution
         reply, tensors = run_planned(
-            execution, self._plan, self._received, self._payload, run, key, limit
+            execution, self._plan, self._received, self._payload, run, limit
         )
         if isinstance(reply, bytes) or not isinstance(tensors, CalleeTensors):
             return reply
@@ -274,7 +279,7 @@ class PlannedStreamedCall(_ThreadedCall):
             execution.check_size(reply, tensors)
         except OpdispatchError as error:
             return failure(reply, error)
-        self.tensors.results = tensors.results
+        beside.results = tensors.results
         return reply
 
 

@@ -31,7 +31,6 @@ from collections.abc import Callable
 from typing import Any
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.blame.flight_record import call_key
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.metrics.client_calls import ClientConnection
@@ -102,7 +101,6 @@ class KernelLane:
         self._budget = budget
         self._memory: CalleeLaneMemory | None = None  # decided when hands are shaken
         self._descriptors: ReceivedDescriptors | None = None
-        self._key = call_key(number, 0)
         self._reader = FrameReader(limit)
         readable = select.poll()
         readable.register(connection, select.POLLIN)
@@ -280,7 +278,6 @@ class KernelLane:
                     received,
                     payload,
                     run,
-                    self._key | received[0] & 0xFFFFFFFF,
                     self._replies.limit,
                     self._memory,
                 )

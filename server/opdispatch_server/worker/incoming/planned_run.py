@@ -66,18 +66,19 @@ def run_planned(
     received: Received,
     payload: bytes,
     run: DirectRun,
-    key: int,
     limit: int,
     shared: CalleeLaneMemory | None = None,
 ) -> tuple[bytes | execution_pb2.CallReply, CalleeMemory | CalleeTensors | None]:
     """Run the kernel of a planned call, in this thread; return the reply, an error among them.
 
-    It has at most ``limit`` bytes, unless its tensors are in what is returned with it. ``key`` is
-    the name of the call in the flight record, and ``shared`` the memory of its lane.
+    It has at most ``limit`` bytes, unless its tensors are in what is returned with it. Its lane has
+    ``shared`` memory, or None.
     """
-    seconds, memory = received[1], None
+    _, seconds, leaves = received
+    memory = None
     deadline = None if seconds is None else run.began + seconds
-    call = RunningCall(deadline, 0, plan.run, run.nested_calls, plan.library.version)
+    number = leaves.pop() if plan.layout.has_run else plan.run
+    call = RunningCall(deadline, 0, number, run.nested_calls, plan.library.version)
     if plan.shares and shared is not None:
         memory = shared.new_call()
     try:
@@ -85,7 +86,7 @@ def run_planned(
             plan.library,
             plan.choice,
             call,
-            key,
+            (run.lane & 0xFFFFFFFF) << 32 | run.id & 0xFFFFFFFF,  # ``call_key``, in line
             0,
             execution.planned.run,
             plan,

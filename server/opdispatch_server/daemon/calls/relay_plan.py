@@ -1,0 +1,200 @@
+"""Calls that the daemon passes on by their constant bytes: see Note [Planned calls] in the client.
+
+A plan is made of a call that has been looked at, says that others will be like it, and goes on at
+once. It holds as long as nothing is published. The next ones are not parsed: what is checked of
+them is that nothing else differs from the first one than the parts that do from call to call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from opdispatch_server.call_context import FOREVER
+from opdispatch_server.daemon.calls.kernel_choice import Choice
+from opdispatch_server.daemon.calls.retry import may_run_twice
+from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
+from opdispatch_server.daemon.libraries.version import LibraryVersion
+from opdispatch_server.serving.running_call import RunningCall
+from opdispatch_wire.chunks import BESIDE_BYTES, CallTensors
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.planned_replies import ReplyLayout, reply_with_id
+from opdispatch_wire.planned_requests import (
+    PLAIN_FIELDS,
+    RelayForm,
+    RequestLayout,
+    constant_bytes_of,
+)
+from opdispatch_wire.v1 import execution_pb2
+
+MOST_PLANS: Final = 4096
+"""How many the daemon keeps: clients say themselves which bytes are constant."""
+
+_MOST_ALIKE = 16
+# After so many replies in a row of other forms than the last one, the next ones will be as well.
+_MOST_MISSES = 16
+
+
+class RelayPlan:
+    """Of calls whose requests differ in nothing but id, timeout and leaves."""
+
+    __slots__ = (
+        "_forms",
+        "_misses",
+        "_reply",
+        "choice",
+        "layout",
+        "library",
+        "may_move",
+        "operator",
+    )
+
+    def __init__(
+        self,
+        layout: RequestLayout,
+        choice: Choice,
+        library: LibraryVersion,
+        place: int,
+        *,
+        may_move: bool,
+    ) -> None:
+        self.layout = layout
+        self._reply: ReplyLayout | None = None  # that of the last one
+        self._misses = 0
+        self.choice = choice
+        self.library = library
+        self.operator = str(choice.op.name)
+        self.may_move = may_move
+        """Whether another interpreter may run it if that one is busy."""
+        head = execution_pb2.CallRequest()
+        choice.name_kernel(head, library.load_id, place)
+        head.path.lane, head.path.limit = library.load_id, library.max_concurrency
+        self._forms = [RelayForm(layout, head)]
+        head.chunks_reply = True
+        self._forms.append(RelayForm(layout, head))
+
+    def form(self, tensors: CallTensors) -> RelayForm:
+        """Return the form of requests whose results may be of any size, or may not."""
+        return self._forms[tensors.results_of_any_size]
+
+    def rest_of(self, payload: bytes | memoryview, place: int) -> bytes | None:
+        """Return what follows the id in a reply like the last one, whose id ends at ``place``."""
+        if self._reply is not None and self._reply.read(payload, place) is not None:
+            self._misses = 0
+            return bytes(payload[place:])
+        if self._misses < _MOST_MISSES:
+            self._misses += 1
+            with contextlib.suppress(DecodeError, WireError):  # the general way raises it
+                reply = execution_pb2.CallReply.FromString(bytes(payload))
+                self._reply = ReplyLayout.of(payload, reply) or self._reply
+        return None
+
+
+class RelayPlans:
+    """Those of one epoch of the dispatcher. Belongs to the event loop."""
+
+    def __init__(self, operators: OperatorRegistry) -> None:
+        self._operators = operators
+        self._epoch = -1
+        # Requests may have the same constant bytes, and differ in later arguments.
+        self._plans: dict[bytes, list[RelayPlan]] = {}
+
+    def find(self, payload: bytes) -> tuple[RelayPlan, int, float | None] | None:
+        """Return the plan of a request, its id and its timeout."""
+        if not self._plans or self._operators.dispatcher.epoch != self._epoch:
+            return None
+        for plan in self._plans.get(constant_bytes_of(payload), ()):
+            # The leaves are read for no other reason than that others do not have to be in order.
+            if (received := plan.layout.read(payload)) is not None:
+                number, timeout, _ = received
+                return plan, number, timeout
+        return None
+
+    def add(
+        self,
+        payload: bytes,
+        request: execution_pb2.CallRequest,
+        choice: Choice,
+        library: LibraryVersion,
+        place: int,
+    ) -> None:
+        """Plan calls like one that goes on now, if they can be."""
+        epoch = self._operators.dispatcher.epoch
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._plans.clear()
+        if choice.writes or len(payload) > BESIDE_BYTES or self.find(payload) is not None:
+            return
+        if {field.name for field, _ in request.ListFields()} - PLAIN_FIELDS:
+            return
+        layout = RequestLayout.of(payload, request)
+        if layout is None or layout.keeps_for or layout.remote or layout.shared:
+            return
+        if len(layout.constant) < layout.arguments[0]:
+            return
+        if len(self._plans) >= MOST_PLANS and layout.constant not in self._plans:
+            del self._plans[next(iter(self._plans))]
+        plans = self._plans.setdefault(layout.constant, [])
+        if len(plans) < _MOST_ALIKE:
+            may_move = may_run_twice(request, writes=choice.writes)
+            plans.append(RelayPlan(layout, choice, library, place, may_move=may_move))
+
+
+class RelayedCall:
+    """One planned call in the daemon, a ``PlannedCall``; ``begin_at_once`` forwards it."""
+
+    def __init__(
+        self,
+        plan: RelayPlan,
+        number: int,
+        timeout: float | None,
+        payload: bytes,
+        begin_at_once: Callable[[RelayedCall, Callable[[Any], None]], RunningCall | None],
+    ) -> None:
+        self.plan = plan
+        self.number = number
+        """The id that its caller has given it."""
+        self.timeout = timeout
+        """The seconds that it had when it came."""
+        self.deadline = None if timeout is None else time.monotonic() + timeout
+        """When its caller waits no more, by ``time.monotonic``."""
+        self._payload = payload
+        self._begin_at_once = begin_at_once
+        self._form: RelayForm | None = None
+        self._running: RunningCall | None = None
+
+    @property
+    def request(self) -> execution_pb2.CallRequest:
+        """The message, to go on with it as with any other."""
+        return execution_pb2.CallRequest.FromString(self._payload)
+
+    def begin(self, on_reply: Callable[[Any], None], limit: int, tensors: CallTensors) -> bool:
+        """Begin it as ``PlannedCall`` says."""
+        # Negated: neither way would hold for anything but a number.
+        if self.timeout is not None and not 0.0 < self.timeout <= FOREVER:
+            return False
+        self._form = self.plan.form(tensors)
+
+        def end(result: Any) -> None:
+            if isinstance(result, bytes):
+                result = reply_with_id(result, self.number)
+                if len(result) > limit:
+                    result = execution_pb2.CallReply.FromString(result)
+            on_reply(result)
+
+        self._running = self._begin_at_once(self, end)
+        return self._running is not None
+
+    def encode(self, run: int, number: int) -> bytes:
+        """Return the request for the interpreter."""
+        assert self._form is not None, "it has begun"
+        return self._form.write(self._payload, run, self.timeout, number)
+
+    def abandon(self) -> None:
+        """Discard the reply when it comes. Idempotent."""
+        if self._running is not None:
+            self._running.abandon()
