@@ -16,17 +16,14 @@ from opdispatch.autograd.differentiable_view import MADE_IN_FUNCTION, MADE_UNDER
 from opdispatch.autograd.function_node import DelayedError, FunctionNode
 from opdispatch.autograd.inference_tensor import is_inference
 from opdispatch.autograd.node import Node
+from opdispatch.autograd.recorded_writes import check_may_be_written_to, rebase_history
 from opdispatch.autograd.variable import (
     DIFFERENTIABLE_KINDS,
     Variable,
     counter_of,
     meta_of,
 )
-from opdispatch.autograd.view_nodes import (
-    check_may_be_written_to,
-    rebase_history,
-    view_of_itself,
-)
+from opdispatch.autograd.view_nodes import view_of_itself
 from opdispatch.errors import ArgumentError, AutogradError, TransformError
 from opdispatch.local_state.grad_mode import is_grad_enabled, no_grad
 

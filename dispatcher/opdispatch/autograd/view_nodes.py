@@ -15,18 +15,13 @@ from opdispatch.arrays.math_bits import stored
 from opdispatch.autograd.differentiable_view import ViewOf
 from opdispatch.autograd.node import Edge, Facts, Gradients, Node
 from opdispatch.autograd.variable import (
-    Variable,
     copy_of,
     edge_of,
     facts_of,
     meta_of,
-    move_retained,
     note_view,
-    renew_history,
-    tell_views,
     version_of,
 )
-from opdispatch.errors import AutogradError
 from opdispatch.local_state.grad_mode import enable_grad, is_grad_enabled
 from opdispatch.local_state.higher_floors import array_namespace
 
@@ -154,60 +149,6 @@ def shares_elements(base: Any, other: Any) -> bool:
     return getattr(part, "base", None) is not None
 
 
-def check_may_be_written_to(tensor: Any) -> None:
-    """Raise AutogradError for a leaf that requires gradients, a view of one, and some views.
-
-    To be asked where the write is recorded, which it cannot be to a plain array: nothing is known
-    of that.
-    """
-    if not isinstance(tensor, Variable):
-        raise AutogradError(
-            "a write that is recorded cannot be to a plain array, which has no history",
-            hint="make a Tensor of the array, or write under no_grad",
-        )
-    view = tensor.autograd_meta.view if tensor.autograd_meta is not None else None
-    if view is not None and view.made_by:
-        raise AutogradError(
-            f"a view that {view.made_by} cannot be written to where gradients are recorded",
-            hint="write to a copy of it",
-        )
-    if view is not None and tensor.requires_grad and view.base.is_leaf:
-        raise AutogradError(
-            "a view of a leaf that requires gradients cannot be written to",
-            hint="do so under no_grad, or to a copy",
-        )
-    if tensor.requires_grad and tensor.is_leaf:
-        raise AutogradError(
-            "a leaf that requires gradients cannot be written to",
-            hint="do so under no_grad, or to a copy",
-        )
-
-
-def is_of_leaf(tensor: Any) -> bool:
-    """Return whether it is a leaf that requires gradients, or a view of one."""
-    view = tensor.autograd_meta.view if tensor.autograd_meta is not None else None
-    base = tensor if view is None else view.base
-    return bool(base.requires_grad and base.is_leaf)
-
-
-def rebase_history(tensor: Any, node: Node, number: int = 0, place: int = 0) -> None:
-    """Make result ``number`` of ``node`` a tensor that was written to: argument ``place``.
-
-    Of a view, it is the base's history, and the node has that one result.
-    """
-    meta = meta_of(tensor)
-    view = meta.view
-    if view is None:
-        set_edge(tensor, (node, number))
-        return
-    base = view.base
-    set_edge(base, (CopySlices(edge_of(base), facts_of(base), view, node, place), 0))
-    tensor.requires_grad_flag = True
-    view.version = -1  # so that its own is found anew
-    if meta.retained is not None:
-        renew_history(tensor)
-
-
 def view_of_itself(tensor: Any, made_by: str) -> Any:
     """Return a view of a whole tensor, without a history."""
     view = tensor.detach_here()
@@ -218,15 +159,6 @@ def view_of_itself(tensor: Any, made_by: str) -> Any:
     if not base.requires_grad_flag:
         note_view(base, view)
     return view
-
-
-def set_edge(tensor: Any, edge: Edge) -> None:
-    """Set a new history of a tensor that was written to; what it retains moves to the new one."""
-    meta = meta_of(tensor)
-    before, meta.edge = meta.edge, edge
-    move_retained(meta, before)
-    tensor.requires_grad_flag = True
-    tell_views(meta)
 
 
 ViewOf.make_node = ReplayedView

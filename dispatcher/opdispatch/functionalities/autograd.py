@@ -20,6 +20,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from opdispatch.autograd.node import Edge, Facts, Node
+from opdispatch.autograd.recorded_writes import (
+    check_may_be_written_to,
+    is_of_leaf,
+    rebase_history,
+)
 from opdispatch.autograd.variable import (
     DIFFERENTIABLE_KINDS,
     AutogradMeta,
@@ -27,11 +32,6 @@ from opdispatch.autograd.variable import (
     edge_of,
     facts_of,
     version_of,
-)
-from opdispatch.autograd.view_nodes import (
-    check_may_be_written_to,
-    is_of_leaf,
-    rebase_history,
 )
 from opdispatch.boxing.boxing import UnboxedFunction
 from opdispatch.boxing.kernel_function import KernelFunction

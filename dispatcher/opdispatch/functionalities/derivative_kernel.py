@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from opdispatch.autograd.recorded_writes import check_may_be_written_to, rebase_history
 from opdispatch.autograd.saved_tensor import save_result, save_tensor
-from opdispatch.autograd.view_nodes import check_may_be_written_to, rebase_history
 from opdispatch.autograd.watch import WATCHED, note_recorded
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.functionalities.autograd import (

@@ -33,8 +33,8 @@ from opdispatch.arrays import (
 from opdispatch.arrays.lazy_array import LazyArray, materialized
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.autograd.node import Edge
+from opdispatch.autograd.recorded_writes import check_may_be_written_to, rebase_history
 from opdispatch.autograd.variable import Variable, edge_of, meta_of
-from opdispatch.autograd.view_nodes import check_may_be_written_to, rebase_history
 from opdispatch.errors import ArgumentError
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
