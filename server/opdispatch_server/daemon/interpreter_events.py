@@ -1,4 +1,4 @@
-"""The consequences of an interpreter's coming, going, being busy, or being unfit."""
+"""Reactions to interpreters that connect, end, become busy, or become unfit to run kernels."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from opdispatch_server.log_fields import Event, fields
 
 LOG = logging.getLogger("opdispatch.daemon")
 
-# How long an interpreter that is about to be replaced has for its calls, and how often it is looked
-# whether they have ended.
+# How long an interpreter that is to be replaced may finish its calls, and how often the daemon
+# checks whether it has.
 UNFIT_GRACE = 1.0
 UNFIT_LOOK = 0.02
 
 
 class InterpreterEvents:
-    """Tells the parts of a daemon. Belongs to the event loop."""
+    """Reports each event of an interpreter to the parts concerned. For the event loop only."""
 
     def __init__(
         self,
@@ -52,26 +52,26 @@ class InterpreterEvents:
         self._replacing: set[asyncio.Task[None]] = set()
 
     async def ready(self, session: InterpreterSession) -> None:
-        """Take in that one can be used."""
+        """Make an interpreter that is ready available to libraries and probes."""
         self._supervisor.note_ready(session.name)
         await self._health.interpreter(session.name, serving=True)
 
     async def lost(self, session: InterpreterSession) -> None:
-        """Update health checks at once; the registry's part may take longer."""
+        """Update health checks at once; updating the registry may take longer."""
         await self._health.interpreters(len(self._pools.ready(None)))
-        # The daemon's own come back, but for those that are not needed any more.
+        # The daemon restarts its own interpreters, except those that are no longer needed.
         serving = False if session.supervised and not session.dismissed else None
         await self._health.interpreter(session.name, serving=serving)
         for library in self._libraries.catalog.newest():
             await self._health.library(library.name, serving=library.is_serving)
 
     def quarantined(self) -> None:
-        """Take in that one is not started again."""
+        """Update health checks after an interpreter was quarantined: it is not restarted."""
         self._blame.refresh()
         self._libraries.interpreter_quarantined()
 
     def busy(self, session: InterpreterSession) -> None:
-        """Send other calls away from one whose lock a kernel keeps."""
+        """Move other calls away from an interpreter whose interpreter lock is held by a kernel."""
         self._runs.move_from(session)
         if (queue := self._queues.find(session)) is not None:
             queue.send_away(
@@ -80,7 +80,7 @@ class InterpreterEvents:
             )
 
     def unfit(self, session: InterpreterSession, problem: str) -> None:
-        """Replace one that can run kernels no more, once its calls have ended."""
+        """Replace an interpreter that can no longer run kernels, once its calls have ended."""
         LOG.error(
             "interpreter %s is replaced: %s",
             session.name,

@@ -36,16 +36,17 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("opdispatch.daemon")
 
 START_TIMEOUT = 60.0
-# How long a start waits for the libraries of the journal: one that hangs must not keep all
-# others from being served.
+# How long a start waits for the journal's libraries: one that hangs must not keep the others from
+# being served.
 RESTORE_WAIT = 10.0
-# Where another daemon serves them meanwhile.
+# The same limit while another daemon still serves the libraries.
 TAKE_OVER_WAIT = 100.0
-# The parts of the five seconds in which a daemon stops.
+# How the five seconds in which a daemon stops are divided.
 CALLS_GRACE = 2.5
-# How long calls may take that a daemon finishes while another one serves in its place.
+# How long calls in flight may take to finish while another daemon already serves.
 GIVEN_GRACE = 3600.0
-# Then, for how long no call may have come to it until it ends connections, and the latest end.
+# After that: how long the daemon must receive no call before it closes its connections, and the
+# latest time at which it does.
 QUIET, QUIET_AT_MOST = 0.5, 2.5
 SERVER_GRACE = 0.25
 WORKERS_GRACE = 1.75
@@ -56,11 +57,11 @@ class StartError(RuntimeError):
 
 
 class ConfigurationError(ValueError):
-    """A configuration that cannot be used; the message says why."""
+    """The configuration cannot be used; the message says why."""
 
 
 class Daemon:
-    """One daemon. Made and run inside an event loop."""
+    """One daemon. Created and run inside an event loop."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class Daemon:
     ) -> None:
         self._parts = DaemonParts(configuration, folder, entry)
         self._manager = manager
-        self._status = ""  # for the service manager; empty until the daemon is ready
+        self._status = ""  # reported to the service manager; empty until the daemon is ready
         self._monitoring: Monitoring | None = None
         self._urls: list[str] = []
         self._take_over: TakeOver | None = None
@@ -84,12 +85,12 @@ class Daemon:
         on_ready: Callable[[Sequence[str]], None],
         read_again: Callable[[], DaemonConfiguration],
     ) -> None:
-        """Serve until a signal says stop; call ``on_ready`` with the addresses.
+        """Serve until a stop signal arrives; call ``on_ready`` with the addresses.
 
-        ``read_again`` returns the configuration anew at SIGHUP, or raises ConfigurationError.
+        ``read_again`` rereads the configuration at SIGHUP, or raises ConfigurationError.
 
-        Raises StartError, AddressError, AddressInUseError, JournalError, or what a library that
-        is named in the configuration raises.
+        Raises StartError, AddressError, AddressInUseError, JournalError, or the error of a library
+        that the configuration names.
         """
         parts = self._parts
         self._handle_signals(read_again)
@@ -123,7 +124,7 @@ class Daemon:
         if self._take_over is None:
             shared = self._bind_public()
         await parts.libraries.adopt()
-        # Lanes first: a client that finds none does not look for one again.
+        # Lanes first: a client that finds no lane does not look for one again.
         internal_limit = internal_message_limit(parts.message_limit)
         highest = MAX_MESSAGE_BYTES_HIGHEST
         kernels, clients = parts.kernel_lane, parts.client_lane
@@ -133,7 +134,7 @@ class Daemon:
         if self._take_over is None:
             await self._serve_public(shared)
         parts.supervisor.start()
-        # A signal must not have to wait for a start that hangs.
+        # A signal must take effect even while the start hangs.
         starting = asyncio.create_task(self._bring_up())
         stopping = asyncio.create_task(parts.stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -152,7 +153,7 @@ class Daemon:
         parts.journal.tell_take_over_socket(parts.folder.path / "take-over.sock")
 
     def _bind_public(self) -> list[socket.socket]:
-        """Bind the addresses of clients; return the sockets among them that users share."""
+        """Bind the client addresses; return those sockets that several users share."""
         parts, take_over = self._parts, self._take_over is not None
         shared: list[socket.socket] = []
         if parts.configuration.allow_users:
@@ -189,7 +190,7 @@ class Daemon:
             await parts.shared_socket.listen(listening)
 
     async def _hold(self, patience: float) -> str:
-        """Hold changes and close the journal; return why that cannot be, or nothing."""
+        """Hold changes and close the journal; return the reason if that is impossible, else ""."""
         parts = self._parts
         if not await parts.guard.registry.hold(patience):
             return f"a change of its registry has taken longer than {patience:g} s"
@@ -257,7 +258,7 @@ class Daemon:
         parts = self._parts
         is_given = self._take_overs.is_given
         await self._take_overs.stop()
-        if not is_given:  # the other one says so otherwise
+        if not is_given:  # otherwise the other daemon logs this
             await parts.health.drain()
         parts.guard.registry.stop()
         parts.waits.stop()
@@ -265,7 +266,7 @@ class Daemon:
         parts.value_leases.stop()
         parts.routes.end()
         if is_given:
-            # New requests go to the other daemon at once; those that this one has, end here.
+            # New requests go to the other daemon at once; those received here finish here.
             going = asyncio.create_task(parts.public.stop(GIVEN_GRACE))
         if not await parts.router.drain(GIVEN_GRACE if is_given else CALLS_GRACE):
             LOG.warning(
@@ -275,7 +276,7 @@ class Daemon:
             await parts.router.wait_for_quiet(QUIET, QUIET_AT_MOST)
         await parts.libraries.stop()
         await parts.environments.stop()
-        parts.blame.stop()  # first: the next line ends interpreters, with what runs in them
+        parts.blame.stop()  # first: the next line ends interpreters, and the calls running in them
         parts.interpreter_servicer.stop()
         await parts.interpreter_servicer.wait_for_endings()
         monitoring = asyncio.create_task(self._stop_monitoring())
@@ -292,7 +293,7 @@ class Daemon:
         await asyncio.to_thread(tracing.shut_down)
         await parts.journal.close()
         if self._take_over is not None:
-            self._take_over.close()  # the other daemon takes the journal back where this one failed
+            self._take_over.close()  # after a failed start the other daemon takes the journal back
         self._clean_up()
 
     async def _stop_monitoring(self) -> None:
@@ -313,9 +314,9 @@ class Daemon:
 
     def _on_hangup(self, had_terminal: bool, read_again: Callable[[], DaemonConfiguration]) -> None:
         if had_terminal and not _has_terminal():
-            self._on_signal()  # the signal's first meaning: the terminal has been closed
+            self._on_signal()  # what SIGHUP meant first: the terminal has been closed
             return
-        if self._status:  # one that is still starting has nothing to reload, and is not ready
+        if self._status:  # a daemon that is still starting has nothing to reload
             self._manager.reloading()
         try:
             self._reconfigure(read_again())
@@ -341,7 +342,7 @@ class Daemon:
         if not parts.stop.is_set():
             parts.stop.set()
             return
-        # The second one: the user does not want to wait.
+        # A second signal: the user does not want to wait.
         parts.supervisor.kill_all()
         self._clean_up()
         os._exit(1)
@@ -351,7 +352,7 @@ def _set_up_tracing(target: str) -> None:
     """Call the user's function that sets a tracer provider. Raises StartError if that fails."""
     try:
         tracing.set_up(target, "opdispatch daemon")
-    except Exception as error:  # it may raise anything
+    except Exception as error:  # user code may raise anything
         raise StartError(
             f"--tracing {target} raised {type(error).__name__}: {error}; expected MODULE:FUNCTION, "
             "which sets a tracer provider"

@@ -1,4 +1,4 @@
-"""The parts of a daemon, and what each is made of: its composition root."""
+"""The composition root of a daemon: creates each part from the parts that it needs."""
 
 from __future__ import annotations
 
@@ -91,16 +91,16 @@ from opdispatch_wire.v1.interpreter_pb2 import DirectCallRules
 if TYPE_CHECKING:
     from opdispatch_server.daemon.monitoring.service import Monitoring
 
-# Of the arguments of large calls that clients send through the daemon, what it holds at a time.
-# Their results come on top.
+# The limit on the bytes of large arguments that the daemon holds for clients at a time. Results are
+# not included.
 LARGE_CALLS_BYTES = 40 * 2**20
 
 
 class DaemonParts:
-    """Each part is made when it is first asked for, from those that it names.
+    """The parts of one daemon, each created on first access.
 
-    Parts that know each other are given functions, which look when they are called. Made and used
-    inside an event loop.
+    Parts that refer to each other receive functions that look the other part up when called.
+    Created and used inside an event loop.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class DaemonParts:
         """The sockets on which clients reach the daemon, once it has them."""
 
     def reconfigure(self, **changes: Any) -> None:
-        """Take over settings by name, all of them of ``CHANGED_WHILE_RUNNING``."""
+        """Apply new settings by name; each must be one of ``CHANGED_WHILE_RUNNING``."""
         self.configuration = new = self.configuration._replace(**changes)
         set_log_level(new.log_level)
         self._values.limits = ValueLimits(new.remote_values, new.remote_bytes)
@@ -135,7 +135,7 @@ class DaemonParts:
     @cached_property
     def public(self) -> grpc.aio.Server:
         """The gRPC server for clients, and for interpreters that users start."""
-        # Another daemon, which takes over, may share its ports: ``listeners`` checks who does.
+        # A daemon that takes over may share its ports: ``listeners`` checks whose they are.
         options = {**dict(public_server_options(self.message_limit)), "grpc.so_reuseport": 1}
         server = asyncio_server([*options.items()], [self.guard])
         add_registry_service(server, self._registry_servicer)
@@ -153,9 +153,9 @@ class DaemonParts:
 
     @cached_property
     def authentication(self) -> Authentication:
-        """The instance that tells who asks.
+        """The authentication of callers.
 
-        Raises OSError, and TokensError for a file of tokens that is malformed.
+        Raises OSError, and TokensError for a malformed token file.
         """
         path = self.configuration.tokens
         tokens = None if path is None else TokenFile(path)
@@ -167,18 +167,18 @@ class DaemonParts:
 
     @cached_property
     def shared_socket(self) -> SharedSocket:
-        """The unix sockets of clients, where other users may use them."""
+        """The unix sockets for clients, which other users may use if the configuration says so."""
         users = parse_users(self.configuration.allow_users)
         return SharedSocket(str(self.folder.path / "users.sock"), users, self._peers)
 
     @property
     def is_secured(self) -> bool:
-        """Whether TCP ports ask for tokens, or for TLS."""
+        """Whether TCP ports require tokens or TLS."""
         return self.authentication.has_tokens or self.tls is not None
 
     @cached_property
     def tls(self) -> ServerCertificates | None:
-        """The certificates of TCP ports; None if they are without TLS. Raises TlsError."""
+        """The certificates of the TCP ports; None without TLS. Raises TlsError."""
         cert, key = self.configuration.tls_cert, self.configuration.tls_key
         client_ca = self.configuration.tls_client_ca
         if cert is None and key is None and client_ca is None:
@@ -189,7 +189,7 @@ class DaemonParts:
 
     @property
     def _own_credentials(self) -> Credentials:
-        """The daemon's certificate as a client's, for interpreters that speak TLS."""
+        """The daemon's certificate in the role of a client's, for interpreters that speak TLS."""
         return Credentials(
             tls_ca=_absolute(self.configuration.tls_client_ca),
             tls_cert=_absolute(self.configuration.tls_cert),
@@ -198,7 +198,7 @@ class DaemonParts:
 
     @cached_property
     def private(self) -> grpc.aio.Server:
-        """The gRPC server for the daemon's own interpreters, which nothing else can reach."""
+        """The gRPC server for the daemon's own interpreters only."""
         server = asyncio_server(server_options(internal_message_limit(self.message_limit)))
         add_execution_service(server, self._execution_servicer)
         add_interpreter_service(server, self.interpreter_servicer)
@@ -206,7 +206,7 @@ class DaemonParts:
 
     @cached_property
     def lanes(self) -> CallLanes:
-        """The local lanes of clients, and of kernels in interpreters."""
+        """The local lanes of clients, and of kernels that run in interpreters."""
         return CallLanes(self.router, ByteBudget(LARGE_CALLS_BYTES), self._view.schemas_of)
 
     @cached_property
@@ -285,7 +285,7 @@ class DaemonParts:
 
     @cached_property
     def waits(self) -> RegistrationWaiters:
-        """The calls of clients that wait for a registration."""
+        """The clients' calls that wait for a registration."""
         return RegistrationWaiters(self._operators, self._view, self.libraries.publication)
 
     @cached_property
@@ -308,7 +308,7 @@ class DaemonParts:
 
     @cached_property
     def monitoring(self) -> Monitoring:
-        """The daemon over HTTP; only where that is asked for, since what it needs is an extra."""
+        """The daemon's HTTP pages. Imported only if configured, because they need an extra."""
         from opdispatch_server.daemon.monitoring.facts import DaemonReader
         from opdispatch_server.daemon.monitoring.service import Monitoring
 
@@ -331,14 +331,14 @@ class DaemonParts:
 
     @cached_property
     def health(self) -> HealthBoard:
-        """The health of all services, for probes."""
+        """The health status of all services, for probes."""
         return HealthBoard(interpreters_expected=bool(self.names))
 
     # -- calls -----------------------------------------------------------------------------------
 
     @cached_property
     def router(self) -> CallRouter:
-        """The way of each call to an interpreter."""
+        """The router that forwards each call to an interpreter."""
         return CallRouter(
             self._operators,
             self.libraries,
@@ -399,7 +399,7 @@ class DaemonParts:
 
     @cached_property
     def libraries(self) -> LibraryRegistry:
-        """The libraries, with every operation on them."""
+        """The registry of libraries, with every operation on them."""
         return LibraryRegistry(
             self._publication,
             self.sessions,
@@ -438,7 +438,7 @@ class DaemonParts:
 
     @cached_property
     def pools(self) -> InterpreterPools:
-        """The interpreters that only some libraries may use."""
+        """The pools of interpreters that are reserved for some libraries."""
         return InterpreterPools(self.supervisor, self.sessions, self.environments)
 
     @cached_property
@@ -459,7 +459,7 @@ class DaemonParts:
 
     @cached_property
     def sessions(self) -> InterpreterSessions:
-        """The interpreters that are connected."""
+        """The sessions of the connected interpreters."""
         sessions = InterpreterSessions()
         sessions.on_ready = lambda session: self._events.ready(session)
         sessions.on_lost = lambda session: self._events.lost(session)
@@ -484,7 +484,7 @@ class DaemonParts:
 
     @cached_property
     def blame(self) -> Blame:
-        """The instance that says who has brought an interpreter down."""
+        """The judge of which call brought an interpreter down."""
         return Blame(
             self.live_sessions,
             lambda: self.libraries.placement.names_for_all(),
@@ -494,17 +494,17 @@ class DaemonParts:
 
     @cached_property
     def totals(self) -> InterpreterTotals:
-        """The counts and the ends of interpreters."""
+        """The totals of interpreters: their counters, and how they ended."""
         return InterpreterTotals()
 
     @cached_property
     def leases(self) -> LeaseWatch:
-        """The watch for interpreters that fall silent."""
+        """The watch for interpreters that stop sending heartbeats."""
         return LeaseWatch(self.configuration.heartbeat)
 
     @cached_property
     def silent(self) -> SilentInterpreters:
-        """The interpreters that have fallen silent, and what follows."""
+        """The interpreters that have stopped sending heartbeats, and how the daemon reacts."""
         return SilentInterpreters(
             self.configuration.heartbeat,
             self.configuration.lock_timeout,
@@ -517,7 +517,7 @@ class DaemonParts:
 
     @cached_property
     def supervisor(self) -> Supervisor:
-        """The daemon's own interpreters, as processes."""
+        """The supervisor of the daemon's own interpreter processes."""
         return Supervisor(
             self.names,
             self._command_for,
@@ -544,7 +544,7 @@ class DaemonParts:
 
     @cached_property
     def environments(self) -> EnvironmentStore:
-        """The environments on disk that libraries ask for."""
+        """The environments on disk that libraries require."""
         return EnvironmentStore(self.configuration.state / "environments", self._bootstrap)
 
     @cached_property
@@ -582,5 +582,5 @@ class DaemonParts:
 
 
 def _absolute(path: Path | None) -> str:
-    """Return a path as an interpreter can use it, which may be in another folder."""
+    """Return the absolute path: interpreters may run in another folder."""
     return "" if path is None else str(path.absolute())

@@ -1,8 +1,9 @@
-"""``serve --take-over``: a daemon takes the place of one that runs, and calls go on.
+"""``serve --take-over``: replace a running daemon while calls continue.
 
 Note [Taking over]
-    Both talk over a socket in the run folder of the old daemon, where its user alone can connect;
-    the state folder's lock file says where. A message is a line of JSON. The states:
+    The two daemons talk over a socket in the old one's run folder, to which only its user can
+    connect; the lock file of the state folder has its path. A message is a line of JSON. The
+    states:
 
         state     old daemon                             new daemon
         HELD      refuses no call, holds changes of the  opens the journal, loads its libraries
@@ -16,7 +17,7 @@ Note [Taking over]
         old -> new    {"state": "held"}   {"state": "decided"}   {"error": ...}   {"state": "ends"}
         new -> old    {"format": ...}     {"state": "ready"}     {"state": "serving"}
 
-    The end of the connection is the end of the other one, however it came.
+    A closed connection means that the other daemon has ended, for whatever reason.
 
     - The new one ends in HELD or DECIDED: the old one puts its sockets back, opens the journal
       again as soon as it is free, and lets changes in. Calls have noticed nothing.
@@ -51,14 +52,14 @@ from opdispatch_wire.socket_owner import peer_of
 LOG = logging.getLogger("opdispatch.daemon")
 
 _ANSWER_SECONDS = 10.0
-# For changes that are under way, and for the new daemon's libraries.
+# For changes in progress, and for loading the libraries in the new daemon.
 _CHANGES_SECONDS = 30.0
 _LOAD_SECONDS = 120.0
 _LOCK_PAUSE = 0.1
 
 
 class TakeOverError(RuntimeError):
-    """The daemon that runs cannot be taken over; the message says why. It goes on."""
+    """The running daemon cannot be taken over; the message says why. It keeps running."""
 
 
 class _Lines:
@@ -67,19 +68,19 @@ class _Lines:
         self._writer = writer
 
     async def send(self, **message: Any) -> None:
-        """Send a message, unless the other side has gone."""
+        """Send a message, unless the other side has closed."""
         try:
             self._writer.write(json.dumps(message).encode() + b"\n")
             await self._writer.drain()
         except OSError:
-            pass  # the next ``receive`` finds the end
+            pass  # the next ``receive`` finds the end of the stream
 
     async def receive(self, seconds: float | None = None) -> dict[str, Any]:
-        """Return the next message; an empty one at the end. Raises TimeoutError."""
+        """Return the next message; an empty one at the end of the stream. Raises TimeoutError."""
         try:
             line = await asyncio.wait_for(self._reader.readline(), seconds)
             return dict(json.loads(line)) if line.endswith(b"\n") else {}
-        except TimeoutError:  # an OSError, too
+        except TimeoutError:  # before OSError, which is its base class
             raise
         except (OSError, ValueError):
             return {}
@@ -98,9 +99,10 @@ class TakeOver:
 
     @classmethod
     async def begin(cls, state: Path) -> TakeOver | None:
-        """Have the daemon that uses a state folder give it up; None if there is none.
+        """Ask the daemon that uses a state folder to give it up; None if no daemon does.
 
-        Raises TakeOverError if it refuses, or does not answer, and JournalError if it cannot.
+        Raises TakeOverError if that daemon refuses or does not answer, JournalError if it cannot be
+        asked.
         """
         path = read_take_over_socket(state)
         try:
@@ -109,7 +111,7 @@ class TakeOver:
             reader, writer = await asyncio.open_unix_connection(path)
         except OSError:
             check_unused(state)
-            return None  # it is of a daemon that is no more
+            return None  # left behind by a daemon that has ended
         process, _ = peer_of(writer.get_extra_info("socket"))
         pid = os.pidfd_open(process)
         lines = _Lines(reader, writer)
@@ -129,7 +131,7 @@ class TakeOver:
         raise TakeOverError(f"the daemon of process {process} cannot be taken over: {why}")
 
     def check_loaded(self, versions: Iterable[LibraryVersion], *, is_all: bool) -> None:
-        """Raise TakeOverError if a library does not load that the other daemon serves."""
+        """Raise TakeOverError if a library that the other daemon serves does not load here."""
         if self._has_ended():
             return
         if not is_all:
@@ -145,7 +147,7 @@ class TakeOver:
                 )
 
     async def decide(self) -> None:
-        """Wait for the right to listen, now that all is loaded. Raises TakeOverError."""
+        """Wait for permission to listen, once all libraries are loaded. Raises TakeOverError."""
         await self._lines.send(state="ready")
         try:
             answer = await self._lines.receive(_ANSWER_SECONDS)
@@ -155,18 +157,18 @@ class TakeOver:
             raise TakeOverError("the daemon that was to be taken over goes on")
 
     async def serving(self) -> None:
-        """Report that this daemon serves: the other one ends now."""
+        """Report that this daemon serves, upon which the other one ends."""
         await self._lines.send(state="serving")
 
     def close(self) -> None:
-        """Hang up. Idempotent."""
+        """Close the connection. Idempotent."""
         self._lines.close()
         if self._process >= 0:
             os.close(self._process)
             self._process = -1
 
     def _has_ended(self) -> bool:
-        """Return whether the other process has ended, though it may not have been waited for."""
+        """Return whether the other process has ended, reaped by its parent or not."""
         return bool(select.select([self._process], [], [], 0)[0])
 
 
@@ -193,14 +195,14 @@ class TakeOverServer:
         self._lines: _Lines | None = None
         self._returning: asyncio.Task[None] | None = None
         self.is_given = False
-        """Whether another daemon serves in this one's place."""
+        """Whether another daemon now serves in place of this one."""
 
     async def start(self, path: Path) -> None:
         """Listen at ``path``."""
         self._server = await asyncio.start_unix_server(self._serve, path)
 
     async def stop(self) -> None:
-        """Take no more connections; the new daemon, if there is one, goes on by itself."""
+        """Accept no more connections; a new daemon that has already connected continues alone."""
         if self._server is not None:
             self._server.close()
         if self._returning is not None:
@@ -222,7 +224,7 @@ class TakeOverServer:
             if self.is_given:
                 self._give()
         except (TimeoutError, asyncio.CancelledError):
-            pass  # the new daemon hangs, or this one stops: asyncio would log that
+            pass  # the new daemon hangs, or this one stops: asyncio would log the cancellation
         finally:
             lines.close()
 
@@ -248,7 +250,7 @@ class TakeOverServer:
         return is_given
 
     async def _return(self) -> None:
-        """Go on as before; the new daemon has ended, or is about to."""
+        """Continue as before; the new daemon has ended, or is about to."""
         while True:
             try:
                 await self._take_back()

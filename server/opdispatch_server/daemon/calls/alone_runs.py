@@ -1,9 +1,9 @@
-"""Calls that run alone in their interpreter: those of operators that may bring it down.
+"""Runs of suspected operators, each alone in its interpreter, which it may bring down.
 
-While one runs, no other call of a client does there: the queue is held, direct calls are refused
-and so come through the daemon, and what was running has ended. None of that is waited for longer
-than ``PATIENCE``, and the others wait no longer than that: a kernel that takes its time is not
-alone any more.
+During such a run no other client call runs there: the queue is held, direct calls are refused, so
+that they come through the daemon, and calls that were running have ended. Each of these waits lasts
+at most ``PATIENCE``, as does the wait of other calls: a kernel that runs longer than that is no
+longer alone.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ PATIENCE = 2.0
 
 
 class AloneRuns:
-    """Belongs to the event loop.
+    """Runs suspected calls alone in their interpreters. For use in the event loop only.
 
-    ``announce_routes`` tells an interpreter which direct calls it may take again; ``is_cell`` says
-    of which ones it need not be told, since no client calls them.
+    ``announce_routes`` tells an interpreter which direct calls it may accept again; ``is_cell``
+    says which routes need no announcement because no client calls them.
     """
 
     def __init__(
@@ -37,19 +37,19 @@ class AloneRuns:
         self._queues = queues
         self._announce_routes = announce_routes
         self._is_cell = is_cell
-        # Held by the call that is alone.
+        # Held by the call that runs alone.
         self._turns: WeakKeyDictionary[InterpreterSession, asyncio.Lock] = WeakKeyDictionary()
 
     @asynccontextmanager
     async def at(self, session: InterpreterSession) -> AsyncIterator[None]:
-        """Keep everything else from running in an interpreter in the block, for a while."""
+        """Keep everything else out of an interpreter during the block, for at most ``PATIENCE``."""
         loop = asyncio.get_running_loop()
         turn = self._turns.setdefault(session, asyncio.Lock())
         has_turn = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 has_turn = await turn.acquire()
-        if not has_turn:  # the one before it takes its time
+        if not has_turn:  # the previous one runs for longer than that
             yield
             return
         queue = self._queues.queue_of(session)
@@ -80,7 +80,7 @@ class AloneRuns:
 
 
 async def _refuse_direct_calls(session: InterpreterSession) -> None:
-    """Stop an interpreter's direct calls, and wait for those that it runs."""
+    """Make an interpreter refuse direct calls, and wait for those that it is running."""
     if session.direct_lane and session.alive:
         rules = interpreter_pb2.DirectCalls(epoch=0)
         session.tell(interpreter_pb2.DaemonMessage(direct_calls=rules))

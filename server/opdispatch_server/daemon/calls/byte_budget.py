@@ -1,4 +1,4 @@
-"""How many bytes of large calls the daemon holds at a time, of all clients together."""
+"""The limit on the bytes of large calls that the daemon holds at a time, for all clients."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 
 class ByteBudget:
-    """Belongs to the event loop.
+    """A budget of bytes, with a queue for calls that do not fit. For the event loop only.
 
-    A call that is larger than all of the budget is taken when there is no other. Those that wait
-    are let in in the order of their coming; ``used`` is what those have that are in.
+    A call that is larger than the whole budget is admitted when it is the only one. Waiting calls
+    are admitted in order of arrival; ``used`` counts the bytes of admitted calls.
     """
 
     def __init__(self, limit: int) -> None:
@@ -19,7 +19,7 @@ class ByteBudget:
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
     def take(self, size: int, when_in: Callable[[], None]) -> bool:
-        """Take ``size`` bytes and return True; otherwise call ``when_in`` when they are taken."""
+        """Take ``size`` bytes and return True; otherwise call ``when_in`` once they are taken."""
         if not self._waiting and self._fits(size):
             self.used += size
             return True
@@ -27,7 +27,7 @@ class ByteBudget:
         return False
 
     def give_back(self, size: int) -> None:
-        """Return bytes that are held no more."""
+        """Return bytes that are no longer held."""
         self.used -= size
         while self._waiting and self._fits(self._waiting[0][0]):
             size, when_in = self._waiting.popleft()
@@ -35,7 +35,7 @@ class ByteBudget:
             when_in()
 
     def leave(self, when_in: Callable[[], None]) -> None:
-        """Release all that wait in ``when_in``."""
+        """Release everything that ``when_in`` waits for."""
         self._waiting = deque(entry for entry in self._waiting if entry[1] != when_in)
         self.give_back(0)
 

@@ -1,4 +1,4 @@
-"""The daemon's line of a dispatch trace: the kernel that it has chosen."""
+"""The daemon's line of a dispatch trace: which kernel it chose."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def line_of_choice(request: execution_pb2.CallRequest, choice: Choice) -> execut
 
 
 def put_first(line: execution_pb2.TraceLine, reply: execution_pb2.CallReply) -> None:
-    """Put the line before those of the interpreter."""
+    """Put the daemon's line before those of the interpreter."""
     nested = list(reply.trace)
     del reply.trace[:]
     reply.trace.append(line)

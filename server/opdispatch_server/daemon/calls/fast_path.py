@@ -29,9 +29,10 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 class QuickCall:
-    """Forwards one request, and its reply, within the steps of the loop in which they come.
+    """Forwards one request and its reply in the event-loop steps in which they arrive.
 
-    ``on_reply`` is called once, unless the call is abandoned before; ``on_end`` always, before it.
+    ``on_reply`` is called once, unless the call is abandoned first; ``on_end`` is always called,
+    before it.
     """
 
     __slots__ = (
@@ -72,7 +73,7 @@ class QuickCall:
     ) -> None:
         """Send the request; one that ``may_move`` goes to another interpreter if this one is busy.
 
-        Raises LaneClosedError and MessageTooLargeError: it never began.
+        Raises LaneClosedError and MessageTooLargeError, and then the call never began.
         """
         timeout = context.timeout
         session = self._replica.session
@@ -101,7 +102,7 @@ class QuickCall:
             self._on_reply(self._run)
 
     def abandon(self) -> None:
-        """Abandon the call, whose reply is not awaited any more. Idempotent."""
+        """Abandon the call: its reply is no longer awaited. Idempotent."""
         if not self._is_ended:
             self._run.is_abandoned = True
             self._end()
@@ -136,7 +137,7 @@ class QuickCall:
 
 
 class QuickCalls:
-    """Tells quick calls from others. Belongs to the event loop."""
+    """Begins the calls that can be forwarded quickly. For use in the event loop only."""
 
     def __init__(
         self,
@@ -165,9 +166,9 @@ class QuickCalls:
         on_reply: OnReply[KernelRun],
         on_end: Callable[[], None],
     ) -> QuickCall | None:
-        """Begin a call of a client, if it is a quick one: otherwise None, and nothing has begun.
+        """Begin a client's call if it is a quick one; otherwise return None, with nothing begun.
 
-        What to run is known already, and can be run now, at the other end of a local lane.
+        A call is quick if its kernel is known and can run now, over a local lane.
         """
         if context.run or context.is_from_kernel or _is_unusual(request):
             return None
@@ -193,7 +194,7 @@ class QuickCalls:
         slot = self._try_enter(replica, library, choice)
         if slot is None:
             return None
-        # From here on the slot is the call's: nothing may fail before it has it.
+        # From here on the call owns the slot: nothing may fail before it does.
         choice.name_kernel(request, library.load_id, place)
         call = QuickCall(library, replica, direct, on_reply, on_end)
         context = context.in_lane(library.load_id, library.max_concurrency)
@@ -237,7 +238,7 @@ class QuickCalls:
 
 
 def _is_unusual(request: execution_pb2.CallRequest) -> bool:
-    """Return whether it is more than a call that runs one kernel and returns its results."""
+    """Return whether a call needs more than one kernel run and its results."""
     return bool(
         request.trace
         or request.program

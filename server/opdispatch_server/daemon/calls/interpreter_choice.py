@@ -16,7 +16,7 @@ from opdispatch_wire.errors import InterpreterNotFoundError
 
 
 class InterpreterChoice:
-    """The choice among all interpreters. Belongs to the event loop."""
+    """Chooses among all interpreters. For use in the event loop only."""
 
     def __init__(self, sessions: InterpreterSessions, libraries: LibraryRegistry) -> None:
         self._sessions = sessions
@@ -27,10 +27,10 @@ class InterpreterChoice:
     def choose(
         self, plan: ProgramPlan, remote: RemotePart, name: str, inputs: Sequence[Any]
     ) -> InterpreterSession:
-        """Return the interpreter that serves most steps; of equals, the one with most values.
+        """Return the interpreter that serves most steps; among equals, the one with most values.
 
-        Of those that can have arrays on the devices of its inputs, and on those that its steps
-        name, if there are any. Raises InterpreterNotFoundError.
+        Only interpreters that can hold arrays on the devices of the inputs, and on the devices that
+        the steps name, are considered. Raises InterpreterNotFoundError.
         """
         if name:
             return self._sessions.get_ready(name)
@@ -46,7 +46,7 @@ class InterpreterChoice:
             return self._choose_for_new(remote, can_have)
         if len(candidates) == 1:
             return next(iter(candidates))
-        # A text is the name of a device if one of them has it.
+        # A string argument counts as a device if any interpreter has one of that name.
         named = plan.program.devices
         devices.update(
             each for each in named if any(map(self._devices.can_have([each]), candidates))
@@ -64,9 +64,9 @@ class InterpreterChoice:
         )
 
     def choose_for_device(self, device: str, remote: RemotePart) -> InterpreterSession:
-        """Return where values are put on a device: where they are, or else where new ones would be.
+        """Return the interpreter for values on a device: one with values, else one for new values.
 
-        Raises DeviceError if no interpreter has it.
+        Raises DeviceError if no interpreter has the device.
         """
         try:
             split_device(device)
@@ -84,10 +84,10 @@ class InterpreterChoice:
     def _choose_for_new(
         self, remote: RemotePart, can_have: Callable[[InterpreterSession], bool]
     ) -> InterpreterSession:
-        """Return where values are put of which nothing is known.
+        """Return the interpreter for values that exist nowhere yet.
 
-        That is where their devices are, then where most libraries are, and then where the client
-        has put the last one. Raises InterpreterNotFoundError.
+        Prefers one that has their devices, then the one with most libraries, then the one that
+        received the client's previous value. Raises InterpreterNotFoundError.
         """
         ready = [each for each in self._sessions.ready() if not self._placement.is_draining(each)]
         if not ready:

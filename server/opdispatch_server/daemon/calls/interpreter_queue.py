@@ -1,19 +1,20 @@
-"""InterpreterQueues to one interpreter: which calls run, which wait, and which are refused.
+"""The queue of calls to one interpreter: which run, which wait, and which are refused.
 
 Note [Calls that are sent ahead]
-    Between the end of one call and the start of the next lies a round trip to the daemon. Of
-    kernels that are quick it is the larger part of the time, so their library is given
-    CALLS_AHEAD more calls than it runs; the interpreter has as many threads for the library as it
-    may run calls, and so holds the others back. A library whose kernels take longer than QUICK gets
-    what it can run, and no more: what waits in the daemon is not hurt when the interpreter is.
+    Between the end of one call and the start of the next lies a round trip to the daemon. For quick
+    kernels that round trip takes longer than the kernel, so their library is sent CALLS_AHEAD more
+    calls than it may run; the interpreter has only as many threads for the library as it may run
+    calls, and so holds the rest back. A library whose kernels take longer than QUICK is sent no
+    more than it can run: calls that wait in the daemon survive the interpreter's death.
 
 Note [Calls of several libraries]
-    A program that uses several libraries takes a slot of each, in the order of their load ids, so
-    that no two can wait for each other. It is never sent ahead, and while it runs, nothing else
-    is; in the interpreter it waits for calls that came there directly. It runs in one thread, so
-    its first slot alone counts among those of the interpreter; if each did, programs that have
-    some of theirs could use them up. For the same reason they pass the calls of a library that wait
-    for one of the interpreter's: who has a thread may be waiting for that library alone.
+    A program that uses several libraries takes one slot of each, in the order of their load ids, so
+    that no two programs can wait for each other. It is never sent ahead, and while it runs, no
+    other call is sent ahead either; in the interpreter it waits for the direct calls running there.
+    It runs in one thread, so only its first slot counts towards the interpreter's limit: if all
+    counted, programs that hold some of their slots could exhaust the limit and deadlock. For the
+    same reason a program that has a thread passes the calls of a library that wait for a thread:
+    that library may be all it is waiting for.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ QUICK = 0.02
 
 SHORTEST_RETRY = 0.05
 LONGEST_RETRY = 30.0
-# For a queue of which nothing has been worked off yet.
+# The interval assumed until a queued call has ended.
 UNKNOWN_PACE = 0.1
-# The weight of the newest interval between two ends in the average.
+# The weight of the newest interval in the moving average.
 NEWEST_SHARE = 0.125
 
 
@@ -50,19 +51,19 @@ class QueueLimits(NamedTuple):
     calls: int
     bytes: int
     calls_of_one: int | None = None
-    """Calls of one identity that has quotas; None: as many as of all."""
+    """Calls of one identity that has quotas; None: no separate limit."""
 
 
 class SlotKind(enum.Enum):
     """The purpose of a slot. See Note [Calls of several libraries]."""
 
     ONLY = "only"  # a call of one library
-    FIRST = "first"  # the first of several
+    FIRST = "first"  # the first of several slots
     FURTHER = "further"
 
 
 class Slot:
-    """The right to run one call. Its holder releases it, once, when the kernel has ended."""
+    """The right to run one call. The holder releases it once, when the kernel has ended."""
 
     __slots__ = ("_lane", "_queue", "began", "is_ahead", "kind")
 
@@ -73,7 +74,7 @@ class Slot:
         self._lane = lane
         self.kind = kind
         self.is_ahead = is_ahead
-        """The call has been sent ahead: another one must end before it begins."""
+        """The call was sent ahead: another call must end before it begins."""
         self.began = _now()
 
     def release(self) -> None:
@@ -82,7 +83,7 @@ class Slot:
 
 
 class _Waiter:
-    """One call in the queue. Its future gives the slot."""
+    """One call in the queue. Its future yields the slot."""
 
     __slots__ = ("future", "identity", "kind", "may_move", "operator", "size")
 
@@ -91,14 +92,14 @@ class _Waiter:
         self.may_move = may_move
         self.size = size
         self.kind = kind
-        # Of whom it is that has quotas; empty for others.
+        # The identity, if it has quotas; otherwise empty.
         caller = CALLER.get()
         self.identity = caller.name if has_quota(caller) else ""
         self.future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
 
     @property
     def is_gone(self) -> bool:
-        """Whether it was cancelled, and its task has not run since."""
+        """Whether the call was cancelled and its task has not yet run since."""
         return self.future.done()
 
 
@@ -110,16 +111,16 @@ class _Lane:
     def __init__(self, load_id: int, limit: int) -> None:
         self.load_id = load_id
         self.limit = limit
-        self.running = 0  # with those that are sent ahead
-        # Of these, those that have slots of other libraries, too, by kind.
+        self.running = 0  # including calls that were sent ahead
+        # How many of these also hold slots of other libraries, by kind.
         self.shared = {SlotKind.FIRST: 0, SlotKind.FURTHER: 0}
         # In the order in which they were sent.
         self.ahead: OrderedDict[Slot, None] = OrderedDict()
-        # In the order of their arrival.
+        # In order of arrival.
         self.waiting: OrderedDict[_Waiter, None] = OrderedDict()
-        # Of these, those that have a thread.
+        # Those of them that have a thread.
         self.further: OrderedDict[_Waiter, None] = OrderedDict()
-        # How long a call takes, on average; not known before the first has ended.
+        # The average duration of a call; unknown until the first has ended.
         self.seconds = QUICK
 
     @property
@@ -151,7 +152,7 @@ class InterpreterQueue:
         self._limits = limits
         self._calls_ahead = calls_ahead
         self._lanes: dict[int, _Lane] = {}
-        # Those in which a call waits; the one whose turn is next comes first.
+        # The lanes in which calls wait; the one whose turn is next comes first.
         self._turns: OrderedDict[int, _Lane] = OrderedDict()
         self._pace = Pace()
         self._closed: Callable[[str], InterpreterDiedError] | None = None
@@ -159,16 +160,16 @@ class InterpreterQueue:
         self._idle: asyncio.Future[None] | None = None
 
     def hold(self) -> None:
-        """Start no calls until ``let_go``: one is to run alone, without a slot."""
+        """Start no calls until ``let_go``, because a call is about to run alone, without a slot."""
         self._is_held = True
 
     def let_go(self) -> None:
-        """Admit the calls that wait."""
+        """Undo ``hold`` and admit the calls that wait."""
         self._is_held = False
         self._admit_next()
 
     async def wait_idle(self) -> None:
-        """Wait until no call is running; one waits at a time."""
+        """Wait until no call is running; only one caller may wait at a time."""
         if self.calls_running:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
@@ -176,7 +177,7 @@ class InterpreterQueue:
     def try_enter(
         self, load_id: int, limit: int, operator: str, kind: SlotKind = SlotKind.ONLY
     ) -> Slot | None:
-        """Enter like ``enter``, but return None where that would wait, or raise QueueFullError."""
+        """Enter like ``enter``, but return None where that would wait or raise QueueFullError."""
         if self._closed is not None:
             raise self._closed(operator)
         lane = self._lanes.get(load_id)
@@ -201,9 +202,9 @@ class InterpreterQueue:
     ) -> Slot:
         """Wait for the right to run a call of ``operator`` in the version ``load_id``.
 
-        That version runs ``limit`` calls at a time. ``size`` is asked, if the call has to wait.
-        Raises QueueFullError; and InterpreterDiedError, whose ``facts["started"]`` is "no", if
-        the interpreter goes before the call's turn, or a call that ``may_move`` is sent away.
+        That version runs at most ``limit`` calls at a time. ``size`` is called only if the call has
+        to wait. Raises QueueFullError; and InterpreterDiedError, with "no" as ``facts["started"]``,
+        if the interpreter ends before the call's turn, or if a call that ``may_move`` is sent away.
         """
         if (slot := self.try_enter(load_id, limit, operator, kind)) is not None:
             return slot
@@ -212,16 +213,16 @@ class InterpreterQueue:
         self._check_share(waiter)
         self._make_room(lane, waiter)
         self._add(lane, waiter)
-        if kind is SlotKind.FURTHER:  # those before it may be waiting for a thread
+        if kind is SlotKind.FURTHER:  # the slots taken before it may be waiting for a thread
             self._admit_next()
         try:
             return await waiter.future
         except BaseException:
-            # Cancelled: perhaps in the very moment in which it got its slot.
+            # Cancelled, perhaps in the very step in which it was given its slot.
             if waiter in lane.waiting:
                 self._remove(lane, waiter)
                 self._forget_if_empty(lane)
-                self._admit_next()  # it may have kept those behind it waiting
+                self._admit_next()  # it may have been blocking the calls behind it
             elif not waiter.future.cancelled() and waiter.future.exception() is None:
                 waiter.future.result().release()
             raise
@@ -229,7 +230,7 @@ class InterpreterQueue:
     def send_away(
         self, stays: Container[str], explain: Callable[[str], InterpreterDiedError]
     ) -> None:
-        """Send those away that may move: what runs may not end for long.
+        """Send calls that may move to other interpreters, because the running kernel may never end.
 
         Calls of the operators in ``stays`` stay.
         """
@@ -237,17 +238,17 @@ class InterpreterQueue:
             for waiter in list(lane.waiting):
                 if waiter.may_move and waiter.operator not in stays:
                     self._dismiss(lane, waiter, explain(waiter.operator))
-        self._admit_next()  # they may have kept those behind them waiting
+        self._admit_next()  # they may have been blocking the calls behind them
 
     def close(self, explain: Callable[[str], InterpreterDiedError]) -> None:
-        """Send everybody away, now and from now on: the interpreter is gone."""
+        """Send all calls away, now and from now on: the interpreter is gone."""
         self._closed = explain
         for lane in list(self._turns.values()):
             for waiter in list(lane.waiting):
                 self._dismiss(lane, waiter, explain(waiter.operator))
 
     def check_invariants(self) -> list[str]:
-        """Return the violated invariants, in words."""
+        """Return descriptions of the violated invariants."""
         lanes = self._lanes.values()
         idle = [
             lane
@@ -281,7 +282,8 @@ class InterpreterQueue:
     # -- steps ----------------------------------------------------------------------------------
 
     def _can_run(self, lane: _Lane, kind: SlotKind) -> bool:
-        if self._is_held and kind is not SlotKind.FURTHER:  # who has a thread is to come to an end
+        # a call that has a thread must be able to finish
+        if self._is_held and kind is not SlotKind.FURTHER:
             return False
         is_alone = kind is SlotKind.ONLY and not any(lane.shared.values())
         ahead = self._calls_ahead if lane.is_quick and is_alone else 0
@@ -321,9 +323,9 @@ class InterpreterQueue:
         self._forget_if_empty(lane)
 
     def _admit_next(self) -> None:
-        """Assign free slots to the calls whose turn it is."""
+        """Give free slots to the calls whose turn it is."""
         admitted = True
-        while admitted:  # a lane that has turned out to be quick may send several
+        while admitted:  # a lane that has become quick may send several calls
             admitted = False
             for lane in list(self._turns.values()):
                 if (waiter := self._take_next(lane)) is not None:
@@ -331,7 +333,7 @@ class InterpreterQueue:
                     admitted = True
 
     def _take_next(self, lane: _Lane) -> _Waiter | None:
-        """Take the one whose turn it is off the queue, if it can run."""
+        """Remove and return the lane's next call, if it can run."""
         while lane.waiting:
             waiter = self._find_next(lane)
             if waiter is None:
@@ -345,7 +347,7 @@ class InterpreterQueue:
         return None
 
     def _find_next(self, lane: _Lane) -> _Waiter | None:
-        """Return the first waiter if it can run or has gone; else the first that has a thread."""
+        """Return the first waiter if it can run or is gone; else the first that has a thread."""
         for waiting in (lane.waiting, lane.further):
             if waiting:
                 waiter = next(iter(waiting))
@@ -388,23 +390,23 @@ class InterpreterQueue:
             self._lanes.pop(lane.load_id, None)
 
     def _check_share(self, waiter: _Waiter) -> None:
-        """Raise QueueFullError if the caller's identity has as many calls here as may wait."""
+        """Raise QueueFullError if the caller's identity has its share of the waiting calls."""
         most, queued = self._limits.calls_of_one, self._queued_of.get(waiter.identity, 0)
         if most is not None and waiter.identity and queued >= most:
             why = f"{queued} calls waiting for interpreter {self._name}"
             raise quota_error(CALLER.get(), why, waiter.operator)
 
     def _make_room(self, lane: _Lane, waiter: _Waiter) -> None:
-        """Make room for one more, or raise QueueFullError.
+        """Make room for one more call, or raise QueueFullError.
 
-        A library that floods the queue makes room for the others: the newest call of the
-        longest lane yields to one of a lane that is shorter.
+        A library that floods the queue gives way: the newest call of the longest lane is evicted in
+        favour of a call of a shorter lane.
         """
         for longest, newest in self._find_room(lane, waiter):
             self._dismiss(longest, newest, self._full(newest))
 
     def _find_room(self, lane: _Lane, waiter: _Waiter) -> list[tuple[_Lane, _Waiter]]:
-        """Return the calls to evict; none if the new one would be refused all the same."""
+        """Return the calls to evict; none if the new call would be refused regardless."""
         calls, size = self.calls_queued, self.bytes_queued + waiter.size
         if calls < self._limits.calls and size <= self._limits.bytes:
             return []
@@ -437,11 +439,11 @@ class InterpreterQueue:
 
 
 class Pace:
-    """How fast a queue is worked off: the average time between two calls that end."""
+    """How fast a queue moves: the average time between the ends of two calls."""
 
     def __init__(self) -> None:
         self._average = UNKNOWN_PACE
-        self._last: float | None = None  # when the last one ended, while a call waited
+        self._last: float | None = None  # when a call last ended while another waited
 
     def begin_queue(self, now: float) -> None:
         """Record that a call waits."""
@@ -449,13 +451,13 @@ class Pace:
             self._last = now
 
     def count_end(self, now: float, *, busy: bool) -> None:
-        """Record that a call has ended; ``busy`` means that another one waited for that."""
+        """Record that a call has ended; ``busy`` says whether another call was waiting."""
         if busy and self._last is not None:
             self._average += (now - self._last - self._average) * NEWEST_SHARE
         self._last = now if busy else None
 
     def time_to_end(self, now: float, calls: int) -> float:
-        """Return the estimated seconds until that many calls have ended."""
-        # A kernel that takes its time slows the queue down.
+        """Return the estimated time, in seconds, until that many calls have ended."""
+        # A slow kernel slows the estimate down while it still runs.
         since = now - self._last if self._last is not None else 0.0
         return min(max(self._average * calls, since, SHORTEST_RETRY), LONGEST_RETRY)

@@ -1,7 +1,7 @@
 """The queues of all interpreters.
 
-Calls wait in the daemon: an interpreter holds little more than what it runs, so that its end
-hurts as few calls as possible, and a call that waits can be dropped or moved.
+Calls wait in the daemon: an interpreter holds little more than it runs, so that its death affects
+as few calls as possible, and a waiting call can be dropped or moved.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from opdispatch_server.daemon.interpreters.session import InterpreterSession
 
 
 class InterpreterQueues:
-    """The queues of all interpreters. Belongs to the event loop; other threads may look."""
+    """The queues of all interpreters. Changed in the event loop only; other threads may read."""
 
     def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
         self._queues: dict[InterpreterSession, InterpreterQueue] = {}
 
     def queue_of(self, session: InterpreterSession) -> InterpreterQueue:
-        """Return the queue of an interpreter; that of one that has just gone is closed."""
+        """Return the queue of an interpreter; a closed one if the interpreter has just gone."""
         queue = self._queues.get(session)
         if queue is None:
             queue = self._queues[session] = InterpreterQueue(session.name, self._limits)
@@ -26,11 +26,11 @@ class InterpreterQueues:
         return queue
 
     def find(self, session: InterpreterSession) -> InterpreterQueue | None:
-        """Return the queue, if any call has come so far."""
+        """Return the interpreter's queue, or None if it has received no call yet."""
         return self._queues.get(session)
 
     def check_invariants(self) -> list[str]:
-        """Return the violated invariants, in words."""
+        """Return descriptions of the violated invariants."""
         return [line for queue in list(self._queues.values()) for line in queue.check_invariants()]
 
     def _close(self, session: InterpreterSession) -> None:

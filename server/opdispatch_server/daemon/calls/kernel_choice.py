@@ -1,4 +1,4 @@
-"""Which operator a request means, and which of its kernels: the daemon's choice."""
+"""The daemon's choice of kernel: which operator a request means, and which of its kernels runs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.values import DecodeRemote
 
 MOST_CHOICES = 4096
-"""How many are remembered."""
+"""How many choices are remembered."""
 
-# Lists with more items, and longer texts, are looked at each time.
+# The choice for a call with a longer list or string is made anew each time.
 _LONGEST = 16
-# Calls with more arguments, and lists in lists in lists, too.
+# The same for calls with more arguments, and for lists nested three deep.
 _MOST_ARGUMENTS = 64
 _DEEPEST = 2
-# So often a request is looked at in a thread while libraries come and go.
+# How often a request is examined in a thread while libraries come and go.
 _ATTEMPTS = 3
-# A request with more bytes is looked at in a thread: others are served meanwhile.
+# A request with more bytes is examined in a thread, to keep the event loop responsive.
 _MOST_BYTES = 64 * 1024
 
 
 class Choice(NamedTuple):
-    """An operator, the keys of the call, and what is in the slot for them."""
+    """An operator, the dispatch keys of the call, and what its table has for them."""
 
     op: OperatorHandle
     keys: DispatchKeySet
@@ -41,14 +41,14 @@ class Choice(NamedTuple):
     writes: bool
     """Whether the operator writes to any of its arguments."""
     devices: Collection[str]
-    """The devices of tensors, and those that other arguments name, but for the host."""
+    """The devices of tensors, and those that other arguments name, except the host."""
 
     def name_kernel(
         self, request: execution_pb2.CallRequest, load_id: int, place: int | None
     ) -> None:
-        """Name in a request the kernel that an interpreter is to run: that at ``place`` of a load.
+        """Set, in a request, the kernel that an interpreter is to run: that at ``place`` of a load.
 
-        Without a place, what it has itself for these keys.
+        Without a place, the interpreter uses its own kernel for these keys.
         """
         request.operator = str(self.op.name)
         if place is None:
@@ -61,13 +61,13 @@ class Choice(NamedTuple):
 
 
 class CallChooser:
-    """Chooses, and remembers what it chose. Belongs to the event loop.
+    """Chooses kernels, and remembers its choices. For use in the event loop only.
 
-    A choice holds for all requests of one operator with arguments of the same kinds and
-    dispatch keys, as long as nothing is published: ``_choices`` are of the epoch ``_epoch`` of
-    the dispatcher (see Note [Two epochs] in ``operator_registry``), so that none is older than
-    another one that has been made before. Whether the elements of a tensor are what it says
-    is looked at for the first of them, and by the decoder of the others.
+    A choice holds for all requests of one operator with arguments of the same kinds and dispatch
+    keys, until something is published: ``_choices`` are of the epoch ``_epoch`` of the dispatcher
+    (see Note [Two epochs] in ``operator_registry``), so no choice is older than one made before it.
+    Whether the elements of a tensor are what the tensor says is checked here for the first request,
+    and by the decoder for the others.
     """
 
     def __init__(self, operators: OperatorRegistry) -> None:
@@ -76,7 +76,7 @@ class CallChooser:
         self._choices: dict[Hashable, Choice] = {}
 
     def find(self, request: execution_pb2.CallRequest) -> Choice | None:
-        """Return the choice for a request, if it is remembered."""
+        """Return the remembered choice for a request, if any."""
         if self._operators.dispatcher.epoch != self._epoch:
             return None
         shape = _shape_of(request)
@@ -85,10 +85,10 @@ class CallChooser:
     async def choose(
         self, request: execution_pb2.CallRequest, find_remote: DecodeRemote | None = None
     ) -> Choice:
-        """Raise OperatorNotFoundError, ArgumentError, NoKernelError, ..., WireError.
+        """Return the choice for a request, as of the moment in which this returns.
 
-        And what ``find_remote`` raises, which is asked for each remote tensor, perhaps in another
-        thread. The choice is of the moment in which this returns.
+        ``find_remote`` is called for each remote tensor, perhaps in another thread. Raises what it
+        raises, OperatorNotFoundError, ArgumentError, NoKernelError, ..., WireError.
         """
         epoch = self._operators.dispatcher.epoch
         if epoch != self._epoch:
@@ -146,7 +146,7 @@ def _devices_of(op: OperatorHandle, stack: Sequence[Any]) -> frozenset[str]:
 
 
 def _shape_of(request: execution_pb2.CallRequest) -> Hashable | None:
-    """Return the key under which a choice is kept; None for an unusual request."""
+    """Return the key under which a choice is remembered; None for an unusual request."""
     if request.HasField("local_keys") or request.HasField("redispatch_keys") or request.modes:
         return None
     if len(request.args) > _MOST_ARGUMENTS or len(request.kwargs) > _MOST_ARGUMENTS:
@@ -172,8 +172,8 @@ def _kind_of(value: values_pb2.Value, depth: int = 0) -> Hashable | None:
     kind = value.WhichOneof("kind")
     if kind == "tensor":
         tensor = value.tensor
-        # One element may be a number, which chooses an overload by its dtype; of uint64 by its
-        # value, since an int has 63 bits. Another device has other keys.
+        # A single element may stand for a number, which selects an overload by its dtype; a uint64
+        # by its value, too, since an int has 63 bits. Another device has other keys.
         dtype = tensor.dtype if math.prod(tensor.shape) == 1 else ""
         if dtype == "uint64":
             return None

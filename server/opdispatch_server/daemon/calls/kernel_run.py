@@ -1,4 +1,4 @@
-"""One kernel that an interpreter runs for a call, or is about to."""
+"""One kernel that an interpreter runs for a call, or is about to run."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from opdispatch_server.nested_time import NestedTime
 from opdispatch_wire.errors import DeadlineExceededError
 
 RUN_BYTES = 16
-"""The number of a run authorizes calls in its name, which do not queue."""
+"""Length of a run's number, which authorizes nested calls, and so is too long to guess."""
 
 
 class HeldSlot(Protocol):
-    """The slots that a run gives back when it ends: one, or several."""
+    """The slots that a run releases when it ends: one, or several."""
 
     is_ahead: bool
     began: float
 
     def release(self) -> None:
-        """Release the slot to the next call."""
+        """Release the slots to the calls that wait."""
 
 
 class RunningKernel:
-    """A kernel that is running, as the calls see it that it makes."""
+    """A running kernel, as seen by the calls that it makes."""
 
     def __init__(self, operator: str, depth: int = 0) -> None:
         self.number = secrets.randbits(8 * RUN_BYTES)
         self.operator = operator
         self.depth = depth
-        self.is_abandoned = False  # its caller waits no more
+        self.is_abandoned = False  # whether its caller has stopped waiting
         self.nested_calls = NestedTime()
 
 
 class KernelRun(RunningKernel):
-    """One run of a kernel in an interpreter. Belongs to the event loop."""
+    """One run of a kernel in an interpreter. For use in the event loop only."""
 
     def __init__(
         self,
@@ -53,21 +53,21 @@ class KernelRun(RunningKernel):
         self.session = session
         self._slot = slot
         self.is_overdue = False
-        # What is done when its interpreter becomes busy with another call, if it may move.
+        # Called when the interpreter becomes busy with another call, if this one may move.
         self.on_move: Callable[[], None] | None = None
         self.moved: asyncio.Future[None] | None = None
         self.call = 0
-        """As the interpreter's flight record has it."""
+        """The call as the interpreter's flight record identifies it."""
         self.timer: asyncio.TimerHandle | None = None
         self._began = time.monotonic()
 
     @property
     def is_ahead(self) -> bool:
-        """Whether it waits in the interpreter for another one to end."""
+        """Whether it waits in the interpreter for another call to end."""
         return self._slot is not None and self._slot.is_ahead
 
     def late_error(self) -> DeadlineExceededError:
-        """Return the error of a caller whose deadline has passed."""
+        """Return the error for a caller whose deadline has passed."""
         what = "about to run" if self.is_ahead else "running"
         return DeadlineExceededError(
             f"the deadline passed while interpreter {self.session.name} was {what} {self.operator}",
@@ -78,7 +78,7 @@ class KernelRun(RunningKernel):
 
     @property
     def own_seconds(self) -> float:
-        """How long its kernel has run, without the calls that it made through the daemon."""
+        """How long its kernel has run, in seconds, without its calls through the daemon."""
         if self.is_ahead:
             return 0.0
         return self.nested_calls.own_seconds(self._slot.began if self._slot else self._began)

@@ -1,8 +1,7 @@
-"""The kernels that interpreters are running for calls, from their start to their answer.
+"""The kernels that interpreters are running for calls, from start to reply.
 
-A run lasts until its interpreter has answered, or is gone, whatever has become of the caller:
-only then is the slot free that it has taken. The answer for a caller that has given up is
-thrown away.
+A run lasts until its interpreter has replied or ended, even if the caller has given up: only then
+is its slot free. The reply to a caller that has given up is discarded.
 """
 
 from __future__ import annotations
@@ -29,11 +28,12 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 class KernelRuns:
-    """All runs, by number. Belongs to the event loop.
+    """All runs, by number. For use in the event loop only.
 
-    Direct calls run without the daemon; for what they call, those of one interpreter are one run.
-    ``stop_interpreter`` ends the process of an interpreter; ``judge`` says who has brought down
-    one that has ended; ``timeout`` is how many seconds a kernel may run, None: for ever.
+    Direct calls run without the daemon; for the calls that they make, all direct calls of one
+    interpreter count as one run. ``stop_interpreter`` ends the process of an interpreter; ``judge``
+    says which call brought down one that has ended; ``timeout`` is the longest that a kernel may
+    run, in seconds, or None.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class KernelRuns:
         self._direct_calls: dict[int, RunningKernel] = {}
 
     def find(self, number: int) -> RunningKernel | None:
-        """Return the run of that number, if its kernel has not ended."""
+        """Return the kernel of the run with that number, if it has not ended."""
         return self._runs.get(number) or self._direct_calls.get(number)
 
     def begin_direct_calls(self, session: InterpreterSession) -> int:
@@ -66,7 +66,7 @@ class KernelRuns:
 
     @contextmanager
     def nested_in(self, parent: RunningKernel) -> Iterator[None]:
-        """Count a call in the block that the kernel of ``parent`` has made."""
+        """Count, during the block, a call made by the kernel of ``parent``."""
         parent.nested_calls.begin()
         try:
             yield
@@ -87,10 +87,10 @@ class KernelRuns:
     ) -> KernelRun:
         """Begin a run like ``run``, over a local lane, for a caller that waits in no task.
 
-        ``on_end`` is called with the reply, which may be an error, when the slot is free again;
-        None if the interpreter has gone: see ``explain``. ``on_move`` is called when it becomes
-        busy with another call, and this one should move. Raises LaneClosedError and
-        MessageTooLargeError, and then nothing has begun.
+        ``on_end`` is called once the slot is free again, with the reply, which may be an error, or
+        with None if the interpreter has gone: see ``explain``. ``on_move`` is called when the
+        interpreter becomes busy with another call and this one should move. Raises LaneClosedError
+        and MessageTooLargeError, and then nothing has begun.
         """
         run = KernelRun(request.operator, session, slot, context.depth)
         end = functools.partial(self._end_begun, run, slot, on_end)
@@ -143,7 +143,7 @@ class KernelRuns:
         if is_cut_off and not run.is_ahead:
             run.session.cut_off += [Subject(KERNEL, "", each) for each in run.operators]
         del self._runs[run.number]
-        run.on_move = None  # it has the call, and the call has the run
+        run.on_move = None  # breaks a cycle: it refers to the call, and the call to the run
         if run.timer is not None:
             run.timer.cancel()
         _release(slot)
@@ -159,18 +159,18 @@ class KernelRuns:
         *,
         may_move: bool = False,
     ) -> execution_pb2.CallReply:
-        """Run a kernel in the interpreter; give the slot back when the kernel has ended.
+        """Run a kernel in the interpreter; release the slot when the kernel has ended.
 
-        ``operators`` are those of a program. One that ``may_move`` is waited for no more when its
-        interpreter becomes busy with another one: InterpreterDiedError, and the call can run
-        in another one. ``on_end`` is called with the reply then, even if it is not awaited;
-        None if there is none.
+        ``operators`` are those of a program. The wait for a run that ``may_move`` ends when its
+        interpreter becomes busy with another call; it then raises InterpreterDiedError, and the
+        call can run in another interpreter. ``on_end`` is called with the reply in any case, even
+        if it is no longer awaited, or with None if there is none.
 
-        An InterpreterDiedError has ``facts["culprit"]``, the operator that has brought down the
-        interpreter, where that is known; and ``facts["suspect"]`` if it may have been this one:
-        "yes" if it was, "perhaps" if it may have been another one or a process from outside.
+        An InterpreterDiedError has ``facts["culprit"]``, the operator that brought the interpreter
+        down, if known; and ``facts["suspect"]`` if it may have been this call: "yes" if it was,
+        "perhaps" if it may also have been another call or another process.
 
-        The interpreter's own answer may be an error. Raises DeadlineExceededError,
+        The interpreter's own reply may be an error. Raises DeadlineExceededError,
         KernelTimeoutError, InterpreterDiedError and MessageTooLargeError.
         """
         run = KernelRun(request.operator, session, slot, context.depth, operators)
@@ -193,7 +193,7 @@ class KernelRuns:
             is_cut_off = not answer.cancelled() and answer.exception() is not None
             self._end(run, slot, is_cut_off=is_cut_off)
             reply = None
-            # An error that is not awaited need not be known.
+            # Keeps asyncio from reporting an error that is no longer awaited.
             if not answer.cancelled() and answer.exception() is None:
                 reply = answer.result()
             if on_end is not None:
@@ -224,10 +224,10 @@ class KernelRuns:
             raise self.lost.explain_end(run) from error
         finally:
             run.is_abandoned = not answer.done()
-            del answer  # its error has come through here, and has this frame
+            del answer  # its error has this frame in its traceback: a cycle
 
     def move_from(self, session: InterpreterSession) -> None:
-        """Move all calls that may run in another interpreter: a kernel keeps this one's lock."""
+        """Move all calls that may run elsewhere: a kernel holds this interpreter's lock."""
         for run in list(self._runs.values()):
             if run.session is not session or not session.busy_operators.isdisjoint(run.operators):
                 continue

@@ -1,4 +1,4 @@
-"""The time that a kernel may run: interpreters whose kernels take longer are stopped."""
+"""The limit on how long a kernel may run: an interpreter whose kernel exceeds it is stopped."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ StopInterpreter = Callable[[InterpreterSession, str, Cause, Subject | None], Non
 
 
 class KernelTimeout:
-    """The limit, in seconds; None: a kernel may run for ever. Belongs to the event loop.
+    """The limit on a kernel's run, in seconds, or None. For use in the event loop only.
 
-    ``stop_interpreter`` ends the process of an interpreter. The time that a kernel spends in calls
-    of its own does not count.
+    ``stop_interpreter`` ends the process of an interpreter. The time that a kernel spends in its
+    own nested calls does not count.
     """
 
     def __init__(self, seconds: float | None, stop_interpreter: StopInterpreter) -> None:
@@ -30,7 +30,7 @@ class KernelTimeout:
         self._overdue_direct_calls = WeakKeyDictionary()
 
     def watch(self, run: KernelRun) -> None:
-        """Look at a run again when its time may be up."""
+        """Check a run again when its time may be up."""
         if self._seconds is not None and not run.is_overdue:
             remaining = max(self._seconds - run.own_seconds, 0.0)
             run.timer = asyncio.get_running_loop().call_later(remaining, self._check, run)
@@ -41,7 +41,7 @@ class KernelTimeout:
         if timeout is None:
             return
         if run.nested_calls.is_running or not run.session.alive:
-            return  # watched again when they have ended
+            return  # watched again when the nested calls have ended
         if run.own_seconds < timeout:
             self.watch(run)
             return
@@ -49,7 +49,7 @@ class KernelTimeout:
         self._stop(run.session, run.operator, timeout)
 
     def stop_overdue(self, session: InterpreterSession, call: interpreter_pb2.OverdueCall) -> None:
-        """Stop an interpreter that says so itself of a direct call's kernel."""
+        """Stop an interpreter that reports a direct call's kernel as overdue."""
         if self._seconds is not None and session.alive:
             self._overdue_direct_calls[session] = (call.lane, call.id)
             self._stop(session, call.operator, self._seconds)
@@ -59,7 +59,7 @@ class KernelTimeout:
         return self._overdue_direct_calls.get(session) == (call.lane, call.id)
 
     def error(self, session: InterpreterSession, operator: str) -> KernelTimeoutError:
-        """Return the error of a call whose kernel has run for too long."""
+        """Return the error for a call whose kernel ran too long."""
         return KernelTimeoutError(
             f"the kernel of {operator} ran for longer than {self._seconds:g} s in interpreter "
             f"{session.name}, which has been stopped",

@@ -1,4 +1,4 @@
-"""The calls of an interpreter that has joined with a token: those that its kernels make."""
+"""The calls allowed to an interpreter that joined with a token: those made by its kernels."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 class KernelsOnly(Generic[Run]):
-    """Runs the calls of an identity with the role worker that a kernel has made, and no others.
+    """Runs calls of an identity with the role worker only if a kernel made them.
 
-    ``is_running`` says whether the kernel of a run is running, by the run's number, which cannot be
-    guessed: interpreters are given it with the calls that they are to run.
+    ``is_running`` says whether the kernel of a run is running, by the run's number. That number
+    cannot be guessed: interpreters receive it with the call that they are to run.
     """
 
     def __init__(
@@ -28,12 +28,12 @@ class KernelsOnly(Generic[Run]):
         self._is_running = is_running
 
     def find_planned(self, payload: bytes) -> None:
-        """Return None: each call is looked at."""
+        """Return None: each call has to be checked."""
 
     def begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[Run]
     ) -> RunningCall | None:
-        """Begin a call as the runner does; None, too, if no kernel has made it: see ``call``."""
+        """Begin a call as the runner does; also None if no kernel made it: see ``call``."""
         if not self._is_running(context.run):
             return None
         return self._runner.begin(request, context, on_reply)

@@ -1,4 +1,4 @@
-"""Calls without a reply: why, and who is to blame, as the error that their caller gets."""
+"""Errors for calls that had no reply: why, and which call is to blame."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 class LostReplies:
-    """The errors of calls whose interpreters have gone, or should not be waited for.
+    """Makes the errors of calls whose interpreter has ended, or is too busy to wait for.
 
-    ``judge`` says who has brought down an interpreter that has ended.
+    ``judge`` says which call brought down an interpreter that has ended.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class LostReplies:
         self._timeout = timeout
 
     async def explain(self, run: KernelRun) -> KernelTimeoutError | InterpreterDiedError:
-        """Return why a run has had no reply; wait until that is known."""
+        """Return why a run had no reply; wait until that is known."""
         if run.session.unfit and run.session.alive:
             return unfit_error(run.session, run.operator)
         if run.session.busy and run.session.alive:
@@ -45,9 +45,9 @@ class LostReplies:
     async def explain_direct(
         self, call: execution_pb2.LostCall, operator: str
     ) -> KernelTimeoutError | InterpreterDiedError:
-        """Return the outcome of a call that never had a reply; wait until it is known.
+        """Return what became of a direct call that had no reply; wait until that is known.
 
-        It went directly to an interpreter; or, where none is named, to a daemon before this one.
+        It was sent directly to an interpreter or, if none is named, to a previous daemon.
         """
         if not call.session:
             return InterpreterDiedError(
@@ -74,7 +74,7 @@ class LostReplies:
     def explain_end(
         self, run: KernelRun, *, was_sent: bool = True
     ) -> KernelTimeoutError | InterpreterDiedError:
-        """Return why a run has had no reply, now that its interpreter's end is explained."""
+        """Return why a run had no reply, once the cause of its interpreter's end is known."""
         session, operator = run.session, run.operator
         if run.is_overdue:
             return self._timeout.error(session, operator)
@@ -115,9 +115,9 @@ class LostReplies:
 
 
 def busy_error(session: InterpreterSession, operator: str, **facts: str) -> InterpreterDiedError:
-    """Return the error of a call that a busy interpreter does not get to.
+    """Return the error of a call that a busy interpreter cannot get to.
 
-    It should run in another.
+    The call should run in another interpreter.
     """
     return InterpreterDiedError(
         f"interpreter {session.name} is busy: {session.busy}",
@@ -138,9 +138,9 @@ def unfit_error(session: InterpreterSession, operator: str) -> InterpreterDiedEr
 
 
 def is_refused_as_unfit(reply: execution_pb2.CallReply, session: InterpreterSession) -> bool:
-    """Return whether an interpreter has refused a call as unfit to run kernels.
+    """Return whether an interpreter refused a call because it is unfit to run kernels.
 
-    Record it, if so.
+    If so, record it.
     """
     if not reply.HasField("error") or reply.error.code != code_pb2.UNAVAILABLE:
         return False

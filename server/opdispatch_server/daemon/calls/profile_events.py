@@ -1,4 +1,4 @@
-"""The daemon's part of a profile: how long it had a call, and how long the call waited there."""
+"""The daemon's part of a profile: how long it had a call, and how long the call was queued."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from opdispatch_wire.v1 import execution_pb2, profile_pb2
 
 
 def note_received(request: execution_pb2.CallRequest) -> None:
-    """Record the arrival of a call, if it asks for a profile."""
+    """Record a call's arrival, if it asks for a profile."""
     if request.HasField("profile"):
         request.profile.received = now()
         request.profile.sent = 0
 
 
 def note_sent(request: execution_pb2.CallRequest) -> None:
-    """Record that a call goes on to an interpreter, for the first time or again."""
+    """Record that a call is sent to an interpreter, for the first time or again."""
     if request.HasField("profile"):
         request.profile.sent = now()
 
 
 def add_daemon_events(request: execution_pb2.CallRequest, reply: execution_pb2.CallReply) -> None:
-    """Put what the interpreter has told into the daemon's own event, beside the waiting.
+    """Nest the interpreter's events, and that of the wait, in the daemon's own event.
 
-    Of a call that failed there may be these two alone, or the first.
+    A call that failed here may have only these two, or only the first.
     """
     if not request.HasField("profile"):
         return

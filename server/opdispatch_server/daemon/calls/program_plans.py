@@ -13,18 +13,18 @@ from opdispatch_wire.programs import ProgramOutline, checked_program
 
 _CACHED = 256
 _CACHED_BYTES = 16 << 20
-# A longer program is checked in a thread: others are served meanwhile.
+# A longer program is checked in a thread, so that the event loop stays responsive.
 _AT_ONCE_BYTES = 32 * 1024
 
 
 @dataclass(slots=True)
 class ProgramPlan:
-    """One program, and the libraries that it uses now.
+    """One program, with the libraries that it currently uses.
 
-    ``libraries`` has each active version that defines or implements one of its operators, with
-    the number of steps that call such an operator. ``writes`` says whether any operator writes
-    to an argument, so that the program cannot simply run again; ``missing`` are the operators
-    that are not registered.
+    ``libraries`` maps each active version that defines or implements one of its operators to the
+    number of steps that call such an operator. ``writes`` says whether any operator writes to an
+    argument, so that the program cannot simply be rerun; ``missing`` names the operators that are
+    not registered.
     """
 
     program: ProgramOutline
@@ -33,7 +33,7 @@ class ProgramPlan:
     missing: Sequence[str]
 
     def find_watched(self, is_watched: Callable[[str, str], bool]) -> list[tuple[str, str]]:
-        """Return the libraries and operators of its steps for which ``is_watched`` is true."""
+        """Return the library and operator of each step for which ``is_watched`` is true."""
         return [
             (version.name, operator)
             for version, _ in self.libraries
@@ -43,7 +43,7 @@ class ProgramPlan:
 
     @property
     def description(self) -> str:
-        """For messages, in the place of an operator's name."""
+        """The text that stands in messages where a call has the name of its operator."""
         count = sum(self.program.steps.values())
         if not count:
             return "a transfer of values"
@@ -51,10 +51,10 @@ class ProgramPlan:
 
 
 class ProgramPlans:
-    """Plans by the bytes of their programs. Belongs to the event loop.
+    """Plans by the bytes of their programs. For use in the event loop only.
 
-    At most 256, and of 16 MiB of programs, are kept: those that were used last. They are of one
-    epoch of the registry: see Note [Two epochs] in ``operator_registry``.
+    Keeps the plans used last: at most 256, and at most 16 MiB of programs. All are of one epoch of
+    the registry: see Note [Two epochs] in ``operator_registry``.
     """
 
     def __init__(
@@ -66,18 +66,18 @@ class ProgramPlans:
         self._by_operator: dict[str, list[LibraryVersion]] = {}
         self._programs: OrderedDict[bytes, ProgramOutline] = OrderedDict()
         self._bytes = 0
-        # Those of this epoch. No other ones are kept: they would keep versions that are gone.
+        # Only plans of this epoch: older ones would keep unloaded versions alive.
         self._plans: dict[bytes, ProgramPlan] = {}
 
     async def get(self, data: bytes) -> ProgramPlan:
-        """Return the plan of a program, for what is loaded when this returns. Raises WireError."""
+        """Return the plan of a program for the libraries loaded on return. Raises WireError."""
         if data in self._programs:
             return self._known(data)
         if len(data) > _AT_ONCE_BYTES:
             program = await asyncio.to_thread(_outline_of, data)
         else:
             program = _outline_of(data)
-        if data not in self._programs:  # nor has another call checked it meanwhile
+        if data not in self._programs:  # unless another call has checked it meanwhile
             self._programs[data] = program
             self._bytes += len(data)
             while len(self._programs) > _CACHED or self._bytes > _CACHED_BYTES:
@@ -96,7 +96,7 @@ class ProgramPlans:
         return plan
 
     def _update(self) -> None:
-        """Look again which library has which operator, if that may have changed."""
+        """Look up which library has which operator again, if that may have changed."""
         epoch = self._operators.epoch
         if epoch == self._epoch:
             return

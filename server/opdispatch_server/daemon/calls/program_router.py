@@ -1,4 +1,4 @@
-"""The daemon's part of a program: choose the interpreter, wait for its turn, have it run."""
+"""The daemon's part of a program: choose an interpreter, wait for a slot, run the program."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from opdispatch_wire.layouts import WireLayoutTensor
 from opdispatch_wire.tensors import WireTensor
 from opdispatch_wire.v1 import execution_pb2
 
-# With more inputs, or more bytes, they are looked at in a thread: others are served meanwhile.
+# More inputs or bytes than this are examined in a thread, to keep the event loop responsive.
 _AT_ONCE_INPUTS = 256
 _AT_ONCE_BYTES = 256 * 1024
 
@@ -61,7 +61,7 @@ class SharedSlots:
 
 
 class ProgramRouter:
-    """Has programs run. Belongs to the event loop."""
+    """Routes programs to interpreters. For use in the event loop only."""
 
     def __init__(
         self,
@@ -93,13 +93,13 @@ class ProgramRouter:
         parent: RunningKernel | None,
         wait: WaitForLibrary,
     ) -> execution_pb2.CallReply:
-        """Run one program. Raises as CallRouter.call does.
+        """Run one program. Raises the errors that CallRouter.call raises.
 
         ``wait`` waits for a library that has lost its interpreters.
         """
         if request.adopt:
             raise WireError("$.adopt is what only the daemon says")
-        request.ClearField("device_memory")  # only interpreters say it, and to each other
+        request.ClearField("device_memory")  # only interpreters set it, and only between themselves
         if parent is not None:
             raise WireError("$.program comes from clients, and not from kernels")
         retries, patience = Retries(), 0.0
@@ -151,9 +151,7 @@ class ProgramRouter:
         remote: RemotePart,
         retries: Retries,
     ) -> execution_pb2.CallReply:
-        """Run a program like ``_run``, alone if one of its operators may bring the interpreter
-        down.
-        """
+        """Run a program like ``_run``, alone if an operator is suspected of causing deaths."""
         blame = self._blame
         watched = [] if blame.is_quiet else plan.find_watched(blame.is_watched)
         apart = retries.was_suspect or any(blame.is_apart(library) for library, _ in watched)
@@ -167,7 +165,7 @@ class ProgramRouter:
     async def _look_at_inputs(
         self, request: execution_pb2.CallRequest, remote: RemotePart
     ) -> Sequence[Any]:
-        """Return the inputs, as far as they are known here. Raises as ``remote.find``."""
+        """Return the inputs, as far as the daemon knows them. Raises as ``remote.find`` does."""
         if len(request.args) > _AT_ONCE_INPUTS or request.ByteSize() > _AT_ONCE_BYTES:
             inputs, _ = await asyncio.to_thread(undecoded_arguments, request, remote.find)
         else:
@@ -175,7 +173,7 @@ class ProgramRouter:
         return inputs
 
     def _find_away(self, plan: ProgramPlan) -> LibraryAwayError | None:
-        """Return the first operator whose library will be back."""
+        """Return the error for the first operator whose library is away but will return, if any."""
         for operator in plan.missing:
             if library := self._find_waiting(operator):
                 return LibraryAwayError(library, operator)
@@ -205,7 +203,7 @@ class ProgramRouter:
         async with AsyncExitStack() as stack:
             for version in here:
                 stack.enter_context(_counted(version, session))
-            # What is to be on another device is copied to where that is.
+            # Inputs needed on another device are copied to the interpreter that has it.
             at = remote.at(session, context, copies=bool(request.keep.device))
             keeping = await stack.enter_async_context(at)
             slot = None if is_alone else await self._admit(here, session, request, context)
@@ -215,7 +213,7 @@ class ProgramRouter:
             operators = plan.program.steps
             reply = await self._runs.run(session, request, context, slot, on_end, operators)
             if reply.HasField("error"):
-                remote.check_alive()  # says better why it could not be copied
+                remote.check_alive()  # explains better why the value could not be copied
             return reply
 
     async def _admit(
@@ -264,7 +262,7 @@ def _inline_bytes(value: Any) -> int:
 
 @contextmanager
 def _counted(version: LibraryVersion, session: InterpreterSession) -> Iterator[None]:
-    """Count a use of a library by a program in the block, so that it stays loaded."""
+    """Count a program's use of a library during the block, so that it stays loaded."""
     replica = version.find_replica(session)
     version.begin_call()
     if replica is not None:

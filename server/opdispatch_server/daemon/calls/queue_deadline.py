@@ -1,4 +1,4 @@
-"""The deadline of a call that passes while it is queued for an interpreter."""
+"""Deadlines that pass while a call is queued for an interpreter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opdispatch_wire.errors import DeadlineExceededError
 async def queue_deadline(
     what: str, context: CallContext, session: InterpreterSession, **facts: str
 ) -> AsyncIterator[None]:
-    """End the wait for a turn in time to tell the caller so.
+    """End the wait for a slot early enough to report that to the caller.
 
     Raises DeadlineExceededError with the ``facts``: the call has not started.
     """

@@ -1,6 +1,6 @@
 """How much of the daemon one identity may use at a time, so that others always find room.
 
-The daemon's user, and clients of a daemon that authenticates none, have no quota.
+The daemon's own user has no quota, nor has any client of a daemon without authentication.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from opdispatch_wire.errors import QueueFullError
 from opdispatch_wire.v1 import execution_pb2
 
 RETRY_AFTER = 0.1
-"""After how many seconds a client may find room, if its own calls end meanwhile."""
+"""Seconds after which a client may find room, if its own calls end meanwhile."""
 
 
 class QuotaLimits(NamedTuple):
-    """The most that one identity may have at a time; None: any number."""
+    """The limits for one identity; None: unlimited."""
 
     calls: int | None = None
     """Calls that wait or run."""
     bytes: int | None = None
-    """Bytes of these, their large tensors included."""
+    """Bytes of these calls, including their large tensors."""
     sessions: int | None = None
     """Sessions that keep values in interpreters."""
     uploads: int | None = None
     """Uploads of libraries."""
     values: int | None = None
-    """Values that interpreters keep, in all sessions together."""
+    """Values kept in interpreters, over all sessions."""
     value_bytes: int | None = None
-    """Bytes of these."""
+    """Bytes of these values."""
     queue_share: int | None = None
-    """Of the places in an interpreter's queue, in percent."""
+    """The share of an interpreter's queue, in percent."""
 
     def calls_of_one(self, queue: int) -> int | None:
-        """Return how many calls of one identity may wait in a queue of so many places."""
+        """Return how many calls of one identity may wait in a queue of ``queue`` places."""
         return None if self.queue_share is None else max(queue * self.queue_share // 100, 1)
 
 
 class Usage:
-    """Usage of one identity."""
+    """The resources that one identity is using."""
 
     __slots__ = ("bytes", "calls", "sessions", "uploads")
 
@@ -56,18 +56,18 @@ class Usage:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is nothing."""
+        """Whether the identity uses nothing."""
         return not (self.calls or self.sessions or self.uploads)
 
 
 def has_quota(identity: Identity) -> bool:
-    """Return whether an identity has the quotas that there are."""
-    # What kernels call belongs to calls that are counted.
+    """Return whether the quotas apply to an identity."""
+    # A kernel's nested calls belong to calls that are counted already.
     return not (identity is OWNER or identity is ANYBODY or identity.role is Role.WORKER)
 
 
 class Quotas:
-    """The usage of all identities. Belongs to the event loop."""
+    """The usage of every identity. For use in the event loop only."""
 
     def __init__(self, limits: QuotaLimits) -> None:
         self._limits = limits
@@ -80,7 +80,7 @@ class Quotas:
         return LimitedRunner(self, identity, runner) if self._applies_to(identity) else runner
 
     def counts_calls_of(self, identity: Identity) -> bool:
-        """Return whether each call of an identity is counted, and so has to be seen here."""
+        """Return whether an identity's calls are counted, so that each must pass through here."""
         limits = (self._limits.calls, self._limits.bytes, self._limits.queue_share)
         return any(each is not None for each in limits) and self._applies_to(identity)
 
@@ -95,15 +95,15 @@ class Quotas:
         return quota
 
     def take_call(self, identity: Identity, size: int, *, is_repeated: bool = False) -> str:
-        """Count a call of ``size`` bytes; return why it has no room, in words, empty if it has.
+        """Count a call of ``size`` bytes; return "" if it fits, else the reason in words.
 
-        One that is repeated has had its room, and gets it again.
+        A repeated call had room before, and is always admitted again.
         """
         usage = self._usage.get(identity.name) or Usage()
         most_calls, most_bytes = self._limits.calls, self._limits.bytes
         if not is_repeated and most_calls is not None and usage.calls >= most_calls:
             return f"{usage.calls} calls under way"
-        # One call has room whatever its size: others limit that.
+        # A single call is always admitted: other limits bound its size.
         full = most_bytes is not None and usage.calls and usage.bytes + size > most_bytes
         if not is_repeated and full:
             return f"calls of {usage.bytes} bytes under way"
@@ -113,7 +113,7 @@ class Quotas:
         return ""
 
     def end_call(self, identity: Identity, size: int) -> None:
-        """Count it no more."""
+        """Stop counting a call."""
         usage = self._usage[identity.name]
         usage.calls -= 1
         usage.bytes -= size
@@ -121,18 +121,18 @@ class Quotas:
 
     @contextmanager
     def session(self, identity: Identity) -> Iterator[None]:
-        """Count a session that keeps values, for a block. Raises QueueFullError."""
+        """Count a session that keeps values, during the block. Raises QueueFullError."""
         with self._counted(identity, "sessions", self._limits.sessions, "sessions with values"):
             yield
 
     @contextmanager
     def upload(self, identity: Identity) -> Iterator[None]:
-        """Count an upload, for a block. Raises QueueFullError."""
+        """Count an upload, during the block. Raises QueueFullError."""
         with self._counted(identity, "uploads", self._limits.uploads, "uploads under way"):
             yield
 
     def check_invariants(self) -> list[str]:
-        """Return the violated invariants, in words."""
+        """Return descriptions of the violated invariants."""
         return [
             f"{name} is counted, and uses {usage.calls} calls and {usage.bytes} bytes"
             for name, usage in self._usage.items()
@@ -180,7 +180,7 @@ class LimitedRunner(Generic[Run]):
     def begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[Run]
     ) -> RunningCall | None:
-        """Begin a call as the runner does; None, too, if there is no room: ``call`` says so."""
+        """Begin a call as the runner does; also None if the quota is used up: see ``call``."""
         size = context.size_of(request)
         if self._quotas.take_call(self._identity, size):
             return None
@@ -202,7 +202,7 @@ class LimitedRunner(Generic[Run]):
         context: CallContext,
         broken: Run | None = None,
     ) -> execution_pb2.CallReply:
-        """Run a call as the runner does. Raises QueueFullError without room, too."""
+        """Run a call as the runner does. Also raises QueueFullError if the quota is used up."""
         size = context.size_of(request)
         why = self._quotas.take_call(self._identity, size, is_repeated=broken is not None)
         if why:
@@ -214,7 +214,7 @@ class LimitedRunner(Generic[Run]):
 
 
 class _CountedCall:
-    """A call that has begun, and is counted until it ends or is abandoned."""
+    """A call in progress, counted until it ends or is abandoned."""
 
     __slots__ = ("_identity", "_is_ended", "_quotas", "_size", "running")
 
@@ -232,14 +232,14 @@ class _CountedCall:
             self.running.abandon()
 
     def end(self) -> None:
-        """Count it no more. Idempotent."""
+        """Stop counting the call. Idempotent."""
         if not self._is_ended:
             self._is_ended = True
             self._quotas.end_call(self._identity, self._size)
 
 
 def quota_error(identity: Identity, why: str, operator: str = "") -> QueueFullError:
-    """Return the error for what has no room in an identity's quota."""
+    """Return the error for a request that exceeds an identity's quota."""
     what = f"the call of {operator}" if operator else "this one"
     return QueueFullError(
         f"{identity.name} has {why}, which is its quota; {what} never started",

@@ -1,4 +1,4 @@
-"""Calls whose library has no interpreter now: they wait in the daemon until it has one again."""
+"""Calls whose library has no interpreter at the moment: they wait until it has one again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opdispatch_server.daemon.libraries.version import LibraryVersion
 from opdispatch_wire.errors import QueueFullError, RefusedError
 
 RECOVERY_WAIT = 30.0
-"""How long a call waits for its library to be in another interpreter."""
+"""How long a call waits for its library to be loaded in another interpreter, in seconds."""
 # Seconds after which a refused caller may try again.
 RETRY_AFTER = 1.0
 
@@ -29,7 +29,7 @@ class LibraryAwayError(Exception):
 
 
 def end_of_patience(context: CallContext) -> float:
-    """Return until when a call may wait for an interpreter, as a time of the loop."""
+    """Return when a call stops waiting for an interpreter, as a time of the event loop."""
     seconds = RECOVERY_WAIT
     if context.timeout is not None:
         seconds = min(seconds, with_last_words(context.timeout))
@@ -37,9 +37,9 @@ def end_of_patience(context: CallContext) -> float:
 
 
 class CallRecovery:
-    """Where calls wait for their libraries. Belongs to the event loop.
+    """The calls that wait for their libraries. For use in the event loop only.
 
-    As many may wait, for all libraries together, as for one interpreter.
+    For all libraries together, as many may wait as for one interpreter.
     """
 
     def __init__(self, settling: LibrarySettling, limits: QueueLimits) -> None:
@@ -50,11 +50,11 @@ class CallRecovery:
         self._is_closed = False
 
     def close(self) -> None:
-        """Send everybody away, now and from now on: the daemon is stopping."""
+        """Send all waiting calls away, now and from now on: the daemon is stopping."""
         self._is_closed = True
         now = asyncio.get_running_loop().time()
         for scope in self._waiting:
-            if not scope.expired():  # one that goes by itself takes no other time
+            if not scope.expired():  # a wait that ends by itself keeps its own deadline
                 scope.reschedule(now)
 
     async def wait(
@@ -64,10 +64,10 @@ class CallRecovery:
         size: int,
         deadline: float,
     ) -> None:
-        """Wait until every library that ``affects`` is true of may be called again, or never.
+        """Wait until each library that ``affects`` selects can be called again, or never will.
 
-        Raises ``error`` at the ``deadline``, a time of the loop, and QueueFullError if too many
-        wait.
+        Raises ``error`` at the ``deadline``, a time of the event loop, and QueueFullError if too
+        many calls wait.
         """
         await self.wait_for(lambda: self._settling.wait(affects), error, size, deadline)
 
@@ -78,7 +78,7 @@ class CallRecovery:
         size: int,
         deadline: float,
     ) -> None:
-        """Wait until ``settled`` returns. Raises as ``wait``."""
+        """Wait until ``settled`` returns. Raises the errors of ``wait``."""
         if self._is_closed:
             raise error
         if len(self._waiting) >= self._limits.calls or self._bytes + size > self._limits.bytes:
@@ -89,7 +89,8 @@ class CallRecovery:
             async with scope:
                 self._waiting.add(scope)
                 await settled()
-                await asyncio.sleep(0)  # its time ends also if there was nothing to wait for
+                # an expired deadline must also take effect if there was nothing to wait for
+                await asyncio.sleep(0)
         except TimeoutError:
             raise error from None
         finally:
@@ -97,7 +98,7 @@ class CallRecovery:
             self._bytes -= size
 
     def refusal(self, away: LibraryAwayError) -> RefusedError:
-        """Return the error of a call that does not wait, or has waited for too long."""
+        """Return the error of a call that may not wait, or has waited too long."""
         library = away.library
         problem, hint = self._settling.explain_want(library)
         return RefusedError(
@@ -109,7 +110,7 @@ class CallRecovery:
         )
 
     def is_hopeless(self, library: LibraryVersion) -> bool:
-        """Return whether only an operator's intervention brings the library back."""
+        """Return whether only action by an administrator brings the library back."""
         return bool(self._settling.explain_want(library)[0])
 
     def _full(self, error: OpdispatchError) -> QueueFullError:

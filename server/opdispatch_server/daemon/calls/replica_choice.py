@@ -20,10 +20,11 @@ def choose_replica(
 ) -> Replica | None:
     """Return the replica that takes the next call, among those that serve; None if none does.
 
-    ``homes`` says where the call's remote arguments are, and how many bytes of them: the one that
-    has most comes first, since these need not move then. Else one that has failed no call just
-    now, then the session with the number ``preferred``, then the one with the fewest calls, queued
-    ones included, of the library and then of all, and at last the one that has rested longest.
+    ``homes`` maps interpreters to the bytes of the call's remote arguments that they hold: the one
+    with the most comes first, since those bytes need not move. Then, in order of preference: a
+    replica whose last call did not fail, the session with the number ``preferred``, the one with
+    the fewest calls of the library and then of all libraries, queued ones included, and finally the
+    one idle for longest.
     """
     for home in sorted(homes, key=lambda home: homes[home], reverse=True):
         replica = library.find_replica(home)

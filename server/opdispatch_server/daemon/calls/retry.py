@@ -1,9 +1,8 @@
-"""Whether a call whose interpreter has died runs again, and how.
+"""Whether and how a call whose interpreter has died runs again.
 
-An operator that writes to nothing may run twice, unless its caller has something against it.
-One that has brought its interpreter down does not: it would bring down the next one, too. One that
-may have done so runs once more at most, and alone. One that has not, runs again until that is
-hopeless.
+An operator that writes nothing may run twice, unless its caller forbids it. A call that brought its
+interpreter down is not retried: it would bring down the next one, too. A call that may have done so
+is retried at most once, alone. A call that did not is retried until that is hopeless.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from opdispatch_wire.errors import InterpreterDiedError
 from opdispatch_wire.v1 import execution_pb2
 
 DEATHS_OF_OTHERS = 10
-"""How often a call runs again of which it is known that it was not it."""
+"""How often a call is retried after deaths that it is known not to have caused."""
 
 
 @dataclass(slots=True)
@@ -23,10 +22,10 @@ class Retries:
 
     deaths: int = 0
     was_suspect: bool = False
-    """It may have brought down an interpreter: its next run is the last one, and alone."""
+    """It may have brought down an interpreter: its next run is its last, and alone."""
 
     def may_run_again(self, error: InterpreterDiedError, *, is_harmless: bool) -> bool:
-        """Return whether the call goes on after its interpreter has died; ask once a death.
+        """Return whether the call is retried after its interpreter died; call once for each death.
 
         ``is_harmless``: see ``may_run_twice``.
         """
@@ -41,5 +40,5 @@ class Retries:
 
 
 def may_run_twice(request: execution_pb2.CallRequest, *, writes: bool) -> bool:
-    """Return whether it does no harm to run a call twice, and the caller has nothing against it."""
+    """Return whether running a call twice is harmless and its caller does not forbid it."""
     return (request.retry or not request.HasField("retry")) and not writes

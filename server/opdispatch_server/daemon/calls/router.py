@@ -1,4 +1,4 @@
-"""The daemon's part of a call: choose the kernel, and have an interpreter run it."""
+"""The daemon's part of a call: choose the kernel, and run it in an interpreter."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from opdispatch_wire.errors import (
 from opdispatch_wire.status import status_from_error, stopping_error
 from opdispatch_wire.v1 import execution_pb2
 
-# Calls of kernels never wait for a slot, and so are bounded by themselves.
+# Calls made by kernels never wait for a slot, so they need a limit of their own.
 NESTED_CALLS_PER_INTERPRETER = 1024
 
 
@@ -62,17 +62,17 @@ class _Progress:
     parent: RunningKernel | None
     # Whether it may wait for a library that has no interpreter.
     may_wait: bool
-    # Where it has gone without the daemon, and had no reply.
+    # The interpreter to which it was sent directly, without a reply.
     lost: execution_pb2.LostCall | None = None
     # Its run that ended with the interpreter.
     broken: KernelRun | None = None
     retries: Retries = field(default_factory=Retries)
-    # When it gives up waiting, a time of the loop; None if it has not had to wait.
+    # When it stops waiting, as a time of the event loop; None if it has not had to wait.
     patience: float | None = None
 
 
 class CallRouter:
-    """Forwards calls. Belongs to the event loop."""
+    """Forwards calls to interpreters. For use in the event loop only."""
 
     def __init__(
         self,
@@ -105,9 +105,9 @@ class CallRouter:
             operators, self._chooser, self._devices, routes, queues, runs, blame
         )
         self.refusals: Counter[str] = Counter()
-        """Calls that have ended with an error of the daemon's, by its class."""
+        """Calls that ended with an error raised by the daemon, by its class."""
         self._draining = False
-        self._last_refusal = 0.0  # since it drains, by the loop's clock
+        self._last_refusal = 0.0  # since the drain began, by the event loop's clock
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -132,7 +132,7 @@ class CallRouter:
     ) -> QuickCall | None:
         """Begin a call that has to wait for nothing but its kernel.
 
-        None: it is one for ``call``, and nothing has begun.
+        None means that nothing has begun and that the call is one for ``call``.
         """
         if self._draining:
             return None
@@ -147,16 +147,16 @@ class CallRouter:
         context: CallContext,
         broken: KernelRun | None = None,
     ) -> execution_pb2.CallReply:
-        """Run one call; ``broken`` is a run of it that ``begin`` began and that had no reply.
+        """Run one call; ``broken`` is an earlier run, begun by ``begin``, that had no reply.
 
-        Raises the errors of the dispatcher and the wire, those of KernelRuns.run, RefusedError,
-        and QueueFullError. The reply may be an error, too: an interpreter's answer.
+        Raises the errors of the dispatcher and the wire, those of KernelRuns.run, RefusedError, and
+        QueueFullError. The reply may be an error, too, as sent by an interpreter.
         """
         if request.cancel or request.HasField("chunk"):
-            # Some interpreters are called over streams, too: it would be no call there.
+            # Some interpreters are called over streams, in which these fields would not be a call.
             raise WireError("$.cancel and $.chunk are of streams, and no part of a call")
-        # What a kernel calls belongs to the call that it runs for; only that of a run which is
-        # under way does, whatever else the caller says of itself.
+        # A kernel's nested call belongs to the call that the kernel runs for. Only a run in
+        # progress counts as one, whatever else the caller claims.
         parent = self._runs.find(context.run)
         if self._draining and parent is None:
             self._last_refusal = asyncio.get_running_loop().time()
@@ -167,8 +167,8 @@ class CallRouter:
                 "is a part of, has given up",
                 operator=request.operator,
             )
-        # An import, or a thread that a kernel has started: while it waits, its interpreter may be
-        # the one that the library is to be loaded into.
+        # Made during an import, or by a thread that a kernel started: while it waits, its
+        # interpreter may be the one into which the library is to be loaded.
         may_wait = parent is not None or not context.is_from_kernel
         depth = min(parent.depth + 1, MAX_DEPTH) if parent is not None else 0
         context = CallContext(context.deadline, depth, tensors=context.tensors)
@@ -212,11 +212,11 @@ class CallRouter:
         return True
 
     async def wait_for_quiet(self, seconds: float, at_most: float) -> None:
-        """Wait until no call was refused for so long, after ``drain``, but not for ever.
+        """After ``drain``, wait until no call was refused for ``seconds``, up to ``at_most``.
 
-        Sessions leave a connection on which a call is refused. One that is ended before that may
-        have a call on its way, of which its caller cannot know that it has not begun. Clients of
-        older versions do not leave: they call until the connection ends.
+        Sessions close a connection on which a call is refused. If the daemon closed it first, a
+        call might be on its way, and its caller could not know that it never began. Clients of
+        older versions do not close: they call until the connection ends.
         """
         loop = asyncio.get_running_loop()
         self._last_refusal = loop.time()
@@ -260,7 +260,7 @@ class CallRouter:
             except RemoteValueGoneError:
                 if progress.lost is None:
                     raise
-                # The interpreter to which it has gone directly took its arguments with it.
+                # The interpreter to which it was sent directly has ended with its arguments.
                 died = await self._runs.lost.explain_direct(progress.lost, request.operator)
                 is_harmless = may_run_twice(request, writes=False)
                 if isinstance(died, InterpreterDiedError) and progress.retries.may_run_again(
@@ -290,7 +290,7 @@ class CallRouter:
         return reply
 
     async def _hear(self, request: execution_pb2.CallRequest, context: CallContext) -> None:
-        """Hear of what the call is about, and direct calls have kept."""
+        """Learn of those of the call's remote values that direct calls have kept."""
         try:
             async with asyncio.timeout(context.timeout):
                 await self._keeps.prepare(request)
@@ -313,7 +313,7 @@ class CallRouter:
         try:
             await self._recovery.wait(affects, error, context.size_of(request), progress.patience)
         except OpdispatchError:
-            if self._draining:  # the next daemon may run it: only such a call waits
+            if self._draining:  # the next daemon may run it: only a call like this one waits
                 raise stopping_error("the call may run at the next one") from error
             raise
 
@@ -326,7 +326,7 @@ class CallRouter:
     def _explain_absence(self, operator: str, error: OperatorNotFoundError) -> OpdispatchError:
         """Return the error of a call of an operator that does not exist.
 
-        Raises LibraryAwayError if it will be again.
+        Raises LibraryAwayError if it will exist again.
         """
         if waiting := self._catalog.find_waiting(operator):
             raise LibraryAwayError(waiting, operator) from None
@@ -354,11 +354,11 @@ class CallRouter:
             is_watched and self._blame.is_apart(library.name)
         )
         choice.name_kernel(request, library.load_id, place)
-        # As of now: if the registry changes while the call runs, the route is refused.
+        # The route as of now: if the registry changes while the call runs, the route is refused.
         route: execution_pb2.Route | None = None
         if request.wants_route and not is_watched and not progress.parent:
             targets = self._devices.find_targets(op, library, choice.devices)
-            if homes := remote.homes:  # direct calls only read values, where they are already
+            if homes := remote.homes:  # direct calls only read values that are already in place
                 only = None if choice.writes or len(homes) > 1 else next(iter(homes))
                 targets = [each for each in targets if each is only]
             if request.HasField("keep"):
@@ -411,7 +411,7 @@ class CallRouter:
         is_alone: bool = False,
         may_move: bool = False,
     ) -> execution_pb2.CallReply:
-        """Run the call in one replica, when it is its turn. Raises as ``call``."""
+        """Run the call in one replica, when its turn comes. Raises the errors of ``call``."""
         replica.begin_call()
         try:
             slot, came = None, monotonic_ns()
@@ -466,10 +466,10 @@ class CallRouter:
             )
 
     def _find_kernel(self, choice: Choice) -> tuple[LibraryVersion, int | None]:
-        """Return the library that runs the call, and the place of the kernel in its batch.
+        """Return the library that runs the call, and the index of the kernel in its batch.
 
-        No place means a kernel that every process has, such as the fallback of autograd: it
-        runs where the operator was defined, and continues there.
+        No index means a kernel that every process has, such as the fallback of autograd: it runs
+        where the operator was defined, and continues there.
         """
         resolution = choice.resolution
         kernel = self._operators.find_kernel(resolution.registration)

@@ -1,8 +1,7 @@
-"""The daemon's view of deaths, for calls, placement and people.
+"""Which library is to blame for an interpreter's death, for calls, placement and reports.
 
-Drives the policy of ``suspicion`` and ``circuit_breaker``, see Note [Blame]: gathers the facts of
-an end, has it judged once, says so in the log, and has others look again where that changes what
-they may do.
+Drives the policy of ``suspicion`` and ``circuit_breaker``, see Note [Blame]: gathers the facts of a
+death, judges it once, logs the verdict, and notifies the parts whose decisions it changes.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from opdispatch_wire.errors import CircuitOpenError
 
 LOG = logging.getLogger("opdispatch.blame")
 
-# What has ended so long before a heartbeat came that said that all was well, has done nothing.
+# A run that had ended so many seconds before a heartbeat reported that all was well is innocent.
 CHECK_TAKES = 0.1
-# What has ended so many seconds before an interpreter fell silent or ill may have done that.
+# A run that ended within so many seconds before an interpreter fell silent or ill is suspect.
 RECENT = 2.0
 
 
 class Blame:
-    """Belongs to the event loop.
+    """Judges deaths, and keeps what follows from them. For use in the event loop only.
 
-    ``sessions`` gives the live interpreters, ``names`` those that are everybody's, live or about
-    to be started again; ``library_of``, the library that an operator is of. ``on_change`` runs
-    when other libraries than before are apart, or elsewhere.
+    ``sessions`` returns the live interpreters, ``names`` the shared ones, live or about to be
+    restarted; ``library_of`` the library that an operator belongs to. ``on_change`` is called when
+    the set of libraries that are kept apart, or their interpreters, have changed.
     """
 
     def __init__(
@@ -55,33 +54,33 @@ class Blame:
         self._past_runs: Counter[Subject] = Counter()
         self.separation = Separation()
         self.is_quiet = True
-        """Nothing is held against any library: no call has to be looked at."""
+        """No library is suspected: no call needs a check."""
         self._is_stopped = False
-        # Runs when the next library ends being apart by itself.
+        # Fires when the next library stops being kept apart by itself.
         self._timer: asyncio.TimerHandle | None = None
 
     def stop(self) -> None:
-        """Stop blaming: the daemon is about to end all interpreters itself."""
+        """Stop judging: the daemon is about to end all interpreters itself."""
         self._is_stopped = True
         self._set_timer(None)
 
     # -- deaths ---------------------------------------------------------------------------------
 
     def judge(self, session: InterpreterSession) -> Verdict:
-        """Judge who has brought down an interpreter that has ended; once, when first asked."""
+        """Judge what brought down an interpreter that has ended; judged once, on the first call."""
         if session.verdict is None:
-            session.verdict = NO_CULPRIT  # also of one that fails below
+            session.verdict = NO_CULPRIT  # kept if the next lines raise
             session.verdict = self._judge(session)
-        if not session.alive:  # it is remembered for longer than what it was running is of use
+        if not session.alive:  # a verdict outlives the use of knowing what was running
             session.flight_record = None
         return session.verdict
 
     def judge_unfit(self, session: InterpreterSession) -> Verdict:
-        """Judge who has made an interpreter unfit, which is about to be replaced."""
+        """Judge what made an interpreter unfit; it is about to be replaced."""
         since = session.sound_at - CHECK_TAKES
         running = self._running(session)
         recent = self._recent(session, since)
-        # A kernel that is running still may have done it, or one that has ended.
+        # A kernel that is still running may be the cause, or one that has ended.
         named = session.named and self._resolved(session.named)
         death = Death(Cause.UNFIT, (), named, [*(f.subject for f in running), *recent])
         session.verdict = self._take_in(session, death)
@@ -98,7 +97,7 @@ class Blame:
         if not subjects and cause in (Cause.CRASHED, Cause.SILENT):
             recent = self._recent(session, time.monotonic() - session.silence_at_end - RECENT)
         verdict = self._take_in(session, Death(cause, subjects, named, recent))
-        if cause is Cause.OVERDUE:  # which call that was is known, and it was no other
+        if cause is Cause.OVERDUE:  # the overdue call is known, and no other is to blame
             return verdict._replace(calls=frozenset())
         if running:
             accused = [flight.call for flight in running if flight.subject in verdict.shares]
@@ -131,17 +130,17 @@ class Blame:
         return verdict
 
     def note_joined(self, name: str, ready: Sequence[str]) -> None:
-        """Record that an interpreter has joined, with nothing in it yet."""
+        """Record that an interpreter has joined, with nothing loaded yet."""
         if self.separation.apart and self.separation.note_joined(name, ready, self._names()):
             self._on_change()
 
     def refresh(self) -> None:
-        """Take in that time has passed, or that an interpreter is not started again."""
+        """Update after time has passed, or an interpreter has been given up."""
         if self.separation.apart:
             self._update()
 
     def forget(self, library: str, operators: Iterable[str]) -> None:
-        """Forget a library that is gone, or has other code now: nothing is held against that."""
+        """Forget a library that is gone or has new code: earlier deaths no longer count."""
         self._suspicion.forget(library)
         for operator in operators:
             self._circuits.pop(operator, None)
@@ -150,26 +149,26 @@ class Blame:
         self._update()
 
     def is_cell(self, session: InterpreterSession) -> bool:
-        """Return whether an interpreter is for libraries that are apart."""
+        """Return whether an interpreter is reserved for libraries that are kept apart."""
         return session.name in self.separation.cells
 
     # -- calls ----------------------------------------------------------------------------------
 
     def is_watched(self, library: str, operator: str) -> bool:
-        """Return whether calls of an operator go through the daemon, which looks at each."""
+        """Return whether an operator's calls must go through the daemon, which checks each."""
         return operator in self._circuits or library in self.separation.apart
 
     def is_apart(self, library: str) -> bool:
-        """Return whether a library runs where it can hurt no other, one call at a time."""
+        """Return whether a library is kept where it can hurt no other, with one call at a time."""
         return library in self.separation.apart
 
     @contextmanager
     def admitted(self, kernels: Sequence[tuple[str, str]]) -> Iterator[None]:
-        """Enter the block with a call that runs ``kernels``: each a library and its operator.
+        """Run the block with a call that runs ``kernels``, each given as library and operator.
 
-        If the block raises, the call has not ended, or has brought down its interpreter; otherwise
-        it has gone well, or a kernel has raised. Raises CircuitOpenError if calls of one of the
-        operators are refused now.
+        If the block raises, the call did not end, or brought down its interpreter; otherwise the
+        call went well, or a kernel raised. Raises CircuitOpenError if calls of one of the operators
+        are refused at the moment.
         """
         passed: list[str] = []
         try:
@@ -208,7 +207,7 @@ class Blame:
     # -- people ---------------------------------------------------------------------------------
 
     def trouble_of(self, library: str, operators: Iterable[str]) -> str:
-        """Return a library's recent deaths and what follows from them, in words; "" if none."""
+        """Return a library's recent deaths and their consequences, in words; "" if none."""
         now = time.monotonic()
         parts = []
         record = self._suspicion.record_of(library)
@@ -273,7 +272,7 @@ class Blame:
         return [self._resolved(each.subject) for each in record.ended() if each.ended >= since]
 
     def _runs(self, gone: InterpreterSession) -> Counter[Subject]:
-        """Return the runs of everything that have ended well so far."""
+        """Return how many runs of each subject have ended well so far."""
         if gone.flight_record is not None:
             self._past_runs.update(self._landings(gone))
         runs = self._past_runs.copy()
@@ -290,7 +289,7 @@ class Blame:
         return found
 
     def _resolved(self, subject: Subject, running: Iterable[Flight] = ()) -> Subject:
-        """Return the subject with its library, where only the operator is known."""
+        """Return the subject with its library, if only the operator was given."""
         if subject.library:
             return subject
         for flight in running:

@@ -1,4 +1,4 @@
-"""The work of interpreters and the calls that end, from one look at them to the next."""
+"""The activity of interpreters: the calls that ended between two looks at the counters."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from opdispatch_server.metrics.call_table import (
 from opdispatch_wire.v1 import registry_pb2 as pb
 
 MOST_CALLS: Final = 100
-"""How many kinds of calls are listed by themselves."""
+"""How many kinds of calls are listed individually."""
 MOST_CLIENTS: Final = 20
 
 
 class CallActivity:
-    """Compares the counts of calls with those of the last look. For one thread at a time."""
+    """Compares the counters of calls with their previous values. For one thread at a time."""
 
     def __init__(self, totals: InterpreterTotals, is_ready: Callable[[], bool]) -> None:
         self._totals = totals
@@ -40,11 +40,11 @@ class CallActivity:
         self._at: float | None = None
 
     def forget(self) -> None:
-        """Begin anew: the next look has all calls since the start."""
+        """Start over: the next look counts all calls since the start."""
         self._before, self._sent, self._at = None, Counter(), None
 
     def look(self, interpreters: Iterable[pb.Interpreter]) -> pb.Activity:
-        """Return what has happened since the last look."""
+        """Return what has happened since the previous look."""
         now, table = time.monotonic(), self._totals.read()
         new = _less(table, no_calls() if self._before is None else self._before)
         self._before = table
@@ -94,10 +94,10 @@ class CallActivity:
 
 
 def _less(table: CallTable, before: CallTable) -> Numbers:
-    """Return what has been added; what seems to have become less is that of another series."""
+    """Return the increase; a counter that decreased belongs to a new series."""
     rows = {text: row for row, text in enumerate(before.texts)}
     at = np.array([rows.get(each, len(rows)) for each in table.texts], np.intp)
-    old = np.pad(before.numbers, ((0, 1), (0, 0)))[at]  # the last one is of new series
+    old = np.pad(before.numbers, ((0, 1), (0, 0)))[at]  # the last row is for new series
     return np.where(table.numbers > old, table.numbers - old, np.uint64(0))
 
 
@@ -119,9 +119,10 @@ def _calls(series: Series, counts: Counts) -> pb.CallActivity:
 
 
 def quantile(share: float, buckets: Sequence[int]) -> float:
-    """Return the seconds within which a share of calls took, as ``histogram_quantile`` has it.
+    """Return the quantile of call durations, in seconds, as ``histogram_quantile`` defines it.
 
-    Within its bucket it is linear. Beyond the last bound it is that; 0 without calls.
+    Interpolates linearly within a bucket. Beyond the last bound it returns that bound; without
+    calls, 0.
     """
     rank = share * sum(buckets)
     bounds = (0.0, *RUN_BOUNDS)

@@ -1,7 +1,7 @@
-"""Leases: an interpreter that has not been heard of for three heartbeats is busy, or hangs.
+"""Leases: an interpreter that has missed three heartbeats is busy, or hangs.
 
-Not counted is the time in which it could not say anything: because the daemon did not listen, or
-because other processes had all the cores.
+Time in which it could not send any does not count: the daemon was not listening, or other processes
+occupied all cores.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from typing import Protocol, TypeVar
 from opdispatch_server.daemon.interpreters.starvation import StarvationWatch
 
 MISSED_HEARTBEATS = 3
-# How often the leases are looked at while one is late, and so how late a hang may be noticed.
+# Seconds between checks while a lease is late: how late a hang may be noticed.
 LOOKS_PER_HEARTBEAT = 5
-# From so many heartbeats of silence on, it is late, and asked what keeps it from sending one.
+# After so many missed heartbeats a lease is late, and the daemon checks what blocks the
+# interpreter.
 _LATE = 1.1
 
 
 class AttentiveClock:
-    """Counts the seconds in which the daemon has listened.
+    """A clock of the seconds in which the daemon listened.
 
-    A daemon that was stopped, starved or on a laptop that slept has not heard its interpreters
-    either: of such a gap only ``longest_step`` counts, and by its next step the daemon has
-    read what has come meanwhile.
+    A daemon that was stopped, starved, or on a laptop that slept has not listened to its
+    interpreters either: of such a gap only ``longest_step`` counts, and by its next step the daemon
+    has read the messages that arrived meanwhile.
     """
 
     def __init__(self, longest_step: float) -> None:
@@ -40,18 +41,18 @@ class AttentiveClock:
         self._last = moment
 
     def at(self, moment: float) -> float:
-        """Return what this clock shows at a moment not far from the last that it advanced to."""
+        """Return the clock's time for a moment close to the last one that it advanced to."""
         last = moment if self._last is None else self._last
         return self.now + min(moment - last, self.longest_step)
 
 
 class Lease:
-    """One interpreter's right to count as alive."""
+    """An interpreter's right to count as alive, renewed by its heartbeats."""
 
     def __init__(
         self, clock: AttentiveClock, heartbeat: float, starvation: StarvationWatch | None = None
     ) -> None:
-        """Watch the lease; ``starvation`` is that of its process, if that is on this machine."""
+        """Start the lease; ``starvation`` watches the interpreter's process, if on this machine."""
         self._clock = clock
         self._heartbeat = heartbeat
         self._starvation = starvation
@@ -60,13 +61,13 @@ class Lease:
         self._suspensions = 0
 
     def renew(self, moment: float | None = None) -> None:
-        """Renew the lease: the interpreter was heard of, at that moment; None: just now."""
+        """Renew the lease: a heartbeat was sent at ``moment``, or just now if None."""
         now = self._clock.now if moment is None else self._clock.at(moment)
         self._renewed = max(now, self._renewed)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Suspend the lease in the block: its silence is limited by something else."""
+        """Suspend the lease during the block, in which something else limits the silence."""
         self._suspensions += 1
         try:
             yield
@@ -75,7 +76,7 @@ class Lease:
             self.renew()
 
     def look(self) -> None:
-        """Excuse the time since the last look, if the interpreter could not run in it."""
+        """Excuse the time since the previous look, if the interpreter could not run in it."""
         step, self._looked = self._clock.now - self._looked, self._clock.now
         if self._starvation is None or not self.is_late:
             return
@@ -84,11 +85,11 @@ class Lease:
 
     @property
     def silence(self) -> float:
-        """The seconds since it was last heard of, in which it could have said something."""
+        """Seconds since the last heartbeat, not counting time in which none could be sent."""
         return max(self._clock.now - self._renewed, 0.0)
 
     def silence_at(self, moment: float) -> float:
-        """Return the silence until that moment, which may be later than the last look."""
+        """Return the silence until ``moment``, which may be later than the last look."""
         return max(self._clock.at(moment) - self._renewed, 0.0)
 
     @property
@@ -111,14 +112,14 @@ class Lessee(Protocol):
 
     @property
     def beat(self) -> float:
-        """The time of its last heartbeat that was not sent but recorded; 0: none was."""
+        """When it last recorded a heartbeat in shared memory; 0: never."""
 
 
 HolderT = TypeVar("HolderT", bound=Lessee)
 
 
 class LeaseWatch:
-    """Looks at the leases again and again; a task runs ``run``. Belongs to the event loop."""
+    """Checks the leases periodically, in a task that runs ``run``. For the event loop only."""
 
     def __init__(self, heartbeat: float) -> None:
         self.heartbeat = heartbeat
@@ -137,8 +138,9 @@ class LeaseWatch:
         on_silent: Callable[[HolderT, float], None],
         on_heard: Callable[[HolderT], None],
     ) -> None:
-        """Call ``on_silent``, with the seconds of silence, for every holder of a lost lease, and
-        ``on_heard`` for all others, at every look.
+        """Check holders periodically: call ``on_silent`` if a lease is lost, else ``on_heard``.
+
+        ``on_silent`` is also given the seconds of silence.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -155,6 +157,6 @@ class LeaseWatch:
                     on_silent(holder, holder.lease.silence)
                 else:
                     on_heard(holder)
-            # A loop that is merely busy wakes late: so much longer is still attention.
+            # A loop that is merely busy wakes late: up to this much still counts as listening.
             self._clock.longest_step = pause + self._step
             await asyncio.sleep(pause)

@@ -1,4 +1,4 @@
-"""The address that an interpreter listens at itself, where the daemon calls it."""
+"""The address at which an interpreter itself listens, for calls from the daemon."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _CALLER = Identity("the daemon, or an interpreter of its", Role.WORKER)
 
 
 class OwnAddress(NamedTuple):
-    """How the daemon calls an interpreter, and how others of its interpreters do."""
+    """How the daemon, and other interpreters of the daemon, call an interpreter."""
 
     address: str
     credentials: Credentials = NO_CREDENTIALS
     ticket: str = ""
-    """The ticket that it wants to be shown, empty if none."""
+    """The ticket that it requires of callers; empty if none."""
 
 
 def check_own_address(
     hello: pb.Hello, credentials: Credentials, *, is_secured: bool, insecure: bool
 ) -> OwnAddress:
-    """Return the address that an interpreter says it listens at. Raises AddressError.
+    """Return the address at which an interpreter says it listens. Raises AddressError.
 
-    ``credentials`` are the daemon's, if it has a CA that it can check certificates against. One
-    that ``is_secured`` calls no port that is open to all, unless it is ``insecure``.
+    ``credentials`` are the daemon's, if it has a CA to check certificates against. A daemon that
+    ``is_secured`` calls no port that is open to everyone, unless it is ``insecure``.
     """
     address = parse_address(hello.address)
     ticket = RouteTicket(0, 0, math.inf, _CALLER).sign(hello.ticket_key) if hello.ticket_key else ""

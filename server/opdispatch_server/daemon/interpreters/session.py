@@ -1,4 +1,4 @@
-"""One interpreter that is connected: instructions to it, calls to it, its end."""
+"""One connected interpreter: its instructions, its calls, its end."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 
 LOG = logging.getLogger("opdispatch.interpreters")
 
-# Replies that are under way when a session ends still have this long to arrive.
+# How long replies already on their way may take to arrive after a session ends.
 LAST_REPLIES_WAIT = 2.0
-# How long after the end of its lane an interpreter may say better why it ends.
+# How long after the end of its lane an interpreter may give a better reason for its end.
 LANE_END_WAIT = 0.2
-# What is known of the end of a session whose stream has ended, and how long more is waited for.
+# The reason given when the stream of a session ends, and how long to wait for a better one.
 UNEXPLAINED = "its session ended"
 EXPLANATION_WAIT = 0.4
 
 InterpreterLane = AsyncLane | AsyncStream
-"""The connection on which an interpreter gets calls: a local one, or one over gRPC."""
+"""The connection that carries an interpreter's calls: a local lane, or one over gRPC."""
 
 _NUMBERS = itertools.count(secrets.randbits(62))
 
 
 class InterpreterSession:
-    """One live interpreter. Belongs to the event loop."""
+    """One live interpreter. For use in the event loop only."""
 
     def __init__(
         self,
@@ -72,71 +72,72 @@ class InterpreterSession:
         self.pid = hello.pid
         self.process_space = hello.process_space
         self.lease = lease  # None: it sends no heartbeats
-        # What it is running, where its memory can be seen.
+        # The record of its running kernels, if its memory is visible.
         self.flight_record = flight_record
-        # Why it serves no calls for now, though it lives: a kernel keeps its interpreter lock.
+        # Why it serves no calls at the moment, though it lives: a kernel holds its interpreter
+        # lock.
         self.busy = ""
-        # The libraries that do so.
+        # The libraries whose kernels do.
         self.busy_with: frozenset[str] = frozenset()
         self.busy_operators: frozenset[str] = frozenset()
         # Why it is about to be replaced.
         self.unfit = ""
         self._found_sound_at = time.monotonic()
         self.address = hello.address
-        # One that the daemon reaches by a path has the same files.
+        # The daemon reaches it by a unix path, so they share files.
         self.shares_files = hello.address.startswith("unix:")
         # Where clients can reach it directly; "" if they cannot.
         self.direct_lane = direct_lane
-        self.direct_ports: tuple[int, ...] = ()  # and over gRPC, where the daemon listens, too
+        self.direct_ports: tuple[int, ...] = ()  # gRPC ports on the daemon's host for direct calls
         self.number = next(_NUMBERS)
-        """No other session has it, of this daemon or of another one."""
-        # Called with a direct call whose kernel has run for too long.
+        """Unique among all sessions, of this daemon and of others."""
+        # Called with a direct call whose kernel has run too long.
         self.on_overdue: Callable[[InterpreterSession, interpreter_pb2.OverdueCall], None]
         self.on_overdue = lambda session, call: None
-        # Called with the numbers of calls that kernels fail, whichever way they have come.
+        # Called with the counts of calls that kernels failed, by whichever path they came.
         self.on_kernel_errors: Callable[[interpreter_pb2.KernelErrors], None] = lambda errors: None
         self.kernel_errors_total = 0
         # Called with each heartbeat.
         self.on_heartbeat: Callable[[InterpreterSession], None] = lambda session: None
-        # Called once when it cannot run kernels properly any more, with the reason.
+        # Called once, with the reason, when it can no longer run kernels properly.
         self.on_unfit: Callable[[InterpreterSession, str], None] = lambda session, problem: None
         self.python_version = hello.python_version
         self.devices = tuple(hello.devices) or ("cpu",)
         self.supervised = supervised
-        # Only libraries of this pool are loaded into it; None: any that needs no other.
+        # Only libraries of this pool are loaded into it; None: any that needs no pool.
         self.pool = pool
-        # Its end is wanted, and no accident.
+        # Its end is intended, not an accident.
         self.dismissed = False
         self.connected_at = datetime.now(UTC)
-        self.ready = False  # has every library mirrored, and may be given one
-        self.loading = False  # is kept for one import, from its choice to its publication
-        self.importing = ""  # the version whose code that import is running now, if any
+        self.ready = False  # has all publications, and may be given libraries
+        self.loading = False  # reserved for one import, from its choice to its publication
+        self.importing = ""  # the version whose code is being imported, if any
         # Calls that the daemon has sent.
         self.calls_in_flight = 0
         self.calls_total = 0
-        # Of those that clients have sent, what the last heartbeat said.
+        # The last heartbeat, which counts the calls that clients have sent directly.
         self.heartbeat = interpreter_pb2.Heartbeat()
         self.ended = asyncio.Event()
-        # Why it ended, and the cause that the interpreter is sent.
+        # Why it ended, and the cause that the interpreter is given.
         self.reason = UNEXPLAINED
         self._cause: Cause | None = None
         self.named: Subject | None = None
-        """Of a session that the daemon has ended, the one that it was ended for."""
+        """The subject on whose account the daemon ended the session, if it did."""
         self.silence_at_end = 0.0
         self.cut_off: list[Subject] = []
-        """The daemon's calls that have had no reply."""
+        """The daemon's calls that had no reply."""
         self.verdict: Verdict | None = None
-        """The verdict on its end; None until it was judged."""
+        """The verdict on its end; None until judged."""
         self._how: ProcessEnd | None = None
         self._ended_by_itself = False
         self._process_ended = asyncio.Event()
         self.goodbye: interpreter_pb2.Goodbye | None = None
-        # Whether replies that are under way may still come: a hung process sends none.
+        # Whether replies may still arrive: a hung process sends none.
         self._replies_may_come = True
         self._at_end: list[Callable[[], None]] = []
         self._instruction_ids = itertools.count(1)
         self._answers: dict[int, asyncio.Future[interpreter_pb2.InterpreterMessage]] = {}
-        # Messages, or the bytes of one.
+        # Messages, or serialized messages.
         self._outbox: asyncio.Queue[Any] = asyncio.Queue()
         limit = internal_message_limit(max_message_bytes)
         self.own = own_address or OwnAddress(self.address)
@@ -144,9 +145,9 @@ class InterpreterSession:
         options = channel_options(limit, address=self.address)
         self._channel = self.own.credentials.asyncio_channel(self.address, options)
         self._limit = limit
-        # How it is called; None until it has joined.
+        # The lane for calls; None until it has joined.
         self._lane: InterpreterLane | None = None
-        self.lane_path = ""  # of its local lane, if calls take that
+        self.lane_path = ""  # the path of its local lane, if calls use one
 
     @property
     def alive(self) -> bool:
@@ -155,17 +156,17 @@ class InterpreterSession:
 
     @property
     def is_fit(self) -> bool:
-        """Whether it can serve calls now."""
+        """Whether it can serve calls at the moment."""
         return not self.ended.is_set() and not self.busy and not self.unfit
 
     @property
     def beat(self) -> float:
-        """The time of its last heartbeat that was not sent but recorded; 0: none was."""
+        """When it last recorded a heartbeat in shared memory; 0: never."""
         return self.flight_record.beat if self.flight_record is not None else 0.0
 
     @property
     def sound_at(self) -> float:
-        """When it was last known to be sound, a time of ``time.monotonic``."""
+        """When it was last known to be healthy, as a time of ``time.monotonic``."""
         return max(self._found_sound_at, self.beat)
 
     @property
@@ -175,7 +176,7 @@ class InterpreterSession:
 
     @property
     def cause(self) -> Cause:
-        """Cause of its end, as far as it is known."""
+        """The cause of its end, as far as known."""
         if self._cause is not None:
             return self._cause
         if self.dismissed:
@@ -191,9 +192,9 @@ class InterpreterSession:
     ) -> asyncio.Future[interpreter_pb2.InterpreterMessage]:
         """Post one instruction; return the future of its answer, or of InterpreterDiedError.
 
-        Instructions reach the interpreter in the order of these calls, and are carried out in
-        that order. ``more`` are the bytes of a message with further fields, for what is long and
-        goes to several. Raises InterpreterDiedError.
+        Instructions are received and carried out in the order of these calls. ``more`` is a
+        serialized message with further fields, for long content sent to several interpreters.
+        Raises InterpreterDiedError.
         """
         if not self.alive:
             raise self.death()
@@ -205,8 +206,8 @@ class InterpreterSession:
         answer.add_done_callback(lambda _: self._answers.pop(number, None))
         self._outbox.put_nowait(message.SerializeToString() + more if more else message)
         if self.lease is not None and self.flight_record is None and message.HasField("stage"):
-            # An import runs code of users, which may hold the interpreter lock for long; it has
-            # a limit of its own. Where the flight record can be seen, that says who holds it.
+            # An import runs user code, which may hold the interpreter lock for long; it has a
+            # timeout of its own. If the flight record is visible, it tells who holds the lock.
             patience = ExitStack()
             patience.enter_context(self.lease.suspended())
             answer.add_done_callback(lambda _: patience.close())
@@ -218,7 +219,7 @@ class InterpreterSession:
         """Post one instruction, and wait for its answer.
 
         Raises the error that the interpreter answers with, InterpreterDiedError, or
-        DeadlineExceededError: then the answer is unknown.
+        DeadlineExceededError: then the outcome is unknown.
         """
         try:
             reply = await asyncio.wait_for(self.post(message), timeout)
@@ -227,7 +228,7 @@ class InterpreterSession:
         return checked_answer(reply)
 
     async def wait_for_direct_calls(self, load_id: int) -> None:
-        """Wait until it is running no direct call of a library, or has ended."""
+        """Wait until it runs no direct call of a library, or has ended."""
         if self.direct_lane and self.alive:
             wait = interpreter_pb2.AwaitDirectCalls(load_id=load_id)
             with contextlib.suppress(InterpreterDiedError):
@@ -236,7 +237,7 @@ class InterpreterSession:
     def silence(
         self, message: interpreter_pb2.DaemonMessage, timeout: float
     ) -> DeadlineExceededError:
-        """Return the error of an instruction that was not answered in time."""
+        """Return the error for an instruction that was not answered in time."""
         return DeadlineExceededError(
             f"interpreter {self.name} did not answer a {message.WhichOneof('kind')} "
             f"instruction within {timeout:g} s",
@@ -244,19 +245,20 @@ class InterpreterSession:
         )
 
     def tell(self, message: interpreter_pb2.DaemonMessage) -> None:
-        """Send a message without an answer, if the interpreter is still there."""
+        """Send a message that needs no answer, if the interpreter is still connected."""
         if self.alive:
             self._outbox.put_nowait(message)
 
     async def open_lane(self, path: str) -> None:
-        """Open the way that calls take.
+        """Open the lane for calls.
 
-        The local lane at ``path``, if that can be reached, and else a stream. The session ends if
-        there is none.
+        Uses the local lane at ``path`` if it can be reached, otherwise a stream. The session ends
+        if neither works.
         """
         if path:
             try:
-                # Large tensors of streams go this way; all else has passed a limit already.
+                # Large tensors of streams use this channel; everything else has passed a limit
+                # already.
                 self._take_lane(await AsyncLane.connect(path, MAX_MESSAGE_BYTES_HIGHEST))
             except (OSError, TimeoutError, OpdispatchError) as error:
                 LOG.warning(
@@ -285,9 +287,9 @@ class InterpreterSession:
     def call(
         self, request: execution_pb2.CallRequest, context: CallContext
     ) -> asyncio.Future[execution_pb2.CallReply]:
-        """Run a kernel in the interpreter, for as long as it takes; the reply may be an error.
+        """Run a kernel in the interpreter, without a timeout; the reply may be an error.
 
-        The future may have LaneClosedError. Raises MessageTooLargeError and LaneClosedError.
+        The future may raise LaneClosedError. Raises MessageTooLargeError and LaneClosedError.
         """
         lane = self._joined_lane()
         prepare_call(request, context, self.name)
@@ -341,7 +343,7 @@ class InterpreterSession:
         self.calls_in_flight -= 1
 
     def death(self, what: str = "", **facts: str) -> InterpreterDiedError:
-        """Return the error of anything that this interpreter was doing, or should have done."""
+        """Return the error for what this interpreter was doing, or was to do, when it died."""
         doing = f" while {what}" if what else ""
         if self._ended_by_itself:
             facts["ended_by"] = "itself"
@@ -362,9 +364,9 @@ class InterpreterSession:
     ) -> None:
         """End the session: tasks that wait for the interpreter get an error. Idempotent.
 
-        ``cause`` and ``named`` say whose fault it is, where the end of the process does not tell.
-        ``come_back`` tells the interpreter that it may say hello again; ``hung``, that it has
-        nothing to say any more.
+        ``cause`` and ``named`` say what is to blame, if the end of the process does not tell.
+        ``come_back`` tells the interpreter that it may connect again; ``hung`` means that it can
+        send nothing any more.
         """
         if not self.alive:
             return
@@ -380,16 +382,17 @@ class InterpreterSession:
         for answer in list(self._answers.values()):
             if not answer.done():
                 answer.set_exception(self.death())
-                answer.exception()  # perhaps not awaited any more
-        callbacks, self._at_end = self._at_end, []  # some have the session
+                answer.exception()  # marks an error as retrieved that may not be awaited
+        # breaks cycles: some callbacks refer to the session
+        callbacks, self._at_end = self._at_end, []
         for callback in callbacks:
             callback()
 
     async def explain_end(self) -> None:
-        """Wait, for a moment, until the session has ended and it is known why.
+        """Wait briefly until the session has ended and the reason is known.
 
-        The end of a connection is often the first that is seen of the end of a process; only the
-        system knows whether that was the process's own doing.
+        The end of a connection is often the first sign that a process has ended; only the system
+        knows whether the process ended by itself.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(EXPLANATION_WAIT):
@@ -398,7 +401,10 @@ class InterpreterSession:
                     await self._process_ended.wait()
 
     def end_with_process(self, how: ProcessEnd) -> None:
-        """End the session of a process that has ended; one that has ended learns why."""
+        """End the session of a process that has ended.
+
+        A session that has ended already learns why.
+        """
         if not self._process_ended.is_set():
             self._process_ended.set()
             self._how = how
@@ -408,7 +414,7 @@ class InterpreterSession:
         self.end(f"its process {how}")
 
     def note_unfit(self, problem: str, suspect: str = "") -> None:
-        """Take in why it can run kernels no more, and which operator has just run; once."""
+        """Record, once, why it can no longer run kernels, and which operator ran last."""
         if self.alive and not self.unfit:
             self.unfit = problem
             if suspect:
@@ -416,14 +422,14 @@ class InterpreterSession:
             self.on_unfit(self, problem)
 
     def at_end(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when the session ends; now, if it has ended."""
+        """Call ``callback`` when the session ends, or now if it has ended."""
         if self.alive:
             self._at_end.append(callback)
         else:
             callback()
 
     async def close(self) -> None:
-        """Close the lane of calls, once the last replies have had their time."""
+        """Close the lane for calls, after a pause for the last replies."""
         grace = LAST_REPLIES_WAIT if self._replies_may_come else None
         if self._lane is not None:
             if grace is not None:
@@ -432,25 +438,25 @@ class InterpreterSession:
         await self._channel.close(grace)
 
     def _lane_ended(self, ended: asyncio.Future[Exception | None]) -> None:
-        """End a session whose lane has ended: it is of no use without, and has mostly just died."""
+        """End a session whose lane has ended: it is useless without, and has usually just died."""
         error = ended.result()
         reason = f"its lane of calls ended: {error}" if error else "its lane of calls ended"
-        # If its process has, the reason for that comes in a moment, and says more.
+        # If its process has ended, a better reason arrives in a moment.
         asyncio.get_running_loop().call_later(LANE_END_WAIT, self.end, reason)
 
     # -- the stream, served by the servicer -----------------------------------------------------
 
     async def write_to(self, context: SessionContext) -> None:
-        """Send instructions as they come, and when the session has ended, why."""
+        """Send instructions as they are posted and, when the session has ended, the reason."""
         while True:
             message = await self._outbox.get()
             if self.goodbye is not None:
-                break  # the instructions left in the outbox are not awaited any more
+                break  # the instructions left in the outbox are no longer awaited
             await context.write(message)
         await context.write(interpreter_pb2.DaemonMessage(goodbye=self.goodbye))
 
     async def read_from(self, context: SessionContext) -> None:
-        """Take answers until the interpreter ends its side."""
+        """Take answers until the interpreter closes its side."""
         while True:
             message = await context.read()
             if not isinstance(message, interpreter_pb2.InterpreterMessage):

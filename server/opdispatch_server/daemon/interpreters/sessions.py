@@ -1,4 +1,4 @@
-"""The interpreters that are connected, by name."""
+"""The connected interpreters, by name."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from opdispatch_wire.errors import InterpreterNotFoundError
 LOG = logging.getLogger("opdispatch.interpreters")
 
 ENDED_REMEMBERED = 64
-"""How many sessions that have ended are remembered."""
+"""How many ended sessions are remembered."""
 
 SessionEvent = Callable[[InterpreterSession], Awaitable[None]]
 
 
 class InterpreterSessions:
-    """All live interpreters by name. Belongs to the event loop.
+    """All live interpreters by name. For use in the event loop only.
 
-    ``on_joined`` runs when one has said hello, and makes it ready; ``on_ready`` follows.
-    ``on_lost`` runs as soon as one is gone, and ``on_left`` then tidies up after it.
+    ``on_joined`` is called after an interpreter's hello, and makes it ready; ``on_ready`` follows.
+    ``on_lost`` is called as soon as one is gone, and ``on_left`` then cleans up after it.
     """
 
     def __init__(self) -> None:
         self._by_name: dict[str, InterpreterSession] = {}
-        # The live ones, and the last that have ended: calls ask what has become of them.
+        # The live sessions, and the last ended ones: calls ask what became of them.
         self._by_number: OrderedDict[int, InterpreterSession] = OrderedDict()
         self._changes = WakeUp()
         self.on_joined: SessionEvent = _nothing
@@ -51,7 +51,7 @@ class InterpreterSessions:
         return self._by_name.get(name)
 
     def find_number(self, number: int) -> InterpreterSession | None:
-        """Return the session of that number, if it is live or has ended not long ago."""
+        """Return the session of that number, if it is live or ended recently."""
         return self._by_number.get(number)
 
     def get_ready(self, name: str) -> InterpreterSession:
@@ -65,7 +65,7 @@ class InterpreterSessions:
         return session
 
     def choose_name(self, taken: tuple[str, ...]) -> str:
-        """Return a name that no live interpreter has, and none of ``taken``."""
+        """Return a name that is not in ``taken`` and that no live interpreter has."""
         return next(
             name
             for number in itertools.count(1)
@@ -73,7 +73,7 @@ class InterpreterSessions:
         )
 
     async def wait_until(self, reached: Callable[[], bool], timeout: float) -> bool:
-        """Wait until interpreters that came or went have made it so; False if not in time."""
+        """Wait until ``reached`` is true, checked as interpreters come and go; False on timeout."""
         try:
             async with asyncio.timeout(timeout):
                 while not reached():
@@ -83,7 +83,7 @@ class InterpreterSessions:
         return True
 
     async def wait_until_free(self, name: str, timeout: float) -> bool:
-        """Wait until no interpreter has the name; False if one still has it then."""
+        """Wait until no interpreter has the name; return False on timeout."""
         return await self.wait_until(lambda: name not in self._by_name, timeout)
 
     def admit(self, session: InterpreterSession) -> None:
@@ -95,7 +95,7 @@ class InterpreterSessions:
         """Make an admitted interpreter ready."""
         try:
             await self.on_joined(session)
-        except Exception as error:  # whatever it is, this interpreter cannot be used
+        except Exception as error:  # whatever the error, this interpreter cannot be used
             LOG.exception(
                 "interpreter %s could not be made ready",
                 session.name,
@@ -109,7 +109,7 @@ class InterpreterSessions:
         self._changes.note()
 
     async def leave(self, session: InterpreterSession) -> None:
-        """Strike an interpreter off; afterwards its name is free."""
+        """Remove an interpreter; afterwards its name is free."""
         session.ready = False
         try:
             await self.on_lost(session)
@@ -123,7 +123,8 @@ class InterpreterSessions:
             await session.close()
 
     def _forget_old_ones(self) -> None:
-        # One that has ended and still has its name is yet to leave, which looks for its number.
+        # A session that has ended but still has its name is about to leave, and is looked up by
+        # number.
         sessions = self._by_number.items()
         left = [number for number, s in sessions if self._by_name.get(s.name) is not s]
         for number in left[:-ENDED_REMEMBERED]:

@@ -1,10 +1,10 @@
 """Interpreters that have fallen silent: which are busy, and which are lost.
 
-An interpreter sends its heartbeats from its event loop, which gets no time while a kernel or an
-import keeps Python's interpreter lock. The flight record says whether something is running. If so,
-the interpreter is *busy*: it is given no new calls, and its calls go on in others, until it
-is heard of again or the limit has passed: that for the lock, or the import's own. If nothing is
-running, or the process has been stopped, it is lost.
+An interpreter sends its heartbeats from its event loop, which cannot run while a kernel or an
+import holds Python's interpreter lock. The flight record says whether something is running. If so,
+the interpreter is *busy*: it is given no new calls, and its calls are moved to others, until it
+sends a heartbeat again or a limit has passed: the limit for holding the lock, or that of the
+import. If nothing is running, or the process was stopped, it is lost.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ StopInterpreter = Callable[[InterpreterSession, str, Cause, Subject | None], Non
 
 
 class SilentInterpreters:
-    """Belongs to the event loop.
+    """Decides whether silent interpreters are busy or lost. For use in the event loop only.
 
-    ``heartbeat`` is the pause between two heartbeats and ``lock_timeout`` how long a kernel may
-    keep the lock, in seconds; ``stop`` ends an interpreter, ``on_change`` runs when one becomes
-    busy, or is not busy any more, and ``on_busy`` is called with one that has become busy.
+    ``heartbeat`` is the interval of heartbeats and ``lock_timeout`` how long a kernel may hold the
+    lock, in seconds; ``stop`` ends an interpreter, ``on_change`` is called when one becomes busy or
+    no longer is, and ``on_busy`` with one that has become busy.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class SilentInterpreters:
         self._on_change = on_change
         self._on_busy = on_busy
         self._holders: WeakKeyDictionary[InterpreterSession, LockHolder] = WeakKeyDictionary()
-        # How long each had been silent when nothing was first seen to run in it.
+        # By interpreter, how long it had been silent when nothing was first found running in it.
         self._idle_from: WeakKeyDictionary[InterpreterSession, float] = WeakKeyDictionary()
 
     def look(self, session: InterpreterSession, silence: float) -> None:
-        """See to one that has not been heard of for so many seconds, which are too many."""
+        """Handle an interpreter that has been silent for too long, for ``silence`` seconds."""
         record = session.flight_record
         flights = record.running() if record is not None else []
         holder = self._holders.setdefault(session, LockHolder(session.pid))
@@ -67,7 +67,7 @@ class SilentInterpreters:
         if found is None and len(kernels or flights) == 1:
             [found] = kernels or flights
         self._note_busy(session, found, kernels or flights)
-        # An import has a limit of its own, which the waiting task sees to.
+        # An import has its own timeout, which the task that waits for it enforces.
         is_import = found is not None and found.subject.kind != KERNEL
         if kernels and not is_import and silence > self._lock_timeout:
             what = str(found.subject) if found is not None else "one of its kernels"
@@ -79,7 +79,7 @@ class SilentInterpreters:
             )
 
     def note_heard(self, session: InterpreterSession) -> None:
-        """Take in that one has been heard of, which may have been busy."""
+        """Record that an interpreter, which may have been busy, has sent a heartbeat."""
         self._holders.pop(session, None)
         self._idle_from.pop(session, None)
         if session.busy:
@@ -92,10 +92,10 @@ class SilentInterpreters:
             self._on_change()
 
     def _is_about_to_speak(self, session: InterpreterSession, silence: float) -> bool:
-        """Return whether a run in it ended during the silence, less than a heartbeat ago.
+        """Return whether a run ended during the silence, less than a heartbeat interval ago.
 
-        The heartbeat that it kept back may be on its way. Once a silence only: an interpreter
-        whose event loop has stopped may go on running kernels in other threads.
+        The heartbeat that it delayed may be on its way. True only once in a silence: an interpreter
+        whose event loop has stopped may still run kernels in other threads.
         """
         record = session.flight_record
         landed = record.ended() if record is not None else []

@@ -1,4 +1,4 @@
-"""How the daemon ends interpreters, and what it makes of the end of a process."""
+"""How the daemon ends interpreters, and how it interprets the end of a process."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from opdispatch_server.process_watch import ProcessEnd
 
 
 class InterpreterEnds:
-    """Belongs to the event loop.
+    """Ends interpreters. For use in the event loop only.
 
-    Once the daemon ``is_stopping``, nothing is ended here: all interpreters have been told to end,
-    and have some time for that.
+    Once the daemon ``is_stopping``, nothing is ended here: all interpreters have been asked to end,
+    and have some time to do so.
     """
 
     def __init__(
@@ -35,33 +35,36 @@ class InterpreterEnds:
     def kill(
         self, session: InterpreterSession, reason: str, cause: Cause, named: Subject | None
     ) -> None:
-        """End a session, and its process if that is the daemon's own."""
+        """End a session, and its process if the daemon started it."""
         if self._is_stopping():
             return
-        # A process that a user has started may wake up again, and is welcome then.
+        # A process that a user started may resume, and may then connect again.
         is_silent = cause in (Cause.SILENT, Cause.LOCKED, Cause.KILLED)
         session.end(reason, cause=cause, named=named, come_back=is_silent, hung=True)
         self.judge(session)
         self.stop_process(session)
 
     def judge(self, session: InterpreterSession) -> Verdict:
-        """Return who is to blame for the end of a session; a process that is not is excused."""
+        """Return what is to blame for the end of a session.
+
+        The supervisor excuses the process if another was.
+        """
         verdict = self._blame.judge(session)
         if verdict.shares and self._owns_process(session):
             self._supervisor.excuse(session.name)
         return verdict
 
     def process_ended(self, name: str, pid: int, how: ProcessEnd) -> None:
-        """End the session of a process that has ended, which is the daemon's own."""
+        """End the session of a process of the daemon's that has ended."""
         session = self._sessions.find(name)
         if session is not None and session.pid == pid:
             session.end_with_process(how)
             self.judge(session)
 
     def stop_process(self, session: InterpreterSession) -> None:
-        """End the process of a session, if it is the daemon's own."""
+        """End the process of a session, if the daemon started it."""
         if not self._is_stopping() and self._owns_process(session):
-            # The stacks of its threads say which line keeps the lock.
+            # The stacks of its threads show which line holds the lock.
             dumps = session.cause is Cause.LOCKED and not session.alive
             self._supervisor.kill(session.name, dumps=dumps)
 

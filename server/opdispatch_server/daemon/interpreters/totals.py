@@ -1,4 +1,4 @@
-"""The counts of all interpreters there have been, and how they came to their ends."""
+"""The counters of all interpreters since the start, and how interpreters ended."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ from opdispatch_server.metrics.client_calls import (
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 MOST_SERIES = 16384
-"""How many series the daemon remembers of interpreters that have gone."""
-# Processes that have lost their connection, and may come back with it.
+"""How many series of past interpreters the daemon keeps."""
+# Processes that have lost their connection, and may reconnect.
 _MOST_PARTED = 64
-# Processes that have ended, whose counts wait to be added up: that takes NumPy, which a daemon that
-# is never asked for sums need not load.
+# Processes that have ended, whose counters are still to be added up. Adding needs NumPy, which a
+# daemon that is never asked for sums does not load.
 _MOST_ENDED = 16
 DEATHS_KEPT = 32
 
 
 class InterpreterDeath(NamedTuple):
-    """The end of an interpreter that was no orderly one."""
+    """The death of an interpreter: an end that was not orderly."""
 
     interpreter: str
     cause: str
     reason: str
     at: float
-    """A time of ``time.time``."""
+    """When, as a time of ``time.time``."""
     running: tuple[str, ...]
     """The operators whose kernels were running."""
 
 
 class _Source(NamedTuple):
-    """The counts of one process, and the record of its running kernels."""
+    """The counters of one process, and the record of its running kernels."""
 
     pid: int
     is_near: bool
@@ -60,12 +60,12 @@ class _Source(NamedTuple):
 
     @property
     def key(self) -> object:
-        """The memory of the process, or what is known of one that cannot be seen."""
+        """The process's shared memory, or what identifies a process whose memory is not visible."""
         return self.counts.inode if isinstance(self.counts, SharedCounts) else self.counts
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process is gone, or is on another machine."""
+        """Whether the process has ended, or is on another machine."""
         if not self.is_near:
             return True
         try:
@@ -78,23 +78,24 @@ class _Source(NamedTuple):
 
 
 class InterpreterTotals:
-    """Adds up what interpreters count. Any thread may read; the event loop says who comes and goes.
+    """Adds up the counters of interpreters.
 
-    A process counts from its start to its end, whatever becomes of its sessions: one that has lost
-    its connection goes on counting, and comes back with what it had. ``_lock`` guards everything.
+    Any thread may read; the event loop calls ``begin``, ``note_rows`` and ``end``. A process counts
+    from its start to its end, across its sessions: one that has lost its connection goes on
+    counting, and keeps its counts when it reconnects. ``_lock`` guards everything.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._live: dict[InterpreterSession, _Source] = {}
-        # Those whose sessions have ended, by ``_Source.key``.
+        # Processes whose sessions have ended, by ``_Source.key``.
         self._parted: OrderedDict[object, _Source] = OrderedDict()
-        # Of libraries' own, as heartbeats tell them.
+        # Metrics of libraries, as heartbeats report them.
         self._metrics: dict[InterpreterSession, Sequence[pb.LibraryMetric]] = {}
         self._clients: dict[InterpreterSession, dict[str, int]] = {}
         self._past_clients: Counter[str] = Counter()
         self._past = CallSums(MOST_SERIES)
-        # Not added yet: counts, and the rows of what was running.
+        # Still to be added: counters, and rows of runs that were cut off.
         self._ended: list[tuple[SharedCounts | CountedRows, list[int]]] = []
         self._deaths: Counter[str] = Counter()
         self._recent: deque[InterpreterDeath] = deque(maxlen=DEATHS_KEPT)
@@ -102,7 +103,7 @@ class InterpreterTotals:
     def begin(
         self, session: InterpreterSession, counts: SharedCounts | None, *, is_near: bool
     ) -> None:
-        """Take in an interpreter with its counts; None: its heartbeats have them."""
+        """Add an interpreter with its counters; None: its heartbeats carry them."""
         source = _Source(session.pid, is_near, counts or CountedRows(), session.flight_record)
         with self._lock:
             self._parted.pop(source.key, None)
@@ -110,7 +111,7 @@ class InterpreterTotals:
             self._live[session] = source
 
     def note_rows(self, session: InterpreterSession) -> None:
-        """Take in what its last heartbeat says."""
+        """Store the rows of its last heartbeat."""
         if session.heartbeat.library_metrics:
             with self._lock:
                 self._metrics[session] = session.heartbeat.library_metrics
@@ -127,7 +128,7 @@ class InterpreterTotals:
                 source.counts.put(row.row, row.words)
 
     def end(self, session: InterpreterSession) -> None:
-        """Take in that a session has ended."""
+        """Record that a session has ended."""
         with self._lock:
             self._metrics.pop(session, None)
             for client, calls in self._clients.pop(session, {}).items():
@@ -147,13 +148,14 @@ class InterpreterTotals:
             self._settle()
 
     def read(self) -> CallTable:
-        """Return the counts of all calls that have ended, or been cut off, since the start."""
+        """Return the counts of all calls that have ended, or were cut off, since the start."""
         with self._lock:
             self._settle()
             self._add_up()
             total = self._past.copy()
             sources = [*self._live.values(), *self._parted.values()]
-        # Without the lock, which the event loop takes. What ends meanwhile can still be read.
+        # Without the lock, which the event loop needs. The memory of a process that ends meanwhile
+        # stays readable.
         for source in sources:
             total.add(source.counts.read())
         return total.table
@@ -164,18 +166,18 @@ class InterpreterTotals:
             return {session.name for session, source in self._live.items() if source.is_near}
 
     def library_metrics(self) -> dict[str, Sequence[pb.LibraryMetric]]:
-        """Return the metrics of libraries' own, by interpreter."""
+        """Return the metrics that libraries define, by interpreter."""
         with self._lock:
             return {session.name: found for session, found in self._metrics.items()}
 
     def clients(self) -> Counter[str]:
-        """Return how many calls each client has sent to the daemon, and to interpreters."""
+        """Return how many calls each client has sent, to the daemon and to interpreters."""
         with self._lock:
             counts = [dict(self._past_clients), *self._clients.values()]
         return sum_calls([process_client_calls().read(), *counts])
 
     def running(self) -> dict[str, list[str]]:
-        """Return the operators whose kernels run now, by interpreter whose memory can be seen."""
+        """Return the operators whose kernels are running, by interpreter, if known."""
         with self._lock:
             records = {session.name: source.flight_record for session, source in self._live.items()}
         return {
@@ -185,12 +187,12 @@ class InterpreterTotals:
         }
 
     def deaths(self) -> tuple[dict[str, int], list[InterpreterDeath]]:
-        """Return how many interpreters have died of each cause; and the latest, the last first."""
+        """Return the number of deaths by cause, and the latest deaths, newest first."""
         with self._lock:
             return dict(self._deaths), list(reversed(self._recent))
 
     def _settle(self) -> None:
-        """Keep of those whose processes have ended no more than what they have counted."""
+        """Reduce processes that have ended to their counters."""
         for key, source in list(self._parted.items()):
             ended = source.has_ended
             if ended or len(self._parted) > _MOST_PARTED:
@@ -199,13 +201,13 @@ class InterpreterTotals:
                 flights = record.running() if record is not None else []
                 died = [each.counts_row for each in flights if each.subject.kind == KERNEL]
                 self._ended.append((source.counts, died))
-                if not ended:  # it goes on counting, and may come back
+                if not ended:  # it goes on counting, and may reconnect
                     self._add_up()
         if len(self._ended) > _MOST_ENDED:
             self._add_up()
 
     def _add_up(self) -> None:
-        """Add what ended processes have counted to the past."""
+        """Add the counters of ended processes to those of the past."""
         for counts, died in self._ended:
             table = counts.read()
             self._past.add(table)

@@ -1,23 +1,23 @@
 """The libraries of the daemon: loaded, replaced, rolled back, scaled, unloaded.
 
-registry                         all of that, for the servicers
-catalog, version, replica        what is known of them, and who holds them
-counted_calls                    how many calls each has
-load_request                     what a client asks to be loaded, checked
-permissions                      who may bring, replace and remove it
-loading, load_race, placement    bringing one in: in which interpreter, and whose turn it is
-steady_report                    a word now and then, while something takes long
-staging                          imported there, and not published yet
+registry                         all operations, as the servicers call them
+catalog, version, replica        the versions, and the interpreters that hold them
+counted_calls                    how many calls a version or replica has
+load_request                     a client's request to load a library, checked
+permissions                      who may load, replace and remove a library
+loading, load_race, placement    loading: concurrent loads, choice of interpreter
+steady_report                    progress reports during long steps
+staging                          imported in an interpreter, not yet published
 publication, batch_comparison,
-followers                        into the registry, all of it or nothing
-operator_registry, kernel_route  the daemon's own dispatcher, with kernels that forward
-direct_routes                    how clients reach interpreters themselves
-scaling                          how many interpreters hold each
-interpreter_pools                which interpreters a library may use, and those of its own
-device_holders                   which interpreters can have which devices
-settling                         those that have lost their interpreters
-wait_reasons                     what each waits for, in words
-journaling, journal_replay       what is on disk, and back from there
-change_log                       what the log says of them
-memory_given_back                what an unload frees
+followers                        publication in every process, atomic
+operator_registry, kernel_route  the daemon's own dispatcher; its kernels forward
+direct_routes                    how clients call interpreters directly
+scaling                          keeps each library in the wanted number of interpreters
+interpreter_pools                interpreters reserved for a library
+device_holders                   which interpreters have which devices
+settling                         libraries that have lost their interpreters
+wait_reasons                     what a library waits for, in words
+journaling, journal_replay       writing the journal, and restoring from it
+change_log                       log records of changes
+memory_given_back                the memory that an unload frees
 """

@@ -1,4 +1,4 @@
-"""Whether two interpreters have registered the same: what makes one a replica of the other."""
+"""Whether two interpreters registered the same batch, which makes one a replica of the other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opdispatch_wire.v1 import interpreter_pb2 as pb
 def check_same_batch(
     version: LibraryVersion, batch: pb.RegistrationBatch, interpreter: str
 ) -> None:
-    """Raise LibraryLoadError if ``interpreter`` registers something else than the primary did."""
+    """Raise LibraryLoadError if ``interpreter`` registers something other than the primary did."""
     primary = version.interpreter
     where = primary.name if primary else "the interpreters that have gone"
     if difference := find_difference(version.batch, batch):
@@ -24,11 +24,11 @@ def check_same_batch(
 
 
 def find_difference(registered: pb.RegistrationBatch, other: pb.RegistrationBatch) -> str:
-    """Return the first difference, in words; "" if kernels of both have the same places.
+    """Return the first difference, in words; "" if both have the same kernels in the same places.
 
-    Docstrings do not count.
+    Docstrings are not compared.
     """
-    if registered == other:  # as nearly always; to look at each takes twenty times as long
+    if registered == other:  # nearly always true, and twenty times as fast as comparing one by one
         return ""
     if registered.sha256 and other.sha256 and registered.sha256 != other.sha256:
         return (

@@ -1,5 +1,6 @@
-"""The catalog of libraries: the versions of each name, and what has become of
-operators that are gone. It decides nothing.
+"""The catalog of libraries: the versions of each name, and why operators are gone.
+
+It makes no decisions.
 """
 
 from __future__ import annotations
@@ -15,38 +16,38 @@ from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionSt
 from opdispatch_wire.errors import LibraryNotFoundError
 from opdispatch_wire.v1 import interpreter_pb2
 
-# Below the active version, the one that was active before it is kept.
+# Below the active version, the one that was active before is kept.
 KEPT_VERSIONS = 2
-# How many operators that are gone are remembered, for the sake of messages.
+# How many removed operators are remembered, for error messages.
 GONE_REMEMBERED = 10_000
-# How many libraries a message names, and how much of a name is compared with others.
+# How many libraries a message lists, and how much of a name is compared with others.
 _NAMED = 20
 _LONGEST_NAME = 200
 
 
 class LibraryCatalog:
-    """The versions that are kept of each name. Changes in the event loop only.
+    """The versions kept of each name. Changed in the event loop only.
 
-    ``line`` is a lock for each name: a task that changes which versions a name has, or how many
-    replicas, holds it. An interpreter's death does not wait for it.
+    ``line`` is a lock for each name, held by a task that changes which versions a name has, or how
+    many replicas. Handling an interpreter's death does not wait for it.
     """
 
     def __init__(self) -> None:
-        # Of each name, in the order in which they were active. The last one is active or waits
-        # for an interpreter.
+        # By name, in the order in which they were active. The last one is active or waits for an
+        # interpreter.
         self._versions: dict[str, list[LibraryVersion]] = {}
         self._last_version: dict[str, int] = {}
         self._load_ids = itertools.count(1)
         self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        # What has become of operators, for the message when one of them is called.
+        # Why removed operators are gone, for the error when one of them is called.
         self._gone: OrderedDict[str, str] = OrderedDict()
 
     def line(self, name: str) -> asyncio.Lock:
-        """Return the lock of a name; waiters get it in the order of their arrival."""
+        """Return the lock of a name; waiters acquire it in order of arrival."""
         return self._lines.setdefault(name, asyncio.Lock())
 
     def all_versions(self) -> list[LibraryVersion]:
-        """Return every version that is kept, in order of name, then version."""
+        """Return every version kept, in order of name, then version."""
         return [
             version
             for name in sorted(self._versions)
@@ -54,28 +55,28 @@ class LibraryCatalog:
         ]
 
     def count_kernel_errors(self, errors: interpreter_pb2.KernelErrors) -> None:
-        """Add what an interpreter has reported; what is of no version that is kept is dropped."""
+        """Add the errors that an interpreter reported; drop those of versions that are not kept."""
         versions = {version.load_id: version for version in self.all_versions()}
         for each in errors.counts:
             if (version := versions.get(each.load_id)) is not None:
-                # A new one each time: other threads may be looking.
+                # A new object each time, because other threads may be reading the old one.
                 version.kernel_errors = version.kernel_errors + Counter({each.operator: each.count})
 
     def kernel_errors(self) -> Counter[str]:
-        """Return how many calls of each operator have failed, of the versions that are kept."""
+        """Return how many calls of each operator failed, over all versions kept."""
         return sum((version.kernel_errors for version in self.all_versions()), Counter())
 
     def newest(self) -> list[LibraryVersion]:
-        """Return of each library the version that is, or will be, active."""
+        """Return, for each library, the version that is or will be active."""
         return [_current(self._versions[name]) for name in sorted(self._versions)]
 
     def newest_of(self, name: str) -> LibraryVersion | None:
-        """Return that version of one library; None if there is none of that name."""
+        """Return a library's version that is or will be active; None for an unknown name."""
         versions = self._versions.get(name)
         return versions[-1] if versions else None
 
     def get_newest(self, name: str) -> LibraryVersion:
-        """Return that version of one library. Raises LibraryNotFoundError."""
+        """Return a library's version that is or will be active. Raises LibraryNotFoundError."""
         newest = self.newest_of(name)
         if newest is None:
             raise self.not_found(name)
@@ -93,9 +94,9 @@ class LibraryCatalog:
             self._versions.pop(name, None)
 
     def add(self, version: LibraryVersion) -> list[LibraryVersion]:
-        """Add a version as the newest of its name; return the versions that are not kept any more.
+        """Add a version as the newest of its name; return the versions that are no longer kept.
 
-        Only the newest version below the active one is kept.
+        Only one version below the active one is kept.
         """
         versions = [v for v in self.versions_of(version.name) if v is not version]
         self._versions[version.name] = [*versions[-1:], version]
@@ -103,7 +104,7 @@ class LibraryCatalog:
         return versions[:-1]
 
     def last_version(self, name: str) -> int:
-        """Return the highest number that a version of this name has had; 0 if there was none."""
+        """Return the highest version number that a name has had; 0 if none."""
         return self._last_version.get(name, 0)
 
     def note_last_version(self, name: str, number: int) -> None:
@@ -115,19 +116,16 @@ class LibraryCatalog:
         return self.last_version(name) + 1
 
     def new_load_id(self) -> int:
-        """Return a number that no version has had."""
+        """Return the number for the next version of a name; numbers of failed loads are reused."""
         return next(self._load_ids)
 
     def library_of(self, operator: str) -> str:
-        """Return the name of a library that has the operator now; "" if none has."""
+        """Return the name of a library that has the operator now; "" if there is none."""
         found = (version.name for version in self.newest() if version.has_operator(operator))
         return next(found, "")
 
     def definer_of(self, *, operator: str = "", namespace: str = "") -> str:
-        """Return the name of the library that defines the operator, or owns the namespace.
-
-        "" if none does.
-        """
+        """Return the name of the library that defines the operator or owns the namespace, or ""."""
         for version in self.newest():
             for each in version.registrations:
                 if each.kind == "library" and each.namespace == namespace != "":
@@ -137,7 +135,7 @@ class LibraryCatalog:
         return ""
 
     def find_waiting(self, operator: str) -> LibraryVersion | None:
-        """Return the version that has the operator, and waits for an interpreter."""
+        """Return the version that has the operator and waits for an interpreter."""
         for version in self.newest():
             if version.state is VersionState.WAITING and any(
                 operator in (name, name.partition(".")[0]) for name in version.operators
@@ -146,25 +144,25 @@ class LibraryCatalog:
         return None
 
     def explain_absence(self, operator: str) -> str:
-        """Return why an operator is not there any more; "" if that is not known."""
+        """Return why an operator no longer exists; "" if that is not known."""
         return self._gone.get(operator, "")
 
     def remember_gone(self, operators: Iterable[str], what: str) -> None:
         """Record why operators are gone."""
         for operator in itertools.islice(operators, GONE_REMEMBERED):
-            # Callers may leave the overload's name out.
+            # Callers may omit the overload name.
             self._gone[operator] = self._gone[operator.partition(".")[0]] = what
         while len(self._gone) > GONE_REMEMBERED:
             self._gone.popitem(last=False)
 
     def forget_gone(self, operators: Iterable[str]) -> None:
-        """Forget that operators were gone."""
+        """Forget why operators were gone: they exist again."""
         for operator in operators:
             self._gone.pop(operator, None)
             self._gone.pop(operator.partition(".")[0], None)
 
     def not_found(self, name: str, number: int = 0) -> LibraryNotFoundError:
-        """Return the error for an unknown name, or version of it."""
+        """Return the error for an unknown library, or an unknown version of one."""
         kept = sorted(self._versions.get(name, ()), key=lambda version: version.version)
         if kept:
             versions = ", ".join(str(version.version) for version in kept)
@@ -181,7 +179,7 @@ class LibraryCatalog:
         )
 
     def _explain_name(self, name: str) -> str:
-        """Return what else a name is that is no library's, and which library was meant, then."""
+        """Return what a name that is no library's refers to, and which library may be meant."""
         operator, source = name.partition(".")[0], PurePath(name).name
         kinds: dict[str, Callable[[LibraryVersion], bool]] = {
             f"operator {name}": lambda v: any(
@@ -198,7 +196,7 @@ class LibraryCatalog:
         for what, is_meant in kinds.items():
             if found := [version.name for version in self.newest() if is_meant(version)]:
                 return f"{what} is in library {' and '.join(map(repr, found[:_NAMED]))}"
-        import difflib  # for errors alone
+        import difflib  # only errors need it
 
         close = difflib.get_close_matches(name[:_LONGEST_NAME], self._versions, n=1)
         return f"did you mean {close[0]!r}?" if close else ""

@@ -1,4 +1,4 @@
-"""Log records of changes to libraries: one function an event, each with the caller's identity."""
+"""Log records of changes to libraries: one function per event, each with the caller's identity."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def changes_so_far() -> dict[str, int]:
 
 
 def count_change(event: Event) -> None:
-    """Count a change that is logged elsewhere."""
+    """Count a change that another module logs."""
     _so_far[_COUNTED[event]] += 1
 
 
 def log_loaded(version: LibraryVersion, replaced: LibraryVersion | None) -> None:
-    """Log that a version was published, in the place of ``replaced`` if there was another one."""
+    """Log that a version was published, replacing ``replaced`` if given."""
     event = Event.LIBRARY_LOADED if replaced is None else Event.LIBRARY_REPLACED
     instead = f", in the place of v{replaced.version}" if replaced else ""
     _log(event, version, f"loaded {version} into {_holder(version)}{instead}{asked_by()}")
 
 
 def log_rolled_back(version: LibraryVersion, before: LibraryVersion) -> None:
-    """Log that ``version`` is active again, and ``before``, which was, is kept."""
+    """Log that ``version`` is active again, and that ``before``, which was active, is kept."""
     _log(
         Event.LIBRARY_ROLLED_BACK,
         version,
@@ -54,20 +54,20 @@ def log_rolled_back(version: LibraryVersion, before: LibraryVersion) -> None:
 
 
 def log_restored(version: LibraryVersion) -> None:
-    """Log that a version is served again: after a restart, or the loss of its interpreters."""
+    """Log that a version is served again, after a restart or after it lost its interpreters."""
     message = f"loaded {version} into {_holder(version)} again"
     _log(Event.LIBRARY_RESTORED, version, message)
 
 
 def log_unloaded(gone: Sequence[LibraryVersion], active: LibraryVersion | None) -> None:
-    """Log that versions are gone, and which one is active instead."""
+    """Log that versions were unloaded, and which version is active instead."""
     now = f"; {active} is active now" if active else ""
     for version in gone:
         _log(Event.LIBRARY_UNLOADED, version, f"unloaded {version}{now}{asked_by()}")
 
 
 def log_scaled(version: LibraryVersion) -> None:
-    """Log how many interpreters shall hold a version."""
+    """Log how many interpreters are to hold a version."""
     wanted = version.interpreters_wanted
     _log(
         Event.LIBRARY_SCALED,
@@ -83,7 +83,7 @@ def log_replica_joined(version: LibraryVersion, interpreter: str) -> None:
 
 
 def about(event: Event, version: LibraryVersion, interpreter: str = "") -> dict[str, object]:
-    """Return the fields of a record about a version."""
+    """Return the fields of a log record about a version."""
     return fields(event, library=version.name, version=version.version, interpreter=interpreter)
 
 

@@ -1,4 +1,4 @@
-"""The number of calls that something has, and the moment when it has none."""
+"""A count of calls, and a wait until there are none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class CountedCalls:
-    """Counts the calls of a version or of a replica. Belongs to the event loop."""
+    """The calls in flight of a version or a replica. For use in the event loop only."""
 
     def __init__(self) -> None:
         self.calls_in_flight = 0
@@ -14,16 +14,16 @@ class CountedCalls:
         self._idle.set()
 
     def begin_call(self) -> None:
-        """Count a call; from the moment its kernel is chosen, in the same step of the loop."""
+        """Count a call. Called in the same step of the event loop that chooses its kernel."""
         self.calls_in_flight += 1
         self._idle.clear()
 
     def end_call(self) -> None:
-        """Take a call off the count."""
+        """Stop counting a call."""
         self.calls_in_flight -= 1
         if not self.calls_in_flight:
             self._idle.set()
 
     async def wait_idle(self) -> None:
-        """Wait until none of its calls is running."""
+        """Wait until no call is in flight."""
         await self._idle.wait()

@@ -1,4 +1,4 @@
-"""Which interpreters can have arrays on which devices."""
+"""Which interpreters can hold arrays on which devices."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ def takes_device(kind: SchemaType) -> bool:
 
 
 class DeviceHolders:
-    """The devices that interpreters report, and those that their libraries bring along.
+    """The devices that interpreters report, and those that their libraries provide.
 
-    Of the devices of a library's backend only the type is known here. Belongs to the event loop.
+    Of a device that a library's backend provides, only the type is known here. For use in the event
+    loop only.
     """
 
     def __init__(self, versions: Callable[[], Iterable[LibraryVersion]]) -> None:
-        """Look up devices in ``versions``, which has the active version of each library."""
+        """Look devices up in ``versions``, which returns the active version of each library."""
         self._versions = versions
 
     def can_have(self, devices: Iterable[str]) -> Callable[[InterpreterSession], bool]:
-        """Return a test for interpreters with backends for all of these devices.
+        """Return a predicate for interpreters that can hold arrays on all of these devices.
 
-        All have the host's.
-
-        A device without a number is any of its type.
+        Every interpreter has the host. A device without a number means any of its type.
         """
         wanted = {each for each in devices if each.partition(":")[0] != HOST}
         registered = {each: self._with_libraries_for(each.partition(":")[0]) for each in wanted}
@@ -44,9 +43,9 @@ class DeviceHolders:
     def unable(
         self, version: LibraryVersion, devices: Collection[str]
     ) -> Collection[InterpreterSession]:
-        """Return where the version is served without backends for all of the devices.
+        """Return the interpreters that serve the version but lack one of the devices.
 
-        Nowhere, if that is so of all: then one of them says best what is missing.
+        Empty if all of them do: then the error of one of them explains best what is missing.
         """
         if not devices or len(version.replicas) < 2:
             return ()
@@ -58,11 +57,10 @@ class DeviceHolders:
     def find_targets(
         self, op: OperatorHandle, version: LibraryVersion, devices: Collection[str]
     ) -> list[InterpreterSession]:
-        """Return where calls for one of these devices may go, whatever the texts among their
-        arguments.
+        """Return the interpreters for calls for one of these devices, whatever their strings.
 
-        A text may name the device of the result: then none may, if interpreters differ in those
-        that they have.
+        A string argument may name the result's device: if interpreters differ in their devices, the
+        list is empty.
         """
         unable = self.unable(version, devices)
         serving = [replica.session for replica in version.replicas if replica.is_serving]
@@ -72,7 +70,7 @@ class DeviceHolders:
         return [session for session in serving if session not in unable]
 
     def names_of(self, session: InterpreterSession) -> list[str]:
-        """Return the interpreter's own devices, and the types of those that its libraries bring."""
+        """Return the interpreter's own devices, and the types that its libraries provide."""
         kinds = {
             kind
             for version in self._versions()
@@ -83,7 +81,7 @@ class DeviceHolders:
         return [*session.devices, *sorted(kinds - own)]
 
     def _with_libraries_for(self, kind: str) -> set[InterpreterSession]:
-        """Return where libraries have brought a backend for that type."""
+        """Return the interpreters whose libraries provide a backend for that type."""
         return {
             replica.session
             for version in self._versions()

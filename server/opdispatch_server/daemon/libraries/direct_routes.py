@@ -1,4 +1,4 @@
-"""The routes by which clients reach the holders of a kernel, as the daemon gives and ends them.
+"""Routes by which clients call the holders of a kernel directly: issued and revoked here.
 
 See Note [Direct calls and the registry] in ``direct_calls``.
 """
@@ -22,19 +22,19 @@ from opdispatch_server.direct_run import ATTENTION
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
-# How long an interpreter may take to hear that it is to take no direct calls. Later it takes none
-# for lack of attention.
+# How long an interpreter may take to acknowledge that it must refuse direct calls. After that it
+# refuses them by itself, because it has not heard from the daemon.
 HEARING_WAIT = 1.5 * ATTENTION
 _EPOCH_BITS = 62
-# Lists with more items are not looked through.
+# Lists with more items are not searched.
 _LONGEST = 16
 
 
 class DirectRoutes:
-    """Belongs to the event loop.
+    """Issues and revokes routes for direct calls. For use in the event loop only.
 
-    Routes are given while ``_changes`` is 0; then every interpreter that is ready has been sent
-    ``_epoch``, and never is one sent an earlier epoch again. Another daemon's epochs are others:
+    Routes are issued only while ``_changes`` is 0; then every interpreter that is ready has been
+    sent ``_epoch``, and is never sent an earlier epoch again. Epochs of different daemons differ:
     the first one is random.
     """
 
@@ -45,14 +45,14 @@ class DirectRoutes:
         tickets: RouteTickets,
         is_counted: Callable[[Identity], bool],
     ) -> None:
-        """``is_counted`` says whether the daemon has to see each call of an identity."""
+        """Take ``is_counted``, which says whether the daemon must see an identity's calls."""
         self._tickets = tickets
         self._is_counted = is_counted
         tickets.on_revoked = lambda token: self.renew([token])
         self._operators = operators
         self._sessions = sessions
         self._epoch = secrets.randbits(_EPOCH_BITS)
-        # Of those that listen, to the newest epoch.
+        # The newest epoch acknowledged by each interpreter that listens.
         self._answers: list[asyncio.Future[pb.InterpreterMessage]] = []
         self._changes = 0
         self._is_ended = False
@@ -67,17 +67,18 @@ class DirectRoutes:
         keys: DispatchKeySet,
         sessions: Iterable[InterpreterSession],
     ) -> execution_pb2.Route | None:
-        """Return the route of calls of ``name`` that are like ``request``, or None.
+        """Return the route for calls of ``name`` that are like ``request``, or None.
 
-        The kernel at ``place`` of an active version runs it, which is one of ``op``, in one of the
-        ``sessions``; or, without a place, what these have in the slot for ``keys``. The route
-        names all of them, so that a client can spread its calls. None: no session takes direct
-        calls, or the caller has the newest route already.
+        The calls run the kernel at ``place`` of an active version, one of the kernels of ``op``, in
+        one of the ``sessions``; without a place, they run what those interpreters have in the slot
+        for ``keys``. The route names all sessions, so that a client can spread its calls. None
+        means that no session takes direct calls, or that the caller already has the newest route.
         """
         if self._changes or self._is_ended or request.route_epoch == self._epoch:
             return None
         if len(self._operators.dispatcher.overloads(name)) > 1 and _has_text(request):
-            # An overload was chosen. A text may be the name of a device or a dtype, and choose.
+            # An overload was chosen by its arguments. A string may be the name of a device or a
+            # dtype, and so decide the choice.
             return None
         caller = CALLER.get()
         targets = [self._target(session, caller) for session in sessions if session.ready]
@@ -112,25 +113,26 @@ class DirectRoutes:
 
     @asynccontextmanager
     async def closed(self) -> AsyncIterator[None]:
-        """Keep direct calls from beginning in the block; afterwards there is a new epoch."""
-        # Before interpreters are asked: no route is given while they answer.
+        """Keep direct calls from beginning during the block; afterwards there is a new epoch."""
+        # Before interpreters are asked, so that no route is issued while they answer.
         self._changes += 1
         try:
-            # One that is busy has not listened for longer than ATTENTION, and so takes none.
+            # An interpreter that is too busy has not listened for longer than ATTENTION, and so
+            # refuses direct calls.
             listening = [session for session in self._sessions.all() if not session.busy]
             answers = [answer for s in listening if (answer := self._tell(s, 0))]
             if answers:
                 await asyncio.wait(answers, timeout=HEARING_WAIT)
             yield
         finally:
-            # Also after an error: interpreters take no direct calls until they get another epoch.
+            # After an error, too: interpreters take no direct calls until they receive a new epoch.
             self._changes -= 1
             self.renew()
 
     def renew(self, revoked: Iterable[str] = ()) -> None:
-        """End all routes that were given so far, without waiting until everybody has heard it.
+        """Revoke all routes issued so far, without waiting for interpreters to acknowledge it.
 
-        ``revoked`` are the ids of tokens that hold no more: see Note [Route tickets].
+        ``revoked`` are the ids of tokens that are no longer valid: see Note [Route tickets].
         """
         self._epoch += 1
         epoch, sessions = 0 if self._changes else self._epoch, list(self._sessions.all())
@@ -138,9 +140,9 @@ class DirectRoutes:
         self._answers = [answer for each, answer in told if answer and not each.busy]
 
     async def heard(self) -> None:
-        """Wait until the interpreters that listen have heard which routes hold now.
+        """Wait until the interpreters that listen know which routes are valid now.
 
-        After a change that is acknowledged then, its caller is not refused by one that is late.
+        If a change is acknowledged only after that, no interpreter that is late refuses its caller.
         """
         if self._answers:
             await asyncio.wait(self._answers, timeout=HEARING_WAIT)
@@ -150,7 +152,7 @@ class DirectRoutes:
         self._tell(session, 0 if self._changes else self._epoch)
 
     def end(self) -> None:
-        """Stop direct calls of the daemon's own interpreters: the daemon stops. Others go on."""
+        """Stop direct calls to the daemon's own interpreters: the daemon stops. Others continue."""
         self._is_ended = True
         for session in self._sessions.all():
             if session.supervised:
@@ -170,7 +172,7 @@ class DirectRoutes:
 
 def _look_at(answer: asyncio.Future[pb.InterpreterMessage]) -> None:
     if not answer.cancelled():
-        answer.exception()  # a dead interpreter takes no calls
+        answer.exception()  # retrieves the error: a dead interpreter takes no calls
 
 
 def _has_text(request: execution_pb2.CallRequest) -> bool:
@@ -179,6 +181,6 @@ def _has_text(request: execution_pb2.CallRequest) -> bool:
 
 def _holds_text(value: values_pb2.Value) -> bool:
     kind = value.WhichOneof("kind")
-    if kind == "list":  # a long one may: a direct caller does not look through it, either
+    if kind == "list":  # assumed of a long list: a direct caller does not search it either
         return len(value.list.items) > _LONGEST or any(map(_holds_text, value.list.items))
     return kind in ("text", "device")

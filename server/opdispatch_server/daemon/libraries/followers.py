@@ -1,4 +1,4 @@
-"""Instructions that carry out in every interpreter what the daemon has decided already."""
+"""Instructions by which every interpreter carries out what the daemon has decided."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 LOG = logging.getLogger("opdispatch.libraries")
 
-# Instructions but Stage run no code of users, so they are answered at once, unless a kernel
-# holds the interpreter lock.
+# All instructions but Stage run no user code, so they are answered at once, unless a kernel holds
+# the interpreter lock.
 INSTRUCTION_TIMEOUT = 15.0
-# What each registration adds to that, in a process that has a tenth of a core.
+# Seconds that each registration adds to the timeout, for a process that gets a tenth of a core.
 _SECONDS_A_REGISTRATION = 0.001
 
 StopInterpreter = Callable[[InterpreterSession, str, Cause, Subject | None], None]
-"""Ends an interpreter: why, in words and for the policy, and because of whom, if that is known."""
+"""Ends an interpreter: why, in words and for the policy, and which call is to blame, if known."""
 
-# How often it is looked whether an interpreter that is waited for has become busy, in seconds.
+# Seconds between checks whether an interpreter that is waited for has become busy.
 _LOOK_AT_BUSY = 0.2
 
-# Whose instruction a task sees through.
+# By task that awaits an instruction's answer, the interpreter that was instructed.
 _FOLLOWING: WeakKeyDictionary[asyncio.Task[bool], InterpreterSession] = WeakKeyDictionary()
 
 Following = list[asyncio.Task[bool]]
 
 
 def instruction_timeout(version: LibraryVersion) -> float:
-    """Return the timeout of an instruction that goes through all registrations of a version."""
+    """Return the timeout of an instruction that processes every registration of a version."""
     return INSTRUCTION_TIMEOUT + _SECONDS_A_REGISTRATION * len(version.batch.registrations)
 
 
 class Followers:
-    """Tells interpreters of publications, and stops those that fail to follow.
+    """Sends instructions to interpreters, and stops interpreters that fail to carry them out.
 
-    An instruction is on its way when a method returns, after all those that were given before.
-    What is returned is for ``finish``; interpreters in the middle of an import are not part of
-    it: the import comes first, and may take long.
+    When a method returns, its instruction is on its way, after all earlier ones. The result is to
+    be passed to ``finish``; it leaves out interpreters in the middle of an import, since the import
+    comes first, and may take long.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Followers:
         version: LibraryVersion,
         above: Sequence[LibraryVersion] = (),
     ) -> Following:
-        """Send a version's publication to one interpreter, below that of those ``above``."""
+        """Send a version's publication to one interpreter, to go below those of ``above``."""
         mirror = pb.Mirror(
             load_id=version.load_id,
             name=version.name,
@@ -86,7 +86,7 @@ class Followers:
         return self.post(session, message, more=version.mirrored_batch, timeout=timeout)
 
     def retire_everywhere(self, version: LibraryVersion, *, keep: bool) -> Following:
-        """Undo a version in every interpreter; those that hold it keep the code, if ``keep``."""
+        """Undo a version in every interpreter; its holders keep the code if ``keep`` is true."""
         return [
             task
             for session in self._sessions.all()
@@ -104,9 +104,7 @@ class Followers:
         return self.post(session, message, timeout=instruction_timeout(version))
 
     def ask_for_reports(self) -> dict[InterpreterSession, asyncio.Future[pb.InterpreterMessage]]:
-        """Request reports of the registrations in every interpreter, after all earlier
-        instructions.
-        """
+        """Request a report of every interpreter's registrations, after all earlier instructions."""
         return {
             session: session.post(pb.DaemonMessage(report_registry=pb.ReportRegistry()))
             for session in self._sessions.ready()
@@ -124,7 +122,7 @@ class Followers:
     ) -> Following:
         """Post any instruction; ``then`` is called when it has been carried out.
 
-        ``more`` is as in ``InterpreterSession.post``.
+        ``more`` has the meaning that it has for ``InterpreterSession.post``.
         """
         if not session.alive:
             return []
@@ -144,8 +142,8 @@ class Followers:
     ) -> pb.InterpreterMessage:
         """Return the answer to an instruction that is a part of loading ``version``.
 
-        Raises InterpreterDiedError while a kernel keeps it from being carried out, which others
-        need not wait for; ``undo`` is posted then, for when its turn comes.
+        Raises InterpreterDiedError as soon as a kernel keeps the interpreter from carrying it out,
+        so that others need not wait; ``undo`` is then posted, to follow the instruction.
         """
         while True:
             done, _ = await asyncio.wait({answer}, timeout=_LOOK_AT_BUSY)
@@ -179,7 +177,7 @@ class Followers:
             checked_answer(answer.result())
         except OpdispatchError as error:
             if session.alive:
-                # It would answer nested calls by an older registry than everybody else's.
+                # It would answer nested calls from an older registry than all other interpreters.
                 extra = fields(Event.INTERPRETER_FAILED, interpreter=session.name)
                 LOG.error("interpreter %s failed to %s: %s", session.name, what, error, extra=extra)
                 reason = f"it failed to {what} a library"
@@ -192,7 +190,7 @@ class Followers:
 async def finish(following: Following) -> None:
     """Wait until instructions have been carried out, or their interpreters stopped.
 
-    Busy ones are not waited for: they follow as soon as a kernel lets them.
+    Busy interpreters are not waited for: they follow as soon as their kernels let them.
     """
     pending = set(following)
     while pending := {task for task in pending if not _FOLLOWING[task].busy}:

@@ -1,4 +1,4 @@
-"""The pools of interpreters: opened, provided with processes, closed, ended."""
+"""The pools of interpreters: opened, filled with processes, closed, ended."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ NAME_PART_LENGTH = 40
 
 
 class InterpreterPools:
-    """Every pool that a version holds open, by key. Belongs to the event loop.
+    """Every pool that a version holds open, by key. For use in the event loop only.
 
     ``on_ended`` is called with the name of an interpreter that has ended for good, which is free
-    after that.
+    from then on.
 
     Invariants: a pool in ``_pools`` has users; ``_by_name`` has every name that the supervisor
     keeps running for a pool, until its process has ended and ``on_ended`` has been called.
@@ -54,11 +54,11 @@ class InterpreterPools:
     async def opened(
         self, library: str, source: LibrarySource, report: Report
     ) -> AsyncIterator[tuple[InterpreterPool, LibrarySource]]:
-        """Hold a pool in the block for a version of a library whose home is not shared.
+        """Hold a pool open during the block, for a version that needs its own interpreters.
 
-        Makes the environment that it asks for, and starts no interpreter yet. The source comes
-        with the digest of a module that could only be looked for in that environment. A version
-        that is to live longer has to ``hold`` the pool. Raises LibraryLoadError.
+        Builds the environment that the library asks for, but starts no interpreter. The source
+        returned has the digest of a module that could only be found in that environment. A version
+        that outlives the block has to ``hold`` the pool. Raises LibraryLoadError.
         """
         home = source.home
         environment = None
@@ -76,7 +76,7 @@ class InterpreterPools:
             self._close(pool)
 
     def hold(self, version: LibraryVersion, pool: InterpreterPool | None) -> None:
-        """Hold the pool for a version, until ``let_go``."""
+        """Hold the pool open for a version, until ``let_go``."""
         version.pool = pool
         if pool is not None:
             pool.users += 1
@@ -88,21 +88,20 @@ class InterpreterPools:
             self._close(pool)
 
     async def provide_for(self, version: LibraryVersion) -> None:
-        """See to it that a version has the interpreters it should have, its pool included.
+        """Make sure that a version has its interpreters, including its pool.
 
-        Nothing is to be done for one that everybody's interpreters will do for. Raises
-        LibraryLoadError.
+        Does nothing for a version that shared interpreters suit. Raises LibraryLoadError.
         """
         if version.source.home.is_shared:
             return
-        if version.pool is None:  # the daemon has it from a time before its own start
+        if version.pool is None:  # restored from the journal of a previous daemon
             async with self.opened(version.name, version.source, _ignore_step) as (pool, _):
                 self.hold(version, pool)
         if version.pool is not None:
             await self.provide(version.pool, version.interpreters_wanted, _ignore_step)
 
     async def provide(self, pool: InterpreterPool, count: int, report: Report) -> None:
-        """See to it that the pool has ``count`` interpreters ready. Raises LibraryLoadError."""
+        """Make sure that ``count`` interpreters of the pool are ready. Raises LibraryLoadError."""
         while len(pool.names) < count:
             name = self._free_name(pool)
             report(f"starting interpreter {name}")
@@ -135,14 +134,12 @@ class InterpreterPools:
         )
 
     def shrink(self, pool: InterpreterPool | None, versions: Iterable[LibraryVersion]) -> None:
-        """End interpreters of a pool that are more than are wanted and hold none of ``versions``,
-        which are all that there are.
-        """
+        """End surplus interpreters of a pool that hold none of ``versions``, the list of all."""
         if pool is None:
             return
         mine = [version for version in versions if version.pool is pool]
         if pool.users > len(mine):
-            return  # something is being loaded, and needs them
+            return  # a load in progress needs them
         held = {replica.session.name for version in mine for replica in version.replicas}
         wanted = max((version.interpreters_wanted for version in mine), default=0)
         idle = [name for name in pool.names if name not in held]
@@ -154,7 +151,7 @@ class InterpreterPools:
         return [session for session in self._sessions.ready() if session.pool is pool]
 
     def explain_want(self, pool: InterpreterPool | None) -> tuple[str, str]:
-        """Return why the pool will have no interpreter, and a remedy; "" if it has one, or will."""
+        """Return why the pool will have no interpreter, and a remedy; "" if it has or will."""
         if any(session.pool is pool and session.alive for session in self._sessions.all()):
             return "", ""
         quarantined = self._supervisor.quarantined()
@@ -179,14 +176,14 @@ class InterpreterPools:
     def coming(self) -> set[str]:
         """Return the interpreters that are about to be ready.
 
-        They are being started, or have joined and are being told what is loaded.
+        They are being started, or have connected and are receiving the publications.
         """
         joining = {each.name for each in self._sessions.all() if each.alive and not each.ready}
         ready = {each.name for each in self._sessions.ready()}
         return {*joining, *self._supervisor.names} - {*self._supervisor.quarantined()} - ready
 
     def check(self, session: InterpreterSession, pool: InterpreterPool | None) -> None:
-        """Raise InterpreterNotFoundError if it takes no library of that pool."""
+        """Raise InterpreterNotFoundError if the interpreter takes no library of that pool."""
         if session.pool is not pool:
             only = session.pool.reserved_for if session.pool else "libraries of no environment"
             raise InterpreterNotFoundError(
@@ -194,11 +191,11 @@ class InterpreterPools:
             )
 
     def find(self, interpreter: str) -> InterpreterPool | None:
-        """Return the pool that an interpreter of the daemon's belongs to, by its name."""
+        """Return the pool that an interpreter of the daemon belongs to, by its name."""
         return self._by_name.get(interpreter)
 
     def names_for_all(self) -> list[str]:
-        """Return the interpreters of no pool, live or about to be again."""
+        """Return the interpreters of no pool, live or about to be restarted."""
         quarantined = self._supervisor.quarantined()
         ours = [n for n in self._supervisor.names if self.find(n) is None and n not in quarantined]
         joined = [s.name for s in self._sessions.all() if s.pool is None and not s.supervised]
@@ -218,14 +215,14 @@ class InterpreterPools:
         ]
 
     async def wait_for_endings(self) -> None:
-        """Wait until interpreters of pools that were closed have ended."""
+        """Wait until interpreters of closed pools have ended."""
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     def _get(
         self, library: str, source: LibrarySource, environment: Environment | None
     ) -> InterpreterPool:
         if source.home.isolated:
-            # Racing loads of one version share it; other content is another version.
+            # Concurrent loads of one version share the key; other content makes another version.
             key, prefix = f"{library}\0{source}", f"{_name_part(library)}@"
             reserved_for = f"library {library}"
         else:
@@ -239,7 +236,7 @@ class InterpreterPools:
         return pool
 
     def _close(self, pool: InterpreterPool) -> None:
-        """Take a user off a pool; with the last one, its interpreters end."""
+        """Remove a user of a pool; with the last user, its interpreters end."""
         pool.users -= 1
         if pool.users:
             return
@@ -273,9 +270,9 @@ async def _nothing(name: str) -> None:
 
 
 def _ignore_step(line: str) -> None:
-    """No-op callback for steps of an environment that is not awaited."""
+    """Ignore a report of building an environment that no caller awaits."""
 
 
 def _name_part(library: str) -> str:
-    """Return the part of a library's name that an interpreter's name can have."""
+    """Return the part of a library's name that is valid in an interpreter's name."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", library)[:NAME_PART_LENGTH]

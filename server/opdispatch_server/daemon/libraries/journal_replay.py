@@ -3,10 +3,10 @@
 Note [The order of restoration]
     For one slot, the kernel that was published last wins, and overloads of one name are tried in
     order of definition. So libraries that touch the same names, and any two that register
-    fallbacks, are loaded one after the other, in the order in which they were published; all
-    others at the same time. One that does not load may have needed another at its import: it is
-    tried again when all before it are there, and those after it that touch its names wait for
-    that.
+    fallbacks, are loaded one after the other, in the order in which they were published; all others
+    are loaded concurrently. A library that fails to load may have needed another one during its
+    import: it is tried again when all libraries before it are loaded, and later libraries that
+    touch its names wait for that.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from opdispatch_server.daemon.libraries.version import LibraryVersion
 
 Recover = Callable[[LibraryVersion, bool], Awaitable[bool]]
-"""Loads a version, or fails, for good if this is the last try; whether that is settled."""
+"""Loads a version, or fails, for good if this is the last try; returns whether that is settled."""
 
 Tasks = Sequence[asyncio.Task[None]]
 
 
 async def restore_in_order(versions: Sequence[LibraryVersion], recover: Recover) -> None:
-    """Load ``versions``, which are in order of publication, each at the right moment."""
+    """Load ``versions``, which are in order of publication, each as soon as that order allows."""
     tasks: list[asyncio.Task[None]] = []
     for place, version in enumerate(versions):
         related = [tasks[n] for n in find_related(version, versions[:place])]
@@ -36,7 +36,7 @@ async def restore_in_order(versions: Sequence[LibraryVersion], recover: Recover)
 
 
 def find_related(version: LibraryVersion, earlier: Iterable[LibraryVersion]) -> list[int]:
-    """Return the places of the ``earlier`` ones with overloads or kernels next to ``version``'s."""
+    """Return the indices of ``earlier`` versions with overloads or kernels of the same names."""
     return [place for place, other in enumerate(earlier) if version.shares_names_with(other)]
 
 

@@ -1,4 +1,4 @@
-"""The libraries of the catalog into the journal, and out of it when a daemon starts."""
+"""Writes the libraries of the catalog to the journal, and restores them when a daemon starts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ LOG = logging.getLogger("opdispatch.journal")
 
 
 class LibraryJournal:
-    """The registry's side of the journal, used under the line of the name. See journal.py.
+    """The registry's side of the journal, used with the name's line held. See journal.py.
 
-    Each change is a context: recorded on entering, undone if its body raises. Entering raises
-    JournalError, and then nothing has changed. Those that publish something are entered in the
-    order of publication, which is that of their positions. Belongs to the event loop.
+    Each change is a context manager: the change is recorded on entry, and undone if the body
+    raises. Entry raises JournalError, and then nothing has changed. Changes that publish something
+    are entered in the order of publication, which is that of their positions. For use in the event
+    loop only.
     """
 
     def __init__(self, journal: Journal, catalog: LibraryCatalog) -> None:
@@ -33,9 +34,10 @@ class LibraryJournal:
         self._next_position = 1
 
     def restore_catalog(self) -> list[LibraryVersion]:
-        """Restore the catalog to the last acknowledged state; nothing of it is loaded yet.
+        """Restore the catalog to the last acknowledged state; no library is loaded yet.
 
-        Returns what is to be active, in the order of publication. Blocks. Raises as Journal.open.
+        Returns the versions that are to be active, in order of publication. Blocks. Raises the
+        errors of Journal.open.
         """
         records = sorted(self._journal.open().values(), key=lambda record: record.position)
         self._next_position = max((record.position for record in records), default=0) + 1
@@ -52,10 +54,9 @@ class LibraryJournal:
     def unloading(
         self, gone: LibraryVersion, left: Sequence[LibraryVersion], *, publishes: bool
     ) -> AbstractAsyncContextManager[None]:
-        """Record that versions go.
+        """Record the removal of versions.
 
-        Of those that are ``left``, the last one is active, and becomes so if the change
-        ``publishes`` it.
+        Of the versions ``left``, the last is active; it becomes so if the change ``publishes`` it.
         """
         return self._changing("unload", gone, left, publishes=publishes)
 
@@ -66,24 +67,24 @@ class LibraryJournal:
         return self._changing("roll back to", version, [replaced, version])
 
     async def record_wanted(self, version: LibraryVersion, interpreters: int) -> None:
-        """Change how many interpreters shall hold a version. Raises JournalError."""
+        """Record how many interpreters are to hold a version. Raises JournalError."""
         before = version.interpreters_wanted
         version.interpreters_wanted = interpreters
         versions = self._catalog.versions_of(version.name)
         try:
             async with self._changing("scale", version, versions, publishes=False):
                 pass
-        except BaseException:  # or it was cancelled, and will be undone
+        except BaseException:  # including cancellation: the change will be undone
             version.interpreters_wanted = before
             raise
 
     async def record_drained(self, interpreter: str, *, drained: bool) -> None:
-        """Record that an interpreter takes nothing new, or does again. Raises JournalError."""
+        """Record that an interpreter is drained, or no longer is. Raises JournalError."""
         await self._journal.record_drained(interpreter, drained)
 
     @property
     def drained(self) -> frozenset[str]:
-        """The interpreters that take nothing new."""
+        """The interpreters that are drained, and so are given nothing new."""
         return self._journal.drained
 
     @asynccontextmanager
@@ -133,7 +134,7 @@ class LibraryJournal:
 
 
 def _record_version(version: LibraryVersion) -> VersionRecord:
-    """Return the record from which this version can be loaded again."""
+    """Return a record from which this version can be loaded again."""
     options: dict[str, Any] = {
         "interpreters_wanted": version.interpreters_wanted,
         "device": version.device,
@@ -150,7 +151,7 @@ def _record_version(version: LibraryVersion) -> VersionRecord:
 
 
 def _version_from_record(name: str, record: VersionRecord, load_id: int) -> LibraryVersion:
-    """Return the version of a record, not loaded anywhere yet."""
+    """Return the version of a record; no interpreter has loaded it yet."""
     source = record.source
     if source.is_module and not source.home.has_environment:
         sha256 = digest_module(source.label)

@@ -1,4 +1,4 @@
-"""The stand-in for a kernel in the daemon's dispatcher."""
+"""The placeholder for a kernel in the daemon's dispatcher."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from opdispatch.errors import InternalError
 
 
 class KernelRoute:
-    """The function of a kernel in the daemon's dispatcher: its place in its library's batch.
+    """A kernel's function in the daemon's dispatcher: the kernel's index in its library's batch.
 
-    Whose batch that is, ``OperatorRegistry`` knows of the registration: a version has its
-    registrations, they have their kernels, and those know nothing of it. So a version that is
-    over goes with the last reference to it.
+    ``OperatorRegistry`` maps a registration to the library: versions refer to registrations, and
+    those to kernels, but not the other way round, so a version is freed with the last reference to
+    it.
 
-    The daemon looks slots up and forwards calls without waiting for them; so nothing here is
-    ever called.
+    The daemon looks up slots and forwards calls itself, so that this function is never called.
     """
 
     def __init__(self, place: int, documentation: str) -> None:
@@ -29,5 +28,5 @@ class KernelRoute:
 
     @classmethod
     def kernel(cls, place: int, documentation: str) -> KernelFunction:
-        """Return a kernel that stands for the one at ``place`` in a library's batch."""
+        """Return a placeholder for the kernel at ``place`` in a library's batch."""
         return KernelFunction.from_boxed(cls(place, documentation))

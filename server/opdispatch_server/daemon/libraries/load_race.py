@@ -1,4 +1,4 @@
-"""Loads of one name and one content that are under way together."""
+"""Concurrent loads of the same content under the same name."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
 
 
 class LoadRace:
-    """Racing loads, from the first one's arrival to the end of the last one.
+    """A race of equal loads, from the first one's arrival to the end of the last.
 
-    It holds the line of its name while it runs, so that other content waits for its turn. The
-    first member whose batch is complete is published and becomes the primary; ``turn`` is held
-    by the one that is being published or joined. Belongs to the event loop.
+    It holds the line of its name while it runs, so that loads of other content wait. The first
+    member whose batch is complete is published and becomes the primary; ``turn`` is held by the
+    member that is being published or joined. For use in the event loop only.
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class LoadRace:
         self.version: LibraryVersion
         self.replaced: LibraryVersion | None = None
         self._members = 0
-        # Those that are choosing an interpreter or importing.
+        # Members that are choosing an interpreter or importing.
         self._importers = 0
         self._imports: dict[InterpreterSession, float] = {}
         self._changes = WakeUp()
 
     def open(self, version: LibraryVersion, replaced: LibraryVersion | None) -> None:
-        """Begin: it is this name's turn."""
+        """Begin the race: the name's line is held."""
         self.version = version
         self.replaced = replaced
         self.opened.set()
@@ -52,14 +52,14 @@ class LoadRace:
         self._members += 1
 
     def leave(self) -> None:
-        """Remove a member; without any, the race has ended."""
+        """Remove a member; without members, the race has ended."""
         self._members -= 1
         if not self._members:
             self.ended.set()
         self._changes.note()
 
     def begin_import(self) -> None:
-        """Add a member that is going to import the library."""
+        """Add a member that is about to import the library."""
         self._importers += 1
 
     def note_import(self, session: InterpreterSession) -> None:
@@ -74,16 +74,16 @@ class LoadRace:
         self._changes.note()
 
     async def wait_for_decision(self) -> bool:
-        """Wait until the version is published, or no member imports it any more.
+        """Wait until the version is published, or no member is importing it any more.
 
-        Whether it is published.
+        Return whether it is published.
         """
         while not self.version.is_active and self._importers:
             await self._changes.wait()
         return self.version.is_active
 
     def describe_imports(self) -> str:
-        """Return which interpreter is importing it, and for how long, in words."""
+        """Return, in words, which interpreter is importing the version, and for how long."""
         now = time.monotonic()
         return " and ".join(
             f"interpreter {session.name} (pid {session.pid}), which has been importing it for "
@@ -93,14 +93,14 @@ class LoadRace:
 
 
 class LoadWait:
-    """The current wait of one load, for the error when its time is up."""
+    """The current wait of one load, described in the error when its time is up."""
 
     def __init__(self, what: str) -> None:
         self._describe: Callable[[], str] = lambda: what
         self.importing: InterpreterSession | None = None
 
     def set(self, describe: Callable[[], str]) -> None:
-        """Set what it waits for."""
+        """Set the description of the current wait."""
         self._describe = describe
 
     def __str__(self) -> str:

@@ -25,7 +25,7 @@ from opdispatch_wire.v1 import registry_pb2
 
 _NAME = re.compile(r"[\w][\w.+ -]{0,199}")
 LONGEST_NAME = 255
-"""How many characters the name of a file, or of a module, may have."""
+"""The longest name of a file or a module, in characters."""
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -38,9 +38,9 @@ async def reading_load_request(
     caller: Identity = OWNER,
     patience: float | None = None,
 ) -> AsyncIterator[LoadOrder]:
-    """Take a request apart, and keep the upload that it is for until the body is left.
+    """Parse a request to load a library; keep the upload that it refers to during the block.
 
-    If the body raises because of what is in the upload, that does not stay. Raises WireError,
+    If the body raises because of the upload's content, the upload is removed. Raises WireError,
     LibraryLoadError and JournalError.
     """
     digest = ""
@@ -107,7 +107,7 @@ def _read_source(
                 )
             name = _check_name(request.name or PurePosixPath(label).stem)
             _keep_upload(request, store, digest, label)
-            # A hostile archive is refused here: no interpreter ever sees it.
+            # A malicious archive is refused here, before any interpreter sees it.
             script = read_main_source(store.get_path(digest), label, name)
             return name, LibrarySource(label, digest, home=_read_home(request, script, label))
         case "module":
@@ -119,7 +119,7 @@ def _read_source(
                 )
             name = _check_name(request.name or label.rpartition(".")[2])
             home = _read_home(request, b"", label)
-            # Of a module in another environment, the digest is known when that is there.
+            # The digest of a module in another environment is known once that environment exists.
             digest = "" if home.has_environment else digest_module(label)
             return name, LibrarySource(label, digest, is_module=True, home=home)
         case _:

@@ -1,4 +1,4 @@
-"""Loading a library, as often and in as many interpreters at once as wanted."""
+"""Loading a library, in any number of interpreters, by any number of concurrent requests."""
 
 from __future__ import annotations
 
@@ -33,37 +33,39 @@ from opdispatch_wire.errors import DeadlineExceededError
 
 @dataclass(frozen=True, slots=True)
 class LoadOrder:
-    """An order to load a library: its source and its place."""
+    """An order to load a library: its source and where it goes."""
 
     name: str
     source: LibrarySource
     place: Place = field(default_factory=Place)
     interpreters: int = 0
-    """How many shall hold it; 0: as many as the version before, else one."""
+    """How many interpreters are to hold it; 0: as many as the previous version, else one."""
     min_ready: int = 0
-    """How many must have imported it before it is published; 0: as many as serve the version
-    before, as far as there are any that can."""
+    """How many interpreters must have imported it before it is published.
+
+    0: as many as serve the previous version, or as many of them as are available.
+    """
     loaded_by: str = ""
     report: Report = lambda line: None
-    """Called with steps that take long."""
+    """Called before each step that may take long."""
     caller: Identity = OWNER
-    """Identity of the client; it must be allowed to register the library's operators."""
+    """The client's identity; it must be allowed to register the library's operators."""
     patience: float | None = None
-    """Seconds that the caller waits for the outcome; None: for ever."""
+    """How long the caller waits for the outcome, in seconds; None: without limit."""
 
 
 class LoadOutcome(NamedTuple):
-    """The version that is loaded, and this load's part in that."""
+    """The version that was loaded, and this load's part in it."""
 
     version: LibraryVersion
     role: str = ""
-    """"primary" or "replica": what the interpreter is that was named, or that has imported it."""
+    """"primary" or "replica": the role of the interpreter that was named, or that imported it."""
     already_loaded: bool = False
-    """Whether nothing had to be imported for this load."""
+    """Whether this load had nothing to import."""
 
 
 class LibraryLoading:
-    """Runs the races; see LoadRace. ``start`` runs something in the background."""
+    """Runs load races; see LoadRace. ``start`` runs a coroutine in the background."""
 
     def __init__(
         self,
@@ -90,20 +92,21 @@ class LibraryLoading:
         self._fill = fill
         self._supersede = supersede
         self._published = published
-        # What still waits for the last calls of unloaded versions.
+        # Tasks that wait for the last calls of unloaded versions.
         self._leaving = leaving
-        # Held while a load claims several interpreters: of two that hold some each, none would end.
+        # Held while a load claims several interpreters: two loads that hold some each would
+        # deadlock.
         self._claiming = asyncio.Lock()
-        # Of each name, the race that the next load of the same content takes part in.
+        # By name, the race that the next load of the same content joins.
         self._last_race: dict[str, LoadRace] = {}
 
     async def load(self, order: LoadOrder) -> LoadOutcome:
         """Load a library, or have an interpreter join those that hold it.
 
-        Raises what the import raised, the RegistrationError of a registration that does not fit,
+        Raises what the import raised, the RegistrationError of a registration that conflicts,
         LibraryLoadError, InterpreterNotFoundError, RefusedError, InterpreterDiedError,
-        DeadlineExceededError if the import takes too long, and WaitTimeoutError if that of another
-        load does.
+        DeadlineExceededError if the import takes too long, and WaitTimeoutError if another load's
+        import does.
         """
         before = self._last_race.get(order.name)
         race = self._enter_race(order)
@@ -114,14 +117,14 @@ class LibraryLoading:
             async with asyncio.timeout(order.patience):
                 return await self._take_part(race, order, wait)
         except OpdispatchError:
-            raise  # some of them are TimeoutErrors, too
+            raise  # before TimeoutError, of which some of these are subclasses
         except TimeoutError as error:
             raise _out_of_time(order, wait) from error
         finally:
             race.leave()
 
     def _enter_race(self, order: LoadOrder) -> LoadRace:
-        """Return the race that the load belongs to: other content that came before comes first."""
+        """Return the race that the load belongs to, after earlier loads of other content."""
         race = self._last_race.get(order.name)
         if (
             race is None
@@ -139,10 +142,10 @@ class LibraryLoading:
         try:
             async with self._catalog.line(race.name):
                 if race.ended.is_set():
-                    return  # every member has given up, and its pool is not held open any more
+                    return  # all members gave up, and the race no longer holds its pool open
                 self._open(race)
                 await race.ended.wait()
-                # No interpreter could import it.
+                # The interpreters that could be claimed failed to import it.
                 if race.version.state in (VersionState.LOADING, VersionState.FAILED):
                     self._pools.let_go(race.version)
         finally:
@@ -150,7 +153,7 @@ class LibraryLoading:
                 del self._last_race[race.name]
 
     def _open(self, race: LoadRace) -> None:
-        """Open the race for the newest version, if that has its content, or for a new one."""
+        """Open the race for the newest version if that has its content, else for a new version."""
         newest = self._catalog.newest_of(race.name)
         if newest is None or newest.source != race.source or not race.source.sha256:
             race.open(self._new_version(race, newest), newest)
@@ -174,7 +177,7 @@ class LibraryLoading:
         for each in filter(None, (race.replaced, version)):
             check_version(order.caller, each)
         outcome = await self._bring_in(race, order, wait)
-        check_version(order.caller, version)  # which others may have published meanwhile
+        check_version(order.caller, version)  # other callers may have published meanwhile
         published = outcome.role == "primary" and not outcome.already_loaded
         if order.interpreters > version.interpreters_wanted or (order.interpreters and published):
             await self._journal.record_wanted(version, order.interpreters)
@@ -222,8 +225,8 @@ class LibraryLoading:
         wait.importing = session
         race.note_import(session)
         race.enter()
-        # An import that has begun ends in order, though perhaps not awaited any more:
-        # then it publishes nothing.
+        # An import that has begun is completed even if it is no longer awaited; then it publishes
+        # nothing.
         wanted = _Wanted()
         task = self._start(self._import_into(race, session, others, order, wanted))
         try:
@@ -238,8 +241,8 @@ class LibraryLoading:
     ) -> list[InterpreterSession]:
         """Wait for the interpreters that are to import a version before it is published.
 
-        The first one is that of the order. Without a `min_ready` there may be fewer than serve the
-        version before: busy ones are waited for as long as any replica waits.
+        The first is the one that the order asks for. Without ``min_ready`` there may be fewer than
+        serve the previous version: busy interpreters are waited for as long as for any replica.
         """
         version = race.version
         count = count_to_be_ready(version, race.replaced, order)
@@ -280,13 +283,13 @@ class LibraryLoading:
         order: LoadOrder,
         wanted: _Wanted,
     ) -> str:
-        """Import the library for one member of the race; its role."""
+        """Import the library for one member of the race; return the member's role."""
         leaving = self._leaving()
         try:
             try:
                 return await self._attempt(race, session, others, order, wanted)
             except DuplicateDefinitionError as error:
-                # Perhaps by a library that is unloaded already, but had calls to finish.
+                # Perhaps registered by a library that is unloaded already but had calls to finish.
                 if not leaving:
                     self._say_how_to_replace(error, order.name)
                     raise
@@ -299,7 +302,7 @@ class LibraryLoading:
             race.leave()
 
     def _say_how_to_replace(self, error: DuplicateDefinitionError, name: str) -> None:
-        """Add to the error of a load under ``name`` a hint at the library that is in its way."""
+        """Add to a load's error under ``name`` a hint about the library that it conflicts with."""
         facts = error.facts
         other = self._catalog.definer_of(
             operator=facts.get("operator", ""), namespace=facts.get("namespace", "")
@@ -325,7 +328,7 @@ class LibraryLoading:
         batch = await self._publication.staging.stage(
             version, session, race.replaced, timeout=self._load_timeout, report=order.report
         )
-        # After the first one: what ends its interpreter does not end all of them.
+        # After the first: an import that ends its interpreter does not then end all of them.
         staged = await self._publication.staging.stage_others(
             version,
             session,
@@ -373,7 +376,7 @@ class LibraryLoading:
 def count_to_be_ready(
     version: LibraryVersion, replaced: LibraryVersion | None, order: LoadOrder
 ) -> int:
-    """Return how many interpreters are to have imported a version before it is published."""
+    """Return how many interpreters must have imported a version before it is published."""
     if order.min_ready or version.is_active:
         return max(order.min_ready, 1)
     serving = sum(replica.is_serving for replica in replaced.replicas) if replaced else 0
@@ -387,7 +390,7 @@ def _already(version: LibraryVersion, session: InterpreterSession) -> LoadOutcom
 
 
 class _Wanted:
-    """Whether an import is still awaited."""
+    """Whether a caller still awaits an import."""
 
     def __init__(self) -> None:
         self._wanted = True

@@ -1,4 +1,4 @@
-"""How much memory an unload gives back."""
+"""How much memory an unload returns to the system."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.process_memory import find_memory
 from opdispatch_wire.v1 import interpreter_pb2, registry_pb2
 
-# An interpreter that imports something cannot answer for now.
+# An interpreter that is importing something cannot answer at the moment.
 TRIM_TIMEOUT = 1.0
 
 
 class MemoryGivenBack(NamedTuple):
-    """A number of bytes, and how it was found. Nothing is known without a measure."""
+    """A number of bytes, and how it was measured. Unknown without a measurement."""
 
     size: int = 0
     measure: registry_pb2.MemoryMeasure = registry_pb2.MEMORY_MEASURE_UNSPECIFIED
 
 
 class MemoryMeter:
-    """Looks at the interpreters of a library before it is unloaded, and again afterwards.
+    """Measures the interpreters of a library before it is unloaded, and again afterwards.
 
-    Interpreters in ``ending`` end with it: all that they have is given back, as soon as their
-    calls have finished. Those in ``staying`` go on: what counts is by how much less they have.
-    Only interpreters that the daemon has started can be measured.
+    Interpreters in ``ending`` end with the library: all of their memory is returned once their
+    calls have finished. For those in ``staying``, the decrease counts. Only interpreters that the
+    daemon started can be measured.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class MemoryMeter:
     async def start(
         cls, ending: Iterable[InterpreterSession], staying: Iterable[InterpreterSession]
     ) -> MemoryMeter:
-        """Measure for the first time. Trimming takes ``staying`` some hundredths of a second."""
+        """Take the first measurement. Trimming takes ``staying`` some hundredths of a second."""
         kept = list(staying)
         await _trim(kept)
         return cls(await _measure(ending), await _measure(kept))
@@ -70,7 +70,7 @@ async def _measure(sessions: Iterable[InterpreterSession]) -> dict[InterpreterSe
 
 
 async def _trim(sessions: Iterable[InterpreterSession]) -> None:
-    """Free what nothing uses any more: it must not count, before or after."""
+    """Free unused memory in interpreters, so that it counts neither before nor after."""
 
     async def trim(session: InterpreterSession) -> None:
         message = interpreter_pb2.DaemonMessage(trim=interpreter_pb2.TrimMemory())

@@ -1,4 +1,4 @@
-"""The daemon's own dispatcher: the operators of all libraries, with kernels that forward."""
+"""The daemon's own dispatcher: the operators of all libraries, with placeholders for kernels."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 
 class OperatorRegistry:
-    """Whole libraries come and go, each change in one publication.
+    """The operators of all libraries, which change by whole libraries, one publication at a time.
 
     What goes through all registrations of a library, ``own``, ``check``, ``publish`` and
-    ``disown``, is called from worker threads, one at a time, and one by one: a single step of C
-    code for all of them would hold the interpreter lock, and the event loop up. The rest is for
-    the event loop. ``on_published`` is called by such a thread, after a publication, with the
-    operators for which something has been registered. ``on_epoch`` is called in the event loop,
-    when an epoch begins.
+    ``disown``, is called from worker threads, one thread at a time, and handles one registration
+    after another: a single step of C code for all of them would hold the interpreter lock, and so
+    block the event loop. The other methods are for the event loop. ``on_published`` is called by
+    such a thread, after a publication, with the operators for which something has been registered.
+    ``on_epoch`` is called in the event loop, when an epoch begins.
 
     Note [Two epochs]
-        That of the dispatcher passes at the very instant of a publication, in the middle of
-        the event loop's steps. ``epoch`` passes when the states of the versions have followed
-        (see LibraryPublication). What is remembered of the dispatcher alone is of the former, and
-        what also follows from the versions is of the latter.
+        The dispatcher's epoch changes at the very instant of a publication, in the middle of a step
+        of the event loop. ``epoch`` changes when the states of the versions have followed (see
+        LibraryPublication). A cache of facts about the dispatcher alone belongs to an epoch of the
+        former, a cache that also depends on the versions to one of the latter.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class OperatorRegistry:
             self._owners[registration] = version
 
     def disown(self, version: LibraryVersion) -> None:
-        """Forget the registrations of ``version``: once they are published no more."""
+        """Forget the registrations of ``version``, after they have been withdrawn."""
         for registration in version.registrations:
             self._owners.pop(registration, None)
         handles, version.handles = version.handles, []
@@ -65,7 +65,7 @@ class OperatorRegistry:
         return self._owners.get(registration) if registration is not None else None
 
     def find_kernel(self, registration: Registration) -> tuple[LibraryVersion, int] | None:
-        """Return the version that has the kernel of a registration, and its place in the batch.
+        """Return the version that has the kernel of a registration, and its index in the batch.
 
         None for a kernel that every process has, such as the fallback of autograd.
         """
@@ -91,10 +91,11 @@ class OperatorRegistry:
         replacing: Sequence[RegistrationHandle],
         above: Sequence[Sequence[RegistrationHandle]] = (),
     ) -> list[list[RegistrationHandle]]:
-        """Put ``registrations`` in the place of what the handles own, below the kernels of those
-        ``above``, which are in their order; return their handles, and all those above.
+        """Replace the registrations that the handles own by ``registrations``, in one publication.
 
-        Raises RegistrationError, and then changes nothing.
+        The new kernels go below those of ``above``, which are in order. Returns the handles of the
+        new registrations, then those of each in ``above``. Raises RegistrationError, and then
+        nothing has changed.
         """
         with self.dispatcher.transaction():
             lifted = [LiftedKernels(handles, registrations) for handles in above]

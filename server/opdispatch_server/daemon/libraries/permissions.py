@@ -1,4 +1,4 @@
-"""Which versions of libraries an identity may bring, replace and remove."""
+"""Which versions of libraries an identity may load, replace and remove."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from opdispatch_server.daemon.libraries.version import LibraryVersion
 
 
 def check_version(identity: Identity, version: LibraryVersion) -> None:
-    """Raise PermissionDeniedError unless ``identity`` may have and remove what a version registers.
+    """Raise PermissionDeniedError unless ``identity`` may register what a version registers.
 
-    Of a version that waits for an interpreter, what it had registered before counts.
+    For a version that waits for an interpreter, its previous registrations count.
     """
     claimed = [each.namespace for each in version.registrations if each.kind == "library"]
     check_registrations(

@@ -1,4 +1,4 @@
-"""Which interpreter is given a library: ready, not being drained, with the device it needs."""
+"""Which interpreter a library goes to: ready, not drained, with the device that it needs."""
 
 from __future__ import annotations
 
@@ -20,29 +20,33 @@ from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
 from opdispatch_wire.errors import InterpreterNotFoundError, RefusedError
 
 BUSY_PATIENCE = 5.0
-"""How many seconds a replica waits for an interpreter that imports something else; the next that is
-free is given it later."""
+"""Seconds that a replica waits for an interpreter that is importing something else.
+
+After that it is made in the next interpreter that is free.
+"""
 
 INTERPRETER_WAIT = 30.0
-"""How many seconds a load waits where no interpreter could take it, but one is on its way: as long
-as a call waits for its library."""
+"""Seconds that a load waits for an interpreter that is about to be ready.
+
+That is as long as a call waits for its library.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a load is to go: an interpreter by name, any with a kind of device, or anywhere."""
+    """Where a load is to go: an interpreter by name, any with a type of device, or anywhere."""
 
     interpreter: str = ""
     device: str = ""
-    # The interpreters that can have it at all; None: everybody's.
+    # The interpreters that may hold it at all; None: the shared ones.
     pool: InterpreterPool | None = None
 
 
 class Placement:
-    """Chooses interpreters, and sees to it that each imports one library at a time.
+    """Chooses interpreters, and makes each import one library at a time.
 
-    A session's ``loading`` is set from ``claim`` to ``release``: in the same step of the event
-    loop in which it was chosen. ``on_freed`` runs after each release. Belongs to the event loop.
+    A session's ``loading`` is set from ``claim`` to ``release``, beginning in the step of the event
+    loop that chose it. ``on_freed`` is called after each release. For use in the event loop only.
     """
 
     def __init__(
@@ -58,7 +62,7 @@ class Placement:
         self._versions = versions
         self._devices = devices
         self._separation = separation
-        # By name: one that is started again is still being drained.
+        # By name: an interpreter stays drained when it is restarted.
         self._draining: set[str] = set()
         self._changes = WakeUp()
         self.on_freed: Callable[[], None] = lambda: None
@@ -68,11 +72,11 @@ class Placement:
         return session.name in self._draining
 
     def names_for_all(self) -> list[str]:
-        """Return the interpreters that all libraries may be in, live or about to be again."""
+        """Return the interpreters open to all libraries, live or about to be restarted."""
         return [name for name in self._pools.names_for_all() if name not in self._draining]
 
     def start_draining(self, session: InterpreterSession) -> None:
-        """Start draining: the interpreter gets nothing new from now on."""
+        """Start draining: the interpreter is given nothing new from now on."""
         self._draining.add(session.name)
         self.note_change()
 
@@ -84,8 +88,8 @@ class Placement:
         return was_draining
 
     def forget(self, session: InterpreterSession) -> None:
-        """Forget an interpreter that has left; another one of its name may be started."""
-        if not session.supervised:  # the next one of its name is another
+        """Forget an interpreter that has left; another one may be started under its name."""
+        if not session.supervised:  # the next interpreter of its name is unrelated
             self._draining.discard(session.name)
         self.note_change()
 
@@ -96,23 +100,23 @@ class Placement:
     def belongs(self, version: LibraryVersion, session: InterpreterSession) -> bool:
         """Return whether a version may stay in an interpreter.
 
-        One that is not being drained, and is for harmful libraries if and only if the version is
-        harmful.
+        It may if the interpreter is not being drained, and is set aside for harmful libraries
+        exactly if the version is harmful.
         """
         if self.is_draining(session):
             return False
         return self._may_hold(session, version.name, version.device, version.pool)
 
     def is_apart(self, version: LibraryVersion) -> bool:
-        """Return whether a version is kept apart, since it has brought interpreters down."""
+        """Return whether a version is kept apart because it has brought interpreters down."""
         return version.name in self._separation.apart
 
     async def claim(self, place: Place, library: str, patience: float = 0.0) -> InterpreterSession:
-        """Wait for an interpreter that imports nothing, and keep it for one import of a library.
+        """Wait for an interpreter that is not importing; reserve it for one import of a library.
 
-        Where there is none that could, importing or not, but one is on its way, it is waited for,
-        though no longer than ``patience`` seconds. Raises InterpreterNotFoundError if none comes,
-        and RefusedError if the one that is asked for is being drained.
+        If there is no candidate, importing or not, but one is about to be ready, waits for it up to
+        ``patience`` seconds. Raises InterpreterNotFoundError if none comes, and RefusedError if the
+        one that is asked for is being drained.
         """
         latest, clock = None, asyncio.get_running_loop().time
         while True:
@@ -122,7 +126,7 @@ class Placement:
                 latest = clock() + patience if latest is None else latest
                 if clock() >= latest or not self._may_come(place):
                     raise
-                with contextlib.suppress(TimeoutError):  # then it is raised
+                with contextlib.suppress(TimeoutError):  # the loop raises the error itself
                     async with asyncio.timeout_at(latest):
                         await self._changes.wait()
                 continue
@@ -141,9 +145,9 @@ class Placement:
     async def claim_spare(
         self, version: LibraryVersion, patience: float
     ) -> InterpreterSession | None:
-        """Like ``claim``, for one more replica of ``version``; None if no interpreter can have it.
+        """Like ``claim``, for one more replica of ``version``; None if no interpreter can hold it.
 
-        Busy ones are waited for, but no longer than ``patience`` seconds.
+        Busy interpreters are waited for, up to ``patience`` seconds.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
@@ -154,7 +158,7 @@ class Placement:
         return None
 
     async def claim_holder(self, version: LibraryVersion) -> InterpreterSession | None:
-        """Like ``claim``, for an interpreter that holds ``version``; None if none does."""
+        """Like ``claim``, for an interpreter that holds ``version``; None if there is none."""
         while holders := {r.session: r for r in version.replicas if r.session.alive}:
             if session := self._take(holders):
                 if holders[session].state is ReplicaState.LEAVING:
@@ -179,20 +183,20 @@ class Placement:
         self.on_freed()
 
     def note_change(self) -> None:
-        """Wake all waiters to look again: interpreters have come, gone, or are free."""
+        """Wake all waiters to check again: interpreters have come, gone, or become free."""
         self._changes.note()
 
     async def wait_for_change(self) -> None:
-        """Wait until interpreters have come, gone, or are free. Look first, and again after it."""
+        """Wait until interpreters have come, gone, or become free. Check before and after it."""
         await self._changes.wait()
 
     def is_coming(self, name: str = "") -> bool:
-        """Return whether an interpreter is about to be ready: the one of that name, or any."""
+        """Return whether an interpreter is about to be ready: the named one, or any."""
         coming = self._pools.coming()
         return name in coming if name else bool(coming)
 
     def get(self, name: str) -> InterpreterSession:
-        """Return the interpreter of that name, if libraries may go there. Raises as ``claim``."""
+        """Return the interpreter of that name, if it takes libraries. Raises as ``claim`` does."""
         session = self._sessions.get_ready(name)
         if self.is_draining(session):
             raise RefusedError(
@@ -203,9 +207,9 @@ class Placement:
         return session
 
     def _may_come(self, place: Place) -> bool:
-        """Return whether a load may find an interpreter soon, where there is none for it now.
+        """Return whether an interpreter may soon be available to a load that has none now.
 
-        One is being started, or a kernel keeps it from its work.
+        One is being started, or is kept busy by a kernel.
         """
         absent = self._pools.coming()
         absent |= {each.name for each in self._pools.ready(place.pool) if not each.is_fit}
@@ -219,7 +223,7 @@ class Placement:
             self._pools.check(session, place.pool)
             return [session]
         if usable := self._usable(place.device, place.pool):
-            # If there is none of these, others are about to be there.
+            # If there are none of these, others are about to be ready.
             return [s for s in usable if self._may_hold(s, library, place.device, place.pool)]
         ready = self._pools.ready(place.pool)
         if not ready:
@@ -235,7 +239,7 @@ class Placement:
         )
 
     def absence_of(self, device: str) -> DeviceError:
-        """Return the error for a device that no interpreter has: it lists theirs."""
+        """Return the error for a device that no interpreter has: it lists the existing ones."""
         return DeviceError(
             f"no interpreter has the device {device[:60]!r}; "
             f"connected: {self._describe(self._sessions.ready())}",
@@ -266,10 +270,10 @@ class Placement:
         device: str,
         pool: InterpreterPool | None,
     ) -> bool:
-        """Return whether a library may be with the others that an interpreter is for.
+        """Return whether a library may join the others that an interpreter is meant for.
 
-        One that needs a device goes where that is, and one with interpreters of its own hurts no
-        other library.
+        A library that needs a device goes where that device is, and one with its own interpreters
+        affects no other library.
         """
         if device or pool is not None:
             return True

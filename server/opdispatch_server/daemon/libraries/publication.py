@@ -53,17 +53,17 @@ from opdispatch_wire.errors import (
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 Recording = Callable[[], AbstractAsyncContextManager[None]]
-"""Has a change in the journal while it is made; undone if it fails."""
+"""Records a change in the journal on entry; undoes the record if the body raises."""
 
 
 class LibraryPublication:
-    """The steps that the registry takes with interpreters, one version at a time.
+    """Publishes versions, one at a time, step by step with the interpreters.
 
-    ``lock`` is held whenever the daemon's dispatcher and the state of versions change,
-    so that the two always agree. ``_order`` is held, outside of it, from the check of a batch to
-    its publication and the posting of what follows from that: what was checked is what is
-    published, and every interpreter hears of publications in their order. No code of users
-    runs while either is held.
+    ``lock`` is held whenever the daemon's dispatcher and the state of versions change, so that the
+    two always agree. ``_order`` is held, outside of ``lock``, from the check of a batch to its
+    publication and the posting of the resulting instructions: what was checked is what is
+    published, and every interpreter receives publications in their order. No user code runs while
+    either is held.
     """
 
     def __init__(
@@ -99,21 +99,22 @@ class LibraryPublication:
         published_after: Callable[[], Sequence[LibraryVersion]] = tuple,
         permit: Callable[[LibraryVersion], None] = lambda version: None,
     ) -> None:
-        """Publish what ``session`` has staged, in the place of ``replaced``.
+        """Publish what ``session`` has staged, in place of ``replaced``.
 
         ``others`` have staged the same, and are replicas from the moment of publication on.
-        ``still_wanted`` is asked before that; ``recording`` is entered once every check has
-        passed, and left when it is published; ``on_published`` is called with it, while
-        ``lock`` is held. ``published_after`` says, for a version that comes back, which
-        ones its kernels belong below; ``permit`` raises PermissionDeniedError if its caller may not
-        register what is in it. Raises that, the RegistrationError of a registration that does not
-        fit, DeadlineExceededError, LibraryLoadError, JournalError, or InterpreterDiedError.
+        ``still_wanted`` is called before that; ``recording`` is entered once every check has
+        passed, and left when the version is published; ``on_published`` is called with the version
+        while ``lock`` is held. ``published_after`` returns, for a version that comes back, the
+        versions that its kernels belong below; ``permit`` raises PermissionDeniedError if the
+        caller may not register the content. Raises that error, the RegistrationError of a
+        registration that conflicts, DeadlineExceededError, LibraryLoadError, JournalError, or
+        InterpreterDiedError.
         """
         fault_point(FaultPoint.STAGED)
         with self._collections.spared():
             try:
-                # Before the turn: to decode a large batch takes long, and no publication changes
-                # it.
+                # Before ``_order`` is held: decoding a large batch takes long, and no publication
+                # affects it.
                 await asyncio.to_thread(_take_batch, version, batch)
                 permit(version)
                 for each, its in others.items():
@@ -122,18 +123,19 @@ class LibraryPublication:
                 await self.staging.abandon(version, session, *others)
                 raise
             # Held until the mirrors are posted: no other version can come between the check and its
-            # publication, and each interpreter gets publications in the order in which they were
-            # made.
+            # publication, and each interpreter receives publications in the order in which they
+            # were made.
             async with self._order, AsyncExitStack() as recorded:
                 try:
                     old = replaced.handles if replaced else ()
                     await asyncio.to_thread(self._operators.check, version.registrations, old)
-                    # Only now: the check has waited in another thread, and callers may have left
+                    # Not earlier: the check waited for another thread, and callers may have left
                     # meanwhile.
                     if not still_wanted():
                         raise DeadlineExceededError(f"no caller waits for {version} any more")
-                    # The journal first. A daemon that dies from here on finds the version there,
-                    # and what fails below takes it back as the stack unwinds.
+                    # The journal first. If the daemon dies from here on, the next one finds the
+                    # version there; if a later step fails, the record is undone as the stack
+                    # unwinds.
                     await recorded.enter_async_context(recording())
                 except Exception:
                     await self.staging.abandon(version, session, *others)
@@ -149,8 +151,8 @@ class LibraryPublication:
                     above,
                     [*others],
                 )
-                # Posted in this turn, for their order, but awaited after it: a slow interpreter
-                # delays no other load.
+                # Posted while ``_order`` is held, to keep their order, but awaited after it: a slow
+                # interpreter delays no other load.
                 mirrors = self._followers.mirror_everywhere(version, above)
         await finish(mirrors)
 
@@ -159,21 +161,21 @@ class LibraryPublication:
     ) -> None:
         """Make what ``session`` has staged a replica of the active version.
 
-        Raises LibraryLoadError if it registers something else, or InterpreterDiedError.
+        Raises LibraryLoadError if its registrations differ, or InterpreterDiedError.
         """
         try:
             check_same_batch(version, batch, session.name)
         except LibraryLoadError:
             await self.staging.abandon(version, session)
             raise
-        if not session.alive:  # and struck off, perhaps, while it waited for its turn
+        if not session.alive:  # it may have been removed while it waited for ``_order``
             raise session.death(f"joining {version}")
         replica = version.add_replica(session, ReplicaState.JOINING)
         commit = pb.DaemonMessage(commit=pb.Commit(load_id=version.load_id))
         try:
             await session.instruct(commit, timeout=instruction_timeout(version))
         except BaseException:
-            if session.alive:  # and may be calling its own kernels already
+            if session.alive:  # its kernels may be calling each other already
                 self._kill_interpreter(session, f"it failed to join {version}", Cause.SILENT, None)
             raise
         self._serve(replica)
@@ -185,10 +187,10 @@ class LibraryPublication:
         replaced: LibraryVersion,
         recording: Recording,
     ) -> None:
-        """Publish a kept version again, in the place of ``replaced``. As ``publish``.
+        """Publish a kept version again, in place of ``replaced``, as ``publish`` does.
 
-        ``session`` holds it, and imports nothing now; other replicas follow. Raises
-        LibraryNotFoundError, too, if it does not any more.
+        ``session`` holds it and is not importing; other replicas follow. Also raises
+        LibraryNotFoundError if ``session`` no longer holds it.
         """
         restore = pb.Restore(load_id=version.load_id)
         async with self._order, AsyncExitStack() as recorded:
@@ -202,7 +204,7 @@ class LibraryPublication:
                 )
                 await recorded.enter_async_context(recording())
                 others = [r for r in version.replicas if r.session is not session and r.is_serving]
-                for replica in others:  # their nested calls are not this version's yet
+                for replica in others:  # their nested calls do not use this version yet
                     replica.state = ReplicaState.JOINING
                 message = pb.DaemonMessage(restore=restore)
                 try:
@@ -226,12 +228,10 @@ class LibraryPublication:
     async def welcome(
         self, session: InterpreterSession, versions: Callable[[], Iterable[LibraryVersion]]
     ) -> None:
-        """Send a new interpreter all active publications, in their order.
+        """Send a new interpreter all active publications, in order; then it is ready.
 
-        It is ready as soon as they are sent.
-
-        ``versions`` is called once nothing more is published until then: no other code sends
-        the interpreter publications before it is ready.
+        ``versions`` is called at a point after which nothing is published until the interpreter is
+        ready: no other code sends it publications before that.
         """
         async with self._order:
             mirrors = [
@@ -245,7 +245,7 @@ class LibraryPublication:
         await finish(mirrors)
 
     async def demote(self, version: LibraryVersion, replica: Replica) -> None:
-        """Take a version's code out of an interpreter that has finished its calls."""
+        """Remove a version's code from an interpreter that has finished its calls."""
         version.remove_replica(replica.session)
         if version.is_active:
             await finish(self._followers.mirror(replica.session, version))
@@ -253,10 +253,11 @@ class LibraryPublication:
             await finish(self._followers.retire(replica.session, version, keep=False))
 
     async def retire(self, version: LibraryVersion, *, keep: bool) -> None:
-        """Undo a version in every interpreter; its own keep the code, if ``keep``.
+        """Undo a version in every interpreter; its holders keep the code if ``keep`` is true.
 
-        Unless it has been brought back before its turn comes. In the middle of that it is not
-        active yet, but its interpreters may have been told already: hence the lock.
+        Does nothing if the version is brought back before ``_order`` is acquired. While it is being
+        brought back it is not active yet, but its interpreters may already have been instructed:
+        hence the lock.
         """
         load_id = version.load_id
         async with self._order:
@@ -264,14 +265,14 @@ class LibraryPublication:
                 return
             following = self._followers.retire_everywhere(version, keep=keep)
             if not keep:
-                version.replicas = []  # a rollback has it imported again
+                version.replicas = []  # a rollback imports it again
         await finish(following)
 
     async def find_disagreements(
         self, versions: Callable[[], Iterable[LibraryVersion]]
     ) -> list[str]:
         """Return how interpreters differ from the daemon, in words, once they are up to date."""
-        async with self._order:  # whatever follows from the last publication has been posted
+        async with self._order:  # all instructions of the last publication have been posted
             active = {each.load_id: each for each in versions() if each.is_active}
             reports = self._followers.ask_for_reports()
         if not reports:
@@ -292,16 +293,15 @@ class LibraryPublication:
         return found
 
     async def withdraw(self, versions: list[LibraryVersion], state: VersionState) -> None:
-        """Take versions out of the registry, in one publication. The lock is held.
+        """Remove versions from the registry, in one publication. The caller holds ``lock``.
 
-        Unless their interpreters have died, the routes are closed.
-
-        Those that lose their last interpreter are retired in the others at once: they may be
-        published again under the same load id.
+        Routes must be closed, unless the interpreters of the versions have died. Versions that lose
+        their last interpreter are retired in the others at once: they may be published again under
+        the same load id.
         """
         published = [version for version in versions if version.handles]
         for version in versions:
-            version.state = state  # first: it explains why an operator is not there
+            version.state = state  # first: the state explains why an operator no longer exists
             if state is VersionState.WAITING:
                 self._followers.retire_everywhere(version, keep=False)
         if not published:
@@ -319,24 +319,24 @@ class LibraryPublication:
         others: Sequence[InterpreterSession],
         instruction: pb.DaemonMessage,
     ) -> list[InterpreterSession]:
-        """Publish in interpreters what they have staged; return those that did, and live."""
+        """Publish in interpreters what they have staged; return the live ones that succeeded."""
         timeout = instruction_timeout(version)
         outcomes = await asyncio.gather(
             *(each.instruct(_copy_of(instruction), timeout=timeout) for each in others),
             return_exceptions=True,
         )
         for each, outcome in zip(others, outcomes, strict=True):
-            if isinstance(outcome, BaseException) and each.alive:  # it may have
+            if isinstance(outcome, BaseException) and each.alive:  # it may have published
                 self._kill_interpreter(each, f"it failed to join {version}", Cause.SILENT, None)
         return [each for each in others if each.alive]
 
     def reclaim(self, replica: Replica) -> None:
-        """Keep a replica that is leaving: it still has the code."""
+        """Keep a replica that was leaving: it still has the code."""
         if replica.state is ReplicaState.LEAVING:
             self._serve(replica)
 
     def stays_in(self, version: LibraryVersion, session: InterpreterSession) -> bool:
-        """Return whether an interpreter serves a version; one that was to leave it stays, then."""
+        """Return whether an interpreter serves a version; one that was to leave it stays."""
         replica = version.find_replica(session)
         if replica is None:
             return False
@@ -345,7 +345,7 @@ class LibraryPublication:
 
     def _serve(self, replica: Replica) -> None:
         replica.state = ReplicaState.SERVING
-        self.routes.renew()  # routes that are known do not name it yet
+        self.routes.renew()  # existing routes do not name it yet
 
     def _serves(self, replica: Replica) -> Callable[[], None]:
         def note() -> None:
@@ -366,36 +366,37 @@ class LibraryPublication:
     ) -> None:
         """Publish a version that passed every check in the interpreter, then here.
 
-        So do ``others``, which are replicas then; those that fail to are not.
+        ``others`` publish it, too, and become replicas, except those that fail to.
         """
         try:
             keep = instruction.HasField("restore")
             undo = pb.DaemonMessage(retire=pb.Retire(load_id=version.load_id, keep=keep))
             async with asyncio.timeout(instruction_timeout(version)):
                 posted = session.post(instruction)
-                # The interpreter before the daemon: its kernels' own calls must find the version as
-                # soon as clients' calls arrive.
+                # The interpreter before the daemon: nested calls of its kernels must find the
+                # version as soon as clients' calls arrive.
                 checked_answer(await self._followers.unless_busy(version, session, posted, undo))
             others = await self._commit_others(version, others, instruction)
             fault_point(FaultPoint.INTERPRETER_COMMITTED)
-            # Routes before the lock: interpreters may take long to answer, and what begins after
-            # this change was acknowledged must not run, by an old route, what it replaced.
+            # Routes are closed before the lock is taken, because interpreters may take long to
+            # answer. They are closed so that no call that begins after this change was acknowledged
+            # runs, by an old route, the version that it replaced.
             async with self.routes.closed(), self.lock:
-                # Looked at with the lock held. ``interpreter_left`` waits for it, so that a death
-                # is seen either here or there, and never by neither.
+                # Checked with the lock held. ``interpreter_left`` waits for the lock, so a death is
+                # noticed either here or there.
                 if not session.alive:
                     raise session.death(f"loading {version}")
                 old = replaced.handles if replaced else ()
-                # Calls come from the moment of publication on.
+                # Calls may arrive from the moment of publication on.
                 replica = version.find_replica(session) or version.add_replica(
                     session, ReplicaState.SERVING
                 )
                 replica.state = ReplicaState.SERVING
                 for other in others:
-                    if other.alive:  # else it may have been struck off already
+                    if other.alive:  # a dead one may have been removed already
                         version.add_replica(other, ReplicaState.SERVING)
                 stay = [below for below in above if below.is_active]
-                await asyncio.to_thread(self._operators.own, version)  # before it can be found
+                await asyncio.to_thread(self._operators.own, version)  # before calls can find it
                 version.handles, *of_stay = await asyncio.to_thread(
                     self._operators.publish,
                     version.registrations,
@@ -417,7 +418,8 @@ class LibraryPublication:
             if not version.is_active:
                 for holder in (session, *others):
                     version.remove_replica(holder)
-                    # It may have published what the daemon has not; a busy one undoes that itself.
+                    # It may have published what the daemon has not; a busy interpreter undoes that
+                    # later.
                     if holder.alive and not holder.busy:
                         reason = f"{version} could not be published"
                         self._kill_interpreter(holder, reason, Cause.SILENT, None)
@@ -426,7 +428,7 @@ class LibraryPublication:
 
 
 def _copy_of(message: pb.DaemonMessage) -> pb.DaemonMessage:
-    """Return a copy: each gets a number of its own."""
+    """Return a copy, because each message is given a number of its own."""
     copy = pb.DaemonMessage()
     copy.CopyFrom(message)
     return copy

@@ -44,27 +44,27 @@ from opdispatch_wire.v1 import registry_pb2
 
 LOG = logging.getLogger("opdispatch.libraries")
 
-# How long a change waits for direct calls, which the daemon does not see, before it leaves the rest
-# to the background, as it does with those that it sees.
+# How long a change waits for direct calls, which the daemon does not see. After that the rest
+# happens in the background, as it does for calls that the daemon sees.
 DIRECT_CALLS_WAIT = 0.1
 
 
 class LibraryRegistry:
     """Every operation on libraries.
 
-    Changes of one name are done one after the other (``LibraryCatalog.line``), those of different
-    names at the same time: an import may take as long as it likes, and holds up no other load. An
-    interpreter's death must not wait for imports at all, so it takes the publication's
-    ``lock`` alone, which is held for moments.
+    Changes to one name are made one after the other (``LibraryCatalog.line``), changes to different
+    names concurrently: an import may take any time without delaying other loads. Handling an
+    interpreter's death must not wait for imports, so it takes only the publication's ``lock``,
+    which is never held for long.
 
     Locks are taken in this order: a name's line, an interpreter (``Placement.claim``), a race's
     turn, the publication's order, its lock.
 
-    ``_drains`` is held while it changes whether an interpreter is noted as drained, from the look
-    whether it is there to the last note: the journal's comes first, then the placement's. Nothing
-    else is taken under it. Whenever it is free, both notes say the same of every interpreter of the
-    daemon's, unless the journal could not be written; and none is of a name that a pool has given
-    up: the pool waits with that until it is struck out.
+    ``_drains`` is held while an interpreter's drained state changes, from the check that the
+    interpreter exists to the last note: first the journal's, then the placement's. No other lock is
+    taken while it is held. Whenever it is free, both notes agree on every interpreter of the
+    daemon's, unless the journal could not be written; and neither names an interpreter that a pool
+    has given up: the pool waits until the name has been removed.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class LibraryRegistry:
         self._health = health
         self._load_timeout = load_timeout
         self.catalog = LibraryCatalog()
-        """The catalog, to be read by anyone."""
+        """The catalog; any part may read it."""
         self._journal = LibraryJournal(journal, self.catalog)
         self.devices = DeviceHolders(self.catalog.newest)
         self.placement = Placement(
             sessions, pools, self.catalog.all_versions, self.devices, blame.separation
         )
         self._background: set[asyncio.Task[Any]] = set()
-        # Those of them that wait for the last calls of unloaded versions.
+        # Those background tasks that wait for the last calls of unloaded versions.
         self._leaving: set[asyncio.Task[Any]] = set()
         self._replicas = LibraryReplicas(
             self.catalog,
@@ -129,7 +129,7 @@ class LibraryRegistry:
 
     @property
     def publication(self) -> asyncio.Lock:
-        """Held while the dispatcher and the state of the libraries change together."""
+        """The lock held while the dispatcher and the state of the libraries change together."""
         return self._publication.lock
 
     def to_proto(self, version: LibraryVersion) -> registry_pb2.Library:
@@ -145,28 +145,28 @@ class LibraryRegistry:
         return await self._publication.find_disagreements(self.catalog.all_versions)
 
     def blame_changed(self) -> None:
-        """Move libraries after a change of blame."""
+        """Move libraries after a change in what is blamed for deaths."""
         if not self._stopped:
             self._replicas.blame_changed()
 
     def fitness_changed(self) -> None:
-        """Update replicas after interpreters have become able to serve calls, or unable."""
+        """Update replicas after interpreters became able or unable to serve calls."""
         if not self._stopped:
             self._replicas.fitness_changed()
 
     def interpreter_quarantined(self) -> None:
-        """Wake all waiters for an interpreter to look again."""
+        """Wake all tasks that wait for an interpreter, to check again."""
         self.placement.note_change()
         self._start(self.settling.announce())
 
     async def heard(self) -> None:
-        """Wait until the interpreters that listen have heard of the changes so far."""
+        """Wait until the interpreters that listen know of the changes so far."""
         await self._publication.routes.heard()
 
     # -- what was there before ------------------------------------------------------------------
 
     async def adopt(self) -> None:
-        """Take over what the journal says; it waits for interpreters from now on.
+        """Adopt the libraries in the journal; they wait for interpreters from now on.
 
         Raises JournalError.
         """
@@ -177,7 +177,7 @@ class LibraryRegistry:
             await self._health.library(version.name, serving=False)
 
     async def restore(self, timeout: float) -> bool:
-        """Load what was adopted; return False if that takes longer, going on in the background."""
+        """Load what was adopted; return False after ``timeout``, and continue in the background."""
         done, _ = await asyncio.wait({self._start(self._replicas.restore())}, timeout=timeout)
         await self._health.restoring(False)
         return bool(done)
@@ -185,9 +185,9 @@ class LibraryRegistry:
     # -- changes --------------------------------------------------------------------------------
 
     async def load(self, order: LoadOrder, report: Report = lambda line: None) -> LoadOutcome:
-        """Load a library; ``report`` is called with every earlier step that may take long.
+        """Load a library; ``report`` is called before each earlier step that may take long.
 
-        Raises as LibraryLoading.load does.
+        Raises the errors of LibraryLoading.load.
         """
         order = dataclasses.replace(order, report=report)
         if order.source.home.is_shared:
@@ -205,11 +205,11 @@ class LibraryRegistry:
     async def unload(
         self, name: str, number: int, *, measure: bool = False, caller: Identity = OWNER
     ) -> tuple[LibraryVersion | None, MemoryGivenBack]:
-        """Unload one version, or with 0 all of them; the version that is active then.
+        """Unload one version, or all if ``number`` is 0; return the version that is then active.
 
-        With ``measure``, also looks at how much memory interpreters that go on give back.
-        Raises LibraryNotFoundError, PermissionDeniedError; and, if the version below cannot be
-        brought back, why: then nothing has changed.
+        With ``measure``, also measures the memory that the remaining interpreters give back. Raises
+        LibraryNotFoundError and PermissionDeniedError; and, if the version below cannot be brought
+        back, the reason: then nothing has changed.
         """
         async with self.catalog.line(name):
             versions = self.catalog.versions_of(name)
@@ -250,10 +250,10 @@ class LibraryRegistry:
     async def rollback(
         self, name: str, *, caller: Identity = OWNER
     ) -> tuple[LibraryVersion, LibraryVersion]:
-        """Make the version before the active one active again; that one, and what was active.
+        """Reactivate the version before the active one; return it, and the one that was active.
 
-        What was active is kept. Raises LibraryNotFoundError, PermissionDeniedError; and, if the
-        version before cannot be brought back, why: then nothing has changed.
+        The one that was active is kept. Raises LibraryNotFoundError and PermissionDeniedError; and,
+        if the previous version cannot be brought back, the reason: then nothing has changed.
         """
         async with self.catalog.line(name):
             top = self.catalog.get_newest(name)
@@ -284,8 +284,8 @@ class LibraryRegistry:
     ) -> LibraryVersion:
         """Set the number of interpreters that hold the active version of a library.
 
-        Raises LibraryNotFoundError, PermissionDeniedError, WireError, or why an interpreter could
-        not be given it.
+        Raises LibraryNotFoundError, PermissionDeniedError, WireError, or the reason why the version
+        could not be loaded in one more interpreter.
         """
         if interpreters < 1:
             raise WireError(f"$.interpreters is {interpreters}; expected 1 or more")
@@ -304,15 +304,16 @@ class LibraryRegistry:
         return version
 
     async def drain(self, interpreter: str, *, patience: float | None = None) -> InterpreterSession:
-        """Empty an interpreter, as far as others can take what it holds.
+        """Move everything that an interpreter holds to others, as far as they can take it.
 
-        Waits for its calls to end, for up to ``patience`` seconds. Raises
-        InterpreterNotFoundError.
+        Waits for its calls to end, for up to ``patience`` seconds. Raises InterpreterNotFoundError.
         """
         async with self._drains:
             session = self._sessions.get_ready(interpreter)
-            if not session.dismissed:  # the note of one that is ending would never be removed
-                if session.supervised:  # another's name means nothing once it is gone
+            # the note for an interpreter that is ending would never be removed
+            if not session.dismissed:
+                # the name of a joined interpreter means nothing once it is gone
+                if session.supervised:
                     await self._journal.record_drained(interpreter, drained=True)
                 self.placement.start_draining(session)
         draining = f"interpreter {interpreter} is being drained{asked_by()}"
@@ -321,9 +322,9 @@ class LibraryRegistry:
         return session
 
     async def end_drain(self, interpreter: str) -> InterpreterSession | None:
-        """Put an interpreter in use again; None if it is just not there.
+        """Put an interpreter back in use; return None if it is not connected at the moment.
 
-        Raises InterpreterNotFoundError for one that was never drained, either.
+        Raises InterpreterNotFoundError if it was not drained either.
         """
         async with self._drains:
             await self._journal.record_drained(interpreter, drained=False)
@@ -337,7 +338,7 @@ class LibraryRegistry:
         return session
 
     async def stop(self) -> None:
-        """End what runs in the background, and take no notice of interpreters any more."""
+        """End the background tasks, and ignore interpreters from now on."""
         self._stopped = True
         tasks = list(self._background)
         for task in tasks:
@@ -345,7 +346,7 @@ class LibraryRegistry:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _start_measuring(self, gone: list[LibraryVersion], *, staying: bool) -> MemoryMeter:
-        """Start measuring memory before versions go."""
+        """Take the first memory measurement, before versions are removed."""
         ending = self._pools.ends_with([v.pool for v in gone if v.pool is not None])
         holders = {replica.session for version in gone for replica in version.replicas}
         return await MemoryMeter.start(ending, holders - set(ending) if staying else ())
@@ -353,7 +354,7 @@ class LibraryRegistry:
     # -- parts of changes -----------------------------------------------------------------------
 
     def _supersede(self, replaced: LibraryVersion, too_old: list[LibraryVersion]) -> None:
-        """Keep a version below the active one, and retire those that are not kept any more."""
+        """Keep a version below the active one, and retire those that are no longer kept."""
         self._blame.forget(replaced.name, replaced.operators)
         for version in too_old:
             version.state = VersionState.GONE
@@ -362,7 +363,7 @@ class LibraryRegistry:
         self._start(self._retire_when_idle(replaced, keep=keep))
 
     async def _release(self, versions: list[LibraryVersion]) -> None:
-        """Release unloaded versions: now, or when their calls have finished.
+        """Release unloaded versions, when their calls have finished.
 
         All together: kernels of an older version may call operators of the newer one.
         """
@@ -390,7 +391,7 @@ class LibraryRegistry:
     async def _retire_when_idle(self, version: LibraryVersion, *, keep: bool) -> None:
         load_id = version.load_id
         await version.wait_idle()
-        # It may have been brought up anew while it was busy, and need no retiring any more.
+        # It may have been loaded anew while the interpreter was busy, and no longer need retiring.
         if load_id == version.load_id:
             await self._publication.retire(version, keep=keep)
         if version.state is VersionState.GONE:
@@ -405,15 +406,15 @@ class LibraryRegistry:
     async def _interpreter_ended(self, name: str) -> None:
         """Record that an interpreter of a pool has ended for good.
 
-        The next of its name is not drained.
+        The next interpreter of its name is not drained.
         """
         if self._stopped:
-            return  # for now: the next daemon starts it again
+            return  # not for good: the next daemon starts it again
         async with self._drains:
             if name in self._journal.drained:
                 try:
                     await self._journal.record_drained(name, drained=False)
-                except JournalError as error:  # it has ended all the same
+                except JournalError as error:  # it has ended nonetheless
                     LOG.error(
                         "interpreter %s is no longer drained: %s",
                         name,
@@ -448,7 +449,7 @@ class LibraryRegistry:
         self._background.add(task)
         task.add_done_callback(self._finished)
         if self._stopped:
-            task.cancel()  # when cut off, it frees an interpreter that others may wait for
+            task.cancel()  # cancellation frees an interpreter that others may wait for
         return task
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
@@ -456,7 +457,7 @@ class LibraryRegistry:
         self._leaving.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        if not isinstance(error, OpdispatchError):  # the caller gets those
+        if not isinstance(error, OpdispatchError):  # callers receive OpdispatchErrors
             LOG.error(
                 "a library was not tidied up", exc_info=error, extra=fields(Event.INTERNAL_ERROR)
             )

@@ -1,4 +1,4 @@
-"""How many interpreters hold each library: more, fewer, others, and again after a death."""
+"""Keeps each library in the wanted number of interpreters, also after deaths."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ from opdispatch_wire.errors import (
 
 LOG = logging.getLogger("opdispatch.libraries")
 
-# A library whose import brings interpreters down is given no fourth one, for a while.
+# A library whose import has brought three interpreters down is not given a fourth for a while.
 RECOVERY_ATTEMPTS = 3
-# The pauses, in seconds, before a replica is tried again that could not be made, and before a
-# library is that was given up; they double with each attempt.
+# Seconds before the first retry of a replica that could not be made, and of a library that was
+# given up; the pause doubles with each attempt.
 FIRST_PAUSE = 0.5
 FIRST_REST = 30.0
 LONGEST_REST = 3600.0
 
 
 class LibraryReplicas:
-    """Keeps every active version in as many interpreters as it should be in.
+    """Keeps every active version in the interpreters that it should be in.
 
-    Methods whose name ends in ``_locked`` are called with the name's line held.
+    Methods whose names end in ``_locked`` are called with the name's line held.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class LibraryReplicas:
         self._published = published
         self._joined = joined
         self._give_up = give_up
-        # What the journal has, until it is loaded: ``restore`` does that, in the right order.
+        # The libraries of the journal, until ``restore`` loads them in the right order.
         self.restoring: Sequence[LibraryVersion] = ()
-        # Names that a task is about to look after.
+        # Names that a task is about to check.
         self._cared_for: set[str] = set()
         self._demotions: dict[asyncio.Task[Any], Replica] = {}
         placement.on_freed = self.look_after_all
@@ -94,7 +94,7 @@ class LibraryReplicas:
     # -- interpreters ---------------------------------------------------------------------------
 
     async def interpreter_joined(self, session: InterpreterSession) -> None:
-        """Send a new interpreter all publications, and the libraries that lack one."""
+        """Send a new interpreter all publications, and the libraries that lack an interpreter."""
         await self._publication.welcome(session, self._catalog.newest)
         ready = fields(Event.INTERPRETER_READY, interpreter=session.name)
         LOG.info("interpreter %s is ready (pid %d)", session.name, session.pid, extra=ready)
@@ -104,7 +104,7 @@ class LibraryReplicas:
         self.look_after_all()
 
     async def interpreter_left(self, session: InterpreterSession) -> None:
-        """Replace a replica whose interpreter has died; without any, the library waits."""
+        """Replace a replica whose interpreter has died; without replicas, the library waits."""
         async with self._publication.lock:
             lost = []
             for version in self._catalog.all_versions():
@@ -121,7 +121,7 @@ class LibraryReplicas:
                     if not any(r.is_serving for r in version.replicas):
                         self._publication.reclaim(replica)
             await self._publication.withdraw(lost, VersionState.WAITING)
-            self._publication.routes.renew()  # those that are known may still name it
+            self._publication.routes.renew()  # existing routes may still name it
         level = logging.INFO if session.dismissed else logging.WARNING
         ended = fields(Event.INTERPRETER_ENDED, interpreter=session.name)
         LOG.log(level, "%s", session.death(), extra=ended)
@@ -137,8 +137,8 @@ class LibraryReplicas:
     # -- looking after ----------------------------------------------------------------------------
 
     def look_after_all(self) -> None:
-        """See to whatever lacks interpreters, or hold one that is being drained."""
-        # Those that do harm last: the others have done nothing.
+        """Check every library that lacks interpreters, or is in one that is being drained."""
+        # Harmful libraries last: they must not delay the others.
         newest = sorted(
             self._catalog.newest(),
             key=lambda version: (self._placement.is_apart(version), version.position),
@@ -159,11 +159,11 @@ class LibraryReplicas:
         )
 
     async def see_to(self, session: InterpreterSession, patience: float | None) -> None:
-        """Move what an interpreter holds to others, if it is being drained.
+        """Move an interpreter's libraries to others, if it is being drained.
 
-        Waits for others to have imported it, and for its calls to end, for up to ``patience``
-        seconds; goes on after that. Libraries that bring devices go first: others may go only where
-        these are.
+        Waits until others have imported them, and for its calls to end, for up to ``patience``
+        seconds; continues in the background after that. Libraries that provide devices go first:
+        others may only go where these are.
         """
         held = [v for v in self._catalog.all_versions() if v.find_replica(session)]
         bringing = {version.name for version in held if version.batch.device_types}
@@ -178,14 +178,14 @@ class LibraryReplicas:
                     await asyncio.wait(leaving)
 
     async def see_off(self, version: LibraryVersion, patience: float) -> None:
-        """Wait, for up to ``patience`` seconds, for the replicas that leave a version."""
+        """Wait, for up to ``patience`` seconds, for the replicas that are leaving a version."""
         leaving = [task for task, left in self._demotions.items() if left in version.replicas]
         if leaving:
             await asyncio.wait(leaving, timeout=patience)
 
     async def _look_after(self, name: str) -> None:
         async with self._catalog.line(name):
-            # From here on, whatever else happens needs another look.
+            # Whatever happens from here on needs another check.
             self._cared_for.discard(name)
             version = self._catalog.newest_of(name)
             if version is None:
@@ -198,7 +198,7 @@ class LibraryReplicas:
             self.leave_drained_locked(name)
 
     async def restore(self) -> None:
-        """Load what the journal has, as far as there are interpreters and it can be loaded."""
+        """Load the libraries of the journal that load, as far as there are interpreters."""
         await restore_in_order(self.restoring, self._restore_one)
         await asyncio.gather(*(self._fill(version) for version in self.restoring))
         self.restoring = ()
@@ -216,21 +216,21 @@ class LibraryReplicas:
             await self.fill_locked(version)
 
     async def _recover_locked(self, version: LibraryVersion, *, last_try: bool = True) -> None:
-        """Load again, from the store, what has lost its last interpreter.
+        """Reload, from the store, a library that has lost its last interpreter.
 
-        What does not load is given up, unless this is not the ``last_try``.
+        If it does not load, it is given up, unless this is not the ``last_try``.
         """
         version.start_over(self._catalog.new_load_id())
         try:
             await self.bring_up_locked(version, None)
         except InterpreterNotFoundError:
-            return  # the next one that joins tries again
+            return  # the next interpreter that joins triggers another try
         except (InterpreterDiedError, DeadlineExceededError) as error:
             count_change(Event.LIBRARY_LOAD_FAILED)
             extra = about(Event.LIBRARY_LOAD_FAILED, version)
             LOG.error("%s could not be loaded again: %s", version, error, extra=extra)
             if "suspect" not in error.facts:
-                return  # its import was cut off by what others did
+                return  # a concurrent change cut its import off
             version.failed_attempts += 1
             if version.failed_attempts >= RECOVERY_ATTEMPTS:
                 await self._give_up_for_now(version, error)
@@ -247,7 +247,7 @@ class LibraryReplicas:
         await self._published(version)
 
     async def _give_up_for_now(self, version: LibraryVersion, error: OpdispatchError) -> None:
-        """Leave a library listed with its error, and try again after a pause."""
+        """Leave a library listed with its error, and retry after a pause."""
         await self._give_up(version, error)
         rest = min(FIRST_REST * 2.0 ** min(version.times_given_up, 10), LONGEST_REST)
         version.times_given_up += 1
@@ -267,10 +267,10 @@ class LibraryReplicas:
         recording: Recording = nullcontext,
         patience: float = 0.0,
     ) -> None:
-        """Load a version that no interpreter holds, in the place of ``replaced``.
+        """Load a version that no interpreter holds, in place of ``replaced``.
 
         ``recording`` as in LibraryPublication.publish, ``patience`` as in Placement.claim. Raises
-        as LibraryLoading.load.
+        the errors of LibraryLoading.load.
         """
         await self._pools.provide_for(version)
         session = await self._placement.claim(
@@ -294,10 +294,10 @@ class LibraryReplicas:
     async def bring_back_locked(
         self, version: LibraryVersion, top: LibraryVersion, recording: Recording
     ) -> None:
-        """Publish a kept version in the place of the one above it, in as many interpreters.
+        """Publish a kept version in place of the one above it, in as many interpreters.
 
-        ``recording`` as in LibraryPublication.publish. Raises as LibraryLoading.load, and then
-        nothing has changed.
+        ``recording`` as in LibraryPublication.publish. Raises the errors of LibraryLoading.load,
+        and then nothing has changed.
         """
         wanted, version.interpreters_wanted = version.interpreters_wanted, top.interpreters_wanted
         try:
@@ -308,7 +308,7 @@ class LibraryReplicas:
                     await self._publication.bring_back(version, session, top, recording)
                     return
                 except LibraryNotFoundError:
-                    pass  # its last call has ended meanwhile, and its code has gone with that
+                    pass  # its last call has ended meanwhile, and its code was released with it
                 finally:
                     self._placement.release(session)
             version.start_over(self._catalog.new_load_id())
@@ -318,7 +318,7 @@ class LibraryReplicas:
             raise
 
     def _published_after(self, version: LibraryVersion) -> list[LibraryVersion]:
-        """Return the active versions whose kernels are above its own, in their order."""
+        """Return the active versions whose kernels take precedence over its own, in order."""
         newest = sorted(self._catalog.newest(), key=lambda version: version.position)
         return [
             each
@@ -347,8 +347,8 @@ class LibraryReplicas:
     ) -> OpdispatchError | None:
         """Add interpreters to an active version, as far as there are any.
 
-        Those that import something else are waited for, up to ``patience`` seconds. One that
-        fails does not stop the others; the first error is returned.
+        Those that are importing something else are waited for, up to ``patience`` seconds. A
+        failure does not stop the others; the first error is returned.
         """
         async with version.filling:
             for replica in version.replicas:
@@ -387,12 +387,12 @@ class LibraryReplicas:
         finally:
             self._placement.release(session)
         version.failed_attempts = 0
-        await self._joined()  # the others may have died meanwhile: calls wait for this one, then
+        await self._joined()  # the others may have died meanwhile: then calls wait for this one
         log_replica_joined(version, session.name)
         return None
 
     def _rest(self, version: LibraryVersion) -> None:
-        """Try no replica of a version for a pause that doubles with each failure."""
+        """Pause attempts to make replicas of a version; the pause doubles with each failure."""
         version.failed_attempts += 1
         pause = min(FIRST_PAUSE * 2.0 ** min(version.failed_attempts, 10), FIRST_REST)
         loop = asyncio.get_running_loop()
@@ -400,7 +400,7 @@ class LibraryReplicas:
         loop.call_later(pause, self.look_after_all)
 
     def blame_changed(self) -> None:
-        """Update replicas after other libraries do harm, or other interpreters are for those."""
+        """Update replicas after a change in which libraries, or interpreters, count as harmful."""
         for version in self._catalog.all_versions():
             for replica in version.replicas:
                 replica.is_barred = self._placement.is_apart(
@@ -410,19 +410,19 @@ class LibraryReplicas:
         self.fitness_changed()
 
     def fitness_changed(self) -> None:
-        """Update replicas after interpreters have become able to serve calls, or unable."""
+        """Update replicas after interpreters became able or unable to serve calls."""
         self._placement.note_change()
         self.look_after_all()
         self._start(self._joined())
 
     def shrink_locked(self, version: LibraryVersion) -> None:
-        """Take a version out of the interpreters that are too many, the last ones first."""
+        """Remove a version from surplus interpreters, the last ones first."""
         for replica in reversed(self._staying(version)):
             if self._missing(version) < 0 and replica.state is ReplicaState.SERVING:
                 self.let_go(version, replica)
 
     def leave_drained_locked(self, name: str) -> None:
-        """Take a library out of interpreters that it does not belong into, if others have it."""
+        """Remove a library from interpreters that it should not be in, if others have it."""
         for version in self._catalog.versions_of(name):
             others = any(replica.is_serving for replica in self._staying(version))
             for replica in list(version.replicas):
@@ -432,7 +432,7 @@ class LibraryReplicas:
                     self.let_go(version, replica)
 
     def let_go(self, version: LibraryVersion, replica: Replica) -> None:
-        """Send a replica no more calls; its code goes when it has finished those it has."""
+        """Send a replica no more calls; release its code when it has finished those it has."""
         if replica.state is not ReplicaState.LEAVING:
             replica.state = ReplicaState.LEAVING
             self._publication.routes.renew()

@@ -1,4 +1,4 @@
-"""Libraries that have lost their interpreters: who waits for them, and whether that is any use."""
+"""Libraries that have lost their interpreters: waiting for them, as long as that may help."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionSt
 
 
 class LibrarySettling:
-    """Wakes tasks that wait for libraries to be in an interpreter. Belongs to the event loop.
+    """Wakes tasks that wait for a library to be in an interpreter. For the event loop only.
 
-    ``newest`` gives the version of each library that is active, or is to be; ``publication`` is
-    held while these change, and with them what can be called.
+    ``newest`` returns the version of each library that is or will be active; ``publication`` is the
+    lock held while these versions change, and with them the operators that can be called.
     """
 
     def __init__(
@@ -26,24 +26,24 @@ class LibrarySettling:
         self._newest = newest
         self._publication = publication
         # Notified when a version is published or unloaded, gains or loses an interpreter, or is
-        # given up, and when an interpreter is.
+        # given up, and when an interpreter is given up.
         self._changed = asyncio.Condition()
 
     def explain_want(self, version: LibraryVersion) -> tuple[str, str]:
-        """Return why no interpreter for the version can come, and a remedy; else "".
+        """Return why no interpreter for the version can come, and a remedy; "" if one can.
 
-        One that is being started, or is busy, can come.
+        An interpreter that is being started, or is busy, can come.
         """
         if version.pool is None and not version.source.home.is_shared:
-            return "", ""  # its interpreters are not even started yet
+            return "", ""  # its interpreters have not even been started yet
         return self._pools.explain_want(version.pool)
 
     async def wait(self, affects: Callable[[LibraryVersion], bool]) -> None:
-        """Wait while a library that ``affects`` is true of has no live interpreter.
+        """Wait while a library for which ``affects`` is true has no live interpreter.
 
-        Not for one that has failed, or that no interpreter can come for. A caller that looks again
-        right after that sees no change half made: in the middle of a change it would find
-        operators that cannot be called, though there is nothing to wait for.
+        Does not wait for a library that has failed, or for which no interpreter can come. A caller
+        that checks again right after the wait sees no half-made change: in the middle of one it
+        would find operators that cannot be called although there is nothing to wait for.
         """
         async with self._changed:
             await self._changed.wait_for(
@@ -53,7 +53,7 @@ class LibrarySettling:
             pass
 
     async def announce(self) -> None:
-        """Wake all waiters to look again."""
+        """Wake all waiters to check again."""
         async with self._changed:
             self._changed.notify_all()
 

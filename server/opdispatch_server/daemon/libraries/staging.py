@@ -1,4 +1,4 @@
-"""Having interpreters import one version of a library, which none of them publishes by that."""
+"""Importing a version of a library in interpreters, without publishing it there."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 
 class LibraryStaging:
-    """The imports of versions that are to be published. Belongs to the event loop.
+    """Stages versions: imports them before publication. For use in the event loop only.
 
-    ``judge`` says what has ended an interpreter.
+    ``judge`` says why an interpreter ended.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class LibraryStaging:
     ) -> pb.RegistrationBatch:
         """Import a version in an interpreter; ``publish``, ``join`` or ``abandon`` follows.
 
-        ``report`` is called if its files take long to come. Raises what the import raised,
+        ``report`` is called if transferring the files takes long. Raises what the import raised,
         LibraryLoadError or JournalError if its files are damaged or cannot be unpacked,
         DeadlineExceededError, or InterpreterDiedError.
         """
@@ -102,7 +102,7 @@ class LibraryStaging:
         except OpdispatchError as error:
             if "unfit" not in error.facts:
                 raise
-            # It is not the library's fault: another interpreter can import it.
+            # The library is not to blame: another interpreter can import it.
             session.note_unfit(error.facts["unfit"])
             raise session.death(f"importing {version.source.label}", started="no") from error
 
@@ -116,10 +116,10 @@ class LibraryStaging:
         timeout: float,
         needs_all: bool,
     ) -> dict[InterpreterSession, pb.RegistrationBatch]:
-        """Import in others what ``session`` has staged; if one fails, none has it staged then.
+        """Import in ``others`` what ``session`` has staged; if one fails, unstage it in all.
 
-        Raises as ``stage``, for the first that fails. One whose interpreter dies of something else
-        does not count, unless this ``needs_all``.
+        Raises the errors of ``stage``, of the first that fails. An interpreter that dies of
+        something else counts as a failure only if ``needs_all`` is true.
         """
         outcomes = await asyncio.gather(
             *(self.stage(version, each, replaced, timeout=timeout) for each in others),
@@ -132,7 +132,7 @@ class LibraryStaging:
             elif (
                 needs_all
                 or not isinstance(outcome, InterpreterDiedError)
-                or "suspect" in outcome.facts  # it is the import that has ended it
+                or "suspect" in outcome.facts  # the import has ended it
             ):
                 failures.append(outcome)
         if failures:
@@ -149,9 +149,9 @@ class LibraryStaging:
         await finish(aborts)
 
     async def _provide_files(self, version: LibraryVersion, session: InterpreterSession) -> str:
-        """Provide the files of an upload where an interpreter can import them.
+        """Make the files of an upload available to an interpreter's import.
 
-        Returns the folder; "" if the interpreter has one of its own.
+        Returns their folder; "" if the interpreter has a copy of its own.
         """
         source = version.source
         if session.shares_files:
@@ -159,6 +159,6 @@ class LibraryStaging:
             return str(folder)
         path = await asyncio.to_thread(self._store.get_path, source.sha256)
         fetch = pb.Fetch(sha256=source.sha256, filename=source.label, size=path.stat().st_size)
-        # As long as it takes: the interpreter itself gives up when nothing comes any more.
+        # Without a timeout: the interpreter itself gives up when the transfer stalls.
         checked_answer(await session.post(pb.DaemonMessage(fetch=fetch)))
         return ""

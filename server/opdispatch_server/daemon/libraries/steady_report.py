@@ -1,4 +1,4 @@
-"""Telling a caller again and again that something long goes on."""
+"""Progress reports during a long step, so that the caller knows it continues."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from contextlib import asynccontextmanager
 from opdispatch_server.daemon.environments.build import Report
 
 SAID_EVERY = 5.0
-"""Seconds; clients wait longer than that for a word."""
+"""Seconds between two reports; clients wait longer than that for one."""
 
 
 @asynccontextmanager
 async def saying(report: Report, what: str) -> AsyncIterator[None]:
-    """Report, should the block take long, ``what`` is being done, and that it goes on."""
+    """Report, should the block take long, that ``what`` is being done, and that it continues."""
 
     async def say() -> None:
         line = what
         while True:
             await asyncio.sleep(SAID_EVERY)
             report(line)
-            line = ""  # only that work goes on
+            line = ""  # an empty line says only that work continues
 
     saying = asyncio.create_task(say())
     try:

@@ -25,18 +25,18 @@ class VersionState(enum.Enum):
     """The state of a version."""
 
     LOADING = "loading"  # not published yet
-    ACTIVE = "active"  # calls that start now use it
-    KEPT = "kept"  # below a newer one, which it can take the place of again
-    WAITING = "waiting"  # is to be active, and has no interpreter yet or any more
-    FAILED = "failed"  # is to be active, and could not be loaded again
+    ACTIVE = "active"  # new calls use it
+    KEPT = "kept"  # below a newer version, which it can replace again
+    WAITING = "waiting"  # is to be active, but has no interpreter at the moment
+    FAILED = "failed"  # is to be active, but could not be loaded again
     GONE = "gone"
 
 
 class LibraryVersion(CountedCalls):
-    """A version, its registrations in the daemon's dispatcher, and the interpreters that hold it.
+    """A version, its registrations in the daemon's dispatcher, and its replicas.
 
-    Every replica registers the same batch, so that a kernel is the same place of the same
-    ``load_id`` in each of them. Changes in the event loop only; other threads may look.
+    Every replica registers the same batch, so a kernel has the same index under the same
+    ``load_id`` in each of them. Changed in the event loop only; other threads may read.
     """
 
     def __init__(
@@ -52,37 +52,38 @@ class LibraryVersion(CountedCalls):
         self.load_id = load_id
         self.source = source
         self.state = VersionState.LOADING
-        # In the order in which they joined. The first one is the primary.
+        # In the order in which they joined. The first is the primary.
         self.replicas: list[Replica] = []
-        # How many there shall be, on which kind of device ("" for any), and who asked for it.
+        # How many there are to be, on which type of device ("" for any), and who asked for it.
         self.interpreters_wanted = 1
         self.device = ""
         self.loaded_by = ""
-        # The interpreters that can hold it; None: everybody's.
+        # The interpreters that may hold it; None: the shared ones.
         self.pool: InterpreterPool | None = None
         self.batch = interpreter_pb2.RegistrationBatch()
-        # The bytes of a DaemonMessage with a Mirror that has but the batch: every interpreter
-        # that does not hold the version is sent the same.
+        # The serialized DaemonMessage with a Mirror of the batch alone: every interpreter that does
+        # not hold the version is sent the same bytes.
         self.mirrored_batch = b""
         self.registrations: list[Registration] = []
         # The operators that it defines or implements, sorted.
         self.operators: Sequence[str] = ()
         self._operators: frozenset[str] = frozenset()
-        self._names: frozenset[str] = frozenset()  # without those of overloads
+        self._names: frozenset[str] = frozenset()  # without overload names
         self.handles: list[RegistrationHandle] = []
-        # Whether it has kernels for all operators of a dispatch key.
+        # Whether it has a fallback: kernels for all operators of a dispatch key.
         self.has_fallbacks = False
         # Why it could not be loaded again, if it has failed.
         self.error = ""
         self.loaded_at = datetime.now(UTC)
-        # Its place among all publications: of kernels for one slot, that of the last one counts.
+        # Its position among all publications: of several kernels for one slot, the last published
+        # wins.
         self.position = 0
-        # In a row: imports that have brought their interpreters down, replicas that have failed.
+        # Consecutive failures: imports that brought their interpreters down, replicas that failed.
         self.failed_attempts = 0
-        # Until when no replica is tried, a time of ``time.monotonic``.
+        # No replica is tried before this time of ``time.monotonic``.
         self.rests_until = 0.0
         self.times_given_up = 0
-        # Held while replicas are added, so that no two decide how many are missing.
+        # Held while replicas are added, so that only one task decides how many are missing.
         self.filling = asyncio.Lock()
         self.kernel_errors: Counter[str] = Counter()
         """How many calls of each operator its kernels have failed."""
@@ -98,7 +99,7 @@ class LibraryVersion(CountedCalls):
     def take_batch(
         self, batch: interpreter_pb2.RegistrationBatch, registrations: list[Registration]
     ) -> None:
-        """Take the registrations of its import."""
+        """Store the registrations that its import made."""
         self.let_go()
         self.batch = batch
         mirror = interpreter_pb2.Mirror(batch=batch)
@@ -111,12 +112,12 @@ class LibraryVersion(CountedCalls):
         )
 
     def let_go(self) -> None:
-        """Forget what it has registered, one by one, in a thread: it is not needed any more."""
+        """Drop its registrations, which are no longer needed, one by one in a thread."""
         while self.registrations:
             self.registrations.pop()
 
     def expect(self, operators: Sequence[str], *, has_fallbacks: bool) -> None:
-        """Set the operators that it registers, or did the last time."""
+        """Set the operators that it registers, or registered the last time."""
         self.operators = operators
         self._operators = frozenset(operators)
         self._names = frozenset(operator.partition(".")[0] for operator in operators)
@@ -127,9 +128,9 @@ class LibraryVersion(CountedCalls):
         return name in self._operators
 
     def shares_names_with(self, other: LibraryVersion) -> bool:
-        """Return whether the order of both counts.
+        """Return whether it matters in which order the two are published.
 
-        Kernels for one slot, or overloads of one name.
+        It does if they have kernels for one slot, or overloads of one name.
         """
         return not self._names.isdisjoint(other._names) or (
             self.has_fallbacks and other.has_fallbacks
@@ -151,32 +152,32 @@ class LibraryVersion(CountedCalls):
         return replica
 
     def remove_replica(self, session: InterpreterSession) -> bool:
-        """Remove an interpreter that does not hold the version any more; return whether it did."""
+        """Remove an interpreter that no longer holds the version; return whether it did."""
         before = len(self.replicas)
         self.replicas = [r for r in self.replicas if r.session is not session]
         return len(self.replicas) < before
 
     def count_wanted_or_held(self) -> int:
-        """Return the wanted replicas, or the held ones if more.
+        """Return how many replicas are wanted, or how many are held, if more.
 
-        Interpreters named by a caller count as wanted.
+        Interpreters that a caller named count as wanted.
         """
         staying = [r for r in self.replicas if r.state is not ReplicaState.LEAVING]
         return max(self.interpreters_wanted, len(staying))
 
     @property
     def max_concurrency(self) -> int:
-        """The calls of clients that one interpreter runs of it at a time."""
+        """How many client calls of it one interpreter runs at a time."""
         return max(self.batch.max_concurrency, 1)
 
     @property
     def is_active(self) -> bool:
-        """Whether calls that start now use it."""
+        """Whether new calls use it."""
         return self.state is VersionState.ACTIVE
 
     @property
     def is_serving(self) -> bool:
-        """Whether it is active in an interpreter that is live."""
+        """Whether it is active in a live interpreter."""
         return self.is_active and any(replica.is_serving for replica in self.replicas)
 
     def become_active(self) -> None:
@@ -187,7 +188,7 @@ class LibraryVersion(CountedCalls):
         self.rests_until = 0.0
 
     async def wait_idle(self) -> None:
-        """Wait until none of its calls is running, whichever way they have come."""
+        """Wait until none of its calls is running, by whichever path they came."""
         await super().wait_idle()
         direct = [r.session.wait_for_direct_calls(self.load_id) for r in self.replicas]
         await asyncio.gather(*direct)

@@ -1,4 +1,4 @@
-"""Reasons for which a library waits, in words: for listings, and for callers of ``scale``."""
+"""Why a library waits, in words: for listings, and for callers of ``scale``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionSt
 
 
 class LibraryWaits:
-    """Belongs to the event loop."""
+    """Describes what versions wait for. For use in the event loop only."""
 
     def __init__(self, pools: InterpreterPools, placement: Placement) -> None:
         self._pools = pools

@@ -1,4 +1,4 @@
-"""``opdispatch.v1.ExecutionService`` of the daemon: decode nothing, ask the router."""
+"""The daemon's ``opdispatch.v1.ExecutionService``: passes undecoded requests to the router."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, remote_pb2
 
 
 class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
-    """The wire's side of CallRouter."""
+    """The gRPC adapter of CallRouter."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
     ) -> None:
         """Serve calls.
 
-        ``is_running`` says whether a kernel is, by the number of its run. ``limit`` is for a
-        message, ``max_call_bytes`` for one connection's large tensors.
+        ``is_running`` says whether a kernel is running, by the number of its run. ``limit`` bounds
+        a message, ``max_call_bytes`` the large tensors of one connection.
         """
         self._router = router
         self._quotas = quotas
@@ -55,7 +55,7 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
         self._budget = TensorBudget(2 * max_call_bytes, "the large tensors of all connections")
 
     def runner_for(self, identity: Identity) -> CallRunner[Any]:
-        """Return what runs the calls of an identity, within its role and its quota."""
+        """Return the runner for the calls of an identity, within its role and its quota."""
         if identity.role is Role.WORKER:
             return KernelsOnly(identity, self._router, self._is_running)
         return self._quotas.runner_for(identity, self._router)
@@ -79,7 +79,7 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
             raise StatusError(reply.error)
         if not tensors.results:
             return reply
-        # They are where they came, and copied but once.
+        # They stay in the buffer in which they arrived, and are copied only once.
         payload = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, "the result of the call")
         return b"".join(attach(payload, CALL_REPLY, tensors.results).parts)
 

@@ -18,17 +18,17 @@ from opdispatch_wire.status import stopping_error
 from opdispatch_wire.v1 import remote_pb2
 
 INTERVAL = 2.5
-"""How often a client says at least something, in seconds."""
+"""Seconds between a client's messages, at most."""
 SILENCE = 3 * INTERVAL
-"""After so many seconds without a word, a client is taken for gone."""
+"""Seconds without a message after which a client counts as gone."""
 
 
 class ValueLeases:
-    """Serves the streams. Belongs to the event loop.
+    """Serves the streams on which clients hold values. For use in the event loop only.
 
-    The end of a client's process ends its stream at once. Silence is how one is noticed whose
-    machine or network has failed; on this machine neither can, and one that is silent may have
-    been stopped by a user who wants it to go on.
+    The end of a client's process ends its stream at once. Silence reveals a failed machine or
+    network; on this machine neither can fail alone, and a silent client may have been stopped by a
+    user who wants to resume it.
     """
 
     def __init__(self, table: RemoteValueTable, keeps: DirectKeeps) -> None:
@@ -37,13 +37,13 @@ class ValueLeases:
         self._is_stopping = False
 
     def stop(self) -> None:
-        """Take no new clients: the daemon is stopping."""
+        """Accept no new clients: the daemon is stopping."""
         self._is_stopping = True
 
     async def serve(
         self, requests: AsyncIterator[Any], context: Context, quota: ValueQuota | None = None
     ) -> None:
-        """Hold one client's values until its stream ends, or it falls silent.
+        """Hold one client's values until its stream ends or it falls silent.
 
         Raises WireError for anything but a message, and RefusedError.
         """

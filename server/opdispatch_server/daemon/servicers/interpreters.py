@@ -1,4 +1,4 @@
-"""``opdispatch.v1.InterpreterService``: how interpreters become, and cease to be, sessions."""
+"""``opdispatch.v1.InterpreterService``: how interpreters' sessions begin and end."""
 
 from __future__ import annotations
 
@@ -42,35 +42,34 @@ from opdispatch_wire.protocol_version import PROTOCOL_VERSION
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 from opdispatch_wire.v1 import interpreter_pb2_grpc
 
-# How long one that has just died may keep its name from its successor.
+# How long the name of an interpreter that just died may stay unavailable to its successor.
 NAME_WAIT = 5.0
 ENDING_WAIT = 0.5
-# How long an interpreter may take to be told why its session ends: it would take silence for a
-# daemon that has vanished, and look for it.
 SUPERVISOR_WAIT = 0.03
+# How long it may take to tell an interpreter why its session ends: it would take silence for a
+# daemon that has vanished, and look for it.
 GOODBYE_WAIT = 1.0
 FETCH_BYTES = 32 * 1024**2
-"""How much of an upload one stream has: gRPC may hold that much in memory for a slow reader."""
+"""The most of an upload that one stream carries: gRPC may buffer all of it for a slow reader."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,63}")
 
 
 class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
-    """Holds a stream for each interpreter.
+    """Serves a stream for each interpreter.
 
-    ``pid_of`` gives the process id of one that the daemon started, by name: such a name belongs
-    to that process alone. ``stop_process`` ends the process of a session, if it is ours.
-    ``reserved`` are the names of those, and ``pool_of`` says which of them take libraries of one
-    kind only.
-    ``leases`` says how often heartbeats must come, and ``lane`` is the path of the local lane for
-    calls that kernels make. ``direct_calls`` has the epoch for calls that come to interpreters
-    directly; ``runs`` is called with those whose kernels run for too long,
-    ``count_kernel_errors`` of those that their kernels fail, ``judge`` of every session that has
-    ended, and ``on_unfit`` of interpreters that say that they can run kernels no more; ``totals``
-    adds up what they count. ``ticket_key`` gives the key of the tickets for a session, by its
-    number; see Note [Route tickets]. ``credentials`` are for those that listen at ports
-    themselves. ``slow_call`` and ``tracing`` are what Welcome says of slow
-    calls and of traces.
+    ``pid_of`` returns the process id of an interpreter that the daemon started, by name: such a
+    name belongs to that process alone. ``stop_process`` ends the process of a session, if the
+    daemon started it. ``reserved`` are the names of these interpreters, and ``pool_of`` returns the
+    pool whose libraries one takes. ``leases`` defines how often heartbeats must come, and ``lane``
+    is the path of the local lane for calls that kernels make. ``direct_calls`` has the epoch for
+    direct calls to interpreters; ``runs`` is called with those whose kernels run too long,
+    ``count_kernel_errors`` with the counts of those that kernels failed, ``judge`` with every
+    session that has ended, and ``on_unfit`` with interpreters that report that they can no longer
+    run kernels; ``totals`` adds up their counters. ``ticket_key`` returns the key for a session's
+    tickets, by its number; see Note [Route tickets]. ``credentials`` are for interpreters that
+    listen at ports themselves. ``slow_call`` and ``tracing`` are the settings that Welcome carries
+    for slow calls and traces.
     """
 
     def __init__(
@@ -125,14 +124,14 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         self._slow_call = slow_call
         self._tracing = tracing
         self._endings: set[asyncio.Task[None]] = set()
-        # Those that serve a session, until its interpreter has been told of its end.
+        # The tasks that serve a session, until its interpreter has been told of its end.
         self._handlers: dict[asyncio.Task[Any], InterpreterSession] = {}
         self._is_stopping = False
 
     @answers
     async def Session(self, request_iterator: object, context: SessionContext) -> None:  # noqa: N802
         """Serve one interpreter from its hello to its end."""
-        message: object = await context.read()  # grpc.aio.EOF, if nothing comes
+        message: object = await context.read()  # grpc.aio.EOF, if the stream is empty
         if not isinstance(message, pb.InterpreterMessage) or not message.HasField("hello"):
             error = WireError("$.kind is not hello; a session begins with it")
             raise StatusError.with_code(error, grpc.StatusCode.INVALID_ARGUMENT)
@@ -153,8 +152,9 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             own_address=own_address,
         )
         session.on_kernel_errors = self._count_kernel_errors
-        # They are given the session when they are called: one that had itself in what it calls
-        # would wait for the garbage collector when it has ended, with its flight record.
+        # The callbacks receive the session as an argument: a session that referred to itself
+        # through its callbacks would, after its end, stay in memory with its flight record until
+        # the garbage collector runs.
         session.on_unfit = self._on_unfit
         session.on_heartbeat = self._totals.note_rows
         session.on_overdue = self._runs.timeout.stop_overdue
@@ -191,14 +191,14 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         try:
             await _wait_for_end(session, writing, reading)
         finally:
-            # In a task of its own: this one may have been cancelled, with the stream.
+            # In a task of its own: this one may have been cancelled with the stream.
             session.end(UNEXPLAINED)
             ending = asyncio.create_task(self._end(session, joining, stop_watching))
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)
-            # The goodbye is the last message, and its reader hangs up. If we did, what it
-            # says meanwhile could not be written, and gRPC's asyncio client would then forget
-            # what has come and was not read.
+            # The goodbye is the last message; the interpreter closes the stream on reading it. If
+            # we closed first, messages that it sends meanwhile could not be written, and gRPC's
+            # asyncio client would then drop what it had received but not read.
             try:
                 await asyncio.wait({writing, reading}, timeout=GOODBYE_WAIT)
             finally:
@@ -223,8 +223,9 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
                 return
 
     def stop(self) -> None:
-        """End every session that is not with an interpreter of the daemon's own, and have no new
-        ones: those learn that the daemon is stopping, too.
+        """End every session that is not with one of the daemon's own interpreters; accept no more.
+
+        The reason sent to them is that the daemon is stopping.
         """
         self._is_stopping = True
         for session in self._sessions.all():
@@ -244,16 +245,17 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         return FlightRecord.open(hello.pid, hello.flight_record)
 
     def _is_near(self, hello: pb.Hello) -> bool:
-        """Return whether its process ids and paths mean the same as ours."""
+        """Return whether its process ids and paths are valid for this process, too."""
         return bool(self._process_space) and hello.process_space == self._process_space
 
     async def wait_for_endings(self) -> None:
-        """Wait until every session that has been ended is struck off."""
+        """Wait until every ended session has been removed."""
         ending = [session for session in self._sessions.all() if not session.alive]
         for session in ending:
             await self._sessions.wait_until_free(session.name, ENDING_WAIT)
         await asyncio.gather(*self._endings, return_exceptions=True)
-        # Not those of our own interpreters, whose sessions last until their processes end.
+        # Except those of the daemon's own interpreters, whose sessions last until their processes
+        # end.
         handlers = [handler for handler, session in self._handlers.items() if not session.alive]
         if handlers:
             await asyncio.wait(handlers, timeout=2 * GOODBYE_WAIT)
@@ -275,13 +277,13 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             await joining
 
     def _watch_process(self, session: InterpreterSession, hello: pb.Hello) -> Callable[[], None]:
-        """End the session with its process, though the stream may outlast that."""
+        """End the session when its process ends, even if the stream outlasts it."""
         if not self._is_near(hello):
             return lambda: None
 
         def end(how: ProcessEnd) -> None:
             if how is UNKNOWN_END and session.supervised:
-                # The supervisor has asked first, and tells in a moment.
+                # The supervisor has noticed first, and reports it in a moment.
                 asyncio.get_running_loop().call_later(
                     SUPERVISOR_WAIT, session.end_with_process, how
                 )
@@ -328,7 +330,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             hello.process_space,
             hello.pid,
         ):
-            # It has lost its connection before we did.
+            # It noticed the loss of its connection before the daemon did.
             holder.end("it has connected again", cause=Cause.ORDERLY, come_back=True)
         if holder.alive or not await self._sessions.wait_until_free(name, NAME_WAIT):
             refusal = RefusedError(
@@ -349,12 +351,12 @@ async def _wait_for_end(
 
 
 async def _write(session: InterpreterSession, welcome: pb.Welcome, context: SessionContext) -> None:
-    """Send all that the daemon has to say.
+    """Send everything that the daemon has for the interpreter.
 
-    Never cancelled before the goodbye has had its time: a stream whose write was cancelled takes no
-    other.
+    Never cancelled before the goodbye has had its time: a stream whose write was cancelled accepts
+    no further write.
     """
-    # One that is gone hears nothing more.
+    # a closed stream delivers nothing more
     with contextlib.suppress(grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
         await context.write(pb.DaemonMessage(welcome=welcome))
         await session.write_to(context)

@@ -1,4 +1,4 @@
-"""Uploads of libraries that come in chunks."""
+"""Uploads of libraries, received in chunks."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from opdispatch_wire.v1 import registry_pb2 as pb
 T = TypeVar("T")
 
 CHUNK_PATIENCE = 10.0
-"""Seconds without a chunk after which an upload counts as broken off; another can go on with it."""
+"""Seconds without a chunk after which an upload counts as broken off; another can resume it."""
 WAITING_SAID_EVERY = 1.0
 PROGRESS_BYTES = 4 * 1024**2
-"""How many bytes come between two replies."""
+"""How many bytes arrive between two replies."""
 
 
 class LibraryUploads:
-    """Uploads that are under way, one of a file at a time. Belongs to the event loop."""
+    """Uploads in progress, one at a time for each file. For use in the event loop only."""
 
     def __init__(self, store: LibraryStore) -> None:
         self._store = store
-        # Held by the upload that writes; kept while an upload of that digest is there.
+        # Held by the upload that writes; kept while any upload of that digest is in progress.
         self._turns: dict[str, asyncio.Lock] = {}
         self._users: Counter[str] = Counter()
 
@@ -40,8 +40,8 @@ class LibraryUploads:
     ) -> AsyncGenerator[pb.UploadLibraryReply, None]:
         """Store a file; see UploadLibrary.
 
-        Raises WireError, LibraryLoadError, JournalError, and DeadlineExceededError if nothing
-        comes any more: what has come by then stays, so that the client can go on with it.
+        Raises WireError, LibraryLoadError, JournalError, and DeadlineExceededError if chunks stop
+        coming: what was received stays, so that the client can resume.
         """
         file = _check_file(await _next(requests))
         turn = self._turns.setdefault(file.sha256, asyncio.Lock())
@@ -65,7 +65,8 @@ class LibraryUploads:
     ) -> AsyncGenerator[pb.UploadLibraryReply, None]:
         store, label = self._store, file.filename
         if not store.has(file.sha256):
-            # Both ends may take long: what is there is read, and what has come is synchronised.
+            # Beginning and end may take long: the existing part is read, and received data is
+            # synced.
             beginning = _in_thread(store.begin, file.sha256, file.size, label)
             try:
                 async for reply in _until_done(beginning):
@@ -152,12 +153,12 @@ def _in_thread(function: Callable[..., T], *args: object) -> asyncio.Task[T]:
 
 
 async def _until_done(task: asyncio.Task[Any]) -> AsyncGenerator[pb.UploadLibraryReply, None]:
-    """Yield at intervals that the client has to wait, until ``task`` is done; raise its error."""
+    """Yield keep-alive replies until ``task`` is done; raise its error."""
     try:
         while not (await asyncio.wait({task}, timeout=WAITING_SAID_EVERY))[0]:
             yield pb.UploadLibraryReply(waiting=True)
     finally:
-        await asyncio.wait({task})  # though the client has gone: nothing is closed under it
+        await asyncio.wait({task})  # although the client has gone: its file is not closed under it
     task.result()
 
 

@@ -1,4 +1,4 @@
-"""Work that tells its steps, as a stream of them."""
+"""Turns work that reports its steps into a stream of them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# A client that does not read loses lines, not the daemon its memory.
+# For a client that does not read, lines are dropped, so that memory stays bounded.
 STEPS_QUEUED = 1000
 
 
 async def in_steps(
     work: Callable[[Callable[[str], None]], Awaitable[T]],
 ) -> AsyncGenerator[str | T, None]:
-    """Yield what ``work`` reports, as it does so, and then what it returns; raise what it raises.
+    """Yield what ``work`` reports, as it does, and then what it returns; raise what it raises.
 
     Closing the generator cancels the work.
     """

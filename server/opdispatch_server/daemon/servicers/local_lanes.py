@@ -1,4 +1,4 @@
-"""The daemon's end of local lanes: calls of clients, and of kernels in interpreters."""
+"""The daemon's end of local lanes: calls by clients, and by kernels in interpreters."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from opdispatch_wire.v1 import lane_pb2
 LOG = logging.getLogger("opdispatch.lane")
 
 STALL_SECONDS = 1.0
-"""A large call of which nothing comes for so long keeps no other one waiting."""
+"""Seconds without progress after which a large call no longer keeps others waiting."""
 
 
 class CallLanes:
-    """All of them. Belongs to the event loop."""
+    """All local lanes. For use in the event loop only."""
 
     def __init__(
         self, router: CallRouter, budget: ByteBudget, find_schemas: Callable[[str], list[str]]
     ) -> None:
-        """``find_schemas`` finds those that a name of operators may mean."""
+        """Store the parts; ``find_schemas`` returns the schemas that an operator name may mean."""
         self._router = router
         self._budget = budget
         self._find_schemas = find_schemas
@@ -49,16 +49,17 @@ class CallLanes:
     def listen(
         self, path: str, limit: int, call_limit: int, *, is_for_kernels: bool = False
     ) -> None:
-        """Take calls at ``path``: of at most ``limit`` bytes, and with their large tensors of
-        ``call_limit``. Raises OSError.
+        """Accept calls at ``path``.
 
-        Calls of kernels are never kept waiting: other calls wait for them.
+        ``limit`` bounds a message, ``call_limit`` one with large tensors.
+
+        Raises OSError. Calls by kernels are never kept waiting: other calls wait for them.
         """
         budget = None if is_for_kernels else self._budget
 
         def add(connection: socket.socket) -> None:
             forget = self._lanes.discard
-            # Calls of kernels are parts of others.
+            # Calls by kernels are parts of other calls.
             known = "" if is_for_kernels else local_client(connection)
             lane = CallLane(
                 connection,
@@ -83,10 +84,10 @@ class CallLanes:
 
 
 class CallLane:
-    """One connection on which calls come. Belongs to the event loop.
+    """One connection that carries calls. For use in the event loop only.
 
-    Large calls count in ``budget`` from before they are read until they are answered; one that
-    does not fit is read later, and so is all that comes after it on this connection.
+    Large calls count in ``budget`` from before they are read until they are answered; one that does
+    not fit is read later, and so is everything after it on this connection.
     """
 
     def __init__(
@@ -104,9 +105,9 @@ class CallLane:
         self._limit = limit
         self._call_limit = call_limit
         self._budget = budget
-        # Of the budget, the bytes of a call that is being read.
+        # The bytes of the budget taken by the call that is being read.
         self._reserved = 0
-        # And of calls that are answered, while the peer has not taken their replies.
+        # And by answered calls whose replies the peer has not read.
         self._owed = 0
         self._is_waiting = False
         self._on_end = on_end
@@ -122,13 +123,13 @@ class CallLane:
         )
         loop = asyncio.get_running_loop()
         self._look: asyncio.TimerHandle | None = None
-        # Until it has said hello.
+        # Until it has sent its hello.
         self._patience: asyncio.TimerHandle | None = loop.call_later(
             lane_messages.HANDSHAKE_TIMEOUT, self.close
         )
 
     def close(self) -> None:
-        """End the lane; its calls are not awaited any more. Idempotent."""
+        """Close the lane; its calls are no longer awaited. Idempotent."""
         self._stream.close()
         self._tidy_up()
 
@@ -157,7 +158,7 @@ class CallLane:
             self._client.calls += 1
             on_end = functools.partial(self._answered, self._reserved)
             self._calls.take_received(read_call(payload), on_end)
-            self._reserved = 0  # from now on the call has it
+            self._reserved = 0  # from now on they belong to the call
         elif kind is FrameKind.CANCEL:
             cancel = lane_pb2.LaneCancel()
             parse_message(cancel, payload)
@@ -185,7 +186,7 @@ class CallLane:
     def _reserve(self) -> None:
         self._reserved = self._wanted
         if self._look is not None:
-            self._look.cancel()  # for the call before this one
+            self._look.cancel()  # the timer of the previous call
         self._look_later(0)
 
     def _look_later(self, received: int) -> None:
@@ -193,7 +194,7 @@ class CallLane:
         self._look = loop.call_later(STALL_SECONDS, self._look_for_progress, received)
 
     def _look_for_progress(self, received: int) -> None:
-        """Admit others if the peer does not send what it has begun."""
+        """Admit others if the peer does not send the rest of the call that it began."""
         if not self._reserved or self._budget is None:
             return
         if self._stream.received_of_long > received:

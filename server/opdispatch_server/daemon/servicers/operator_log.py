@@ -1,4 +1,4 @@
-"""The operators of the registry, and in which epoch each has changed last."""
+"""The operators of the registry, and the epoch in which each last changed."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from opdispatch_server.daemon.servicers.registry_view import OperatorRow
 from opdispatch_wire.v1 import registry_pb2 as pb
 
 GONE_KEPT: Final = 10_000
-"""How many operators that have gone are remembered."""
+"""How many removed operators are remembered."""
 
 
 class OperatorChanges(NamedTuple):
     """The operators that have changed since an epoch."""
 
     epoch: int
-    """The epoch as of which this is."""
+    """The epoch up to which changes are included."""
     is_whole: bool
-    """Whether these are all operators there are: the epoch was too long ago."""
+    """Whether these are all existing operators, because the epoch was too long ago."""
     changed: Sequence[pb.OperatorSummary]
     """In order of name."""
     gone: Sequence[str]
 
 
 class OperatorLog:
-    """Remembers operators as of one epoch. Any thread may ask: ``_lock`` guards everything.
+    """Remembers the operators as of one epoch. Any thread may call it: ``_lock`` guards everything.
 
-    An operator that has not changed costs a comparison of two objects when the epoch does.
+    When the epoch changes, an operator that has not costs one comparison of two objects.
     """
 
     def __init__(self, read: Callable[[Mapping[str, OperatorRow]], dict[str, OperatorRow]]) -> None:
-        """``read`` is given what it returned last, as ``RegistryView.operator_rows`` is."""
+        """Take ``read``, which is called with its previous result; see ``RegistryView``."""
         self._read = read
         self._lock = threading.Lock()
         self._epoch = -1
         self._rows: dict[str, OperatorRow] = {}
         self._changed: dict[str, int] = {}
         self._gone: OrderedDict[str, int] = OrderedDict()
-        self._first = 0  # the first epoch since which all that has changed is known
+        self._first = 0  # the first epoch since which every change is known
         self._keys: frozenset[str] = frozenset()
 
     @property
     def epoch(self) -> int:
-        """The epoch of what is remembered; -1 if that is nothing."""
+        """The epoch of the remembered operators; -1 before the first update."""
         return self._epoch
 
     @property
     def keys(self) -> frozenset[str]:
-        """The dispatch keys that some operator has a kernel of its own for."""
+        """The dispatch keys for which some operator has a kernel of its own."""
         return self._keys
 
     def update(self, epoch: int) -> None:

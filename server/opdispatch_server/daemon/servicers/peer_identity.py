@@ -14,9 +14,9 @@ LONGEST = 100
 
 
 def who_asks(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """Return whose token came; without one, ``USER@HOST`` as the client says, else its address.
+    """Return the token's owner; else ``USER@HOST`` as the client says, else its address.
 
-    A unix socket of ours has only one user who can connect: the daemon's own.
+    Only the daemon's own user can connect to its unix socket.
     """
     caller = CALLER.get()
     if caller is not OWNER and caller is not ANYBODY:
@@ -29,7 +29,7 @@ def who_asks(context: grpc.aio.ServicerContext[Any, Any]) -> str:
 
 
 def identity_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """Return who asks, as ``who_asks`` does, and where they are connected from."""
+    """Return the caller as ``who_asks`` does, and where it is connected from."""
     peer = context.peer() or ""
     kind, _, address = peer.partition(":")
     if kind.startswith("unix"):

@@ -1,7 +1,7 @@
 """Clients that wait for a registration: the dispatcher's condition variable, for an event loop.
 
-``Dispatcher.wait_for_def`` holds a thread for each waiter. Here a waiter is a future, and one task
-at a time, started by a publication, looks for all of them.
+``Dispatcher.wait_for_def`` blocks a thread for each waiter. Here a waiter is a future, and one task
+at a time, started by a publication, checks for all of them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.status import stopping_error
 from opdispatch_wire.v1 import registry_pb2 as pb
 
-# A waiter costs memory, and an operator that ten thousand wait for is a mistake.
+# A waiter costs memory, and an operator that ten thousand clients wait for is a mistake.
 WAITERS_LIMIT = 10_000
 
 
 Waiter = asyncio.Future[Message | None]
-"""Gets what was awaited, or None when the daemon stops."""
+"""Resolves to what was awaited, or to None when the daemon stops."""
 
 
 class Awaited(NamedTuple):
-    """The goal of a wait: a definition, or with a key, a kernel of the operator for that key."""
+    """The goal of a wait: an operator's definition or, with a key, its kernel for that key."""
 
     operator: OperatorName
     key: DispatchKey | None = None
@@ -46,7 +46,7 @@ class Awaited(NamedTuple):
 
 
 class RegistrationWaiters:
-    """All clients that wait. Belongs to the event loop; only ``_published`` is called elsewhere.
+    """All waiting clients. For the event loop, except ``_published``, which any thread may call.
 
     Guards      ``publication`` is held while waiters look, so that they see the dispatcher and
                 the libraries agree.
@@ -70,7 +70,7 @@ class RegistrationWaiters:
         self._loop = asyncio.get_running_loop()
         self._waiters: defaultdict[Awaited, set[Waiter]] = defaultdict(set)
         self._count = 0
-        # What is awaited of each operator: the keys of _waiters, found by name.
+        # Operators that are awaited, each with its keys of _waiters.
         self._awaited: defaultdict[OperatorName, set[Awaited]] = defaultdict(set)
         self._unseen: set[Awaited] = set()
         self._looking: asyncio.Task[None] | None = None
@@ -79,7 +79,7 @@ class RegistrationWaiters:
 
     @property
     def count(self) -> int:
-        """How many are waiting now."""
+        """How many clients are waiting."""
         return self._count
 
     async def for_definition(self, request: pb.WaitForDefRequest) -> pb.OperatorSummary:
@@ -105,7 +105,7 @@ class RegistrationWaiters:
         return reply
 
     def stop(self) -> None:
-        """Send everybody away, those who come from now on, too."""
+        """Send all clients away, now and from now on."""
         self._stopping = True
         for waiters in self._waiters.values():
             for waiter in waiters:
@@ -154,11 +154,14 @@ class RegistrationWaiters:
                 del self._awaited[awaited.operator]
 
     def _published(self, names: Collection[OperatorName]) -> None:
-        """Publish a change of these operators to the loop; called by any thread."""
+        """Report a publication that changed these operators to the event loop.
+
+        Called by any thread.
+        """
         self._loop.call_soon_threadsafe(self._note, names)
 
     def _note(self, names: Collection[OperatorName]) -> None:
-        for name in self._awaited.keys() & names:  # the few, not the many
+        for name in self._awaited.keys() & names:  # few are awaited, many are published
             self._unseen |= self._awaited[name]
         if self._unseen and self._looking is None:
             self._looking = self._loop.create_task(self._look_for_all())
@@ -179,7 +182,7 @@ class RegistrationWaiters:
             _answer(waiter, found)
 
     def _is_there(self, awaited: Awaited) -> bool:
-        """Return whether it is registered now. ``publication`` is held."""
+        """Return whether it is registered. The caller holds ``publication``."""
         op = self._dispatcher.find_op(awaited.operator)
         if op is None or awaited.key is None:
             return op is not None and op.has_schema
@@ -198,5 +201,5 @@ class RegistrationWaiters:
 
 
 def _answer(waiter: Waiter, found: Message | None) -> None:
-    if not waiter.done():  # one whose client has gone
+    if not waiter.done():  # skip a waiter whose client has gone
         waiter.set_result(found)

@@ -1,4 +1,4 @@
-"""``opdispatch.v1.RegistryService``: decode, ask the registry or its view, encode."""
+"""``opdispatch.v1.RegistryService``: decodes requests, asks the registry or its view, encodes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DaemonFacts(NamedTuple):
 
 
 class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
-    """The wire's side of LibraryRegistry and RegistryView."""
+    """The gRPC adapter of LibraryRegistry and RegistryView."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def LoadLibraryWithProgress(  # noqa: N802
         self, request: pb.LoadLibraryRequest, context: Context
     ) -> AsyncGenerator[pb.LoadLibraryProgress, None]:
-        """Load a library; tell what takes long."""
+        """Load a library, with reports of steps that take long."""
         async with aclosing(in_steps(functools.partial(self._load, request, context))) as steps:
             async for step in steps:
                 if isinstance(step, str):
@@ -137,7 +137,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             patience=_patience(context),
         )
         name = request.name or PurePosixPath(request.filename).stem or request.module
-        name = name[:LONGEST_NAME]  # which may not be checked yet
+        name = name[:LONGEST_NAME]  # it may not have been checked yet
         try:
             with audited("load", IDENTITY.get(), library=name):
                 async with reading as order:
@@ -200,7 +200,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def RollbackLibrary(  # noqa: N802
         self, request: pb.RollbackLibraryRequest, context: Context
     ) -> pb.RollbackLibraryReply:
-        """Make the version before the active one active again."""
+        """Reactivate the version before the active one."""
         rollback = self._libraries.rollback(request.name, caller=CALLER.get())
         with self._audited("roll back", context, library=request.name):
             active, replaced = await self._to_the_end(context, rollback)
@@ -213,7 +213,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def DrainInterpreter(  # noqa: N802
         self, request: pb.DrainInterpreterRequest, context: Context
     ) -> pb.DrainInterpreterReply:
-        """Empty an interpreter, or end that."""
+        """Drain an interpreter, or end that."""
         session: InterpreterSession | None
         if request.undo:
             end_drain = self._libraries.end_drain(request.name)
@@ -234,7 +234,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     ) -> pb.ListLibrariesReply:
         """Return the libraries, between two publications.
 
-        Calls see none that this does not know.
+        No call can use a library that this list does not have.
         """
         async with self._libraries.publication:
             return self._view.list_libraries(all_versions=request.all_versions)
@@ -305,7 +305,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def WatchRegistry(  # noqa: N802
         self, request: pb.WatchRegistryRequest, context: Context
     ) -> AsyncGenerator[pb.WatchRegistryReply, None]:
-        """Tell what is registered, and then what changes."""
+        """Stream what is registered, and then every change."""
         async with aclosing(self._feed.changes(request)) as replies:
             async for reply in replies:
                 yield reply
@@ -332,7 +332,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         )
 
     async def _to_the_end(self, context: Context, change: Coroutine[Any, Any, T]) -> T:
-        """Finish a change that is under way though its caller does not wait any more."""
+        """Complete a change that has begun, even if its caller no longer waits."""
         IDENTITY.set(identity_of(context))
         task = asyncio.create_task(change)
         self._changes.add(task)
@@ -343,10 +343,10 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
 
 
 def _patience(context: Context) -> float | None:
-    """Return for how long the client waits for our answer; None means for ever.
+    """Return how long the client waits for a reply; None means without limit.
 
-    Less than its deadline by a fifth, up to 2 s, so that it gets one that says more than that it is
-    over, on a busy machine too.
+    Shorter than its deadline by a fifth, up to 2 s, so that even on a busy machine it receives an
+    error that says more than "deadline exceeded".
     """
     remaining = context.time_remaining()
     if remaining is None:

@@ -1,4 +1,4 @@
-"""The registry as a stream of changes: one look at it for all who watch."""
+"""The registry as a stream of changes: one snapshot serves all watchers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from opdispatch_wire.errors import RefusedError
 from opdispatch_wire.v1 import registry_pb2 as pb
 
 LOOK_EVERY: Final = 1.0
-"""Seconds between two looks at interpreters and calls. An epoch is seen as it begins."""
+"""Seconds between two looks at interpreters and calls. A new epoch is noticed at once."""
 SILENCE: Final = 10.0
-"""Seconds after which a watcher hears that nothing has changed."""
+"""Seconds without a change after which a watcher is sent an empty reply."""
 MOST_WATCHERS: Final = 1000
 _REPLY_BYTES = 1 << 20
 
 LibraryKey = tuple[str, int]
 
-# What calls change is no change of the registry.
+# Fields that calls change do not count as changes of the registry.
 _LIBRARY_COUNTS = ("calls_in_flight", "kernel_errors")
 _INTERPRETER_COUNTS = (
     "calls_in_flight",
@@ -43,20 +43,20 @@ _INTERPRETER_COUNTS = (
 
 
 class RegistrySnapshot(NamedTuple):
-    """The registry at one moment, but for its operators, which the log has."""
+    """The registry at one moment, except for its operators, which the log has."""
 
     epoch: int
     libraries: Mapping[LibraryKey, pb.Library]
     interpreters: Mapping[str, pb.Interpreter]
     activity: pb.Activity
-    """Of the last look at calls, which is the same object until the next one."""
+    """As of the last look at calls; the same object until the next one."""
     kernel_errors: Mapping[LibraryKey, int]
 
 
 class RegistryFeed:
-    """Looks at the registry while there are watchers. Belongs to the event loop.
+    """Takes snapshots of the registry while there are watchers. For the event loop only.
 
-    Guards      ``publication`` is held during a look, so that operators, libraries and epoch agree.
+    Guards      ``publication`` is held during a snapshot: operators, libraries and epoch agree.
     Invariants  I1  ``_looking`` runs while there are watchers;
                 I2  ``_next`` is resolved after each look, and replaced.
     Cost        a watcher has no queue: one that comes back late compares what it was sent last
@@ -87,11 +87,11 @@ class RegistryFeed:
 
     @property
     def watchers(self) -> int:
-        """How many watch now."""
+        """The number of watchers."""
         return self._watchers
 
     def stop(self) -> None:
-        """Send everybody away, those who come from now on, too."""
+        """Send all watchers away, now and from now on."""
         self._is_stopped = True
         self._resolve()
 
@@ -100,9 +100,9 @@ class RegistryFeed:
         done.set_result(None)
 
     async def snapshots(self) -> AsyncGenerator[RegistrySnapshot, None]:
-        """Yield the registry as it is, and again after each look, as soon as that is asked for.
+        """Yield the registry as it is, and again after each snapshot, as soon as requested.
 
-        Raises RefusedError when the daemon is stopping, or too many watch.
+        Raises RefusedError when the daemon is stopping, or there are too many watchers.
         """
         if self._watchers >= MOST_WATCHERS:
             raise RefusedError(f"{MOST_WATCHERS} watch the registry already", hint="try again")
@@ -185,7 +185,7 @@ class RegistryFeed:
     def _replies(
         self, before: RegistrySnapshot, epoch: int | None, now: RegistrySnapshot, activity: bool
     ) -> list[pb.WatchRegistryReply]:
-        """Return the difference of two snapshots; ``epoch`` is that of the operators before."""
+        """Return the difference of two snapshots; ``epoch`` is that of the earlier operators."""
         parts: list[pb.WatchRegistryReply] = []
         is_whole = False
         if epoch != now.epoch:
@@ -216,7 +216,7 @@ class RegistryFeed:
     def _parted(
         self, epoch: int, field: str, values: Iterable[Any]
     ) -> Iterator[pb.WatchRegistryReply]:
-        """Yield replies of a sensible size with these values."""
+        """Yield replies of limited size with these values."""
         reply, size = self._reply(epoch), 0
         for value in values:
             getattr(reply, field).append(value)
@@ -234,7 +234,7 @@ class RegistryFeed:
 def _joined(
     parts: Iterable[pb.WatchRegistryReply], *, is_whole: bool
 ) -> list[pb.WatchRegistryReply]:
-    """Return the replies of one change: small ones as one, each but the last marked."""
+    """Return the replies for one change: small ones merged, all but the last marked."""
     replies: list[pb.WatchRegistryReply] = []
     for part in parts:
         if replies and replies[-1].ByteSize() + part.ByteSize() < _REPLY_BYTES:

@@ -23,13 +23,13 @@ from opdispatch_server.operator_names import parse_operator_name
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.v1 import registry_pb2 as pb
 
-# Of what an interpreter has printed last; the log has more.
+# How many of an interpreter's last output lines are shown; the log has more.
 LINES_SHOWN = 20
 LINE_SHOWN = 500
-# Python's fnmatch may take a time that grows with the square of the length.
+# The time of Python's fnmatch may grow with the square of the length.
 LONGEST_PATTERN = 1000
 _AT_ONCE = 1000
-# The functionalities of arrays; all others see to something on the way to those.
+# The functionalities of arrays; the others process a call before it reaches one of these.
 _LAYOUTS = frozenset(
     {
         DispatchKey.Dense,
@@ -42,15 +42,15 @@ _LAYOUTS = frozenset(
 
 
 class OperatorRow(NamedTuple):
-    """One operator, and what to tell by that it has changed."""
+    """One operator, and the object by which a change is noticed."""
 
     summary: pb.OperatorSummary
     state: object
-    """The operator's published state, which is another object after each change."""
+    """The operator's published state, which is a new object after each change."""
 
 
 class RegistryView:
-    """Reads only. Its methods may run in any thread while the registry changes."""
+    """Builds replies, changing nothing. Any thread may call it while the registry changes."""
 
     def __init__(
         self,
@@ -78,12 +78,12 @@ class RegistryView:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the dispatcher: how many publications there have been."""
+        """The epoch of the dispatcher: the number of publications so far."""
         return self._dispatcher.epoch
 
     @property
     def operators(self) -> int:
-        """How many operators are registered."""
+        """The number of registered operators."""
         return len(self._dispatcher.operators())
 
     def list_libraries(self, *, all_versions: bool) -> pb.ListLibrariesReply:
@@ -104,10 +104,10 @@ class RegistryView:
         return pb.ListInterpretersReply(interpreters=[found[name] for name in sorted(found)])
 
     def list_operators(self, pattern: str) -> bytes:
-        """Return the operators whose names match a shell pattern or contain a text, sorted.
+        """Return the operators whose names match a shell pattern or contain a string, sorted.
 
-        The bytes of a ListOperatorsReply. Serializing many takes long, and nothing else runs
-        meanwhile.
+        Returns a serialized ListOperatorsReply, because serializing many operators takes long, and
+        blocks the interpreter lock.
 
         Raises WireError for a pattern that is too long to be compared with many names.
         """
@@ -123,16 +123,16 @@ class RegistryView:
         ]
         errors = self._catalog.kernel_errors()
         summaries = [self._summary(handle, errors) for handle in handles if handle is not None]
-        # The bytes of two messages are those of one that has the fields of both.
+        # The concatenated bytes of two messages are a message with the fields of both.
         return b"".join(
             pb.ListOperatorsReply(operators=summaries[i : i + _AT_ONCE]).SerializeToString()
             for i in range(0, len(summaries), _AT_ONCE)
         )
 
     def operator_rows(self, known: Mapping[str, OperatorRow]) -> dict[str, OperatorRow]:
-        """Return all operators by name; one that has not changed since as it is in ``known``.
+        """Return all operators by name; one that has not changed is taken from ``known``.
 
-        Their counts of errors are left out: calls change these.
+        Without their counts of errors, which calls change.
         """
         libraries: dict[str, list[str]] = {}
         for version in self._catalog.newest():
@@ -157,7 +157,7 @@ class RegistryView:
     def schemas_of(self, name: str) -> list[str]:
         """Return the schemas of the operators that a call by this name may mean.
 
-        Empty if there is none, or it is no name.
+        Empty if there is none, or the name is invalid.
         """
         names = self._dispatcher.overloads(name) or (name,)
         try:
@@ -167,7 +167,7 @@ class RegistryView:
         return [str(handle.schema) for handle in handles if handle is not None]
 
     def summarize(self, name: OperatorName) -> pb.OperatorSummary:
-        """Return one operator, as a list shows it. Raises OperatorNotFoundError."""
+        """Return one operator, as in a list. Raises OperatorNotFoundError."""
         return self._summary(self._get(str(name)), self._catalog.kernel_errors())
 
     def active_kernel(self, name: OperatorName, key: DispatchKey) -> pb.KernelSummary:
@@ -178,7 +178,7 @@ class RegistryView:
         raise OperatorNotFoundError(f"{name} has no {key} kernel", operator=str(name))
 
     def explain_waiting(self, operator: OperatorName, key: DispatchKey | None) -> tuple[str, str]:
-        """Return which loads may register what a client waits for, and what else is known of it."""
+        """Return which loads may register what a client waits for, and what else is known."""
         name = str(operator)
         loading = [
             f"library {session.importing} (being imported by {session.name})"
@@ -227,11 +227,11 @@ class RegistryView:
         )
 
     def check_queues(self) -> list[str]:
-        """Return the violated invariants of queues and values, in words. In the event loop only."""
+        """Return the violated invariants of queues and values. In the event loop only."""
         return self._queues.check_invariants() + self._values.check_invariants()
 
     def check_invariants(self) -> pb.CheckInvariantsReply:
-        """Recompute and compare; the dispatcher first, then libraries against it."""
+        """Check the dispatcher's invariants, then the libraries against the dispatcher."""
         violations = self._dispatcher.check_invariants()
         for version in self._catalog.all_versions():
             violations += find_violations(version)
@@ -242,7 +242,7 @@ class RegistryView:
     def _get(self, name: str) -> OperatorHandle:
         """Return the operator, defined or not.
 
-        Of a name without overload, the first one there is.
+        For a name without an overload, the first overload that exists.
         """
         op = self._dispatcher.find_op(parse_operator_name(name))
         if op is None and "." not in name:
@@ -333,7 +333,7 @@ class RegistryView:
         return message
 
     def _add_record(self, message: pb.Interpreter) -> None:
-        """Return the supervisor's state of one that the daemon runs itself."""
+        """Add the supervisor's state of an interpreter that the daemon runs itself."""
         lines = self._supervisor.last_lines(message.name)[-LINES_SHOWN:]
         message.last_lines.extend(line[:LINE_SHOWN] for line in lines)
         if record := self._supervisor.record_of(message.name):
@@ -342,7 +342,7 @@ class RegistryView:
 
 
 def find_violations(version: LibraryVersion) -> list[str]:
-    """Return the violated invariants of one version, in words."""
+    """Return descriptions of the violated invariants of one version."""
     wrong = []
     live = sum(handle.live for handle in version.handles)
     expected = len(version.registrations) if version.is_active else 0
@@ -361,7 +361,7 @@ def find_violations(version: LibraryVersion) -> list[str]:
 
 
 def _documentation(op: OperatorHandle) -> str:
-    """Return the docstring of its first kernel with one, of those that calculate its results."""
+    """Return the docstring of the first kernel that has one, among those that compute results."""
     for key, registration, _ in op.kernels():
         if _calculates(key) and registration.kernel and registration.kernel.documentation:
             return registration.kernel.documentation
@@ -369,7 +369,7 @@ def _documentation(op: OperatorHandle) -> str:
 
 
 def _calculates(key: DispatchKey) -> bool:
-    """Return whether a kernel for ``key`` calculates results.
+    """Return whether a kernel for ``key`` computes results.
 
     Others redispatch, and one for Meta returns only shapes.
     """

@@ -1,8 +1,8 @@
-"""Values that interpreters keep for clients, as the daemon knows them.
+"""Values kept in interpreters for clients, as the daemon knows them.
 
-table            which there are, and where
-identity_quota   how many one identity may keep in all of its sessions
-direct_keeps     those of which it hears when it asks
-grants           how many of those there may be
-remote_part      those that one call uses, and those that it keeps
+table            all values, and their interpreters
+identity_quota   the limit for all sessions of an identity
+direct_keeps     values kept by direct calls, which the daemon has to ask for
+grants           how many values direct calls may keep
+remote_part      the values that one call uses and keeps
 """

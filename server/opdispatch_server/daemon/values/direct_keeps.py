@@ -1,4 +1,4 @@
-"""The values that direct calls keep, of which the daemon hears when it asks.
+"""The values kept by direct calls, of which the daemon learns only when it asks.
 
 See Note [Values kept without the daemon] in ``worker.values.direct_keeps``.
 """
@@ -16,18 +16,17 @@ from opdispatch_wire.errors import InterpreterDiedError
 from opdispatch_wire.remote_values import remote_arguments
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2, remote_pb2
 
-# The arguments of a request with more bytes are looked through in a thread: others are served
-# meanwhile.
+# The arguments of a longer request are searched in a thread, to keep the event loop responsive.
 _MOST_BYTES: Final = 64 * 1024
 _HEARING: Final = 0.2
-"""Seconds for which it is waited for interpreters that do not answer, where that is not vital."""
+"""How long to wait, in seconds, for interpreters that do not answer, where that is not vital."""
 
 
 class DirectKeeps:
-    """Belongs to the event loop.
+    """Grants, and later learns of, values kept by direct calls. For use in the event loop only.
 
-    Each question to an interpreter is a task of its own: who waits for the answer may be cancelled,
-    and the answer counts.
+    Each query to an interpreter is a task of its own: the waiting task may be cancelled, but the
+    answer still counts.
     """
 
     def __init__(self, table: RemoteValueTable) -> None:
@@ -38,7 +37,7 @@ class DirectKeeps:
     async def grant(self, keep: remote_pb2.Keep, home: InterpreterSession) -> bool:
         """Let direct calls keep values of a client in an interpreter; return whether they may."""
         holder = self._table.find_holder(keep.session)
-        # An identity's quota is for all of its sessions.
+        # An identity's quota is shared by all of its sessions.
         if holder is None or holder.quota is not None or not (home.direct_lane and home.alive):
             return False
         await self._ask(holder, home)
@@ -46,7 +45,7 @@ class DirectKeeps:
         return grant is not None and grant.values > 0 and grant.bytes > 0
 
     async def prepare(self, request: execution_pb2.CallRequest) -> None:
-        """Hear of values that a call names, and of all if there may be no room for its results."""
+        """Learn of kept values that a call names; of all, if its results may have no room."""
         if not self._table.granted:
             return
         find = self._table.find_holder
@@ -59,18 +58,18 @@ class DirectKeeps:
             if holder is not None and remote.id not in holder.values:
                 await self._ask_all(holder)
         if request.HasField("keep") and (holder := find(request.keep.session)) is not None:
-            if request.HasField("lost"):  # it may be running there still
+            if request.HasField("lost"):  # the lost call may still be running there
                 await self._ask_all(holder, (request.keep.prefix,))
             if holder.grants and not self._table.has_room(holder):
                 await self._recall(holder)
 
     def release(self, holder: ValueHolder, ids: Collection[bytes]) -> None:
-        """Release values of which the daemon may not have heard."""
+        """Release values of which the daemon may not have learned."""
         if holder.grants:
             self._begin(self._release(holder, ids))
 
     async def hear_all(self) -> None:
-        """Hear of everything that has been kept until now, but from interpreters that hang."""
+        """Learn of everything kept so far, except from interpreters that hang."""
         asked = [
             self._begin(self._ask_in_turn(holder, home, (), grants=True))
             for holder in self._table.granted
@@ -84,7 +83,7 @@ class DirectKeeps:
 
     async def _release(self, holder: ValueHolder, ids: Collection[bytes]) -> None:
         await self._ask_all(holder, ids)
-        self._table.release(holder, ids)  # some may have been heard of since
+        self._table.release(holder, ids)  # some may have been reported since
 
     async def _ask_all(
         self, holder: ValueHolder, release: Collection[bytes] = (), *, grants: bool = True

@@ -1,4 +1,4 @@
-"""How much one identity may keep in interpreters, in all of its sessions together."""
+"""How much one identity may keep in interpreters, over all of its sessions."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ _RETRY_AFTER: Final = "1.000"
 
 
 class SessionValues(Protocol):
-    """Base of the values of one session."""
+    """The values of one session, as a quota sees them."""
 
     @property
     def values(self) -> Sized:
-        """All of them."""
+        """All values of the session."""
 
     @property
     def bytes(self) -> int:
-        """How many bytes they have."""
+        """Their size in bytes."""
 
 
 class ValueQuota:
-    """The quota of one identity; None: any number. Belongs to the event loop."""
+    """The quota of one identity; None: unlimited. For use in the event loop only."""
 
     def __init__(self, identity: str, values: int | None, nbytes: int | None) -> None:
         self._identity = identity
         self._values = values
         self._bytes = nbytes
         self.holders: set[SessionValues] = set()
-        """Its sessions that hold values, or did and still have some."""
+        """Its sessions that hold values, including closed ones that still have some."""
 
     def check_room(self, nbytes: int) -> None:
-        """Raise QueueFullError if nothing more can be kept, or not so many bytes."""
+        """Raise QueueFullError if no further value, or not so many bytes, can be kept."""
         values, held = self._sums()
         is_full = self._values is not None and values >= self._values
         if is_full or (self._bytes is not None and (held + max(nbytes, 1) > self._bytes)):
@@ -45,7 +45,7 @@ class ValueQuota:
             )
 
     def check_results(self, values: int, nbytes: int) -> None:
-        """Raise RemoteLimitError if so many results of a call that has run cannot be kept."""
+        """Raise RemoteLimitError if these results of a call, which has run, cannot be kept."""
         before, held = self._sums()
         is_over = self._values is not None and before + values > self._values
         if is_over or (self._bytes is not None and held + nbytes > self._bytes):

@@ -1,4 +1,4 @@
-"""The part of a call that is remote: the values that it uses, and those that it keeps."""
+"""The remote part of a call: the values that it uses, and those that it keeps."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 class RemotePart:
-    """The remote values of one call. Belongs to the event loop."""
+    """The remote values of one call. For use in the event loop only."""
 
     __slots__ = ("_holder", "_keep", "_messages", "_table", "values")
 
     def __init__(self, table: RemoteValueTable, request: execution_pb2.CallRequest) -> None:
         """Raise WireError, RemoteValueGoneError, RemoteLimitError."""
         self._table = table
-        # Each once, in the order of the arguments.
+        # Without duplicates, in the order of the arguments.
         self.values: dict[HeldValue, None] = {}
         self._messages: list[tuple[values_pb2.RemoteTensor, HeldValue]] = []
         self._keep = request.keep if request.HasField("keep") else None
@@ -48,7 +48,7 @@ class RemotePart:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of the call is remote."""
+        """Whether the call uses and keeps no remote values."""
         return self._keep is None and not self.values
 
     def find(self, message: values_pb2.RemoteTensor, at: str, writable: bool) -> HeldValue:
@@ -69,7 +69,7 @@ class RemotePart:
 
     @property
     def homes(self) -> dict[InterpreterSession, int]:
-        """Where the arguments are, and how many bytes of them."""
+        """The interpreters that hold the arguments, each with the number of bytes."""
         homes: dict[InterpreterSession, int] = {}
         for value in self.values:
             homes[value.home] = homes.get(value.home, 0) + value.nbytes
@@ -77,7 +77,7 @@ class RemotePart:
 
     @property
     def last_home(self) -> InterpreterSession | None:
-        """Where the client that keeps this call's results has kept something last."""
+        """The interpreter in which the client that keeps this call's results last kept a value."""
         return self._holder.last_home if self._holder is not None else None
 
     def check_alive(self) -> None:
@@ -89,12 +89,11 @@ class RemotePart:
     async def at(
         self, session: InterpreterSession, context: CallContext, *, copies: bool = False
     ) -> AsyncIterator[Keeping | None]:
-        """Hold the call's arguments in an interpreter while it runs there, and record the kept
-        values.
+        """Hold the arguments in an interpreter while the call runs there, and record kept values.
 
         If it ``copies`` its arguments, they stay where they are, and the call names the place.
-
-        Raises RemoteValueGoneError, DeadlineExceededError; at the end, as ``Keeping.note`` does.
+        Raises RemoteValueGoneError, DeadlineExceededError; at the end, the errors of
+        ``Keeping.note``.
         """
         try:
             async with asyncio.timeout(context.timeout):
@@ -106,8 +105,8 @@ class RemotePart:
                 started="no",
             ) from None
         for message, value in self._messages:
-            message.place = value.place  # as it is now
-            message.ClearField("source")  # of a client's it is a lie, or of an earlier run
+            message.place = value.place  # the current place
+            message.ClearField("source")  # a client must not set it, and an earlier run may have
             if value.home is not session:
                 _write_source(message, value, session)
         keeping = None
@@ -126,7 +125,7 @@ class RemotePart:
 
 
 class Keeping:
-    """The values that one run keeps: taken when the interpreter's reply comes, then noted."""
+    """The values that one run keeps: taken when the interpreter's reply arrives, then noted."""
 
     def __init__(
         self,
@@ -143,7 +142,7 @@ class Keeping:
         self._reply: execution_pb2.CallReply | None = None
 
     def take(self, reply: execution_pb2.CallReply | None) -> None:
-        """Record whether anything was kept: not without a reply, with an error, or if unwanted."""
+        """Record whether values were kept: not without a reply, after an error, or if unwanted."""
         if reply is None or reply.HasField("error") or not self._is_wanted:
             tell_prefix(self._session, self._keep)
         else:
@@ -180,13 +179,13 @@ class Keeping:
             return
         if self._holder.is_open:
             self._table.release(self._holder, (self._keep.prefix,))
-        tell_prefix(self._session, self._keep)  # and of what was not noted
+        tell_prefix(self._session, self._keep)  # including those not noted
 
 
 async def _pin(
     table: RemoteValueTable, values: Collection[HeldValue], session: InterpreterSession | None
 ) -> None:
-    """Wait until all are in that interpreter, and have them stay; None: leave each where it is.
+    """Move all values to an interpreter and keep them there; None: keep each where it is.
 
     See Note [Where a value is].
     """
@@ -207,7 +206,7 @@ async def _pin(
         value.uses += 1
     if session is None or not away:
         return
-    # It must come to its end, awaited or not: only then is it known where they are.
+    # It must be completed, awaited or not: only then is it known where the values are.
     move = asyncio.create_task(_move(table, away, session))
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     for value in away:
@@ -247,7 +246,7 @@ async def _move(
         for value, place in zip(values, places, strict=True):
             table.has_not_moved(value, session, place)
         for value in values:
-            check_alive(value, "$")  # says better why
+            check_alive(value, "$")  # explains the reason better
         raise _named(error_from_status(reply.error), values, session)
     for value, place in zip(values, places, strict=True):
         table.has_moved(value, session, place)
@@ -267,7 +266,7 @@ def _named(
 def _write_source(
     message: values_pb2.RemoteTensor, value: HeldValue, session: InterpreterSession
 ) -> None:
-    """Write to the message where that interpreter gets a value that is in another one."""
+    """Write into the message where the interpreter gets a value that another one holds."""
     message.interpreter, message.device = value.home.name, value.device
     message.source.address, message.source.place = value.home.address, value.place
     if session.lane_path and value.home.lane_path:

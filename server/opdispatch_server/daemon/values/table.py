@@ -1,15 +1,15 @@
 """The daemon's table of the values that interpreters keep for clients.
 
 Note [Where a value is]
-    A value is in one interpreter at a time, its home. Calls that use it there run side by side; to
-    be used in another one it moves: no call may be using it then, and none begins to before it is
-    there. So there never are two copies that could become different, and a client that calls an
-    operator in another interpreter again and again pays for the transfer only once. On another
-    device it is another value, which is copied to where that device is.
+    A value is in one interpreter at a time, its home. Calls that use it there run concurrently. To
+    be used in another interpreter it moves: during the move no call uses it, and no call that needs
+    it begins. So there are never two copies that could diverge, and a client that repeatedly calls
+    an operator in another interpreter pays for the transfer only once. On another device it is
+    another value, copied to the interpreter that has the device.
 
-    Its bytes go from interpreter to interpreter, and not through the daemon. What the daemon says
-    to an interpreter of a value, over the session's stream or a lane, names the place that is
-    meant: a value that has come back is not taken for the one that was released.
+    Its bytes go directly from interpreter to interpreter. Each message about a value that the
+    daemon sends to an interpreter, over the session's stream or a lane, names the place that is
+    meant, so that a value that has come back is not mistaken for the one that was released.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ MAX_HOLDERS = 10_000
 
 
 class HeldValue:
-    """One value. Counts as a tensor for the dispatcher. Belongs to the event loop.
+    """One value, which the dispatcher treats as a tensor. For use in the event loop only.
 
-    ``uses`` are the calls that have pinned it where it is; ``moving`` is there while it moves.
+    ``uses`` counts the calls that have pinned it where it is; ``moving`` is set while it moves.
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class HeldValue:
         self.nbytes = facts.nbytes
         self.holder = holder
         self.home = home
-        self.place, self.places = 0, 1  # RemoteTensor.place, and the next one that is free
+        self.place, self.places = 0, 1  # RemoteTensor.place, and the next free one
         self.uses = 0
         self.is_released = False
         self.moving: asyncio.Future[None] | None = None
@@ -116,19 +116,19 @@ class ValueHolder:
         self.name = name
         self.quota = quota
         self.values: dict[bytes, HeldValue] = {}
-        self.bytes = 0  # of those that are still there
+        self.bytes = 0  # of the values that still exist
         self.is_open = True
         self.last_home: InterpreterSession | None = None
         self.grants: dict[InterpreterSession, Grant] = {}
-        # Interpreters that have ended, in which direct calls may have kept something.
+        # Interpreters that have ended, in which direct calls may have kept values.
         self.ended: dict[str, InterpreterSession] = {}
 
 
 class RemoteValueTable:
-    """All values, by client and id. Belongs to the event loop.
+    """All values, by client and id. For use in the event loop only.
 
-    Invariants, between any two steps of the loop: ``bytes`` of a holder are those of its values
-    whose home is alive; ``_homes`` has each live home of a value, with exactly its values.
+    Invariants, between any two steps of the loop: ``bytes`` of a holder is the sum over its values
+    whose home is alive; ``_homes`` maps each live home of a value to exactly its values.
     """
 
     def __init__(self, limits: ValueLimits) -> None:
@@ -136,9 +136,9 @@ class RemoteValueTable:
         self._holders: dict[bytes, ValueHolder] = {}
         self._homes: dict[InterpreterSession, set[HeldValue]] = {}
         self.granted: dict[ValueHolder, None] = {}
-        """Clients whose direct calls may keep something."""
+        """Clients whose direct calls may keep values."""
         self.recall: Callable[[ValueHolder], Awaitable[None]] = _nothing_to_recall
-        """Takes back what a client has been granted, and hears of what it has kept by then."""
+        """Revokes a client's grants, and learns of the values kept under them."""
         self._forgetting: set[asyncio.Task[None]] = set()
 
     # -- clients --------------------------------------------------------------------------------
@@ -154,9 +154,9 @@ class RemoteValueTable:
         return holder
 
     def close(self, holder: ValueHolder) -> None:
-        """Close a client that is gone: its values cannot be found any more.
+        """Close a client that is gone: its values can no longer be found.
 
-        To forget many takes some steps of the loop.
+        Forgetting many values takes several steps of the loop.
         """
         holder.is_open = False
         for home in {value.home for value in holder.values.values()}.union(holder.grants):
@@ -171,7 +171,7 @@ class RemoteValueTable:
         forgetting.add_done_callback(self._forgetting.discard)
 
     def find_holder(self, name: bytes) -> ValueHolder | None:
-        """Return the client of that name, if it is still there."""
+        """Return the client of that name, if it still exists."""
         holder = self._holders.get(name)
         return holder if holder is not None and holder.is_open else None
 
@@ -192,7 +192,7 @@ class RemoteValueTable:
 
     def count_at(self, home: InterpreterSession) -> tuple[int, int]:
         """Return the number of values in an interpreter, and their size in bytes."""
-        values = list(self._homes.get(home, ()))  # other threads may ask
+        values = list(self._homes.get(home, ()))  # other threads may call this
         return len(values), sum(value.nbytes for value in values)
 
     # -- values ---------------------------------------------------------------------------------
@@ -200,8 +200,8 @@ class RemoteValueTable:
     def find(self, message: values_pb2.RemoteTensor, at: str, writable: bool = False) -> HeldValue:
         """Return the value that a client names. Raises RemoteValueGoneError.
 
-        It changes nothing, and may be asked in another thread, for a call that is looked at there:
-        what it finds may have gone when the event loop goes on, as it may at any await.
+        Changes nothing, and may be called in another thread, for a call that is examined there: the
+        value may be gone when the event loop continues, as after any await.
         """
         holder = self.find_holder(message.session)
         value = holder.values.get(message.id) if holder is not None else None
@@ -224,9 +224,9 @@ class RemoteValueTable:
         return value
 
     def check_room(self, holder: ValueHolder, nbytes: int = 0) -> None:
-        """Raise RemoteLimitError if the client can keep nothing more, or not so many bytes.
+        """Raise RemoteLimitError if the client can keep no further value, or not so many bytes.
 
-        QueueFullError if its identity cannot, whose other sessions may release some.
+        Raises QueueFullError if its identity cannot, whose other sessions may release some.
         """
         values, held = _sums(holder)
         if values >= self.limits.values:
@@ -237,12 +237,12 @@ class RemoteValueTable:
             holder.quota.check_room(nbytes)
 
     def has_room(self, holder: ValueHolder, values: int = 1, nbytes: int = 1) -> bool:
-        """Return whether the client can keep so much, beside what it has been granted."""
+        """Return whether the client can keep so much in addition to what it has been granted."""
         before, held = _sums(holder)
         return before + values <= self.limits.values and held + nbytes <= self.limits.bytes
 
     def grant_at(self, holder: ValueHolder, home: InterpreterSession) -> Grant | None:
-        """Return what direct calls may keep in an interpreter, nothing at first.
+        """Return what direct calls may keep in an interpreter; nothing at first.
 
         None: the client or the interpreter has gone.
         """
@@ -255,7 +255,7 @@ class RemoteValueTable:
         return holder.grants[home]
 
     def add_to_grant(self, holder: ValueHolder, grant: Grant) -> ValueLimits:
-        """Grant more, beside what was granted before; return how much."""
+        """Grant more, in addition to earlier grants; return how much."""
         values, held = _sums(holder)
         added = part_of(self.limits.values - values, self.limits.bytes - held)
         grant.values += added.values
@@ -269,9 +269,12 @@ class RemoteValueTable:
         kept: Iterable[values_pb2.RemoteTensor],
         granted: ValueLimits,
     ) -> None:
-        """Add the values that direct calls have kept; no more than that is granted from now on."""
+        """Add the values that direct calls have kept.
+
+        From now on, they may keep what is ``granted``.
+        """
         grant = holder.grants.get(home)
-        if grant is None:  # one of both has gone meanwhile
+        if grant is None:  # either the client or the interpreter has gone meanwhile
             return
         grant.values, grant.bytes = granted
         for message in kept:
@@ -284,7 +287,7 @@ class RemoteValueTable:
     ) -> None:
         """Add the values that an interpreter has kept.
 
-        Raises RemoteLimitError: then none is noted.
+        Raises RemoteLimitError, and then adds none.
         """
         found = [(m.id, facts_from_proto(m, at="$.returns")) for m in messages]
         values, held = _sums(holder)
@@ -300,7 +303,10 @@ class RemoteValueTable:
             self._add(HeldValue(number, facts, holder, home))
 
     def release(self, holder: ValueHolder, ids: Collection[bytes]) -> None:
-        """Release values that the client needs no more. What a call uses stays until it ends."""
+        """Release values that the client no longer needs.
+
+        A value in use stays until the call ends.
+        """
         homes: dict[InterpreterSession, list[bytes]] = {}
         for number in ids_meant(ids, holder.values):
             value = holder.values.get(number)
@@ -332,7 +338,7 @@ class RemoteValueTable:
             self.release(value.holder, (value.number,))
 
     def has_moved(self, value: HeldValue, home: InterpreterSession, place: int) -> None:
-        """Record that a value is in another interpreter now, and release it where it was."""
+        """Record that a value is in another interpreter now, and release it in the previous one."""
         holder = value.holder
         if not holder.is_open or holder.values.get(value.number) is not value:
             self.has_not_moved(value, home, place)  # its client has gone meanwhile
@@ -346,11 +352,11 @@ class RemoteValueTable:
         _tell(before, value.holder, (key,))
 
     def has_not_moved(self, value: HeldValue, home: InterpreterSession, place: int) -> None:
-        """Release in an interpreter what it may have received of a value."""
+        """Release, in an interpreter, the part of a value that it may have received."""
         _tell(home, value.holder, (store_key(value.number, place),))
 
     def check_invariants(self) -> list[str]:
-        """Return the violated invariants, in words."""
+        """Return descriptions of the violated invariants."""
         violations = []
         for holder in list(self._holders.values()):
             values = list(holder.values.values())
@@ -458,7 +464,7 @@ def _ended_error(number: bytes, home: InterpreterSession, at: str) -> RemoteValu
 
 
 def _sums(holder: ValueHolder) -> tuple[int, int]:
-    """Return how many values a client has or may keep without asking, and how many bytes."""
+    """Return how many values, and bytes, a client has or may keep without asking."""
     values, held = len(holder.values), holder.bytes
     for grant in holder.grants.values():
         values += grant.values
@@ -476,6 +482,6 @@ def _tell(home: InterpreterSession, holder: ValueHolder, ids: Iterable[bytes]) -
 
 
 def tell_prefix(home: InterpreterSession, keep: remote_pb2.Keep) -> None:
-    """Release in an interpreter all values that one call has kept."""
+    """Release, in an interpreter, all values that one call has kept."""
     release = remote_pb2.ReleaseValues(session=keep.session, ids=(keep.prefix,))
     home.tell(interpreter_pb2.DaemonMessage(release_values=release))
