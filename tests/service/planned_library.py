@@ -60,6 +60,8 @@ lib.define("texts(str s, str[] others) -> str[]")
 lib.define("not_(bool b) -> bool")
 lib.define("half(float f) -> float")
 lib.define("sorted_(int[] numbers=[3, 1, 2]) -> int[]")
+lib.define("derived(Tensor x) -> Tensor")
+lib.define("records(Tensor x) -> bool")
 
 
 def positive(x):
@@ -133,6 +135,16 @@ for name, kernel in {
 }.items():
     lib.impl(name, kernel, "CompositeExplicitAutograd")
 lib.impl("recorded", lambda x: Tensor(x, requires_grad=True), "CPU")
+
+
+def records(x):
+    leaf = Tensor(np.ones(2), requires_grad=True)
+    return opdispatch.ops.planned.derived(leaf).requires_grad
+
+
+lib.impl("derived", lambda x: np.asarray(x) * 2, "CPU")
+lib.register_autograd("derived", lambda ctx, grad: grad)
+lib.impl("records", records, "CPU")
 """
 OPERATORS = [
     "same",
@@ -150,6 +162,8 @@ OPERATORS = [
     "scalar",
     "alternating",
     "layered",
+    "derived",
+    "records",
 ]
 ARRAYS = {
     "float32": np.arange(1, 5, dtype=np.float32),

@@ -48,6 +48,20 @@ def test_planned_calls_give_what_others_give(
             assert mine == other, (name, step)
 
 
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_planned_calls_of_tensors_give_what_others_give(
+    planned: tuple[oc.Session, list[int]], operator: str
+):
+    session, _ = planned
+    general = session.with_options(retry=True)
+    name = f"planned::{operator}"
+    for step in (0, 1, 2, -9, 3):
+        x, y = (Tensor(np.arange(1.0, 5.0) + step) for _ in range(2))
+        mine = outcome(lambda x=x: session.call(name, x), x.array)  # type: ignore[misc]
+        other = outcome(lambda y=y: general.call(name, y), y.array)  # type: ignore[misc]
+        assert mine == other, step
+
+
 def test_calls_follow_a_plan_once_one_has_gone_directly(planned: tuple[oc.Session, list[int]]):
     session, numbers = planned
     x, y = np.ones(4, np.float32), np.ones((2, 2))

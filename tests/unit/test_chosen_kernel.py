@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ from opdispatch import (
     DispatchKey,
     DispatchKeySet,
     KernelFunction,
+    OperatorHandle,
     OperatorNotFoundError,
     Registration,
     parse_schema,
 )
+from opdispatch.functionalities.autograd import BELOW
 from opdispatch_server.worker.libraries import chosen_kernel
 from opdispatch_server.worker.libraries.loaded import LoadedLibrary
 from opdispatch_wire.errors import WireError
@@ -79,3 +82,38 @@ def test_a_slot_is_that_of_the_process_and_of_an_operator_of_the_library():
     request.operator = "const::other"
     with pytest.raises(WireError, match="does not define const::other"):
         owner.kernels.find(dispatcher, request)
+
+
+def test_a_call_without_gradients_leaves_out_what_is_there_for_them():
+    dispatcher = Dispatcher()
+    schema = parse_schema("const::two(Tensor x, *, int n) -> (Tensor, int)")
+    defined = Registration("def", schema=schema)
+    owner = LoadedLibrary(1, "const", [defined])
+    dispatcher.register(defined)
+    dispatcher.register_impl(
+        schema.name, DispatchKey.CPU, KernelFunction.from_unboxed(lambda x, *, n: (x, n))
+    )
+    entered: list[str] = []
+
+    def record(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+        entered.append("autograd")
+        op.redispatch_boxed(BELOW[keys.bits], stack)
+
+    kernel = KernelFunction.from_boxed(
+        record, make_without_gradients=lambda op, keys: op.redispatch_function(BELOW[keys.bits])
+    )
+    dispatcher.register_impl(schema.name, DispatchKey.AutogradCPU, kernel)
+    request = execution_pb2.CallRequest(operator="const::two")
+    request.kernel.in_slot = True
+    keys = DispatchKeySet.of(DispatchKey.CPU, DispatchKey.AutogradCPU)
+    request.kernel.dispatch_keys = keys.bits
+    found = owner.kernels.find(dispatcher, request)
+    linked = found.without_gradients()
+    assert found.call([X, 3]) == [X, 3]
+    assert entered == ["autograd"]
+    assert linked.call([X, 3]) == [X, 3]
+    assert entered == ["autograd"]
+    assert (linked.name, linked.key, linked.signature) == (found.name, found.key, found.signature)
+    request.kernel.dispatch_keys = DispatchKeySet.of(DispatchKey.CPU).bits
+    plain = owner.kernels.find(dispatcher, request)
+    assert plain.without_gradients() is plain

@@ -207,6 +207,11 @@ class KernelFunction:
         return self._make_for is not None
 
     @property
+    def is_for_gradients(self) -> bool:
+        """Whether ``linked`` leaves it out of calls of which no argument requires gradients."""
+        return self._make_without_gradients is not None
+
+    @property
     def documentation(self) -> str:
         """The docstring of the function, or ""."""
         documentation = self.function.__doc__ if self.function is not None else None

@@ -210,6 +210,8 @@ class KernelPlans:
             received[2].pop()
         if layout.remote and not self._find_values(layout, received[2]):
             return
+        if not layout.remote:  # tensors in a message require no gradients
+            choice = choice.without_gradients()
         if layout.keeps_for:
             received[2].pop()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
@@ -24,10 +25,15 @@ MOST_KERNELS = 4096
 _NEWS_TAKE = 1.0
 
 
+Call = Callable[[list[Any]], list[Any]]
+"""Calls a kernel with all of its arguments; returns the returns, which are not checked."""
+
+
 class ChosenKernel:
     """A kernel, and how to call it."""
 
     __slots__ = (
+        "_link",
         "call",
         "counts_row",
         "key",
@@ -42,9 +48,12 @@ class ChosenKernel:
         self,
         name: OperatorName,
         signature: Signature,
-        call: Callable[[list[Any]], list[Any]],
+        call: Call,
         key: str,
+        link: Callable[[], Call] | None = None,
     ) -> None:
+        """``link`` makes what does the same as ``call`` where no argument requires gradients."""
+        self._link = link
         self.name = name
         self.may_be_plain = may_be_plain(signature.schema)
         """See ``plain_calls``."""
@@ -73,7 +82,19 @@ class ChosenKernel:
         keys = DispatchKeySet.from_raw_repr(bits)
         op = dispatcher.get_schema(parse_operator_name(operator))
         found = op.lookup(keys)
-        return cls(op.name, op.signature, _boxed(found.kernel, op, keys), str(found.key))
+        kernel, link = found.kernel, None
+        if kernel.is_for_gradients:
+            link = functools.partial(_linked, kernel, op, keys)
+        return cls(op.name, op.signature, _boxed(kernel, op, keys), str(found.key), link)
+
+    def without_gradients(self) -> ChosenKernel:
+        """Return the kernel for calls of which no argument requires gradients.
+
+        It is for the operator as it is now.
+        """
+        if self._link is None:
+            return self
+        return ChosenKernel(self.name, self.signature, self._link(), self.key)
 
 
 class KernelBatch(Protocol):
@@ -139,19 +160,11 @@ class ChosenKernels:
 
     def _unboxed(
         self, place: int, kernel: KernelFunction, signature: Signature, keys: DispatchKeySet
-    ) -> Callable[[list[Any]], list[Any]]:
+    ) -> Call:
         function = self._library.get_function(place, signature)
-        first = (keys,) if kernel.with_keyset else ()
-
-        def call(stack: list[Any]) -> list[Any]:
-            args, kwargs = signature.split(stack)
-            return signature.box_returns(function(*first, *args, **kwargs))
-
-        def call_plainly(stack: list[Any]) -> list[Any]:
-            return [function(*first, *stack)]
-
-        has_keywords = bool(signature.keyword_only_names)
-        return call if has_keywords or len(signature.schema.returns) != 1 else call_plainly
+        if kernel.with_keyset:
+            function = functools.partial(function, keys)
+        return _unpacking(function, signature)
 
 
 def _find_defined(dispatcher: Dispatcher, name: OperatorName) -> OperatorHandle:
@@ -164,9 +177,25 @@ def _find_defined(dispatcher: Dispatcher, name: OperatorName) -> OperatorHandle:
     return dispatcher.get_schema(name)  # raises what is raised of those that are not there
 
 
-def _boxed(
-    kernel: KernelFunction, op: OperatorHandle, keys: DispatchKeySet
-) -> Callable[[list[Any]], list[Any]]:
+def _unpacking(function: Callable[..., Any], signature: Signature) -> Call:
+    """Return what calls a function of the arguments."""
+
+    def call(stack: list[Any]) -> list[Any]:
+        args, kwargs = signature.split(stack)
+        return signature.box_returns(function(*args, **kwargs))
+
+    def call_plainly(stack: list[Any]) -> list[Any]:
+        return [function(*stack)]
+
+    has_keywords = bool(signature.keyword_only_names)
+    return call if has_keywords or len(signature.schema.returns) != 1 else call_plainly
+
+
+def _linked(kernel: KernelFunction, op: OperatorHandle, keys: DispatchKeySet) -> Call:
+    return _unpacking(kernel.linked(op, keys, is_recorded=False), op.call_signature)
+
+
+def _boxed(kernel: KernelFunction, op: OperatorHandle, keys: DispatchKeySet) -> Call:
     def call(stack: list[Any]) -> list[Any]:
         kernel.call_boxed(op, keys, stack)
         return stack
@@ -180,7 +209,7 @@ def _layer(
     dispatcher: Dispatcher,
     name: OperatorName,
     keys: DispatchKeySet,
-) -> Callable[[list[Any]], list[Any]]:
+) -> Call:
     def call(stack: list[Any]) -> list[Any]:
         function = kernel.unboxed(_find_defined(dispatcher, name), keys)
         args, kwargs = signature.split(stack)
