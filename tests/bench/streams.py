@@ -185,23 +185,15 @@ def descendants(process: int) -> list[int]:
 
 def count_entered(session: oc.Session, entered: Entered, daemon: Daemon) -> dict[str, Counter[str]]:
     """Return the functions that COUNTED calls enter, by process."""
-    call, file = calls_of(session), daemon.file
-
-    def switch_daemon() -> Counter[str]:
-        file.unlink(missing_ok=True)
-        os.kill(daemon.process, signal.SIGUSR1)
-        while not (file.exists() and file.read_text().endswith("}")):
-            time.sleep(0.01)
-        return Counter(json.loads(file.read_text()))
-
+    call = calls_of(session)
     call(CALLS)
     session.call("bench::count", True)
     call(10)
-    switch_daemon()
+    daemon.switch()
     entered.switch()
     call(COUNTED)
     entered.switch()
-    in_daemon = switch_daemon()
+    in_daemon = daemon.switch()
     in_interpreter = Counter(json.loads(session.call("bench::count", False)))
     client = Counter(entered.names)
     entered.names.clear()
@@ -215,18 +207,26 @@ class Daemon(NamedTuple):
     process: int
     file: Path
 
+    def switch(self) -> Counter[str]:
+        """Begin to count, or stop; return the functions that were entered until now."""
+        self.file.unlink(missing_ok=True)
+        os.kill(self.process, signal.SIGUSR1)
+        while not (self.file.exists() and self.file.read_text().endswith("}")):
+            time.sleep(0.01)
+        return Counter(json.loads(self.file.read_text()))
+
 
 @contextmanager
-def counting_daemon(folder: Path) -> Iterator[Daemon]:
-    """A daemon on TCP with one interpreter and the library of this bench."""
+def counting_daemon(folder: Path, workers: int = 1) -> Iterator[Daemon]:
+    """A daemon on TCP with the library of this bench in one interpreter."""
     file = folder / "entered.json"
     (folder / "bench.py").write_text(LIBRARY)
     options = ("--listen", "127.0.0.1:0", "--state", f"{folder}/s", "--log-level", "error")
     command = (sys.executable, "-m", "tests.bench.streams", "serve", str(file), *options)
-    with running(*command, "--workers", "1") as (process, words):
+    with running(*command, "--workers", str(workers)) as (process, words):
         address = next(each for each in words if each.startswith("127.0.0.1:"))
         with oc.connect(address) as session:
-            session.load(folder / "bench.py")
+            session.load(folder / "bench.py", interpreters=1)
         yield Daemon(address, process.pid, file)
 
 

@@ -81,6 +81,48 @@ def test_one_whose_interpreter_dies_runs_again_if_it_writes_to_nothing(
         assert session.check_invariants() == []
 
 
+NESTING = """\
+from opdispatch import Library, ops
+
+max_concurrency = 2
+lib = Library("outer", "DEF")
+lib.define("go(Tensor x, str folder, str label) -> str")
+lib.define("go_(Tensor(a!) self, str folder, str label) -> Tensor(a!)")
+lib.impl("go", lambda x, folder, label: ops.doors.enter(x, folder, label), "CPU")
+lib.impl("go_", lambda x, folder, label: ops.doors.enter_(x, folder, label), "CPU")
+"""
+
+
+def test_one_of_a_kernel_whose_interpreter_dies_runs_again_if_it_writes_to_nothing(
+    start_daemon: StartDaemon, doors: Doors, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=3)
+    daemon.expects_errors = True
+    with daemon.connect() as session:
+        session.load(write_library("outer", NESTING), interpreter="worker-1")
+        session.load(write_library("doors", door_library("doors")), interpreters=2)
+        outer, x = session.ops.outer, np.zeros(2)
+        for call in (outer.go, outer.go_):
+            doors.let_out()
+            call(x, doors.folder, "first")
+            assert doors.next_inside() == "first"
+        [doors_library] = [each for each in session.libraries() if each.name == "doors"]
+        pids = {i.pid for i in session.interpreters() if i.name in doors_library.interpreters}
+        with (
+            Background(outer.go, x, doors.folder, "reads") as reads,
+            Background(outer.go_, np.zeros(2), doors.folder, "writes") as writes,
+        ):
+            assert {doors.next_inside(), doors.next_inside()} == {"reads", "writes"}
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            with pytest.raises(oc.KernelError, match=r"InterpreterDiedError: .* SIGKILL"):
+                writes.result()
+            assert doors.next_inside() == "reads"
+            doors.let_out()
+            assert reads.result() == "reads"
+        assert session.check_invariants() == []
+
+
 @each_lane
 def test_one_that_is_late_or_cancelled_is_over_for_its_caller(
     start_daemon: StartDaemon, doors: Doors, write_library: WriteLibrary, lane: LaneChoice

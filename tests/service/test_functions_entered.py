@@ -35,6 +35,8 @@ MOST_OF_KIND = {
 
 # By a call over a stream: client, daemon, interpreter; functions of gRPC and asyncio among them.
 MOST_OVER_STREAMS = {"direct": (85, 9, 152), "through the daemon": (92, 230, 42)}
+# By one that a kernel makes, of an operator in another interpreter: in the daemon.
+MOST_FOR_A_KERNEL = 200
 
 
 def test_a_direct_call_of_each_kind_enters_few_functions_on_either_side(
@@ -61,3 +63,33 @@ def test_a_call_over_a_stream_enters_few_functions_in_every_process(tmp_path: Pa
     for way, most in MOST_OVER_STREAMS.items():
         for (process, entered), limit in zip(found[way].items(), most, strict=True):
             assert entered.total() <= limit * streams.COUNTED, (way, process, entered.most_common())
+
+
+OUTER = """\
+from opdispatch import Library, ops
+
+lib = Library("outer", "DEF")
+lib.define("add(Tensor x, int n) -> Tensor")
+
+
+def add(x, n):
+    for _ in range(n):
+        x = ops.bench.add(x, x)
+    return x
+
+
+lib.impl("add", add, "CPU")
+"""
+
+
+def test_a_call_that_a_kernel_makes_enters_few_functions_in_the_daemon(tmp_path: Path):
+    (tmp_path / "outer.py").write_text(OUTER)
+    with streams.counting_daemon(tmp_path, workers=2) as daemon, oc.connect(daemon.address) as s:
+        s.load(tmp_path / "outer.py", interpreters=1)
+        s.call("outer::add", streams.X, 10)
+        daemon.switch()
+        s.call("outer::add", streams.X, streams.COUNTED)
+        entered = daemon.switch()
+    # Without any, all would have run in one interpreter.
+    most = MOST_FOR_A_KERNEL * streams.COUNTED
+    assert streams.COUNTED < entered.total() <= most, entered.most_common()

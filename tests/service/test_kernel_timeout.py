@@ -75,8 +75,9 @@ def test_a_kernel_is_stopped_though_its_caller_has_gone(
         assert restarts(session) == {"worker-1": 1}
 
 
+@pytest.mark.parametrize("is_known", [False, True], ids=["new", "known"])
 def test_the_time_of_nested_calls_is_not_that_of_the_kernel_that_makes_them(
-    start_daemon: StartDaemon, doors: Doors, write_library: WriteLibrary
+    start_daemon: StartDaemon, doors: Doors, write_library: WriteLibrary, is_known: bool
 ):
     daemon = start_daemon("--kernel-timeout", "1")
     daemon.expects_errors = True
@@ -93,6 +94,9 @@ def test_the_time_of_nested_calls_is_not_that_of_the_kernel_that_makes_them(
     with daemon.connect() as session:
         session.load(write_library("slow", door_library("slow")), interpreter="worker-2")
         session.load(write_library("outer", outer), interpreter="worker-1")
+        if is_known:  # the daemon forwards it without a task then
+            doors.let_out()
+            assert session.ops.outer.go(X, doors.folder) == doors.next_inside()
         assert session.ops.outer.go(X, doors.folder) == "KernelTimeoutError of slow::enter"
         assert doors.next_inside() == "nested"
         expected = {"worker-1": 0, "worker-2": 1}

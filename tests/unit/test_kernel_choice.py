@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdispatch import DispatchKey, KernelFunction, OperatorName, Registration, Tensor, parse_schema
+from opdispatch import (
+    DispatchKey,
+    DispatchKeySet,
+    KernelFunction,
+    OperatorName,
+    Registration,
+    Tensor,
+    parse_schema,
+)
 from opdispatch.errors import ArgumentError, OperatorNotFoundError
 from opdispatch_server.daemon.calls.kernel_choice import CallChooser, Choice
 from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
@@ -62,6 +70,22 @@ def test_calls_of_the_same_kinds_are_chosen_once(registry: Registry):
     assert registry.choose("m::add", X + 1, np.zeros((2, 2), np.int8)) is first
     assert str(first.op.name) == "m::add"
     assert not first.writes
+
+
+def test_keys_that_a_kernel_names_are_chosen_once_and_count(registry: Registry):
+    registry.implement(ADD, DispatchKey.AutogradCPU, "autograd")
+
+    def choose(keys: DispatchKeySet) -> Choice:
+        request = call_request("m::add", (X, X), {}, redispatch_keys=keys)
+        return asyncio.run(registry.chooser.choose(request))
+
+    cpu = DispatchKeySet(DispatchKey.CPU)
+    both = cpu.add(DispatchKey.AutogradCPU)
+    below, above = choose(cpu), choose(both)
+    assert (str(below.resolution.key), str(above.resolution.key)) == ("CPU", "AutogradCPU")
+    assert choose(cpu) is below
+    assert choose(both) is above
+    assert registry.choose("m::add", X, X) is not below
 
 
 def test_other_kinds_are_other_choices(registry: Registry):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,12 @@ from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.calls.interpreter_queue import Slot
 from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.calls.kernel_choice import CallChooser, Choice
-from opdispatch_server.daemon.calls.kernel_run import KernelRun
+from opdispatch_server.daemon.calls.kernel_run import (
+    NESTED_CALLS_PER_INTERPRETER,
+    KernelRun,
+    RunningKernel,
+    context_of_call,
+)
 from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
 from opdispatch_server.daemon.calls.lost_replies import is_refused_as_unfit
 from opdispatch_server.daemon.calls.relay_plan import RelayedCall, RelayPlans
@@ -67,7 +73,7 @@ class QuickCall:
         runs: KernelRuns,
         request: execution_pb2.CallRequest,
         context: CallContext,
-        slot: Slot,
+        slot: Slot | None,
         *,
         may_move: bool,
     ) -> None:
@@ -166,11 +172,17 @@ class QuickCalls:
         on_reply: OnReply[KernelRun],
         on_end: Callable[[], None],
     ) -> QuickCall | None:
-        """Begin a client's call if it is a quick one; otherwise return None, with nothing begun.
+        """Begin a call if it is a quick one; otherwise return None, with nothing begun.
 
-        A call is quick if its kernel is known and can run now, over a local lane.
+        A call is quick if its kernel is known and can run now, over a local lane. A call made by a
+        running kernel needs no slot: see Note [Nested calls take no slot].
         """
-        if context.run or context.is_from_kernel or _is_unusual(request):
+        if _is_unusual(request):
+            return None
+        parent = self._runs.find(context.run) if context.run else None
+        if parent is None and (context.run or context.is_from_kernel):
+            return None  # of an import, of a thread that a kernel has left, or of one that ended
+        if parent is not None and parent.is_abandoned:
             return None
         choice = self._chooser.find(request)
         if choice is None:
@@ -184,25 +196,35 @@ class QuickCalls:
             return None
         name = request.operator
         direct: execution_pb2.Route | None = None
-        if request.wants_route:
-            targets = self._devices.find_targets(choice.op, library, choice.devices)
-            direct = self._routes.find(
-                name, request, choice.op, library, place, choice.keys, targets
-            )
-        if context.message:
-            self.plans.add(context.message, request, choice, library, place)
-        slot = self._try_enter(replica, library, choice)
-        if slot is None:
+        slot: Slot | None = None
+        if parent is None:
+            if request.wants_route:
+                targets = self._devices.find_targets(choice.op, library, choice.devices)
+                direct = self._routes.find(
+                    name, request, choice.op, library, place, choice.keys, targets
+                )
+            if context.message:
+                self.plans.add(context.message, request, choice, library, place)
+            slot = self._try_enter(replica, library, choice)
+            if slot is None:
+                return None
+            context = context.in_lane(library.load_id, library.max_concurrency)
+        elif replica.session.calls_in_flight < NESTED_CALLS_PER_INTERPRETER:
+            context = context_of_call(context, parent)
+            parent.nested_calls.begin()
+            on_end = functools.partial(self._end_nested, parent, on_end)
+        else:
             return None
         # From here on the call owns the slot: nothing may fail before it does.
         choice.name_kernel(request, library.load_id, place)
         call = QuickCall(library, replica, direct, on_reply, on_end)
-        context = context.in_lane(library.load_id, library.max_concurrency)
         try:
             may_move = may_run_twice(request, writes=choice.writes)
             call.begin(self._runs, request, context, slot, may_move=may_move)
         except (LaneClosedError, MessageTooLargeError):
             request.operator = name
+            if parent is not None:
+                self._runs.end_nested_in(parent)
             return None
         return call
 
@@ -235,6 +257,10 @@ class QuickCalls:
     def _try_enter(self, replica: Replica, library: LibraryVersion, choice: Choice) -> Slot | None:
         queue = self._queues.queue_of(replica.session)
         return queue.try_enter(library.load_id, library.max_concurrency, str(choice.op.name))
+
+    def _end_nested(self, parent: RunningKernel, on_end: Callable[[], None]) -> None:
+        self._runs.end_nested_in(parent)
+        on_end()
 
 
 def _is_unusual(request: execution_pb2.CallRequest) -> bool:

@@ -147,8 +147,10 @@ def _devices_of(op: OperatorHandle, stack: Sequence[Any]) -> frozenset[str]:
 
 def _shape_of(request: execution_pb2.CallRequest) -> Hashable | None:
     """Return the key under which a choice is remembered; None for an unusual request."""
-    if request.HasField("local_keys") or request.HasField("redispatch_keys") or request.modes:
+    if request.HasField("local_keys") or request.modes:
         return None
+    # Those of a kernel's call, whatever its arguments say.
+    keys = request.redispatch_keys if request.HasField("redispatch_keys") else None
     if len(request.args) > _MOST_ARGUMENTS or len(request.kwargs) > _MOST_ARGUMENTS:
         return None
     kinds = []
@@ -158,14 +160,14 @@ def _shape_of(request: execution_pb2.CallRequest) -> Hashable | None:
             return None
         kinds.append(kind)
     if not request.kwargs:
-        return request.operator, tuple(kinds)
+        return request.operator, keys, tuple(kinds)
     named = []
     for name, value in request.kwargs.items():
         kind = _kind_of(value)
         if kind is None:
             return None
         named.append((name, kind))
-    return request.operator, tuple(kinds), frozenset(named)
+    return request.operator, keys, tuple(kinds), frozenset(named)
 
 
 def _kind_of(value: values_pb2.Value, depth: int = 0) -> Hashable | None:

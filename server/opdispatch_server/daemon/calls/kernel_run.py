@@ -6,14 +6,18 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import Final, Protocol
 
+from opdispatch_server.call_context import MAX_DEPTH, CallContext
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.nested_time import NestedTime
 from opdispatch_wire.errors import DeadlineExceededError
 
 RUN_BYTES = 16
 """Length of a run's number, which authorizes nested calls, and so is too long to guess."""
+
+NESTED_CALLS_PER_INTERPRETER: Final = 1024
+"""How many an interpreter runs at a time of the calls that kernels make: they take no slot."""
 
 
 class HeldSlot(Protocol):
@@ -35,6 +39,15 @@ class RunningKernel:
         self.depth = depth
         self.is_abandoned = False  # whether its caller has stopped waiting
         self.nested_calls = NestedTime()
+
+
+def context_of_call(context: CallContext, parent: RunningKernel | None) -> CallContext:
+    """Return the context of a call, of the kernel of ``parent`` or of a client.
+
+    Whatever else its sender says of itself is not believed.
+    """
+    depth = min(parent.depth + 1, MAX_DEPTH) if parent is not None else 0
+    return CallContext(context.deadline, depth, tensors=context.tensors)
 
 
 class KernelRun(RunningKernel):

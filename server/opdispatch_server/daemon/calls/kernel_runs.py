@@ -71,17 +71,21 @@ class KernelRuns:
         try:
             yield
         finally:
-            parent.nested_calls.end()
-            run = self._runs.get(parent.number)
-            if run is not None and run.timer is None:
-                self.timeout.watch(run)
+            self.end_nested_in(parent)
+
+    def end_nested_in(self, parent: RunningKernel) -> None:
+        """Count a call no more that the kernel of ``parent`` has made."""
+        parent.nested_calls.end()
+        run = self._runs.get(parent.number)
+        if run is not None and run.timer is None:
+            self.timeout.watch(run)
 
     def begin(
         self,
         session: InterpreterSession,
         request: execution_pb2.CallRequest,
         context: CallContext,
-        slot: HeldSlot,
+        slot: HeldSlot | None,
         on_end: Callable[[execution_pb2.CallReply | None], None],
         on_move: Callable[[], None] | None = None,
     ) -> KernelRun:
@@ -133,7 +137,7 @@ class KernelRuns:
         self.timeout.watch(run)
 
     def _end_begun(
-        self, run: KernelRun, slot: HeldSlot, on_end: Callable[[Any], None], result: Any
+        self, run: KernelRun, slot: HeldSlot | None, on_end: Callable[[Any], None], result: Any
     ) -> None:
         is_cut_off = isinstance(result, LaneClosedError)
         self._end(run, slot, is_cut_off=is_cut_off)

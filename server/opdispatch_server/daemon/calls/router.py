@@ -12,14 +12,19 @@ from time import monotonic_ns
 from typing import Any
 
 from opdispatch.errors import InternalError, OpdispatchError, OperatorNotFoundError
-from opdispatch_server.call_context import MAX_DEPTH, CallContext
+from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.calls.alone_runs import AloneRuns
 from opdispatch_server.daemon.calls.chosen_line import line_of_choice, put_first
 from opdispatch_server.daemon.calls.fast_path import QuickCall, QuickCalls
 from opdispatch_server.daemon.calls.interpreter_queue import Slot
 from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.calls.kernel_choice import CallChooser, Choice
-from opdispatch_server.daemon.calls.kernel_run import KernelRun, RunningKernel
+from opdispatch_server.daemon.calls.kernel_run import (
+    NESTED_CALLS_PER_INTERPRETER,
+    KernelRun,
+    RunningKernel,
+    context_of_call,
+)
 from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
 from opdispatch_server.daemon.calls.lost_replies import is_refused_as_unfit, unfit_error
 from opdispatch_server.daemon.calls.profile_events import add_daemon_events, note_received
@@ -50,9 +55,6 @@ from opdispatch_wire.errors import (
 )
 from opdispatch_wire.status import status_from_error, stopping_error
 from opdispatch_wire.v1 import execution_pb2
-
-# Calls made by kernels never wait for a slot, so they need a limit of their own.
-NESTED_CALLS_PER_INTERPRETER = 1024
 
 
 @dataclass(slots=True)
@@ -170,8 +172,7 @@ class CallRouter:
         # Made during an import, or by a thread that a kernel started: while it waits, its
         # interpreter may be the one into which the library is to be loaded.
         may_wait = parent is not None or not context.is_from_kernel
-        depth = min(parent.depth + 1, MAX_DEPTH) if parent is not None else 0
-        context = CallContext(context.deadline, depth, tensors=context.tensors)
+        context = context_of_call(context, parent)
         self._call_begins()
         lost = request.lost if request.HasField("lost") else None
         progress = _Progress(parent, may_wait, lost, broken)
