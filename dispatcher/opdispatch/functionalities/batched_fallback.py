@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from opdispatch.arrays import find_key_bits
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.errors import NoKernelError, TransformError
-from opdispatch.functorch.batch_loop import call_for_each, check_writes
+from opdispatch.functorch.batch_loop import call_for_each
 from opdispatch.functorch.batched_tensor import BatchedArray
+from opdispatch.functorch.batched_writes import check_writes
 from opdispatch.functorch.batching_rule import BatchedCall, Rule, run_rule
 from opdispatch.functorch.dynamic_layer import TOP, Frame, Lowered, call_without
 from opdispatch.functorch.operator_rules import OperatorRules

@@ -6,6 +6,7 @@ aliased_return     which argument a return is that was written to
 batched_tensor     tensors with a hidden dimension
 tensor_wrapper     tensors that one level records
 batching_rule      what an operator does with a batch
+batched_writes     which writes of a batch are refused
 batch_loop         an operator called for each sample
 vmap_layer         the level of vmap
 grad_layer         the level of grad

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from opdispatch.errors import TransformError
 from opdispatch.functorch.aliased_return import original_of_write
 from opdispatch.functorch.batched_tensor import is_tensor, make_batched
+from opdispatch.functorch.batched_writes import check_writes
 from opdispatch.functorch.dynamic_layer import DynamicLayer
 from opdispatch.local_state.higher_floors import array_namespace
 
@@ -31,19 +32,6 @@ class LoopResult:
         if isinstance(self._value, list):
             return [make_batched(layer, each) for each in self._value]
         return make_batched(layer, self._value)
-
-
-def check_writes(op: OperatorHandle, dims: list[Any]) -> None:
-    """Raise TransformError for a call that writes samples of a batch to what has no batch."""
-    for argument, dim in zip(op.call_signature.schema.arguments, dims, strict=True):
-        if argument.is_write and (None in dim if isinstance(dim, list) else dim is None):
-            raise TransformError(
-                f"{op.name} writes to its argument {argument.name!r}, which vmap does not batch, "
-                "and other arguments are batched: there is no room for all samples in it",
-                hint="use an operator that writes to nothing, or make what is written to of "
-                "something batched, for instance with zeros_like",
-                operator=str(op.name),
-            )
 
 
 def call_for_each(

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from opdispatch.errors import TransformError
 from opdispatch.functorch.aliased_return import original_of_write
-from opdispatch.functorch.batch_loop import check_writes
 from opdispatch.functorch.batched_tensor import (
     BatchedArray,
     is_tensor,
@@ -26,6 +25,7 @@ from opdispatch.functorch.batched_tensor import (
     moved_to_front,
     tensor_over,
 )
+from opdispatch.functorch.batched_writes import check_writes
 from opdispatch.functorch.dynamic_layer import DynamicLayer
 from opdispatch.functorch.operator_rules import OperatorRules
 from opdispatch.tensors.tensor import Tensor
