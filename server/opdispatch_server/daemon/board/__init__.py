@@ -1,4 +1,4 @@
 """The daemon's health, as probes and balancers see it.
 
-health    grpc.health.v1: what can be called at the moment
+health    grpc.health.v1: which services, libraries and interpreters serve calls
 """

@@ -1,4 +1,4 @@
-"""The standard health service, computed from what the daemon can really do.
+"""The standard health service, derived from the actual state of the daemon.
 
 ""                               serving if an interpreter is live, where some were asked for,
                                  and the start has brought back the libraries of the journal
@@ -26,17 +26,17 @@ REGISTRY = "opdispatch.v1.RegistryService"
 INTERPRETER = "opdispatch.v1.InterpreterService"
 HEALTH = health.SERVICE_NAME
 
-# What a client that watches, and does not read, may miss is what lies between these.
+# A watcher that does not read may miss the states between the queued ones.
 CHANGES_KEPT = 64
 
 _STATUS = health_pb2.HealthCheckResponse
 
 
 class HealthBoard(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the package has no types
-    """The services' states, and those that check or watch them. Belongs to the event loop.
+    """The health states, and the clients that check or watch them. For the event loop only.
 
-    Noting something waits for no watcher: each watcher has a queue of its own, so that one which
-    does not read holds up neither the daemon nor other watchers, and misses no short outage.
+    Setting a state waits for no watcher: each has a queue of its own, so that one that does not
+    read blocks neither the daemon nor other watchers, nor misses a short outage.
     """
 
     def __init__(self, *, interpreters_expected: bool) -> None:
@@ -48,7 +48,7 @@ class HealthBoard(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the 
         self._draining = False
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Make ``server`` answer health requests."""
+        """Register the health service with ``server``."""
         health_pb2_grpc.add_HealthServicer_to_server(self, server)
 
     @property
@@ -62,12 +62,12 @@ class HealthBoard(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the 
         self._note_readiness()
 
     async def restoring(self, restoring: bool) -> None:
-        """Set whether the libraries of the journal are still being loaded: not ready, then."""
+        """Set whether libraries of the journal are still being loaded: until then, not ready."""
         self._restoring = restoring
         self._note_readiness()
 
     async def library(self, name: str, *, serving: bool | None) -> None:
-        """Set whether a library serves calls; None means that it is gone."""
+        """Set whether a library serves calls; None means that it is unloaded."""
         self._note(f"library/{name}", serving)
 
     async def interpreter(self, name: str, *, serving: bool | None) -> None:
@@ -84,7 +84,7 @@ class HealthBoard(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the 
         """Return the status now. NOT_FOUND for a name that is unused."""
         status = self._status.get(request.service)
         if status is None:
-            context.set_code(grpc.StatusCode.NOT_FOUND)  # as end_with says, this leaves nothing
+            context.set_code(grpc.StatusCode.NOT_FOUND)  # leaves no traceback: see end_with
             return None
         return _STATUS(status=status)
 

@@ -4,8 +4,8 @@ kernel_choice, chosen_line         the kernel that a call selects, cached by its
 router, recovery, retry            forward a call, and again if its interpreter dies
 alone_runs                         run suspected operators with nothing else in the interpreter
 fast_path                          calls that need no tasks of their own
-relay_plan                         of these, those that are passed on by their constant bytes
-replica_choice                     which interpreter takes it
+relay_plan                         quick calls that are forwarded by their constant bytes
+replica_choice                     which interpreter a call goes to
 program_plans, program_router,
 interpreter_choice                 the same for programs
 interpreter_queue, interpreter_queues,

@@ -1,4 +1,4 @@
-"""Making an environment with the tools at hand: uv, or else venv and pip."""
+"""Building an environment with the available tools: uv, or else venv and pip."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ Report = Callable[[str], None]
 OLDEST_PYTHON = (3, 11)
 CHECK_TIMEOUT = 60.0
 OUTPUT_LINES_KEPT = 40
-# What a fact of an error has room for.
+# The longest text in a fact of an error.
 OUTPUT_BYTES_TOLD = 500
 _LINE_LIMIT = 2000
 _CHUNK = 64 * 1024
-# pip says where it looks, and a private index has its password in the address.
+# pip prints the index that it uses; the address of a private index contains a password.
 _UNTOLD = re.compile(r"Looking in (indexes|links)|\[notice\]|^\s*$")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# Ends the tool, and all that it has started, when the daemon is gone, which holds the other end
-# of stdin. They are of one process group, whose leader this is.
+# Kills the tool, and everything that it started, when the daemon is gone, which holds the other end
+# of stdin. All are in one process group, whose leader is this process.
 _WITH_DAEMON = """\
 import os, signal, subprocess, sys, threading
 
@@ -57,9 +57,10 @@ class StepError(Exception):
 
     @property
     def reason(self) -> str:
-        """The line that says most about what went wrong."""
+        """The line that best explains the failure."""
         lines = [line.strip() for line in self.lines]
-        for pattern in (r"cause: (.+)", r"(?:ERROR|error): (.+)"):  # uv's own reason, then both
+        # uv's own reason, then that of either tool
+        for pattern in (r"cause: (.+)", r"(?:ERROR|error): (.+)"):
             for line in lines:
                 if found := re.match(pattern, line):
                     return found[1].rstrip(".")
@@ -67,7 +68,7 @@ class StepError(Exception):
 
     @property
     def last_lines(self) -> str:
-        """The end of what the tool printed, in whole lines."""
+        """The end of the tool's output, in whole lines."""
         told: list[str] = []
         for line in reversed(self.lines):
             if len("\n".join([line, *told]).encode()) > OUTPUT_BYTES_TOLD:
@@ -88,10 +89,10 @@ def _is_editable(line: str) -> bool:
 async def build_environment(
     folder: Path, home: LibraryHome, bootstrap: Bootstrap, report: Report
 ) -> None:
-    """Make an environment in the empty ``folder``, with what ``home`` requires.
+    """Build an environment in the empty ``folder``, with what ``home`` requires.
 
-    ``bootstrap`` starts the interpreter. Raises LibraryLoadError if something
-    cannot be had, or if no interpreter runs with it then.
+    ``bootstrap`` starts the interpreter. Raises LibraryLoadError if a requirement cannot be
+    installed, or if no interpreter runs in the result.
     """
     requirements = folder / "requirements.txt"
     constraints = folder / "constraints.txt"
@@ -116,9 +117,9 @@ async def build_environment(
 
 
 async def check_python(python: Path, bootstrap: Bootstrap, report: Report) -> str:
-    """Try whether interpreters can run with ``python``. Raises LibraryLoadError.
+    """Check whether interpreters can run with ``python``. Raises LibraryLoadError.
 
-    Returns the folder that it has packages in.
+    Returns the folder of its packages.
     """
     report(f"trying {python}")
     version, place = await _ask_version(python)
@@ -140,9 +141,9 @@ async def check_python(python: Path, bootstrap: Bootstrap, report: Report) -> st
 
 
 async def _ask_version(python: Path) -> tuple[str, str]:
-    """Return "Python 3.11.7", and its folder of packages.
+    """Return the version, like "Python 3.11.7", and the folder of its packages.
 
-    Raises LibraryLoadError if it will not do.
+    Raises LibraryLoadError if it is unsuitable.
     """
     if not os.access(python, os.X_OK) or not python.is_file():
         raise LibraryLoadError(f"{python} is no Python: there is no such program")
@@ -166,9 +167,9 @@ async def _ask_version(python: Path) -> tuple[str, str]:
 
 
 async def run_step(command: Sequence[str], report: Report) -> list[str]:
-    """Run a tool, and tell every line as it comes; the last lines. Raises StepError.
+    """Run a tool and report every line as it comes; return the last lines. Raises StepError.
 
-    Cancelled, it ends the tool and whatever that has started.
+    If cancelled, kills the tool and everything that it started.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-E", "-S", "-c", _WITH_DAEMON, *command),

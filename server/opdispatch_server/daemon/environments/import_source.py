@@ -11,9 +11,9 @@ from opdispatch_server.daemon.environments.library_home import SHARED_HOME, Libr
 class LibrarySource:
     """The source of an import: an upload, kept in the library store, or a module's dotted name."""
 
-    # The file's name for an upload, else the module's dotted name.
+    # The file name of an upload, or the module's dotted name.
     label: str
     sha256: str
     is_module: bool = False
-    # The same content elsewhere is another version.
+    # The same content with another home is another version.
     home: LibraryHome = SHARED_HOME

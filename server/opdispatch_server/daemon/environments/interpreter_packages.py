@@ -1,6 +1,6 @@
-"""Which packages an interpreter needs, and where the daemon has them.
+"""The packages that an interpreter needs, and where the daemon has them.
 
-``packaging`` is a tenth of a daemon's imports, and only environments need it.
+``packaging`` takes a tenth of a daemon's import time, and only environments need it.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ if TYPE_CHECKING:
 
 OWN_PACKAGES = ("opdispatch", "opdispatch_wire", "opdispatch_server")
 _OF_THE_COMMAND_LINE = ("typer", "rich")
-# Of Python's extension modules: what sysconfig calls SOABI, and reads a file of every setting of
-# Python's build for.
+# The suffix of Python's extension modules; sysconfig has it as SOABI, but reads a large file of
+# build settings for it.
 ABI = EXTENSION_SUFFIXES[0].split(".")[1]
 
 
 class Bootstrap(NamedTuple):
-    """How interpreters start in an environment that need not have opdispatch installed.
+    """Starts interpreters in an environment that need not have opdispatch installed.
 
-    Its Python runs ``program``, which reads in ``packages`` where the daemon's packages are.
+    The environment's Python runs ``program``, which reads from ``packages`` where the daemon's
+    packages are.
     """
 
     program: Path
     packages: Path
 
     def command(self, python: Path, *options: str) -> tuple[str, ...]:
-        """Return the command that tries whether ``python`` can import an interpreter.
+        """Return the command that checks whether ``python`` can import an interpreter.
 
-        With the options of an interpreter after it, it starts one.
+        With an interpreter's options appended, it starts one.
         """
         return (str(python), "-E", *options, str(self.program), str(self.packages))
 
 
 def interpreter_requirements() -> list[Requirement]:
-    """Return an interpreter's requirements: opdispatch without its extras and its command line."""
+    """Return an interpreter's requirements: opdispatch's, without extras and command line."""
     from packaging.requirements import Requirement
 
     requirements = [Requirement(text) for text in distribution("opdispatch").requires or ()]
@@ -78,7 +79,7 @@ def _applies(requirement: Requirement) -> bool:
 
 
 def _closure(requirements: list[Requirement]) -> Iterator[Distribution]:
-    """Yield the required distributions and their requirements, each once."""
+    """Yield the distributions of the requirements and, recursively, of theirs, each once."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
@@ -93,14 +94,14 @@ def _closure(requirements: list[Requirement]) -> Iterator[Distribution]:
         try:
             found = distribution(requirement.name)
         except PackageNotFoundError:
-            continue  # required on other systems only, or the daemon could not have started
+            continue  # required only on other systems, or the daemon could not have started
         yield found
         needed = (Requirement(text) for text in found.requires or ())
         waiting += [requirement for requirement in needed if _applies(requirement)]
 
 
 def _top_levels(found: Distribution) -> set[str]:
-    """Return the importable names of a distribution."""
+    """Return the importable top-level names of a distribution."""
     names = set()
     for file in found.files or ():
         first = re.match(r"[^\W\d]\w*", file.parts[0])

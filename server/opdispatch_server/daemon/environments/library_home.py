@@ -1,6 +1,6 @@
-"""A library's demands on its interpreters: packages, a Python, having them to itself.
+"""A library's requirements on its interpreters: packages, a Python, isolation.
 
-``packaging`` is a tenth of a daemon's imports, and is for libraries that say what they need.
+``packaging`` takes a tenth of a daemon's import time, and only libraries with requirements need it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ REQUIREMENTS_LIMIT = 1000
 
 @dataclass(frozen=True, slots=True)
 class LibraryHome:
-    """Which interpreters can hold a library. The default: everybody's.
+    """Which interpreters can hold a library. The default: the shared ones.
 
-    ``requirements`` are lines of a requirements file, normalised, sorted, each once.
-    ``requires_python`` is empty if the daemon's own Python will do. ``python`` is that of an
+    ``requirements`` are lines of a requirements file, normalized and sorted, without duplicates.
+    ``requires_python`` is empty if the daemon's own Python suffices. ``python`` is that of an
     existing environment, and excludes the two before it.
     """
 
@@ -37,12 +37,12 @@ class LibraryHome:
 
     @property
     def has_environment(self) -> bool:
-        """Whether its interpreters run elsewhere than in the daemon's own environment."""
+        """Whether its interpreters run outside the daemon's own environment."""
         return bool(self.requirements or self.requires_python or self.python)
 
     @property
     def is_shared(self) -> bool:
-        """Whether everybody's interpreters will do."""
+        """Whether the shared interpreters suffice."""
         return not self.has_environment and not self.isolated
 
     def to_proto(self) -> registry_pb2.Home:
@@ -64,7 +64,7 @@ class LibraryHome:
 
     @classmethod
     def from_json(cls, value: object) -> LibraryHome:
-        """Read the text of ``to_json``. Raises ValueError if it is something else."""
+        """Return the home that ``to_json`` wrote. Raises ValueError for anything else."""
         match value:
             case {
                 "requirements": list(requirements),
@@ -82,9 +82,9 @@ SHARED_HOME = LibraryHome()
 def read_home(
     environment: registry_pb2.Environment | None, *, isolated: bool, script: bytes, label: str
 ) -> LibraryHome:
-    """Read the home that a request asks for, or else the metadata in the library's ``script``.
+    """Return the home that a request asks for, or else that in the metadata of ``script``.
 
-    ``label`` is what messages call the library's file. Raises LibraryLoadError.
+    ``label`` is the file's name in messages. Raises LibraryLoadError.
     """
     if environment is None:
         return _home_of_script(script, label, isolated)
@@ -110,7 +110,7 @@ def read_home(
 
 
 def normalise_requirements(lines: Iterable[str]) -> tuple[str, ...]:
-    """Normalize lines of a requirements file: without comments, sorted, each once.
+    """Normalize lines of a requirements file: without comments, sorted, without duplicates.
 
     Raises LibraryLoadError for a line that is no requirement, option or path.
     """
@@ -127,7 +127,7 @@ def normalise_requirements(lines: Iterable[str]) -> tuple[str, ...]:
 
 def _normalise_line(text: str) -> str:
     if text.startswith("-") or _looks_like_path(text):
-        return text  # the installer's to read
+        return text  # for the installer to read
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
 
@@ -158,7 +158,7 @@ def _home_of_script(script: bytes, label: str, isolated: bool) -> LibraryHome:
         raise LibraryLoadError(f"the script metadata of {label}: dependencies is no list of texts")
     if not isinstance(requires_python, str):
         raise LibraryLoadError(f"the script metadata of {label}: requires-python is no text")
-    # An option in here would be run by a process that only reads the file.
+    # Options are refused: a process that only means to read the file would run with them.
     for dependency in dependencies:
         if dependency.strip().startswith("-"):
             raise LibraryLoadError(
@@ -169,7 +169,7 @@ def _home_of_script(script: bytes, label: str, isolated: bool) -> LibraryHome:
 
 
 def _check_python_version(home: LibraryHome) -> LibraryHome:
-    """Check the home's version of Python; drop the wish if the daemon's own satisfies it."""
+    """Check the home's version of Python; drop the constraint if the daemon's own satisfies it."""
     if not home.requires_python:
         return home
     from packaging.specifiers import InvalidSpecifier, SpecifierSet

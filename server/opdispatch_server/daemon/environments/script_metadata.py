@@ -1,9 +1,9 @@
 """Inline script metadata (PEP 723), read from unchecked source.
 
-The specification's regular expression looks for a block's end from each of its lines, and
-``tomllib`` keeps every prefix of a dotted key: both take time or memory that grows with the square
-of the text. So the lines are read once, only the start of a file counts, and how deep keys and
-values go is known before they are parsed.
+The specification's regular expression searches for a block's end from each of its lines, and
+``tomllib`` stores every prefix of a dotted key: their time or memory grows with the square of the
+text. So the lines are read once, only the start of a file counts, and the nesting of keys and
+values is checked before they are parsed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NESTING_LIMIT = 64
 _START = re.compile(r"# /// ([a-zA-Z0-9-]+)")
 _END = "# ///"
 
-# No alternative tries again what another one has read: the time is in proportion to the text.
+# No alternative rereads what another has read, so the time is linear in the text.
 _TOKEN = re.compile(
     r"""(?P<text>"{3}(?:\\.|[^\\])*?(?:"{3}|\Z)|'{3}.*?(?:'{3}|\Z)"""
     r"""|"(?:\\.|[^"\\\n])*+"?|'[^'\n]*+'?)"""
@@ -34,7 +34,7 @@ _TOKEN = re.compile(
 def read_script_metadata(script: bytes, label: str) -> dict[str, Any]:
     """Return the table in the ``# /// script`` block of a source file; empty without one.
 
-    Only the first ``METADATA_LIMIT`` bytes count. Raises LibraryLoadError for a block that is no
+    Only the first ``METADATA_LIMIT`` bytes count. Raises LibraryLoadError for a block that is not
     TOML, is nested deeper than ``NESTING_LIMIT``, or does not end before the limit, and for two
     blocks.
     """
@@ -57,7 +57,7 @@ def _find_blocks(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield the type and the lines of every block, as the specification's expression finds them.
 
     A block ends with the last ``# ///`` among the comment lines that follow its first line. If
-    they have none, no line among them can begin a block either.
+    there is none, no line among them can begin a block either.
     """
     place = 0
     while place < len(lines):
@@ -79,7 +79,7 @@ def _is_content(line: str) -> bool:
 
 
 def _ends_within_block(lines: list[str]) -> bool:
-    """Return whether the last line may belong to an unfinished script metadata block."""
+    """Return whether the last line may belong to an unfinished block of script metadata."""
     *_, last = [place for place, line in enumerate(lines) if line == "# /// script"] or [-1]
     return last >= 0 and all(map(_is_content, lines[last:-1])) and lines[-1][:2] in ("", "#", "# ")
 
@@ -90,12 +90,12 @@ def _parse_toml(toml: str, label: str) -> dict[str, Any]:
 
     try:
         return tomllib.loads(toml)
-    except ValueError as error:  # TOMLDecodeError, and Python's limit for the digits of an integer
+    except ValueError as error:  # TOMLDecodeError, or Python's limit on the digits of an integer
         raise LibraryLoadError(f"the script metadata of {label} is no TOML: {error}") from error
 
 
 def _check_nesting(toml: str, label: str) -> None:
-    """Raise LibraryLoadError for keys and values that are nested deeper than the limit."""
+    """Raise LibraryLoadError if keys or values are nested deeper than the limit."""
     depth = parts = 0
     for token in _TOKEN.finditer(toml):
         match token.lastgroup, token[0]:

@@ -1,4 +1,4 @@
-"""Environments on disk, one for each set of requirements."""
+"""The environments on disk, one for each set of requirements."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ from opdispatch_wire.errors import DeadlineExceededError, LibraryLoadError
 LOG = logging.getLogger("opdispatch.environments")
 
 BUILD_TIMEOUT = 1800.0
-# While a tool works silently, waiting callers get a report that it goes on.
+# While a tool works silently, waiting callers receive a report that it continues.
 KEEPALIVE = 1.0
 _LOCK = ".being-built"
 
 
 class Environment(NamedTuple):
-    """A Python that interpreters can run with. Equal homes have environments of one key."""
+    """A Python that interpreters can run with. Equal homes have environments with equal keys."""
 
     key: str
     python: Path
-    # The folders in which it finds modules.
+    # The folders from which it imports modules.
     places: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class _Build:
-    """A build in progress, and the callbacks for its steps."""
+    """A build in progress, and the callbacks that report its steps."""
 
     task: asyncio.Task[Environment]
     listeners: list[Report] = field(default_factory=list)
@@ -68,10 +68,10 @@ class _Build:
 class EnvironmentStore:
     """The environments in one folder: ``KEY`` is a link to the folder ``KEY.xxxxxxxx``.
 
-    The link is made, in one step, when everything is there: a crash leaves a folder that no
-    link leads to, and the next build removes it. (Renaming the folder itself would break the
-    scripts in it, which begin with its path.) The packages of ``bootstrap``
-    are written when they are first needed. Belongs to the event loop.
+    The link is created atomically when the environment is complete: a crash leaves a folder without
+    a link, which the next build removes. (Renaming the folder itself would break the scripts in it,
+    which begin with its path.) The packages of ``bootstrap`` are written when first needed. For use
+    in the event loop only.
     """
 
     def __init__(self, folder: Path, bootstrap: Bootstrap) -> None:
@@ -81,10 +81,10 @@ class EnvironmentStore:
         self._checked: dict[str, Environment] = {}
 
     async def get(self, home: LibraryHome, report: Report) -> Environment:
-        """Return the environment that ``home`` asks for; build it first, if there is none.
+        """Return the environment that ``home`` asks for; build it first, if it does not exist.
 
-        ``report`` is called with each step. A caller that asks for one being made waits for it.
-        Raises LibraryLoadError: then nothing is left behind.
+        ``report`` is called with each step. A caller that asks for an environment being built waits
+        for that build. Raises LibraryLoadError: then nothing is left behind.
         """
         key = await asyncio.to_thread(find_key, home)
         if found := await asyncio.to_thread(self._find, key, home):
@@ -97,13 +97,14 @@ class EnvironmentStore:
             report(f"waiting for environment {key[:8]}, which is being made")
         build.listeners.append(report)
         try:
-            # A caller that gives up leaves the build to those who have not, or will come again.
+            # A caller that gives up leaves the build running for the others, or for its next
+            # attempt.
             return await shielded(build.task)
         finally:
             build.listeners.remove(report)
 
     async def stop(self) -> None:
-        """End every build; nothing of them is left."""
+        """End every build, leaving nothing behind."""
         tasks = [build.task for build in self._builds.values()]
         for task in tasks:
             task.cancel()
@@ -114,7 +115,7 @@ class EnvironmentStore:
         if not task.cancelled() and (error := task.exception()) is not None:
             LOG.warning(
                 "%s", error, extra=fields(Event.ENVIRONMENT_FAILED)
-            )  # also if it is not awaited any more
+            )  # even if it is no longer awaited
 
     def _find(self, key: str, home: LibraryHome) -> Environment | None:
         if not self._bootstrap.packages.exists():  # the first time: most daemons never need it
@@ -154,7 +155,7 @@ class EnvironmentStore:
             keeping_alive.cancel()
 
     async def _build(self, key: str, home: LibraryHome) -> Environment:
-        # Another caller may have finished it while this one was still looking for it.
+        # Another caller may have finished it while this one was still searching.
         if found := await asyncio.to_thread(self._find, key, home):
             return found
         await asyncio.to_thread(self._remove_abandoned)
@@ -180,7 +181,7 @@ class EnvironmentStore:
         fresh.rename(link)
 
     def _remove_abandoned(self) -> None:
-        """Remove what no link leads to, and no caller is building."""
+        """Remove folders without a link that no caller is building."""
         if not self._folder.is_dir():
             return
         paths = list(self._folder.iterdir())
@@ -208,7 +209,7 @@ class EnvironmentStore:
 
 
 def find_key(home: LibraryHome) -> str:
-    """Return the name of the environment: of the requirements, the Python, and the opdispatch."""
+    """Return the name of the environment: a digest of requirements, Python and opdispatch."""
     text = json.dumps(
         [
             home.requirements,
@@ -224,13 +225,13 @@ def find_key(home: LibraryHome) -> str:
 
 
 def _local_files(home: LibraryHome) -> Iterator[Path]:
-    """Yield the files that are named as requirements: their content counts, too."""
+    """Yield the files named as requirements: their content is part of the key."""
     for line in home.requirements:
         _, at, url = line.partition(" @ ")
         try:
             place = unquote(urlsplit(url.split(" ;")[0].strip()).path) if at else line
         except ValueError:
-            continue  # no URL; the installer says so
+            continue  # an invalid URL; the installer reports it
         path = Path(os.path.expanduser(place))
         if (not at or url.startswith("file:")) and path.is_absolute() and path.is_file():
             yield path
@@ -238,7 +239,10 @@ def _local_files(home: LibraryHome) -> Iterator[Path]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process alone. Raises BlockingIOError if another one does."""
+    """Lock the folder for this process.
+
+    Raises BlockingIOError if another process holds the lock.
+    """
     lock = open_lock_file(folder / _LOCK)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
 """Waiting and working inside the daemon's event loop.
 
-wake_up     an event that wakes all who wait, each time
-shielded    work that goes on when its caller has given up
-slices      long work that lets other tasks run in between
+wake_up     wakes all waiters, at each change
+shielded    work that continues when its caller gives up
+slices      long work in slices, between which other tasks run
 """

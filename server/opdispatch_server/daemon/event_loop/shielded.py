@@ -1,4 +1,4 @@
-"""Work that goes on when its waiters give up."""
+"""Work that continues when its waiters give up."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ T = TypeVar("T")
 def shielded(work: asyncio.Future[T]) -> asyncio.Future[T]:
     """Shield as ``asyncio.shield`` does, but do not report an error that is not awaited.
 
-    Since Python 3.14 that one logs it as a mistake; here it is none, since the waiting end with
-    their callers' deadlines.
+    Since Python 3.14 ``asyncio.shield`` logs such an error as a mistake; here it is none, since
+    waiters leave at their deadlines.
     """
     awaited: asyncio.Future[T] = work.get_loop().create_future()
 

@@ -1,4 +1,4 @@
-"""Long work of the event loop, a slice at a time."""
+"""Long work in the event loop, one slice at a time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from itertools import islice
 from typing import TypeVar
 
 SLICE = 500
-"""How many items are seen to before others are served."""
+"""How many items are processed before other tasks run."""
 
 Item = TypeVar("Item")
 
 
 async def in_slices(items: Iterable[Item]) -> AsyncIterator[list[Item]]:
-    """Yield the items in lists of at most SLICE. Between two of these anything may happen."""
+    """Yield the items in lists of at most SLICE. Other tasks may run between two of them."""
     iterator = iter(items)
     while part := list(islice(iterator, SLICE)):
         yield part

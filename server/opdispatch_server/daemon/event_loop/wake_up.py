@@ -1,4 +1,4 @@
-"""Waking all that wait for something to change, each time that it may have."""
+"""An event that wakes all waiters at each change."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import asyncio
 
 
 class WakeUp:
-    """Wakes all that wait, each time that something may be what they wait for.
+    """Wakes all waiters each time that what they wait for may have become true.
 
-    A waiter looks first, and again after each change: nothing is handed over. Belongs to the
-    event loop.
+    A waiter checks first, and again after each change: nothing is handed over. For use in the event
+    loop only.
     """
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
     def note(self) -> None:
-        """Wake everything that waits for a change."""
+        """Wake all waiters."""
         changed, self._next = self._next, asyncio.Event()
         changed.set()
 

@@ -1,8 +1,8 @@
 """Interpreters as the daemon knows them, for as long as they are connected.
 
-sessions, session    all of them, and one, with the lane on which it gets calls
-forwarded_call       what a client's request tells it
-own_address          where one listens itself, and who may call there
+sessions, session    the connected interpreters, and one session with its call lane
+forwarded_call       a client's request as an interpreter receives it
+own_address          where an interpreter listens itself, and how it is called there
 heartbeat_lease,
 starvation           how long one may be silent, and whether it could run at all
 silence              whether a silent interpreter is busy or lost

@@ -1,8 +1,8 @@
-"""The processes of interpreters: which there are, started, watched, ended.
+"""The processes of interpreters: planned, started, watched, ended.
 
-worker_plan                which ones a daemon starts, and with which devices
-template                   the one that its own are forked from
-worker_commands            how they are started
-supervisor, worker_output  its own: started again when they die, and what they print
-interpreter_pool           the interpreters that some libraries use
+worker_plan                how many interpreters a daemon starts, and their devices
+template                   the process from which interpreters are forked
+worker_commands            the command lines that start them
+supervisor, worker_output  restarts interpreters that die, and logs their output
+interpreter_pool           interpreters reserved for some libraries
 """

@@ -1,4 +1,4 @@
-"""Interpreters that only some libraries may use: those of one environment, or of one library."""
+"""Interpreters reserved for some libraries: those of one environment, or one isolated library."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 class InterpreterPool:
     """The interpreters of one environment, or of one version of one isolated library.
 
-    They are started when a version needs them, and end with the last version that does.
+    They start when a version needs them, and end with the last version that does.
     """
 
     # Two homes with the same key share a pool.
     key: str
-    # "library NAME" or "environment KEY", for people.
+    # "library NAME" or "environment KEY", for messages.
     reserved_for: str
-    # What their names begin with: "image@" of "image@1".
+    # The prefix of their names: "image@" of "image@1".
     prefix: str
-    # Of the environment; None: the daemon's own.
+    # The environment's Python; None: the daemon's own.
     python: Path | None
-    # Of its interpreters, running or being started.
+    # The names of its interpreters, running or being started.
     names: list[str] = field(default_factory=list)
-    # How many versions hold it open.
+    # How many versions hold the pool open.
     users: int = 0

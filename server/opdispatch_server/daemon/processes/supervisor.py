@@ -1,4 +1,4 @@
-"""The daemon's own worker interpreters: started, watched, started again, stopped."""
+"""The daemon's own worker interpreters: started, watched, restarted, stopped."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ T = TypeVar("T")
 LAST_OUTPUT_WAIT = 0.5
 FIRST_DELAY = 0.1
 SHORTEST_DELAY = 0.01
-# One that has never been ready is not tried more often than that in a row.
+# An interpreter that has never been ready is started at most this often in a row.
 START_ATTEMPTS = 5
-# How long an interpreter has to print the stacks of its threads.
+# How long an interpreter may take to print the stacks of its threads.
 DUMP_WAIT = 0.1
 LONGEST_DELAY = 10.0
-# An interpreter that was ready for so long had no trouble starting: its successor starts at once.
+# An interpreter that was ready for this long had no trouble starting: its successor starts at once.
 HEALTHY_AFTER = 3.0
 
 
 class WorkerCommand(NamedTuple):
-    """How to start the process of an interpreter.
+    """How to start an interpreter's process.
 
-    ``python`` is a command line that ``arguments`` are added to; with ``is_own``, it is the
-    daemon's own Python, which a template may stand for.
+    ``python`` is a command line to which ``arguments`` are added; ``is_own`` says that it is the
+    daemon's own Python, in place of which a template may fork.
     """
 
     python: Sequence[str]
@@ -54,7 +54,7 @@ class WorkerCommand(NamedTuple):
 
 
 class WorkerProcess:
-    """One process of a worker: what it prints goes to the log, its last lines are kept."""
+    """One process of a worker: its output is logged, and the last lines are kept."""
 
     def __init__(self, name: str, process: ChildProcess, lifeline: int) -> None:
         self.name = name
@@ -67,11 +67,11 @@ class WorkerProcess:
     async def start(
         cls, name: str, command: WorkerCommand, template: Template | None = None
     ) -> WorkerProcess:
-        """Start the command in a session of its own, forked from a template that fits.
+        """Start the command in a new session, forked from ``template`` if that fits.
 
         Raises OSError.
         """
-        # stdin is never written to: its end tells the interpreter that the daemon is gone.
+        # Nothing is written to stdin: its end tells the interpreter that the daemon is gone.
         child_in, lifeline = os.pipe()
         try:
             output, child_out = os.pipe()
@@ -100,7 +100,7 @@ class WorkerProcess:
 
     @property
     def tail(self) -> Sequence[str]:
-        """The last lines that it has printed."""
+        """The last lines of its output."""
         return tuple(self._lines.tail)
 
     @property
@@ -109,17 +109,17 @@ class WorkerProcess:
         return self.process.pid
 
     async def wait(self) -> int:
-        """Wait for the end; then nothing of the process group is left. Its exit status."""
+        """Wait until the whole process group has ended; return the exit status."""
         status = await self.process.wait()
-        self.signal(signal.SIGKILL)  # what kernels have started and left behind
+        self.signal(signal.SIGKILL)  # processes that kernels started and left behind
         os.close(self._lifeline)
-        with contextlib.suppress(TimeoutError):  # a daemon of theirs may hold the pipe open
+        with contextlib.suppress(TimeoutError):  # a daemonized child may hold the pipe open
             await asyncio.wait_for(self._protocol.ended.wait(), LAST_OUTPUT_WAIT)
         self._output.close()
         return status
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process and everything it has started."""
+        """Send a signal to the process and everything that it started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
@@ -135,7 +135,7 @@ class WorkerProcess:
 
 
 class WorkerEnd(NamedTuple):
-    """How one process ended: in words, when, and its exit status; None, if it never began."""
+    """How one process ended: in words, when, and its exit status, or None if it never started."""
 
     how: str
     at: float
@@ -144,18 +144,18 @@ class WorkerEnd(NamedTuple):
 
 @dataclass(slots=True)
 class WorkerRecord:
-    """The state of one name, over all the processes that had it."""
+    """The state of one name, across the processes that had it."""
 
     restarts: int = 0
-    # Deaths in a row that each came before the process had been ready for a while.
+    # Consecutive deaths, each before the process had been ready for a while.
     early_deaths: int = 0
-    # Why it is not started again, in words; empty while it is.
+    # Why it is not restarted, in words; empty while it is.
     quarantine: str = ""
-    # The last lines of the process that has ended last.
+    # The last output lines of the process that ended most recently.
     tail: Sequence[str] = ()
-    # One of its processes has found its place.
+    # Whether a process of this name found its device.
     was_ready: bool = False
-    # Of the present process: when it became ready, and whether its end is our own doing.
+    # When the current process became ready, and whether the daemon is ending it.
     ready_at: float | None = None
     excused: bool = False
     quarantined: asyncio.Event = field(default_factory=asyncio.Event)
@@ -167,13 +167,13 @@ class WorkerRecord:
 class Supervisor:
     """Keeps one process running for each of ``names``; ``command_for`` says how to start it.
 
-    One that dies is started again, with a pause that doubles while it keeps dying before it has
-    been ready for a while. One that has never been ready, and dies so often in a row, is
-    quarantined: it is not started again until ``revive``; so is one, at once, whose device has
-    never been there. With ``quarantine_after``, that many early deaths in a row count, also of one
-    that has been ready; 0: none ever is quarantined. ``on_ended`` is called with the name and the
-    process id of one that has ended, and how; ``on_quarantined`` runs when one is not started
-    again.
+    A process that dies is restarted, after a pause that doubles while it keeps dying before it has
+    been ready for a while. A process that has never been ready and dies too often in a row is
+    quarantined: it is not restarted until ``revive``. So is, at once, one whose device has never
+    been there. With ``quarantine_after``, that many early deaths in a row suffice even for a
+    process that has been ready; with 0, no process is ever quarantined. ``on_ended`` is called with
+    name, process id and kind of end of each process that has ended; ``on_quarantined`` when one is
+    not restarted.
     """
 
     def __init__(
@@ -200,8 +200,9 @@ class Supervisor:
     def start(self) -> None:
         """Start the processes, and keep them running until ``stop``."""
         if sys.version_info < (3, 12) and has_process_descriptors():
-            # As later versions do by themselves. A thread for each process, as this one has it, may
-            # not be had; and the process, which runs by then, would have no owner.
+            # As later versions of Python do by default. Here each process would otherwise need a
+            # thread, which the system may refuse; the process, already running, would then have no
+            # owner.
             watcher = asyncio.PidfdChildWatcher()
             watcher.attach_loop(asyncio.get_running_loop())
             asyncio.get_event_loop_policy().set_child_watcher(watcher)
@@ -209,7 +210,7 @@ class Supervisor:
             self._start_keeping(name)
 
     def add(self, name: str) -> None:
-        """Keep one more process running, of a name that no other one has; not while stopping."""
+        """Keep one more process running, under a name that no other has; not while stopping."""
         if self._stopping:
             return
         self.names = (*self.names, name)
@@ -217,7 +218,7 @@ class Supervisor:
         self._start_keeping(name)
 
     async def remove(self, name: str, grace: float) -> None:
-        """End the process of that name for good, as ``stop`` ends all; its name is free then."""
+        """End the process of that name for good, as ``stop`` ends all; then the name is free."""
         keeper = self._keepers.get(name)
         if keeper is None:
             return
@@ -234,9 +235,9 @@ class Supervisor:
         self.names = tuple(other for other in self.names if other != name)
 
     def kill(self, name: str, *, dumps: bool = False) -> None:
-        """End the process of that name, if it is one of ours, at once; a new one follows.
+        """Kill the process of that name, if the daemon runs it, at once; it is restarted.
 
-        If it ``dumps``, it prints the stacks of its threads before that.
+        With ``dumps``, it first prints the stacks of its threads.
         """
         worker = self._running.get(name)
         if worker is None or worker.is_dying:
@@ -256,28 +257,28 @@ class Supervisor:
             worker.signal(signal.SIGKILL)
 
     def pid_of(self, name: str) -> int | None:
-        """Return the process id of that name; None if there is none now."""
+        """Return the process id of that name; None if it has no process now."""
         worker = self._running.get(name)
         return worker.pid if worker else None
 
     def record_of(self, name: str) -> WorkerRecord | None:
-        """Return the state of one of ``names``; to be read only."""
+        """Return the state of one of ``names``; read-only."""
         return self._records.get(name)
 
     def quarantined(self) -> list[str]:
-        """Return the names that are not started again, sorted."""
+        """Return the names that are not restarted, sorted."""
         return sorted(name for name, record in self._records.items() if record.quarantine)
 
     async def wait_quarantined(self, name: str) -> str:
-        """Wait until one of ``names`` is not started again; why, in words."""
+        """Wait until one of ``names`` is not restarted; return why, in words."""
         record = self._records[name]
         await record.quarantined.wait()
         return record.quarantine
 
     async def unless_quarantined(self, awaited: Awaitable[T]) -> tuple[T | None, str]:
-        """Return what is awaited.
+        """Return the result of ``awaited``.
 
-        Or, if one of ``names`` is not started again before, a sentence that says so.
+        If one of ``names`` stops being restarted first, return a sentence that says so.
         """
         result = asyncio.ensure_future(awaited)
         ends = {asyncio.ensure_future(self.wait_quarantined(name)): name for name in self.names}
@@ -299,21 +300,21 @@ class Supervisor:
         return record.tail if record else ()
 
     def note_ready(self, name: str) -> None:
-        """Record that the process of that name, if it is one of ours, is ready."""
+        """Record that the process of that name is ready, if the daemon runs it."""
         if record := self._records.get(name):
             record.ready_at = asyncio.get_running_loop().time()
             record.was_ready = True
 
     def excuse(self, name: str) -> None:
-        """Excuse the end of the process of that name, which is no fault of its own start.
+        """Excuse the end of the process of that name, for which another cause is known.
 
-        It is started again at once.
+        It is restarted at once.
         """
         if record := self._records.get(name):
             record.excused = True
 
     def revive(self, name: str) -> bool:
-        """Start a quarantined process again; False if it is not quarantined.
+        """Restart a quarantined process; return False if it is not quarantined.
 
         Raises InterpreterNotFoundError.
         """
@@ -333,11 +334,11 @@ class Supervisor:
         return True
 
     async def stop(self, grace: float) -> None:
-        """End every process: asks, waits for up to ``grace`` seconds, then kills. Idempotent."""
+        """End every process: ask, wait for up to ``grace`` seconds, then kill. Idempotent."""
         self._stopping = True
         for name, keeper in self._keepers.items():
             if name not in self._running:
-                keeper.cancel()  # it waits before the next start
+                keeper.cancel()  # it may be waiting before the next start
         for worker in list(self._running.values()):
             worker.signal(signal.SIGTERM)
         if self._keepers:
@@ -383,15 +384,17 @@ class Supervisor:
             record.restarts += 1
 
     def _why_not_again(self, record: WorkerRecord, end: WorkerEnd) -> str:
-        """Return why the process that has ended so is not started again; "" if it is."""
+        """Return why a process that ended this way is not restarted; "" if it is."""
         limit = self._quarantine_after
         if limit is None:
-            # One that has been ready can be ready again: it is tried for ever, with pauses.
+            # A process that was ready once can be ready again: it is restarted without limit, with
+            # pauses.
             limit = 0 if record.was_ready else START_ATTEMPTS
         if not limit:
             return ""
         if end.status == NO_DEVICE_STATUS and not record.was_ready and record.tail:
-            return record.tail[-1].removeprefix("ERROR ")  # nor will it be there the next time
+            # the device will not be there the next time either
+            return record.tail[-1].removeprefix("ERROR ")
         if record.early_deaths < limit:
             return ""
         return (

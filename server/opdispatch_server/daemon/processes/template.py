@@ -1,14 +1,14 @@
-"""A warmed process that interpreters are forked from: see ``worker.template_process``.
+"""A warmed-up process from which interpreters are forked: see ``worker.template_process``.
 
-Starting Python and importing all that an interpreter consists of takes some hundred times as long
-as a fork. The template is forked from the daemon's own process before that has an event loop, a
-thread or a connection, so it has nothing of theirs, and nothing of any library: it runs no code
-but the fork.
+Starting Python and importing an interpreter's modules takes about a hundred times as long as a
+fork. The template is forked from the daemon's own process before that has an event loop, a thread
+or a connection, so it inherits none of them. It holds nothing of any library: it runs no code but
+the fork.
 
-Note [Whose children forked interpreters are]. The daemon has to see how an interpreter ends, and
-an interpreter has to end with the daemon; both need the daemon to be its parent. So the template
-forks twice, the process in the middle ends, and the system hands the interpreter to the nearest
-ancestor that adopts orphans: the daemon, which does so (``PR_SET_CHILD_SUBREAPER``) just while it
+Note [Whose children forked interpreters are]. The daemon has to learn how an interpreter ends, and
+an interpreter has to end with the daemon; both require the daemon to be its parent. So the template
+forks twice, the process in the middle ends, and the system reparents the interpreter to the nearest
+ancestor that adopts orphans: the daemon, which is one (``PR_SET_CHILD_SUBREAPER``) only while it
 waits for a fork, since it has no use for other orphans.
 """
 
@@ -36,18 +36,18 @@ class TemplateLostError(OSError):
 
 
 class ChildProcess(Protocol):
-    """A child of the daemon: an asyncio.subprocess.Process is one."""
+    """A child of the daemon, such as an asyncio.subprocess.Process."""
 
     @property
     def pid(self) -> int:
         """The process id."""
 
     async def wait(self) -> int:
-        """Wait for the end; return the exit status, negative for a signal."""
+        """Wait until it ends; return the exit status, negative for a signal."""
 
 
 class ForkedProcess:
-    """A child that this process has not started itself. Belongs to the event loop."""
+    """A child that this process did not start itself. For use in the event loop only."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -71,9 +71,9 @@ class ForkedProcess:
 
 
 class Template:
-    """The daemon's end of a template. After ``fork``, it belongs to the event loop.
+    """The daemon's end of a template. After ``fork``, for use in the event loop only.
 
-    Guards: ``_turn`` is held from a request to its reply, of which there is one at a time.
+    Guards: ``_turn`` is held from a request to its reply, so that only one is pending at a time.
     """
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
@@ -83,9 +83,9 @@ class Template:
 
     @classmethod
     def fork(cls, main: Callable[[socket.socket], None]) -> Template | None:
-        """Fork this process, which must have one thread; the child runs ``main``, and ends.
+        """Fork this process, which must have one thread; the child runs ``main``, and then ends.
 
-        Return None where the system cannot do what is needed, as before Linux 5.3.
+        Return None where the system lacks the means, as before Linux 5.3.
         """
         if not has_process_descriptors() or not _adopt_orphans(True):
             return None
@@ -105,7 +105,7 @@ class Template:
     async def start(self, arguments: Sequence[str], *, stdin: int, output: int) -> ForkedProcess:
         """Fork an interpreter with these arguments and descriptors.
 
-        Raises OSError if there is no process to be had, TemplateLostError if the template has
+        Raises OSError if the system has no process to spare, TemplateLostError if the template has
         ended.
         """
         request = json.dumps({"arguments": list(arguments)}).encode()
@@ -128,7 +128,7 @@ class Template:
         return ForkedProcess(answer["pid"])
 
     async def close(self) -> None:
-        """End the template; what was forked from it goes on. Idempotent."""
+        """End the template; processes forked from it continue. Idempotent."""
         if self._channel.fileno() < 0:
             return
         self._channel.close()
@@ -137,9 +137,9 @@ class Template:
 
 
 def _adopt_orphans(wanted: bool) -> bool:
-    """Adopt orphaned descendants of this process, or stop that.
+    """Make this process adopt orphaned descendants, or stop doing so.
 
-    Return whether the system does so.
+    Return whether the system supports that.
     """
     try:
         return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0) == 0)

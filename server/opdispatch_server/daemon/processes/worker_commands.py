@@ -1,4 +1,4 @@
-"""How the daemon starts the processes of its interpreters."""
+"""The command lines that start the processes of interpreters."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from opdispatch_server.serving.run_folder import RunFolder
 class InterpreterEntry(NamedTuple):
     """The ways in which a process becomes an interpreter.
 
-    Python runs ``module``; that of an environment of its own, which need not have opdispatch
-    installed, ``bootstrap``; and ``template``, if there is one, forks.
+    The daemon's Python runs ``module``; the Python of another environment, which need not have
+    opdispatch installed, runs ``bootstrap``; and ``template``, if there is one, forks.
     """
 
     module: str
@@ -28,10 +28,10 @@ class InterpreterEntry(NamedTuple):
 
 
 class WorkerCommands(NamedTuple):
-    """The options that all of them have in common.
+    """The options that all interpreters have in common.
 
-    ``daemon`` is the address that they call. Python runs ``module``, and ``bootstrap`` those of
-    an environment of their own.
+    ``daemon`` is the address that they connect to. The daemon's Python runs ``module``, that of
+    another environment ``bootstrap``.
     """
 
     daemon: str
@@ -42,7 +42,7 @@ class WorkerCommands(NamedTuple):
     log_level: str
 
     def command_for(self, name: str, device: str, python: Path | None) -> WorkerCommand:
-        """Return how to start an interpreter; without a ``python``, with the daemon's own."""
+        """Return how to start an interpreter; without ``python``, with the daemon's own."""
         start = (
             (sys.executable, "-m", self.module)
             if python is None
@@ -64,7 +64,7 @@ class WorkerCommands(NamedTuple):
 
 
 def _file_name(interpreter: str) -> str:
-    """Return a short one: names may be a library's, and the path of a socket has a limit."""
+    """Return a short file name: library names are part of it, and socket paths are limited."""
     if re.fullmatch(r"worker-\d{1,3}", interpreter):
         return interpreter
     return hashlib.sha256(interpreter.encode()).hexdigest()[:10]

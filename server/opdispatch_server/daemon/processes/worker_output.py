@@ -1,4 +1,4 @@
-"""The output of a supervised interpreter: the last lines are kept, a flood is held back."""
+"""The output of a supervised interpreter: the last lines are kept, a flood is limited."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from opdispatch_wire.printable import printable_line
 LOG = logging.getLogger("opdispatch.supervisor")
 
 LINES_KEPT = 100
-"""A crash is said first: since Python 3.14, the stack of C functions takes some 60 lines."""
+"""A crash is reported first: since Python 3.14, the stack of C functions takes some 60 lines."""
 LINE_LIMIT = 4096
-# So many lines may come at once; more are logged at this rate, and the rest is counted.
+# This many lines may come at once; beyond that they are logged at this rate, and the rest is
+# counted.
 LINES_AT_ONCE = 500
 LINES_PER_SECOND = 20.0
 REPORT_PAUSE = 2.0
-# What is read in one slice of time; a process that prints more waits for the next one.
+# How much is read in one step; a process that prints more waits for the next one.
 SLICE = 0.05
 _SEPARATOR = SEPARATOR.encode()
 BYTES_PER_SLICE = 512 * 1024
 
 
 class WorkerOutput:
-    """Takes lines and log records: keeps the last ones, and logs as many as the log can bear.
+    """Takes lines and log records: keeps the last ones, and logs them within a budget.
 
-    What is logged keeps its level and logger, and has a budget of its own: an error is not lost
-    among lines of output. ``clock`` gives seconds.
+    Records keep their level and logger, and have a budget of their own, so that an error is not
+    lost among lines of output. ``clock`` returns seconds.
     """
 
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
@@ -41,7 +42,7 @@ class WorkerOutput:
         self._records = _Budget(name, "logs", "records", clock)
 
     def take(self, line: str) -> None:
-        """Keep one line and, unless there are too many, log it."""
+        """Keep one line and, within the budget, log it."""
         line = printable_line(without_folders(line))
         self.tail.append(line)
         if self._lines.spend():
@@ -49,22 +50,23 @@ class WorkerOutput:
             LOG.info("%s: %s", self._name, line, extra=extra)
 
     def take_record(self, record: logging.LogRecord) -> None:
-        """Keep one log record as lines and, unless there are too many, log it."""
-        # A message has what a kernel's exception says, half surrogate pairs included.
+        """Keep one log record as lines and, within the budget, log it."""
+        # A message may contain the text of a kernel's exception, including lone surrogates.
         self.tail.extend(map(printable_line, lines_of(record)))
         record.interpreter = self._name
         if self._records.spend():
-            # Not by a logger of its name: loggers stay for ever, and libraries choose the names.
+            # Not through a logger of its name: loggers are never freed, and libraries choose the
+            # names.
             logging.getLogger().handle(record)
 
     def report(self) -> None:
-        """Log how much was left out since the last report."""
+        """Log how many lines were left out since the previous report."""
         self._lines.report()
         self._records.report()
 
 
 class _Budget:
-    """How many may be logged: a number at once, then a rate; the rest is counted."""
+    """A token bucket for log lines; what exceeds it is counted."""
 
     def __init__(self, name: str, does: str, what: str, clock: Callable[[], float]) -> None:
         self._name, self._does, self._what = name, does, what
@@ -74,7 +76,7 @@ class _Budget:
         self._credited_at = self._reported_at = clock()
 
     def spend(self) -> bool:
-        """Return whether one more may be logged; count it if not."""
+        """Return whether one more line may be logged; count it if not."""
         now = self._clock()
         earned = (now - self._credited_at) * LINES_PER_SECOND
         self._credit = min(self._credit + earned, float(LINES_AT_ONCE))
@@ -89,7 +91,7 @@ class _Budget:
         return False
 
     def report(self) -> None:
-        """Log how many were left out since the last report, if any."""
+        """Log how many lines were left out since the previous report, if any."""
         if self._left_out:
             LOG.warning(
                 "interpreter %s %s too much: %d %s were left out here",
@@ -106,10 +108,9 @@ class _Budget:
 
 
 class LineProtocol(asyncio.Protocol):
-    """Cuts a stream of bytes into lines and log records; a line without an end is cut at the limit.
+    """Splits a stream of bytes into lines and log records; an overlong line is split at the limit.
 
-    A stream that is faster than the daemon should read is read with pauses: then the process that
-    writes to it waits.
+    A stream that is too fast is read with pauses, so that the process writing to it waits.
     """
 
     def __init__(self, output: WorkerOutput) -> None:
@@ -144,11 +145,11 @@ class LineProtocol(asyncio.Protocol):
         self.ended.set()
 
     def _limit(self) -> int:
-        """Return how much may come before the end of the line that is being read."""
+        """Return the limit on the length of the line that is being read."""
         return RECORD_BYTES if _SEPARATOR in self._rest[:LINE_LIMIT] else LINE_LIMIT
 
     def _take(self, line: bytes) -> None:
-        # A record may come while a line of output has no end yet.
+        # A record may arrive in the middle of a line of output.
         output, separator, text = line.partition(_SEPARATOR)
         record = read_record(text.decode(errors="replace")) if separator else None
         if record is None:

@@ -1,4 +1,4 @@
-"""Which interpreters a daemon starts, and what devices they use."""
+"""How many interpreters a daemon starts, and which devices they use."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _PART = re.compile(r"cpu:(?P<count>\d+)|(?P<device>[a-z]+:\d{1,3})")
 
 
 def parse_workers(text: str) -> tuple[str, ...]:
-    """Parse the device of each interpreter; empty means all there are.
+    """Parse the device of each interpreter; an empty device means all that exist.
 
-    ``"3"`` is three interpreters, and ``"cpu:2,cuda:0"`` two that use the CPU alone and one that
-    uses the first GPU, too. Raises ValueError.
+    ``"3"`` is three interpreters, and ``"cpu:2,cuda:0"`` two that use only the CPU and one that
+    also uses the first GPU. Raises ValueError.
     """
     plan: list[str] = []
     if text.isdecimal():
@@ -36,7 +36,7 @@ def parse_workers(text: str) -> tuple[str, ...]:
 
 
 def _count(text: str) -> int:
-    """Return the number. Raises ValueError for one that no list is to be made of."""
+    """Return the number. Raises ValueError for one that is too large for a list."""
     digits = text.lstrip("0") or "0"
     if len(digits) > len(str(MOST_WORKERS)):
         raise _too_many(digits[:20])
@@ -48,7 +48,7 @@ def _too_many(count: str) -> ValueError:
 
 
 def _check_device(device: str) -> None:
-    """Raise ValueError for an impossible device: interpreters know their own."""
+    """Raise ValueError for an impossible device; which devices exist only interpreters know."""
     kind = device.partition(":")[0]
     if kind not in COMPONENTS or kind == "meta":
         raise ValueError(f"there is no device {device!r} to compute on; expected one as cuda:0")

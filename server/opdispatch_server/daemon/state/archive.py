@@ -1,9 +1,9 @@
 """A state folder as one file: for backup, and to move it to another machine.
 
 A zip archive of the journal, as one database, and the stored content of the libraries that it
-names; ``manifest.json`` has the SHA-256 of each. An import believes none of it: it checks every
-path, size and digest, then opens the journal with all of its own checks, and only then puts
-anything in force.
+names; ``manifest.json`` has the SHA-256 of each. An import trusts none of it: it checks every path,
+size and digest, then opens the journal with all of its own checks, and only then puts anything into
+effect.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CHUNK = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class StateSummary:
-    """The contents of an archive. ``replaced`` is where an import has put the journal before it."""
+    """The contents of an archive. ``replaced`` is where an import moved the previous journal."""
 
     libraries: int
     contents: int
@@ -58,10 +58,10 @@ class StateSummary:
 
 
 def export_state(state: Path, archive: Path) -> StateSummary:
-    """Write the state in the folder ``state`` to the file ``archive``, whole or not at all.
+    """Write the state in the folder ``state`` to the file ``archive``, entirely or not at all.
 
-    A daemon may be using the folder: what it has acknowledged by now is in the archive.
-    Raises JournalError, LibraryLoadError if stored content is gone or damaged, and OSError.
+    A daemon may be using the folder: what it has acknowledged so far is in the archive. Raises
+    JournalError, LibraryLoadError if stored content is missing or damaged, and OSError.
     """
     if archive.exists() and not archive.is_file():
         raise JournalError(
@@ -74,7 +74,7 @@ def export_state(state: Path, archive: Path) -> StateSummary:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         journal = stack.enter_context(closing(JournalFile(journal_in(state))))
         journal.copy_to(work)
-        # Opened like any other: what is exported can be imported.
+        # Opened with the usual checks, so that what is exported can be imported.
         (work / LAST_EVENT).write_bytes(b"0\n")
         with closing(JournalFile(work)) as copy:
             libraries = read_libraries(copy)
@@ -87,10 +87,10 @@ def export_state(state: Path, archive: Path) -> StateSummary:
 
 
 def import_state(archive: Path, state: Path) -> StateSummary:
-    """Put what ``archive`` holds in the place of the state in ``state``: all or nothing.
+    """Replace the state in ``state`` by the content of ``archive``, entirely or not at all.
 
-    The previous journal is kept next to it. Raises JournalError if a daemon uses the
-    folder, or the archive is not as an export has written it; and OSError.
+    The previous journal is kept next to it. Raises JournalError if a daemon uses the folder, or the
+    archive is not one that an export wrote; and OSError.
     """
     with closing(StateFolder(state)) as folder:
         draft = Path(tempfile.mkdtemp(dir=state, prefix="import.draft-"))
@@ -130,7 +130,7 @@ def _write_archive(
 ) -> None:
     try:
         descriptor, name = tempfile.mkstemp(dir=archive.parent, prefix=f".{archive.name}.")
-    except OSError as error:  # which names the draft
+    except OSError as error:  # it names the draft instead of the archive
         raise OSError(error.errno, error.strerror, str(archive)) from error
     draft = Path(name)
     try:
@@ -143,7 +143,7 @@ def _write_archive(
                 opened.write(path, member)
                 hashes[member] = hashlib.sha256(path.read_bytes()).hexdigest()
             for digest in digests:
-                # Not compressed: an archive is already, as far as it can be.
+                # Not compressed: uploads are compressed archives already.
                 upload = zipfile.ZipInfo(f"libraries/{digest}")
                 with opened.open(upload, "w", force_zip64=True) as target:
                     for chunk in store.read(digest):
@@ -166,7 +166,7 @@ def _unpack(opened: zipfile.ZipFile, draft: Path) -> None:
     if len(members) != len(opened.infolist()):
         raise _wrong("it has two files of one name")
     for name in members.keys() - {MANIFEST}:
-        # Nothing else is ever written, so no path can lead outside.
+        # Only these names are ever written, so no path can lead outside the draft.
         if name not in JOURNAL_MEMBERS and not _CONTENT.fullmatch(name):
             raise _wrong(f"it has the file {name!r}, which no export writes")
     if members.keys() - {MANIFEST} != hashes.keys():
@@ -211,7 +211,7 @@ def _unpack_member(
                 target.write(chunk)
     except (JournalError, OSError):
         raise
-    except Exception as error:  # a damaged stream surfaces as the decompressor's own error
+    except Exception as error:  # a damaged stream raises the decompressor's own error
         raise _wrong(f"its file {member.filename!r} is damaged: {error}") from error
     if digest.hexdigest() != expected or (
         path.parent.name == "libraries" and path.name != expected

@@ -1,4 +1,4 @@
-"""A daemon's state folder: whose it is at the moment, and where in it everything lies.
+"""A daemon's state folder: which process owns it, and the paths in it.
 
 libraries/              uploads by their SHA-256 (library_store.py)
 unpacked/               their files, for interpreters (unpacked_libraries.py)
@@ -32,14 +32,14 @@ _REPLACED = "journal.replaced"
 
 
 class StateFolder:
-    """A state folder that belongs to this process until ``close``, or until it dies."""
+    """A state folder that this process owns until ``close``, or until the process dies."""
 
     def __init__(self, path: Path) -> None:
-        """Take the folder. Raises JournalError if another process has it, or it cannot be."""
+        """Lock the folder. Raises JournalError if another process owns it, or it cannot be used."""
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # The lock is on the open file: it goes with the process, however that ends.
+            # The lock is on the open file, so the system releases it however the process ends.
             self._lock = open_lock_file(path / _LOCK)
         except OSError as error:
             raise JournalError(
@@ -61,21 +61,21 @@ class StateFolder:
 
     @property
     def libraries(self) -> Path:
-        """Where the library store is."""
+        """The folder of the library store."""
         return libraries_in(self.path)
 
     @property
     def journal(self) -> Path:
-        """Where the journal is."""
+        """The folder of the journal."""
         return self.path / _JOURNAL
 
     def tell_take_over_socket(self, path: Path) -> None:
-        """Write into the lock file where the daemon can be asked for the folder."""
+        """Write into the lock file the socket at which this daemon can be asked for the folder."""
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, os.fsencode(path), 0)
 
     def replaced_journals(self) -> list[Path]:
-        """Return the journals that imports have put aside, oldest first."""
+        """Return the journals that imports have set aside, oldest first."""
         return sorted(self.path.glob(f"{_REPLACED}-*"))
 
     def open_journal(self) -> JournalFile:
@@ -92,11 +92,11 @@ class StateFolder:
         return JournalFile(self.journal, migrate=True)
 
     def take_import(self, draft: Path) -> Path | None:
-        """Put an imported journal in the place of the one that is there.
+        """Replace the existing journal by an imported one.
 
-        ``draft`` is complete, on disk, and in this folder. One renaming decides; what follows it
-        is done by the next process that opens it, should this process die. Returns where the
-        old journal is now.
+        ``draft`` is complete, on disk, and in this folder. A single rename decides; if this process
+        dies after it, the next process that opens the folder does the rest. Returns where the old
+        journal is now.
         """
         draft.rename(self.path / _IMPORTED)
         sync_path(self.path)
@@ -110,7 +110,7 @@ class StateFolder:
             self._lock = -1
 
     def _remove_drafts(self) -> None:
-        """Return the temporary files of processes that died before they renamed them."""
+        """Remove the temporary files of processes that died before they renamed them."""
         for pattern in ("*.draft-*", f"{libraries_in(self.path).name}/{DRAFT_PREFIX}*"):
             for path in self.path.glob(pattern):
                 shutil.rmtree(path, ignore_errors=True)
@@ -132,9 +132,9 @@ class StateFolder:
 
 
 def read_take_over_socket(state: Path) -> Path | None:
-    """Return where the daemon that uses ``state`` can be asked for it, or one before it could be.
+    """Return the socket at which the daemon that uses ``state``, or the last one, listens.
 
-    None if there was none.
+    None if there was no daemon.
     """
     try:
         path = (state / _LOCK).read_bytes()
@@ -144,7 +144,7 @@ def read_take_over_socket(state: Path) -> Path | None:
 
 
 def check_unused(state: Path) -> None:
-    """Raise JournalError if a process uses ``state``, which cannot be asked for it, then."""
+    """Raise JournalError if a process uses ``state`` that cannot be asked to give it up."""
     try:
         lock = open_lock_file(state / _LOCK, create=False)
     except OSError:
@@ -168,12 +168,12 @@ def libraries_in(state: Path) -> Path:
 
 
 def journal_in(state: Path) -> Path:
-    """Return the journal's folder in a state folder; reading it takes no lock."""
+    """Return the journal's folder in a state folder; reading the journal takes no lock."""
     return state / _JOURNAL
 
 
 def check_journal(state: Path) -> None:
-    """Raise JournalError if ``state`` has no journal, and is no daemon's folder, then."""
+    """Raise JournalError if ``state`` has no journal, and so is no daemon's folder."""
     if not journal_in(state).exists():
         raise JournalError(
             f"there is no journal in {state}", hint="say with --state where the daemon keeps it"

@@ -1,4 +1,4 @@
-"""The daemon's journal: every change of the registry, on disk before it can be seen.
+"""The daemon's journal: every change of the registry, on disk before it is visible.
 
 Note [What is acknowledged]
     A change is recorded after every check that could refuse it, before any interpreter or the
@@ -6,13 +6,14 @@ Note [What is acknowledged]
 
         check    ->    record    ->    publish    ->    answer
 
-    Killed before the record is committed, the daemon comes back without the change; after
-    that, with all of it. So nothing that was acknowledged is lost, no client sees anything that
-    a later one does not find, and what was not acknowledged is there whole or not at all.
+    A daemon that is killed before the record is committed restarts without the change; one that is
+    killed after it restarts with all of the change. So nothing that was acknowledged is lost, no
+    client sees a state that a later client does not find, and a change that was not acknowledged is
+    applied entirely or not at all.
 
-    Should publishing fail after all, because the interpreter died that moment, the record is
-    undone by another one. A disk that does not take that one either leaves the journal ahead of
-    the registry; then it is owed, and committed together with the next change.
+    Should publishing fail after all, because the interpreter died at that moment, another record
+    undoes the first. If the disk does not accept that record either, the journal stays ahead of the
+    registry; the undoing record is then owed, and committed together with the next change.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ DRAINED = "drained interpreter"
 
 
 class Journal:
-    """The journal as the event loop sees it; the file is touched by one thread of its own.
+    """The journal as the event loop sees it; one thread of its own accesses the file.
 
-    Two changes of one name never overlap: the registry sees to that. Those of different names
+    The registry makes sure that two changes of one name never overlap. Changes of different names
     may.
     """
 
@@ -53,15 +54,14 @@ class Journal:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._folder: StateFolder | None = None
         self._file: JournalFile | None = None
-        # What the registry has, and the part of it that the file has not: see the Note.
+        # The state of the registry, and the part of it that is not in the file yet: see the Note.
         self._current: dict[tuple[str, str], str | None] = {}
         self._owed: dict[tuple[str, str], str | None] = {}
 
     def open(self) -> Mapping[str, LibraryRecord]:
-        """Take the state folder and read its journal: every library's record, by name.
+        """Lock the state folder and read its journal: every library's record, by name.
 
-        Blocks. Raises JournalError if another daemon has the folder, or the journal cannot be
-        relied upon.
+        Blocks. Raises JournalError if another daemon owns the folder, or the journal is unreliable.
         """
         with ExitStack() as stack:
             folder = StateFolder(self._state)
@@ -69,23 +69,25 @@ class Journal:
             file = folder.open_journal()
             stack.callback(file.close)
             libraries = read_libraries(file)
-            stack.pop_all()  # from now on it is closed by ``close``
+            stack.pop_all()  # from now on ``close`` closes it
         self._folder, self._file = folder, file
         self._current = dict(file.entries)
         return libraries
 
     @property
     def drained(self) -> frozenset[str]:
-        """The interpreters that are to take no libraries."""
+        """The interpreters that are drained."""
         found = self._current.items()
         return frozenset(name for (kind, name), text in found if kind == DRAINED and text)
 
     @asynccontextmanager
     async def recording(self, event: str, record: LibraryRecord) -> AsyncIterator[None]:
-        """Record what ``with``'s body does to a library; undo that if the body raises.
+        """Record the change that the body of ``with`` makes to a library.
 
-        Nothing is written if the journal says that already, and is still there. ``event`` is what
-        people call it: "load v2". Raises JournalError before the body is run, if the disk refuses.
+        Undo it if the body raises.
+
+        Nothing is written if the journal already says so and is intact. ``event`` names the change
+        for people: "load v2". Raises JournalError before the body runs, if the disk refuses.
         """
         key = (LIBRARY, record.name)
         before = self._current.get(key)
@@ -99,29 +101,31 @@ class Journal:
             recorded = True
             yield
         except BaseException as error:
-            # Cancelled while it was written: the undoing waits for that in the writer's queue.
+            # Cancelled while it was being written: the undoing record is next in the writer's
+            # queue.
             if recorded or not isinstance(error, JournalError):
                 await self._undo(event, record.name, {key: before})
             raise
 
     async def record_drained(self, interpreter: str, drained: bool) -> None:
-        """Record that an interpreter is to take no libraries, or may again."""
+        """Record that an interpreter is drained, or no longer is."""
         change = {(DRAINED, interpreter): "{}" if drained else None}
         await self._write("drain" if drained else "undo drain", interpreter, change)
 
     async def release(self) -> None:
-        """Give the folder up for now, once all is written: changes are refused until ``reopen``."""
+        """Give up the folder once everything is written: changes are refused until ``reopen``."""
         await asyncio.get_running_loop().run_in_executor(self._writer, self._close_files)
 
     async def reopen(self) -> None:
-        """Take the folder again after ``release``.
+        """Lock the folder again after ``release``.
 
-        Raises JournalError while another process has it, or if that has changed the journal.
+        Raises JournalError while another process owns it, or if that process has changed the
+        journal.
         """
         await asyncio.get_running_loop().run_in_executor(self._writer, self._reopen)
 
     def tell_take_over_socket(self, path: Path) -> None:
-        """Say in the folder where its daemon can be asked for it."""
+        """Write into the folder the socket at which its daemon can be asked for it."""
         if self._folder is not None:
             self._folder.tell_take_over_socket(path)
 
@@ -146,7 +150,7 @@ class Journal:
         self._folder, self._file = folder, file
 
     async def close(self) -> None:
-        """Wait for what is being written, then give the folder up. Idempotent."""
+        """Wait until pending changes are written, then give up the folder. Idempotent."""
         file, self._file = self._file, None
         await asyncio.to_thread(self._writer.shutdown)
         if file is not None:
@@ -193,13 +197,13 @@ class Journal:
             else:
                 self._owed = {**owed, **self._owed}
 
-        # The waiting task may give up. What is under way is not broken off by that, and is noted.
+        # The waiting task may give up. The write continues nonetheless, and its outcome is noted.
         writing.add_done_callback(note)
         await shielded(writing)
 
 
 def read_libraries(file: JournalFile) -> Mapping[str, LibraryRecord]:
-    """Read every library's record, by name. Raises JournalError if one makes no sense."""
+    """Read every library's record, by name. Raises JournalError for an invalid one."""
     records = {}
     for (kind, name), text in file.entries.items():
         if kind == LIBRARY:
@@ -216,6 +220,6 @@ def read_libraries(file: JournalFile) -> Mapping[str, LibraryRecord]:
 
 
 def uploads_of(libraries: Iterable[LibraryRecord]) -> list[str]:
-    """Return the SHA-256 of every upload that one of them is loaded from, in order."""
+    """Return the SHA-256 of every upload from which one of the libraries is loaded, in order."""
     sources = {version.source for library in libraries for version in library.versions}
     return sorted({source.sha256 for source in sources if not source.is_module})

@@ -7,16 +7,16 @@ Note [What the checks find]
 
     - each entry has a digest, and the head has one of all entries;
     - the number of the last event is also kept in a file of its own, ``last-event``, which is
-      written after the event is on disk. It may be behind the journal, after a crash, and is
-      ahead of it only if the journal has lost something.
+      written after the event is on disk. After a crash it may be behind the journal; it is ahead of
+      it only if the journal has lost an event.
 
-    Whatever of this does not hold is a damaged journal, and nothing is served from one: an
-    operator that is silently missing does more harm than a daemon that does not start.
+    A journal that fails one of these checks is damaged, and nothing is served from it: an operator
+    that is silently missing does more harm than a daemon that does not start.
 
 Note [A journal that is taken away]
-    An open file can be written to after its name has gone, or names another file: SQLite would
-    commit, and the next daemon find nothing. So the files that have the journal's names are
-    compared with those that were opened, within every transaction, right before it is committed.
+    An open file can still be written to when its name is gone or refers to another file: SQLite
+    would commit, and the next daemon would find nothing. So every transaction, right before it
+    commits, compares the files that have the journal's names with those that were opened.
 """
 
 from __future__ import annotations
@@ -39,25 +39,24 @@ from opdispatch_wire.errors import JournalError
 DATABASE = "journal.sqlite3"
 LAST_EVENT = "last-event"
 
-# Older events are dropped: they are there for people to read, not to recover from.
+# Older events are dropped: events are for people to read, not for recovery.
 EVENTS_KEPT = 10_000
 _BUSY_SECONDS = 10.0
 
 Changes = Mapping[tuple[str, str], str | None]
-"""New records as text, by kind ("library") and name; None: there is none any more."""
+"""New records as text, by kind ("library") and name; None deletes the record."""
 
 
 class JournalFile:
-    """One journal, open. Its methods block, and are called from one thread at a time.
+    """One open journal. Its methods block; one thread at a time may call them.
 
-    ``entries`` is what is committed.
+    ``entries`` is the committed state.
     """
 
     def __init__(self, folder: Path, *, migrate: bool = False) -> None:
-        """Open the journal in ``folder``; one of an older format, with ``migrate``, is brought up.
+        """Open the journal in ``folder``; with ``migrate``, convert it from an older format.
 
-        Only who owns the folder may do that. Raises JournalError if the journal cannot be relied
-        upon.
+        Only the owner of the folder may do that. Raises JournalError if the journal is unreliable.
         """
         self.folder = folder
         path = folder / DATABASE
@@ -71,7 +70,7 @@ class JournalFile:
                 check_format(self._database, path, migrate=migrate)
                 self._database.execute("PRAGMA journal_mode = WAL").fetchone()
                 self._database.execute("PRAGMA synchronous = FULL")
-                # Read first: a daemon may be adding events while we look.
+                # Read first: a daemon may be adding events meanwhile.
                 mark = int((folder / LAST_EVENT).read_bytes())
                 self._database.execute("BEGIN")
                 self.entries, self._number, self._digest = self._read_checked(mark)
@@ -83,9 +82,9 @@ class JournalFile:
 
     @classmethod
     def create(cls, folder: Path) -> None:
-        """Make an empty journal in ``folder``, which must not exist: whole, or not at all.
+        """Create an empty journal in ``folder``, which must not exist, entirely or not at all.
 
-        Raises OSError, and sqlite3.Error.
+        Raises OSError and sqlite3.Error.
         """
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}.draft-"))
@@ -105,11 +104,11 @@ class JournalFile:
 
     @property
     def last_event(self) -> int:
-        """The number of the last change."""
+        """The number of the last event."""
         return self._number
 
     def write(self, kind: str, subject: str, changes: Changes) -> None:
-        """Commit one event with the records that it changes; on disk when this returns.
+        """Commit one event with the records that it changes; they are on disk on return.
 
         Raises JournalError, and then nothing has changed.
         """
@@ -132,7 +131,7 @@ class JournalFile:
             self.check_place()
             self._database.execute("COMMIT")
         except (sqlite3.Error, JournalError) as error:
-            with suppress(sqlite3.Error):  # SQLite has rolled back by itself, if it could not go on
+            with suppress(sqlite3.Error):  # SQLite may have rolled back by itself
                 self._database.execute("ROLLBACK")
             if isinstance(error, JournalError):
                 raise
@@ -172,16 +171,16 @@ class JournalFile:
         return list(self._database.execute("SELECT * FROM event ORDER BY number"))
 
     def copy_to(self, folder: Path) -> None:
-        """Copy the journal into ``folder``, as one file, though a daemon may be writing."""
+        """Copy the journal into ``folder``, as one file, even while a daemon is writing."""
         with _damage_explained(self.folder), _database_at(folder / DATABASE) as copy:
             self._database.backup(copy)
 
     def close(self) -> None:
-        """Close it. Idempotent."""
+        """Close the journal. Idempotent."""
         self._database.close()
 
     def _files(self) -> list[tuple[int, int]]:
-        """Return the identities of the files that have the database's names. Raises OSError."""
+        """Return the identities of the files that now have the database's names. Raises OSError."""
         found = [(self.folder / name).stat() for name in (DATABASE, f"{DATABASE}-wal", LAST_EVENT)]
         return [(each.st_dev, each.st_ino) for each in found]
 
@@ -213,8 +212,8 @@ class JournalFile:
         return entries, number, total
 
     def _write_mark(self) -> None:
-        # Not synced: after a loss of power it may be old, which the checks allow. A failure
-        # makes it old too.
+        # Not synced: after a loss of power it may be old, which the checks allow. The same holds if
+        # writing it fails.
         with suppress(OSError):
             descriptor = os.open(self.folder / LAST_EVENT, os.O_WRONLY | os.O_CLOEXEC)
             try:
@@ -225,7 +224,7 @@ class JournalFile:
 
 @contextmanager
 def _damage_explained(folder: Path) -> Iterator[None]:
-    """Turn the errors of SQLite and of the file system into a JournalError with a hint."""
+    """Convert errors of SQLite and of the file system to a JournalError with a hint."""
     try:
         yield
     except JournalError:
@@ -241,9 +240,9 @@ def _damage_explained(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _database_at(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a connection that is closed at the end.
+    """Open a connection that is closed at the end of the block.
 
-    Sqlite3's own context manager does not do that.
+    The context manager of sqlite3 itself does not close it.
     """
     connection = sqlite3.connect(path, isolation_level=None)
     try:
@@ -253,7 +252,7 @@ def _database_at(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _mark(number: int) -> bytes:
-    return b"%020d\n" % number  # always of one length: a write replaces it whole
+    return b"%020d\n" % number  # of constant length, so that a write replaces all of it
 
 
 def _digest_entry(key: tuple[str, str], record: str) -> str:
@@ -263,7 +262,8 @@ def _digest_entry(key: tuple[str, str], record: str) -> str:
 def _exchange(digest: int, key: tuple[str, str], old: str | None, new: str | None) -> int:
     """Return the digest of all entries after one of them changes.
 
-    The sum of theirs, so that a change costs the same however many there are.
+    It is the sum of the entries' digests, so that a change costs the same for any number of
+    entries.
     """
     for record, sign in ((old, -1), (new, 1)):
         if record is not None:

@@ -1,7 +1,7 @@
 """The journal's record of a library: enough to load it again, as values and as text.
 
-A record is JSON. What is read is checked as if a stranger had written it: a journal that does
-not say what it should is damaged, and must not be guessed at.
+A record is JSON. Reading checks it like input from a stranger: a journal with invalid content is
+damaged, and must not be interpreted by guessing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from opdispatch_server.daemon.environments.library_home import LibraryHome
 class VersionRecord:
     """One version of a library.
 
-    ``operators`` are those it had when it was published: what is missing while it is not loaded;
-    ``has_fallbacks``, whether it had kernels for all operators.
-    ``options`` is what was asked for with it, in types that JSON has.
+    ``operators`` are those that it had when published, and so those that are missing while it is
+    not loaded; ``has_fallbacks`` says whether it had kernels for all operators. ``options`` is what
+    the load request asked for, in types that JSON has.
     """
 
     version: int
@@ -34,11 +34,11 @@ class VersionRecord:
 
 
 class LibraryRecord(NamedTuple):
-    """One library: the versions that are there, oldest first; ``active`` is one of them.
+    """One library: its existing versions, oldest first; ``active`` is one of them.
 
-    ``position`` orders the libraries as they were published: for one slot, the newest kernel
-    wins. An unloaded library keeps a record without versions: its next version is still
-    ``last_version + 1``.
+    ``position`` orders the libraries as they were published: for one slot, the newest kernel wins.
+    An unloaded library keeps a record without versions: its next version is still ``last_version +
+    1``.
     """
 
     name: str
@@ -49,7 +49,7 @@ class LibraryRecord(NamedTuple):
 
 
 def library_record_to_text(record: LibraryRecord) -> str:
-    """Return the record as JSON, the same for equal records."""
+    """Return the record as JSON; equal records have equal texts."""
     versions = [
         {
             "version": version.version,
@@ -74,7 +74,7 @@ def library_record_to_text(record: LibraryRecord) -> str:
 
 
 def library_record_from_text(name: str, text: str) -> LibraryRecord:
-    """Return the record of library ``name``. Raises ValueError if the text is none."""
+    """Return the record of library ``name``. Raises ValueError for an invalid text."""
     value = json.loads(text)
     versions = tuple(_version_from_json(item) for item in _take(value, "versions", list))
     active = _take(value, "active", int)

@@ -1,4 +1,4 @@
-"""The libraries that the journals of a state folder name: what they need must stay."""
+"""The libraries that the journals of a state folder name: the files that they need must stay."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from opdispatch_wire.errors import JournalError
 
 @contextmanager
 def named_libraries(state: Path) -> Iterator[tuple[StateFolder, list[LibraryRecord]]]:
-    """Open the folder ``state`` for this process; yield it and the libraries of all its journals.
+    """Lock the folder ``state``; yield it, and the libraries of all its journals.
 
-    Journals that imports have put aside count: moving one back brings its libraries back.
-    Raises JournalError if a daemon uses the folder, or if one of its journals is missing or
-    damaged, which may name anything.
+    Journals that imports have set aside count: moving one back brings its libraries back. Raises
+    JournalError if a daemon uses the folder, or if one of its journals is missing or damaged, since
+    that might name any library.
     """
     check_journal(state)
     with closing(StateFolder(state)) as folder:

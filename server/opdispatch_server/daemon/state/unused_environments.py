@@ -1,8 +1,8 @@
-"""Environments on disk, with their sizes and what they serve; those that serve nothing removed.
+"""Environments on disk, their sizes and the libraries that use them; removal of unused ones.
 
-An environment is kept when the last library in it has gone, since it may have taken long to make.
-It only goes when the user asks, of a folder that no daemon uses; a library that needs it again has
-it made again.
+An environment is kept when its last library is gone, since it may have taken long to build. It is
+removed only at the user's request, from a folder that no daemon uses; a library that needs it again
+causes a new build.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KEY = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class FoundEnvironment:
-    """One environment: its key, its size in bytes, and the versions of libraries that need it."""
+    """One environment: its key, its size in bytes, and the library versions that need it."""
 
     key: str
     size: int
@@ -32,11 +32,11 @@ class FoundEnvironment:
 
 
 def remove_unused_environments(state: Path, *, dry_run: bool = False) -> list[FoundEnvironment]:
-    """Return all environments in the folder ``state``; remove those that serve nothing.
+    """Return all environments in the folder ``state``; remove those that no library uses.
 
-    Of another Python, or another version of opdispatch, none is needed: the daemon that comes next
-    has its own made. With ``dry_run`` nothing is removed. Raises as ``named_libraries`` does, and
-    nothing has been removed then; and OSError.
+    Environments of another Python or another version of opdispatch count as unused: the next daemon
+    builds its own. With ``dry_run`` nothing is removed. Raises OSError, and the errors of
+    ``named_libraries``, in which case nothing has been removed.
     """
     with named_libraries(state) as (folder, libraries):
         needed = _served_by(libraries)
@@ -49,7 +49,8 @@ def remove_unused_environments(state: Path, *, dry_run: bool = False) -> list[Fo
             serves = tuple(needed.get(link.name, ()))
             found.append(FoundEnvironment(link.name, _size_of(target), serves))
             if not serves and not dry_run:
-                # The link first: what no link leads to is no environment, whatever is left of it.
+                # The link first: a folder without a link is no environment, however much of it is
+                # left.
                 if link.is_symlink():
                     link.unlink()
                 shutil.rmtree(target, ignore_errors=True)
@@ -57,7 +58,7 @@ def remove_unused_environments(state: Path, *, dry_run: bool = False) -> list[Fo
 
 
 def _served_by(libraries: Iterable[LibraryRecord]) -> dict[str, list[str]]:
-    """Return the versions that need an environment, by its key."""
+    """Return the library versions that need an environment, by its key."""
     serves: defaultdict[str, list[str]] = defaultdict(list)
     for library in libraries:
         for version in library.versions:
@@ -70,7 +71,7 @@ def _served_by(libraries: Iterable[LibraryRecord]) -> dict[str, list[str]]:
 
 
 def _size_of(folder: Path) -> int:
-    """Return the bytes that it takes on disk; files that other folders have, too, count."""
+    """Return its size on disk, in bytes; files shared with other folders count, too."""
     size = 0
     for path, _, names in os.walk(folder):
         for name in names:

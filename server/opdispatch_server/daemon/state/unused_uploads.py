@@ -1,8 +1,8 @@
-"""Uploads that nothing can be loaded from any more, and the folders that they were unpacked to.
+"""Uploads that no library can be loaded from any more, and the folders they were unpacked to.
 
-An upload is kept when the last version that was loaded from it has gone: loading it again is
-quick then, and the journal that an import has replaced may still name it. So they only go when
-on request, of a folder that no daemon uses.
+An upload is kept when the last version loaded from it is gone: loading it again is quick then, and
+the journal that an import replaced may still name it. So uploads are removed only on request, from
+a folder that no daemon uses.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from opdispatch_server.library_code.library_store import LibraryStore
 
 @dataclass(frozen=True, slots=True)
 class RemovedUploads:
-    """How many uploads were removed, how many bytes that has freed, and how many were kept.
+    """How many uploads were removed, how many bytes that freed, and how many were kept.
 
-    The bytes are also those of folders that uploads were unpacked to, and of parts of uploads
-    that never came whole.
+    The bytes include folders that uploads were unpacked to, and incomplete uploads.
     """
 
     removed: int
@@ -31,8 +30,8 @@ class RemovedUploads:
 def remove_unused_uploads(state: Path, *, dry_run: bool = False) -> RemovedUploads:
     """Remove the uploads in the folder ``state`` that none of its journals names.
 
-    With ``dry_run``, only counts them. Raises as ``named_libraries`` does, and nothing has been
-    removed then; and OSError.
+    With ``dry_run``, only counts them. Raises OSError, and the errors of ``named_libraries``, in
+    which case nothing has been removed.
     """
     with named_libraries(state) as (folder, libraries):
         named = set(uploads_of(libraries))
