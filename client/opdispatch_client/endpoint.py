@@ -124,31 +124,20 @@ class Endpoint:
             address=self.address,
         )
 
-    def why_no_lane(self, path: str) -> str:
-        """Return the reason why calls cannot take the local lane at ``path``.
-
-        Empty if there is none.
-        """
+    def check_local_lane(self, path: str) -> None:
+        """Raise ConnectionError if calls cannot take the local lane at ``path``."""
         if not path:
-            return "the daemon has none"
+            raise ConnectionError("the daemon has none")
         if not lane_socket.is_socket(path):
-            return (
+            raise ConnectionError(
                 f"nothing listens at {path}; is the daemon on another machine, or another user's?"
             )
-        return ""
 
     def no_lane_error(self, why: str) -> DaemonUnavailableError:
-        """Return the error for a session that insists on a local lane."""
+        """Return the error for a session that insists on a kind of lane."""
+        kind = "stream of calls" if self.lane == "stream" else "local lane"
         return DaemonUnavailableError(
-            f"there is no local lane to the daemon at {self.address}: {why}",
-            hint='leave `lane` out, or say "grpc"',
-            address=self.address,
-        )
-
-    def no_stream_error(self, why: str) -> DaemonUnavailableError:
-        """Return the error for a session that insists on a stream of calls."""
-        return DaemonUnavailableError(
-            f"there is no stream of calls to the daemon at {self.address}: {why}",
+            f"there is no {kind} to the daemon at {self.address}: {why}",
             hint='leave `lane` out, or say "grpc"',
             address=self.address,
         )

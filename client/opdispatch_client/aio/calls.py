@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
 import grpc.aio
 
@@ -23,6 +23,7 @@ from opdispatch_client.lanes.async_to_daemon import AsyncCallLane, AsyncDaemonLa
 from opdispatch_client.lanes.call_attempt import CallAttempt
 from opdispatch_client.lanes.call_plan import UNPLANNED, CallPlans, PlannedArguments
 from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
+from opdispatch_client.lanes.lane_choice import direct_kind
 from opdispatch_client.lanes.memory_tender import TEND_SECONDS
 from opdispatch_client.lanes.overdue_replies import OverdueReplies
 from opdispatch_client.lanes.planned_memory import PlannedMemory
@@ -218,8 +219,8 @@ class AsyncCalls:
                 reply = await self._call_daemon(attempt)
                 if attempt.request.wants_route:
                     self._routes.learn(call.shape, reply, attempt.route_epoch)
-                    if self._goes_over_streams(lane := self._daemon.lane):
-                        self._direct_streams.prepare(call.shape, lane.max_message_bytes)
+                    if direct_kind(self._endpoint, self._daemon.name) == "stream":
+                        self._direct_streams.prepare(call.shape, self._daemon.max_message_bytes)
         except (TimeoutError, LaneClosedError, OSError) as error:
             raise self._failure(error, attempt) from None
         return attempt.read(reply)
@@ -292,16 +293,15 @@ class AsyncCalls:
 
     async def _find_way(self, attempt: CallAttempt) -> Way | None:
         """Return a direct way for a call; else ask the daemon for one."""
-        daemon, shape = self._daemon.lane, attempt.call.shape if self._endpoint.direct else None
-        if shape is None:
+        kind = direct_kind(self._endpoint, self._daemon.name)
+        if kind is None or (shape := attempt.call.shape) is None:
             return None
+        limit = self._daemon.max_message_bytes
         way: Way | RelayedWay | None
-        if isinstance(daemon, AsyncLane):
-            way = await self._direct.find(shape, daemon.max_message_bytes, attempt.deadline)
-        elif self._goes_over_streams(daemon):
-            way = self._direct_streams.find(shape, daemon.max_message_bytes)
+        if kind == "local":
+            way = await self._direct.find(shape, limit, attempt.deadline)
         else:
-            return None
+            way = self._direct_streams.find(shape, limit)
         if way is None:
             if self._routes.wants(shape):
                 attempt.ask_for_route()
@@ -315,10 +315,6 @@ class AsyncCalls:
             attempt.prepare_for_stream(way.lane.inline_bytes)
         way.route.direct(attempt.request)
         return way
-
-    def _goes_over_streams(self, daemon: AsyncCallLane | None) -> TypeGuard[AsyncStream]:
-        """Return whether direct calls go over streams, as ``daemon`` does."""
-        return isinstance(daemon, AsyncStream) and self._endpoint.has_ports
 
     def _tend_later(self) -> None:
         if self._tending is None and not self._daemon.is_closed:

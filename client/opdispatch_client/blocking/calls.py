@@ -23,6 +23,7 @@ from opdispatch_client.lanes.call_plan import CallPlans
 from opdispatch_client.lanes.direct_local import DirectLanes
 from opdispatch_client.lanes.direct_streams import BlockingDirectStreams
 from opdispatch_client.lanes.direct_way import RelayedWay
+from opdispatch_client.lanes.lane_choice import direct_kind
 from opdispatch_client.lanes.memory_tender import MemoryTender
 from opdispatch_client.lanes.protocol import CallLane
 from opdispatch_client.lanes.relayed_calls import RelayedCall
@@ -310,16 +311,15 @@ class BlockingCalls:
 
     def _find_way(self, attempt: CallAttempt) -> Way | None:
         """Return a direct way for a call; else ask the daemon for one."""
-        ways = self._ways()
-        shape = attempt.call.shape if ways is not None else None
-        if ways is None or shape is None:
+        kind = direct_kind(self._endpoint, self._daemon.name)
+        if kind is None or (shape := attempt.call.shape) is None:
             return None
         limit = self._daemon.max_message_bytes
         way: Way | RelayedWay | None
-        if isinstance(ways, DirectLanes):
-            way = ways.find(shape, limit, attempt.deadline)
+        if kind == "local":
+            way = self._direct.find(shape, limit, attempt.deadline)
         else:
-            way = ways.find(shape, limit)
+            way = self._direct_streams.find(shape, limit)
         if way is None:
             if self._routes.wants(shape):
                 attempt.ask_for_route()
@@ -334,23 +334,13 @@ class BlockingCalls:
         way.route.direct(attempt.request)
         return way
 
-    def _ways(self) -> DirectLanes | BlockingDirectStreams | None:
-        """Return the direct lanes of the same kind as the lane to the daemon."""
-        if not self._endpoint.direct:
-            return None
-        if self._daemon.name == "local":
-            return self._direct
-        if self._daemon.name == "stream" and self._endpoint.has_ports:
-            return self._direct_streams
-        return None
-
     def _learn(self, attempt: CallAttempt, reply: execution_pb2.CallReply) -> None:
         if not attempt.request.wants_route:
             return
         shape = attempt.call.shape
         self._routes.learn(shape, reply, attempt.route_epoch)
-        if (ways := self._ways()) is self._direct_streams:
-            ways.prepare(shape, self._daemon.max_message_bytes)
+        if direct_kind(self._endpoint, self._daemon.name) == "stream":
+            self._direct_streams.prepare(shape, self._daemon.max_message_bytes)
 
     def _call_directly(self, attempt: CallAttempt) -> execution_pb2.CallReply | None:
         """Return the reply; None if the daemon is to be asked."""

@@ -1,5 +1,6 @@
 """The ways that a session's calls take: to its daemon, or directly to an interpreter.
 
+lane_choice                            which kinds are tried, and which direct calls take; no I/O
 call_attempt                           one call on its way
 call_plan                              what does not change from one call to the next like it
 planned_memory                         what such a call has in shared memory
@@ -7,7 +8,7 @@ planned_memory                         what such a call has in shared memory
 To the daemon:
 
 protocol                               what a blocking session needs of a way
-to_daemon, async_to_daemon             which one it is, and a new one when it breaks
+to_daemon, async_to_daemon             the lane, and a new one when it breaks
 unary_calls                            each call as a gRPC request of its own
 single_call                            the one call of a process, over the local lane
 

@@ -9,9 +9,9 @@ from typing import Protocol
 
 import grpc.aio
 
-from opdispatch.errors import OpdispatchError
 from opdispatch_client.daemon_wait import DaemonWait
 from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.lanes.lane_choice import UNUSABLE, LaneKind, kinds_to_try
 from opdispatch_client.listings import ServerInfo
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.chunks import CallTensors
@@ -29,6 +29,10 @@ class AsyncCallLane(Protocol):
     @property
     def inline_bytes(self) -> int | None:
         """How long tensors may be in a message; None: the other side takes none outside it."""
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The longest request that the other side takes, in bytes."""
 
     @property
     def is_closed(self) -> bool:
@@ -72,7 +76,7 @@ class AsyncDaemonLane:
         self._is_closed = False
         self.lane: AsyncCallLane | None = None
         """The one that there is, broken or not; None: each call is a gRPC request."""
-        self.name = "grpc"
+        self.name: LaneKind = "grpc"
         """Kind of the lane."""
         self._attempt: asyncio.Task[None] | None = None  # to open the lane again
         self._wait: DaemonWait | None = None  # of the attempt
@@ -83,6 +87,12 @@ class AsyncDaemonLane:
     def is_closed(self) -> bool:
         """Whether ``close`` was called."""
         return self._is_closed
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The longest request that the daemon takes on the lane, in bytes."""
+        assert self.lane is not None
+        return self.lane.max_message_bytes
 
     async def open(self, info: ServerInfo, limit: int) -> None:
         """Choose a lane for messages of at most ``limit`` bytes.
@@ -165,24 +175,19 @@ class AsyncDaemonLane:
         if not attempt.cancelled():
             attempt.exception()  # perhaps not awaited any more: asyncio need not complain of that
 
-    async def _choose(self, path: str, limit: int) -> tuple[str, AsyncCallLane | None]:
-        endpoint, wanted = self._endpoint, self._endpoint.lane
-        if wanted in ("auto", "local"):
-            why = endpoint.why_no_lane(path)
-            if not why:
-                try:
-                    lane = await AsyncLane.connect(
-                        path, limit, call_limit=MAX_MESSAGE_BYTES_HIGHEST
-                    )
-                    return "local", lane
-                except (OSError, OpdispatchError) as error:
-                    why = str(error)
-            if wanted == "local":
-                raise endpoint.no_lane_error(why)
-        if wanted in ("auto", "stream"):
+    async def _choose(self, path: str, limit: int) -> tuple[LaneKind, AsyncCallLane | None]:
+        why = ""
+        for kind in kinds_to_try(self._endpoint):
             try:
-                return "stream", await AsyncStream.open(self._channel, limit)
-            except LaneClosedError as error:
-                if wanted == "stream":
-                    raise endpoint.no_stream_error(str(error)) from None
-        return "grpc", None
+                return kind, await self._connect(kind, path, limit)
+            except UNUSABLE[kind] as error:
+                why = str(error)
+        raise self._endpoint.no_lane_error(why)
+
+    async def _connect(self, kind: LaneKind, path: str, limit: int) -> AsyncCallLane | None:
+        if kind == "local":
+            self._endpoint.check_local_lane(path)
+            return await AsyncLane.connect(path, limit, call_limit=MAX_MESSAGE_BYTES_HIGHEST)
+        if kind == "stream":
+            return await AsyncStream.open(self._channel, limit)
+        return None

@@ -9,9 +9,9 @@ from concurrent.futures import Future
 
 import grpc
 
-from opdispatch.errors import OpdispatchError
 from opdispatch_client.daemon_wait import DaemonWait
 from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.lanes.lane_choice import UNUSABLE, LaneKind, kinds_to_try
 from opdispatch_client.lanes.protocol import CallLane
 from opdispatch_client.lanes.unary_calls import UnaryCalls
 from opdispatch_client.listings import ServerInfo
@@ -19,7 +19,6 @@ from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.errors import DaemonUnavailableError, RefusedError, copy_of_error
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.blocking_stream import BlockingStream
-from opdispatch_wire.lanes.lane_messages import LaneClosedError
 
 
 class DaemonLane:
@@ -40,7 +39,7 @@ class DaemonLane:
         self._introduce = introduce
         self._is_closed = False
         self._lane: CallLane
-        self.name = "grpc"
+        self.name: LaneKind = "grpc"
         """Kind of the lane."""
         # Protects `_lane`, `_attempt` and `_is_closed` where they change: after `close` there is
         # no new lane and no attempt, and the one that takes an attempt away says how it ended.
@@ -200,23 +199,19 @@ class DaemonLane:
             raise self._endpoint.closed_error()
         return self._lane
 
-    def _choose(self, path: str, limit: int) -> tuple[str, CallLane]:
-        endpoint, wanted = self._endpoint, self._endpoint.lane
-        if wanted in ("auto", "local"):
-            why = endpoint.why_no_lane(path)
-            if not why:
-                try:
-                    return "local", BlockingLane.connect(
-                        path, limit, call_limit=MAX_MESSAGE_BYTES_HIGHEST
-                    )
-                except (OSError, OpdispatchError) as error:
-                    why = str(error)
-            if wanted == "local":
-                raise endpoint.no_lane_error(why)
-        if wanted in ("auto", "stream"):
+    def _choose(self, path: str, limit: int) -> tuple[LaneKind, CallLane]:
+        why = ""
+        for kind in kinds_to_try(self._endpoint):
             try:
-                return "stream", BlockingStream.open(self._channel, limit)
-            except LaneClosedError as error:
-                if wanted == "stream":
-                    raise endpoint.no_stream_error(str(error)) from None
-        return "grpc", UnaryCalls(self._channel, endpoint.address, limit)
+                return kind, self._connect(kind, path, limit)
+            except UNUSABLE[kind] as error:
+                why = str(error)
+        raise self._endpoint.no_lane_error(why)
+
+    def _connect(self, kind: LaneKind, path: str, limit: int) -> CallLane:
+        if kind == "local":
+            self._endpoint.check_local_lane(path)
+            return BlockingLane.connect(path, limit, call_limit=MAX_MESSAGE_BYTES_HIGHEST)
+        if kind == "stream":
+            return BlockingStream.open(self._channel, limit)
+        return UnaryCalls(self._channel, self._endpoint.address, limit)
