@@ -333,6 +333,20 @@ async def test_the_end_of_a_client_ends_its_grants(table, keeps, there):
     assert list(table.granted) == [other]
 
 
+async def test_question_that_waits_is_not_asked_after_the_end_of_its_client(table, keeps, there):
+    holder = await granted(table, keeps, there)
+    there.may_answer.clear()
+    named = [call_with(holder, value_id(prefix, 0)) for prefix in (A, B)]
+    asking = [asyncio.create_task(keeps.prepare(request)) for request in named]
+    while len(keeps._tasks) < len(asking) or not holder.grants[there.session].asking.locked():
+        await asyncio.sleep(0)
+    table.close(holder)
+    there.may_answer.set()
+    await asyncio.gather(*asking)
+    await granted(table, keeps, there)  # after the interpreter has carried out everything
+    assert not there.store.keeps.has_room(holder.name)
+
+
 async def test_the_end_of_an_interpreter_is_why_its_values_have_gone(table, keeps, there):
     holder = await granted(table, keeps, there)
     assert keep(there.store, holder.name, A)

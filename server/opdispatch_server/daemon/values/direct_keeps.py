@@ -119,6 +119,10 @@ class DirectKeeps:
         if grant is None:
             return
         async with grant.asking:
+            # A question posted after the release of all of a client's values would open its
+            # account in the interpreter again.
+            if holder.grants.get(home) is not grant:
+                return
             granted = ValueLimits(0, 0)
             if grants:
                 granted = self._table.add_to_grant(holder, grant)
