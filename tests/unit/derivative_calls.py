@@ -220,6 +220,8 @@ def indexing_calls():
     yield Call("take", real(200), np.array([-1, 127, -1, 3], np.int8))
     yield Call("take_along_axis", x, np.array([[2, 2, 0], [1, -1, 0]]), axis=0)
     yield Call("take_along_axis", x, np.array([[2], [2], [0], [1]]))
+    yield Call("take_along_axis", x, np.array([[2], [-1], [0], [-3]], np.int8))
+    yield Call("take_along_axis", x, np.array([[1, -3, 0]]), axis=0)
 
 
 def product_calls():

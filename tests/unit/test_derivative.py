@@ -119,6 +119,15 @@ def test_many_from_the_same_place_are_added_up():
     np.testing.assert_allclose(found.array, np.bincount(places, weights))
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64])
+def test_one_of_many_columns_has_the_gradient_whatever_type_its_place_has(dtype):
+    x = leaf(np.zeros((3, 300)))
+    places = np.array([[255], [0], [7]], dtype)
+    [of_x] = grad(xp.sum(xp.take_along_axis(x, places)), x)
+    assert of_x.shape == (3, 300)
+    np.testing.assert_array_equal(np.argwhere(of_x.array), [[0, 255], [1, 0], [2, 7]])
+
+
 def test_eigenvectors_of_any_phase_have_the_same_derivative():
     """Check functions of the directions alone: complex eigenvalues, and complex matrices."""
     weights = Tensor(real(3, 3))

@@ -308,20 +308,18 @@ def _fit(node: Node, place: int, gradient: Any, facts: Facts) -> Any:
 def _summed_to(node: Node, place: int, gradient: Any, shape: tuple[int, ...]) -> Any:
     given = tuple(gradient.shape)
     leading = len(given) - len(shape)
-    fits = leading >= 0 and all(
-        extent in (1, own) for extent, own in zip(shape, given[leading:], strict=True)
-    )
+    axes = [*range(leading)]
+    fits = leading >= 0
+    for axis, extent in enumerate(shape if fits else (), leading):
+        if extent != given[axis]:
+            fits = fits and extent == 1
+            axes.append(axis)
     if not fits:
         raise AutogradError(
             f"{node.name} returned a gradient of shape {list(given)} for argument {place}, which "
             f"has shape {list(shape)}"
         )
     xp = array_namespace()
-    axes = tuple(range(leading)) + tuple(
-        leading + axis
-        for axis, extent in enumerate(shape)
-        if extent == 1 and given[leading + axis] != 1
-    )
     if axes:
         gradient = xp.sum(gradient, axis=axes, keepdims=True, dtype=gradient.dtype)
     return xp.reshape(gradient, shape) if leading else gradient

@@ -76,9 +76,10 @@ def _take_along_axis(grad: Any, x_shape: Any, indices: Any, axis: int) -> Any:
     if indices.shape[axis] == 1:  # as of labels: no place is there twice
         extent, column = x_shape[axis], [1] * len(x_shape)
         column[axis] = extent
-        indices = xp.astype(indices, xp.int64, copy=False)
         places = xp.reshape(xp.arange(extent, device=grad.device), column)
-        return masked(xp.where(indices < 0, indices + extent, indices) == places, grad)
+        if indices.dtype != places.dtype:  # of 8 bits, it may not have room for the extent
+            indices = xp.astype(indices, places.dtype)
+        return masked(xp.remainder(indices, extent) == places, grad)
     places = places_of(x_shape, grad.device)
     return add_at_elements(x_shape, xp.take_along_axis(places, indices, axis=axis), grad)
 

@@ -27,13 +27,17 @@ _KEPT = {*_BITS, np.dtype("int64")}  # the commonest types whose sums are of the
 
 def reduce(ufunc: Any, x: Any, axis: Sequence[int] | None, dtype: Any, keepdims: bool) -> Any:
     """Return ``ufunc.reduce``, along short axes by their slices. Raises what that raises."""
-    if axis and x.dtype in _KEPT and (dtype is None or dtype == x.dtype):
-        axes = sorted({n + x.ndim if n < 0 else n for n in axis})
-        is_sure = len(axes) == len(axis) and axes[0] >= 0 and axes[-1] < x.ndim
-        if is_sure and _SHORT.issuperset([x.shape[n] for n in axes]) and _run(x, axes) < _SHORT_RUN:
-            for n in reversed(axes):  # so that the others keep their places
-                x = functools.reduce(ufunc, _slices(x, n, keepdims))
-            return x
+    shape = x.shape
+    for n in axis or ():
+        if not -len(shape) <= n < len(shape) or shape[n] not in _SHORT:
+            break
+    else:
+        if axis and x.dtype in _KEPT and (dtype is None or dtype == x.dtype):
+            axes = sorted({n % len(shape) for n in axis}, reverse=True)
+            if len(axes) == len(axis) and _run(x, axes) < _SHORT_RUN:
+                for n in axes:  # the last one first, so that the others keep their places
+                    x = functools.reduce(ufunc, _slices(x, n, keepdims))
+                return x
     return ufunc.reduce(x, axis, dtype, None, keepdims)
 
 
