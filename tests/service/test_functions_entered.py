@@ -21,7 +21,7 @@ MOST_OF_KIND = {
     "two arrays": (23, 32),
     # One has its tensors in shared memory, and releases the result of the last one.
     "two arrays of 1 MB": (55, 70),
-    "Tensors": (29, 45),
+    "Tensors": (29, 40),
     # At most 1.3 times what two arrays enter.
     "remote tensors": (27, 37),
     # One makes a remote tensor, and lets go of the last one.

@@ -13,6 +13,7 @@ from opdispatch.arrays.kernel_block import run_on_device
 from opdispatch.boxing.named_results import result_names
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
 from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
+from opdispatch.tensors.tensor import Tensor
 from opdispatch_server.call_context import RUNNING_CALL
 from opdispatch_server.worker.execution.caller_state import RECORDING
 from opdispatch_server.worker.execution.kernel_call import call_kernel
@@ -30,6 +31,9 @@ from opdispatch_wire.planned_requests import Received
 from opdispatch_wire.shared_memory.call_memory import CalleeMemory
 from opdispatch_wire.tensor_bytes import count_bytes
 from opdispatch_wire.v1 import execution_pb2
+
+# Nothing is to be converted where an operator returns one of these as its tensor.
+_TENSORS = (np.ndarray, Tensor)
 
 
 class PlannedKernels:
@@ -83,7 +87,7 @@ class PlannedKernels:
         # What the kernel leaves switched on ends with the call.
         results = copy_context().run(self._call_planned, plan, stack)
         signature = plan.choice.signature
-        if plan.returns_tensor and len(results) == 1 and type(results[0]) is np.ndarray:
+        if plan.returns_tensor and len(results) == 1 and type(results[0]) in _TENSORS:
             returns = [results[0]]
         else:
             returns = signature.check_returns(results)
