@@ -131,6 +131,11 @@ def kinds_of_calls(stack: ExitStack, folder: Path) -> tuple[dict[str, Call], lis
         for _ in range(count):
             value = session.call("bench::add", value, remote, remote=True)
 
+    def keep_submitted(count: int) -> None:
+        value = remote
+        for _ in range(count):
+            value = session.submit("bench::add", value, remote, remote=True).result()
+
     kinds: dict[str, Call] = {
         "call": calls(session, x, x),
         "call with Tensors": calls(session, tensor, tensor),
@@ -141,6 +146,7 @@ def kinds_of_calls(stack: ExitStack, folder: Path) -> tuple[dict[str, Call], lis
         "call over a gRPC stream": calls(stream, x, x),
         "call with two remote tensors": calls(session, remote, remote),
         "the same, whose result is kept": keep,
+        "the same, submitted": keep_submitted,
         f"program of {STEPS} additions": program,
     }
     lines = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()

@@ -71,6 +71,7 @@ class KernelPlan:
         "choice",
         "epoch",
         "form",
+        "has_only_leaves",
         "is_inline",
         "layout",
         "library",
@@ -107,6 +108,8 @@ class KernelPlan:
             and not any(type(each) is list for each in constants)
         )
         self._constants = tuple(constants)
+        self.has_only_leaves = self._is_in_order and not constants
+        """Whether the kernel gets the leaves as they are: what ``stack`` returns then."""
         self.argument_bytes = argument_bytes
         """See ``RunningCall``."""
         self.epoch = epoch

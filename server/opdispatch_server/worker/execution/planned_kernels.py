@@ -83,7 +83,7 @@ class PlannedKernels:
         prefix = leaves.pop() if plan.layout.keeps_for else b""
         if memory is not None:
             leaves = plan.layout.filled_with(leaves, memory)
-        stack = plan.stack(leaves)
+        stack = list(leaves) if plan.has_only_leaves else plan.stack(leaves)
         # What the kernel leaves switched on ends with the call.
         results = copy_context().run(self._call_planned, plan, stack)
         signature = plan.choice.signature
