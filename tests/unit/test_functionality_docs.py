@@ -96,8 +96,8 @@ def test_keys_have_the_order_that_is_shown() -> None:
 
 
 def test_the_keys_that_are_said_to_be_free_take_a_fallback() -> None:
-    rows = FUNCTIONALITIES.partition("These have no kernel to begin with")[2].partition(
-        "PyTorch keeps"
+    rows = FUNCTIONALITIES.partition("These keys have no kernel by default")[2].partition(
+        "PyTorch reserves"
     )[0]
     names = [
         name
