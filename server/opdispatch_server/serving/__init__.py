@@ -12,5 +12,5 @@ registry_gate                      holds and refuses requests to the registry
 lane_listener                      takes the connections of a local lane
 reading_turn                       whose turn it is to read one
 call_stream, incoming_tensors      calls over a gRPC stream
-calls_in_flight, running_call      those of one connection, and who runs them
+calls_in_flight, call_protocols    those of one connection, and who runs them
 """

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from opdispatch_server.metrics.client_calls import ClientConnection
+from opdispatch_server.serving.call_protocols import CallRunner, Run
 from opdispatch_server.serving.calls_in_flight import CALLS_IN_FLIGHT, CallsInFlight
 from opdispatch_server.serving.grpc_services import Malformed
 from opdispatch_server.serving.incoming_tensors import IncomingTensors
-from opdispatch_server.serving.running_call import CallRunner, Run
 from opdispatch_server.serving.status_answers import Context
 from opdispatch_wire.channel import (
     MAX_MESSAGE_BYTES_DEFAULT,

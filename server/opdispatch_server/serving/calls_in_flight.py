@@ -11,7 +11,7 @@ from typing import Generic
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.log_fields import Event, fields
-from opdispatch_server.serving.running_call import CallRunner, PlannedCall, Run, RunningCall
+from opdispatch_server.serving.call_protocols import AbandonableCall, CallRunner, PlannedCall, Run
 from opdispatch_server.serving.status_answers import forget_frames
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
 from opdispatch_wire.chunks import CHUNK_BYTES, Buffer, CallTensors, chunk_bytes_for
@@ -57,7 +57,7 @@ class CallsInFlight(Generic[Run]):
         """The longest reply that the peer takes, in bytes; a longer one becomes an error."""
         self.reply_limit_with_tensors = 0
         """The longest one with its large tensors, where that is longer."""
-        self._calls: dict[int, asyncio.Task[None] | RunningCall] = {}
+        self._calls: dict[int, asyncio.Task[None] | AbandonableCall] = {}
         # What to call when those end that have no task.
         self._quick_ends: dict[int, Callable[[], None]] = {}
         self._changed = asyncio.Event()

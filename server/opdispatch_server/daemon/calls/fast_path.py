@@ -28,7 +28,7 @@ from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes
 from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
 from opdispatch_server.daemon.libraries.replica import Replica
 from opdispatch_server.daemon.libraries.version import LibraryVersion
-from opdispatch_server.serving.running_call import OnReply
+from opdispatch_server.serving.call_protocols import OnReply
 from opdispatch_wire.errors import MessageTooLargeError
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2

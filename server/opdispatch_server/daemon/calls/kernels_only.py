@@ -8,7 +8,7 @@ from typing import Generic
 from opdispatch_server.access.identity import Identity, how_to_get
 from opdispatch_server.access.roles import Role
 from opdispatch_server.call_context import CallContext
-from opdispatch_server.serving.running_call import CallRunner, OnReply, Run, RunningCall
+from opdispatch_server.serving.call_protocols import AbandonableCall, CallRunner, OnReply, Run
 from opdispatch_wire.errors import PermissionDeniedError
 from opdispatch_wire.v1 import execution_pb2
 
@@ -32,7 +32,7 @@ class KernelsOnly(Generic[Run]):
 
     def begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[Run]
-    ) -> RunningCall | None:
+    ) -> AbandonableCall | None:
         """Begin a call as the runner does; also None if no kernel made it: see ``call``."""
         if not self._is_running(context.run):
             return None

@@ -10,12 +10,12 @@ from typing import Any
 from opdispatch.errors import DeviceError, OpdispatchError
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.calls.alone_runs import AloneRuns
-from opdispatch_server.daemon.calls.interpreter_choice import InterpreterChoice
 from opdispatch_server.daemon.calls.interpreter_queue import Slot, SlotKind
 from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.calls.kernel_run import RunningKernel
 from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
 from opdispatch_server.daemon.calls.lost_replies import is_refused_as_unfit, unfit_error
+from opdispatch_server.daemon.calls.program_interpreter import InterpreterChoice
 from opdispatch_server.daemon.calls.program_plans import ProgramPlan, ProgramPlans
 from opdispatch_server.daemon.calls.queue_deadline import queue_deadline
 from opdispatch_server.daemon.calls.recovery import CallRecovery, LibraryAwayError, end_of_patience

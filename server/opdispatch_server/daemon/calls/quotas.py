@@ -15,7 +15,7 @@ from opdispatch_server.access.identity import OWNER, Identity
 from opdispatch_server.access.roles import Role
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.values.identity_quota import ValueQuota
-from opdispatch_server.serving.running_call import CallRunner, OnReply, Run, RunningCall
+from opdispatch_server.serving.call_protocols import AbandonableCall, CallRunner, OnReply, Run
 from opdispatch_wire.errors import QueueFullError
 from opdispatch_wire.v1 import execution_pb2
 
@@ -179,7 +179,7 @@ class LimitedRunner(Generic[Run]):
 
     def begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[Run]
-    ) -> RunningCall | None:
+    ) -> AbandonableCall | None:
         """Begin a call as the runner does; also None if the quota is used up: see ``call``."""
         size = context.size_of(request)
         if self._quotas.take_call(self._identity, size):
@@ -223,7 +223,7 @@ class _CountedCall:
         self._identity = identity
         self._size = size
         self._is_ended = False
-        self.running: RunningCall | None = None
+        self.running: AbandonableCall | None = None
 
     def abandon(self) -> None:
         """Discard the reply when it comes."""

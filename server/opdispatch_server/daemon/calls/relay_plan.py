@@ -19,7 +19,7 @@ from opdispatch_server.daemon.calls.kernel_choice import Choice
 from opdispatch_server.daemon.calls.retry import may_run_twice
 from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
 from opdispatch_server.daemon.libraries.version import LibraryVersion
-from opdispatch_server.serving.running_call import RunningCall
+from opdispatch_server.serving.call_protocols import AbandonableCall
 from opdispatch_wire.chunks import BESIDE_BYTES, CallTensors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.planned_replies import ReplyLayout, reply_with_id
@@ -153,7 +153,7 @@ class RelayedCall:
         number: int,
         timeout: float | None,
         payload: bytes,
-        begin_at_once: Callable[[RelayedCall, Callable[[Any], None]], RunningCall | None],
+        begin_at_once: Callable[[RelayedCall, Callable[[Any], None]], AbandonableCall | None],
     ) -> None:
         self.plan = plan
         self.number = number
@@ -165,7 +165,7 @@ class RelayedCall:
         self._payload = payload
         self._begin_at_once = begin_at_once
         self._form: RelayForm | None = None
-        self._running: RunningCall | None = None
+        self._running: AbandonableCall | None = None
 
     @property
     def request(self) -> execution_pb2.CallRequest:

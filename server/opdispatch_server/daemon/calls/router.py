@@ -44,7 +44,7 @@ from opdispatch_server.daemon.libraries.version import LibraryVersion
 from opdispatch_server.daemon.values.direct_keeps import DirectKeeps
 from opdispatch_server.daemon.values.remote_part import Keeping, RemotePart
 from opdispatch_server.daemon.values.table import RemoteValueTable
-from opdispatch_server.serving.running_call import OnReply
+from opdispatch_server.serving.call_protocols import OnReply
 from opdispatch_wire.errors import (
     DeadlineExceededError,
     InterpreterDiedError,

@@ -32,7 +32,7 @@ from opdispatch_server.access.authentication import CALLER, Authentication, revo
 from opdispatch_server.access.identity import OWNER, Identity
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.monitoring.facts import DaemonReader
-from opdispatch_server.serving.running_call import CallRunner
+from opdispatch_server.serving.call_protocols import CallRunner
 from opdispatch_wire.calls import call_request, result_of_reply
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
 from opdispatch_wire.chunks import CallTensors

@@ -18,8 +18,8 @@ from opdispatch_server.metrics.client_calls import (
     process_client_calls,
     remote_client,
 )
+from opdispatch_server.serving.call_protocols import CallRunner
 from opdispatch_server.serving.call_stream import CallStream
-from opdispatch_server.serving.running_call import CallRunner
 from opdispatch_server.serving.status_answers import Context, StatusError, answers
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
 from opdispatch_wire.chunks import CallTensors

@@ -12,8 +12,8 @@ from opdispatch_server.serving.calls_in_flight import CALLS_IN_FLIGHT
 from opdispatch_server.serving.status_answers import Context, answers
 from opdispatch_server.worker.execution.kernels import KernelExecution
 from opdispatch_server.worker.incoming.call_rules import CallRules
-from opdispatch_server.worker.incoming.kernel_calls import KernelCalls
 from opdispatch_server.worker.incoming.kernel_threads import KernelThreads
+from opdispatch_server.worker.incoming.stream_calls import StreamCalls
 from opdispatch_wire.lanes.chunk_assembler import TensorBudget
 from opdispatch_wire.lanes.stream_lane import StreamLane
 from opdispatch_wire.v1 import execution_pb2_grpc
@@ -58,7 +58,7 @@ class KernelStreams(execution_pb2_grpc.ExecutionServiceServicer):
     ) -> None:
         """Run kernels."""
         number = self._rules.new_lane()
-        calls = KernelCalls(self._execution, self._rules, self._threads, number)
+        calls = StreamCalls(self._execution, self._rules, self._threads, number)
         whose = "the large tensors of this connection"
         budget = TensorBudget(self._max_call_bytes, whose, self._budget)
         client = None

@@ -12,7 +12,7 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.fork_guard import GUARD
-from opdispatch_server.serving.running_call import OnPlannedReply, OnReply
+from opdispatch_server.serving.call_protocols import OnPlannedReply, OnReply
 from opdispatch_server.worker.execution.kernel_plan import KernelPlan
 from opdispatch_server.worker.execution.kernels import KernelExecution
 from opdispatch_server.worker.incoming.call_rules import CallRules
@@ -26,7 +26,7 @@ from opdispatch_wire.planned_requests import Received
 from opdispatch_wire.v1 import execution_pb2
 
 
-class KernelCalls:
+class StreamCalls:
     """A ``CallRunner`` that runs kernels here, as the ``rules`` let it. Belongs to the event loop.
 
     ``number`` is the stream's, for the rules.
@@ -116,7 +116,7 @@ class KernelCalls:
 class _ThreadedCall:
     """A call that a thread runs. It is dropped if it is abandoned by then."""
 
-    def __init__(self, source: KernelCalls) -> None:
+    def __init__(self, source: StreamCalls) -> None:
         self.source = source
         self._loop = asyncio.get_running_loop()
         self._is_abandoned = False
@@ -144,7 +144,7 @@ class StreamedCall(_ThreadedCall):
 
     def __init__(
         self,
-        source: KernelCalls,
+        source: StreamCalls,
         request: execution_pb2.CallRequest,
         context: CallContext,
         tensors: CallTensors,
@@ -218,7 +218,7 @@ class PlannedStreamedCall(_ThreadedCall):
     """A planned call: its turn has come when it begins, or it is taken the general way."""
 
     def __init__(
-        self, source: KernelCalls, plan: KernelPlan, received: Received, payload: bytes
+        self, source: StreamCalls, plan: KernelPlan, received: Received, payload: bytes
     ) -> None:
         super().__init__(source)
         self.number = received[0]

@@ -18,7 +18,7 @@ OnReply = Callable[[execution_pb2.CallReply | BaseException | Run], None]
 """Called with the reply, the error, or the run that has had none, as its interpreter is gone."""
 
 
-class RunningCall(Protocol):
+class AbandonableCall(Protocol):
     """A call that has begun and that no task waits for."""
 
     def abandon(self) -> None:
@@ -29,7 +29,7 @@ OnPlannedReply = Callable[[bytes | execution_pb2.CallReply | BaseException | Run
 """Called as ``OnReply``; with the bytes of the reply, if it is plain."""
 
 
-class PlannedCall(RunningCall, Protocol[Run_co]):
+class PlannedCall(AbandonableCall, Protocol[Run_co]):
     """A call whose message has the constant bytes of one before it, and has not begun yet."""
 
     @property
@@ -59,7 +59,7 @@ class CallRunner(Protocol[Run]):
 
     def begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[Run]
-    ) -> RunningCall | None:
+    ) -> AbandonableCall | None:
         """Begin a call that has to wait for nothing but its kernel.
 
         None: it is one for ``call``, and nothing has begun.
