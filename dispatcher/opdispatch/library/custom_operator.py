@@ -25,7 +25,7 @@ from opdispatch.library.result_checks import result_check
 from opdispatch.library.vmap_registration import register_vmap
 from opdispatch.schema.function_schema import FunctionSchema, OperatorName
 from opdispatch.schema.tag import Tag, tags_of
-from opdispatch.schema.tags import RETURNS_WRITTEN
+from opdispatch.schema.tag_checks import RETURNS_WRITTEN
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")

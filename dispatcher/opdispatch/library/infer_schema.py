@@ -25,7 +25,7 @@ from opdispatch.schema.function_schema import AliasInfo, Argument
 from opdispatch.schema.parser import parse_schema
 from opdispatch.schema.scalar_type import CODE_OF_NAME
 from opdispatch.schema.tag import tags_of
-from opdispatch.schema.tags import RETURNS_WRITTEN, checked_tags
+from opdispatch.schema.tag_checks import RETURNS_WRITTEN, checked_tags
 from opdispatch.schema.types import (
     BOOL,
     COMPLEX,

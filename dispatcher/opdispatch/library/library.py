@@ -34,7 +34,7 @@ from opdispatch.local_state.caller_frames import caller_site
 from opdispatch.local_state.fake_impl import fake_kernel
 from opdispatch.schema.function_schema import OperatorName
 from opdispatch.schema.parser import parse_schema
-from opdispatch.schema.tags import checked_tags
+from opdispatch.schema.tag_checks import checked_tags
 
 F = TypeVar("F", bound=Callable[..., Any])
 Kind = Literal["DEF", "IMPL", "FRAGMENT"]

@@ -10,6 +10,6 @@ lexer            text as tokens
 type_parser      tokens as types
 parser           text as a schema
 tag              what an operator is said to be
-tags             which tags a schema can have
+tag_checks       which tags a schema can have
 compatibility    whether a schema can stand for an older one
 """
