@@ -38,6 +38,7 @@ variable_parts, shared_leaves   of each kind, what is constant; what differs
 
     Where the elements of large tensors are:
 
+    process_memory_limit      how much memory this process may use
     shared_memory/            in memory that both ends of a lane share
     chunks                    or beside messages, large ones cut into pieces
     tensor_bytes              or beside messages: arrays <-> their bytes

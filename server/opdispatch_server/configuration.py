@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT
-from opdispatch_wire.shared_memory.memory_limit import memory_limit
+from opdispatch_wire.process_memory_limit import memory_limit
 
 if TYPE_CHECKING:
     from opdispatch_wire.library_source import LoadSource

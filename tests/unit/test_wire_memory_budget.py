@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from opdispatch_wire.lanes.lane_memory import CalleeLaneMemory
+from opdispatch_wire.process_memory_limit import memory_limit
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
-from opdispatch_wire.shared_memory.memory_limit import memory_limit
 from opdispatch_wire.shared_memory.shared_mapping import PAGE
 from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from tests.waits import LONGEST_WAIT

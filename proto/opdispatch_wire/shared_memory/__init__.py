@@ -3,7 +3,6 @@
 shared_mapping              address ranges over a memfd, and arrays in them
 memory_region               one sealed memfd: its owner's, and its receiver's
 free_extents, arena_block   which parts of a region are free, and one that is not
-memory_limit                how much memory this process may use
 memory_budget               how many bytes several senders may have together
 tensor_arena                the sender's regions, reused block by block
 peer_memory                 the receiver's: arguments for a call, results until they are collected

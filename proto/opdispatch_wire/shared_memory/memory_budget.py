@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from opdispatch_wire.shared_memory.memory_limit import memory_limit
+from opdispatch_wire.process_memory_limit import memory_limit
 
 
 class MemoryBudget:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_wire.shared_memory.memory_limit import memory_limit
+from opdispatch_wire.process_memory_limit import memory_limit
 from tests.waits import LONGEST_WAIT
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -131,7 +131,7 @@ def test_a_process_in_a_real_group_knows_its_limit():
             limit.write_text(str(512 * MIB))
             script = (
                 f"import os; open({str(folder / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n"
-                "from opdispatch_wire.shared_memory.memory_limit import memory_limit\n"
+                "from opdispatch_wire.process_memory_limit import memory_limit\n"
                 "from opdispatch_wire.shared_memory.memory_budget import MemoryBudget\n"
                 "from opdispatch_server.configuration import default_call_bytes\n"
                 "print(memory_limit(), MemoryBudget().limit, default_call_bytes())"
