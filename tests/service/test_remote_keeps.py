@@ -345,6 +345,11 @@ def test_an_asyncio_session_keeps_directly(math: oc.Session, numbers: list[int])
             tasks = [session.call("math::add", value, X, remote=True) for _ in range(8)]
             results = await asyncio.gather(*tasks)
             assert [(await each.numpy()).tolist() for each in results] == [(X * 22).tolist()] * 8
+            before = len(numbers)
+            arguments = [(each, X) for each in results]
+            mapped = [each async for each in session.map("math::add", arguments, remote=True)]
+            assert len(numbers) == before + 8
+            assert [(await each.numpy()).tolist() for each in mapped] == [(X * 23).tolist()] * 8
 
     asyncio.run(run())
     assert nothing_is_kept(math)
