@@ -14,6 +14,7 @@ class Session:
 
     def __init__(self, *, busy: bool = False) -> None:
         self.alive, self.busy, self.direct_lane = True, busy, "/run/lane.sock"
+        self.supervised = True
         self.told: list[int] = []
         self.answers: list[asyncio.Future[Any]] = []
 
@@ -21,6 +22,9 @@ class Session:
         self.told.append(message.direct_calls.epoch)
         self.answers.append(asyncio.get_running_loop().create_future())
         return self.answers[-1]
+
+    async def wait_for_direct_calls(self, load_id: int) -> None:
+        assert load_id == 0, "of no library at all"
 
     def answer(self) -> None:
         for each in self.answers:
@@ -65,3 +69,31 @@ async def change(routes: DirectRoutes, session: Session) -> None:
     async with routes.closed():
         routes.renew()
         session.answer()
+
+
+async def test_suspended_interpreter_is_sent_no_epoch_until_it_is_resumed():
+    session, other = Session(), Session()
+    routes = routes_of(session, other)
+    await routes.suspend(session)
+    routes.renew()
+    routes.announce(session)
+    async with routes.closed():
+        session.answer()
+        other.answer()
+    assert not any(session.told)
+    assert other.told[-1]
+    routes.resume(session)
+    assert session.told[-1] == other.told[-1]
+    routes.resume(session)
+    assert session.told.count(other.told[-1]) == 1, "it was suspended no more"
+
+
+async def test_interpreter_of_a_stopping_daemon_is_sent_no_epoch():
+    ours, remote = Session(), Session()
+    remote.supervised = False
+    routes = routes_of(ours, remote)
+    routes.end()
+    routes.renew()
+    routes.announce(ours)
+    assert not any(ours.told)
+    assert remote.told[-1]

@@ -383,7 +383,7 @@ class DaemonParts:
 
     @cached_property
     def _alone(self) -> AloneRuns:
-        return AloneRuns(self._queues, self.routes.announce, self.blame.is_cell)
+        return AloneRuns(self._queues, self.routes, self.blame.is_cell)
 
     @cached_property
     def _keeps(self) -> DirectKeeps:

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
-from opdispatch_wire.v1 import interpreter_pb2
+from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes
 
 PATIENCE = 2.0
 
@@ -24,18 +24,17 @@ PATIENCE = 2.0
 class AloneRuns:
     """Runs suspected calls alone in their interpreters. For use in the event loop only.
 
-    ``announce_routes`` tells an interpreter which direct calls it may accept again; ``is_cell``
-    says which routes need no announcement because no client calls them.
+    ``is_cell`` says which interpreters no client calls directly.
     """
 
     def __init__(
         self,
         queues: InterpreterQueues,
-        announce_routes: Callable[[InterpreterSession], None],
+        routes: DirectRoutes,
         is_cell: Callable[[InterpreterSession], bool],
     ) -> None:
         self._queues = queues
-        self._announce_routes = announce_routes
+        self._routes = routes
         self._is_cell = is_cell
         # Held by the call that runs alone.
         self._turns: WeakKeyDictionary[InterpreterSession, asyncio.Lock] = WeakKeyDictionary()
@@ -62,14 +61,13 @@ class AloneRuns:
                 has_turn = False
                 queue.let_go()
                 turn.release()
-                if not self._is_cell(session) and session.alive:
-                    self._announce_routes(session)
+                self._routes.resume(session)
 
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PATIENCE):
                     if not self._is_cell(session):
-                        await _refuse_direct_calls(session)
+                        await self._routes.suspend(session)
                     await queue.wait_idle()
             ending = loop.call_later(PATIENCE, let_others_in)
             yield
@@ -77,11 +75,3 @@ class AloneRuns:
             if ending is not None:
                 ending.cancel()
             let_others_in()
-
-
-async def _refuse_direct_calls(session: InterpreterSession) -> None:
-    """Make an interpreter refuse direct calls, and wait for those that it is running."""
-    if session.direct_lane and session.alive:
-        rules = interpreter_pb2.DirectCalls(epoch=0)
-        session.tell(interpreter_pb2.DaemonMessage(direct_calls=rules))
-        await session.wait_for_direct_calls(0)

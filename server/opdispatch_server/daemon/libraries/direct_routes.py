@@ -33,9 +33,9 @@ _LONGEST = 16
 class DirectRoutes:
     """Issues and revokes routes for direct calls. For use in the event loop only.
 
-    Routes are issued only while ``_changes`` is 0; then every interpreter that is ready has been
-    sent ``_epoch``, and is never sent an earlier epoch again. Epochs of different daemons differ:
-    the first one is random.
+    Routes are issued only while ``_changes`` is 0; then every interpreter that is ready, and is not
+    in ``_suspended``, has been sent ``_epoch``, and is never sent an earlier epoch again. Epochs of
+    different daemons differ: the first one is random.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class DirectRoutes:
         # The newest epoch acknowledged by each interpreter that listens.
         self._answers: list[asyncio.Future[pb.InterpreterMessage]] = []
         self._changes = 0
+        self._suspended: set[InterpreterSession] = set()
         self._is_ended = False
 
     def find(
@@ -120,7 +121,7 @@ class DirectRoutes:
             # An interpreter that is too busy has not listened for longer than ATTENTION, and so
             # refuses direct calls.
             listening = [session for session in self._sessions.all() if not session.busy]
-            answers = [answer for s in listening if (answer := self._tell(s, 0))]
+            answers = [answer for s in listening if (answer := self._tell(s))]
             if answers:
                 await asyncio.wait(answers, timeout=HEARING_WAIT)
             yield
@@ -135,8 +136,7 @@ class DirectRoutes:
         ``revoked`` are the ids of tokens that are no longer valid: see Note [Route tickets].
         """
         self._epoch += 1
-        epoch, sessions = 0 if self._changes else self._epoch, list(self._sessions.all())
-        told = [(each, self._tell(each, epoch, revoked)) for each in sessions]
+        told = [(each, self._tell(each, revoked)) for each in list(self._sessions.all())]
         self._answers = [answer for each, answer in told if answer and not each.busy]
 
     async def heard(self) -> None:
@@ -149,20 +149,38 @@ class DirectRoutes:
 
     def announce(self, session: InterpreterSession) -> None:
         """Send an interpreter the epoch of valid routes."""
-        self._tell(session, 0 if self._changes else self._epoch)
+        self._tell(session)
+
+    async def suspend(self, session: InterpreterSession) -> None:
+        """Keep an interpreter from direct calls until ``resume``; wait until it runs none."""
+        self._suspended.add(session)
+        self._tell(session)
+        await session.wait_for_direct_calls(0)
+
+    def resume(self, session: InterpreterSession) -> None:
+        """Let a suspended interpreter accept direct calls again."""
+        if session in self._suspended:
+            self._suspended.remove(session)
+            self._tell(session)
 
     def end(self) -> None:
         """Stop direct calls to the daemon's own interpreters: the daemon stops. Others continue."""
         self._is_ended = True
         for session in self._sessions.all():
             if session.supervised:
-                self._tell(session, 0)
+                self._tell(session)
+
+    def _epoch_for(self, session: InterpreterSession) -> int:
+        """Return the epoch whose routes an interpreter may accept; 0: it accepts none."""
+        is_ended = self._is_ended and session.supervised
+        return 0 if self._changes or is_ended or session in self._suspended else self._epoch
 
     def _tell(
-        self, session: InterpreterSession, epoch: int, revoked: Iterable[str] = ()
+        self, session: InterpreterSession, revoked: Iterable[str] = ()
     ) -> asyncio.Future[pb.InterpreterMessage] | None:
         if not (session.alive and session.direct_lane):
             return None
+        epoch = self._epoch_for(session)
         answer = session.post(
             pb.DaemonMessage(direct_calls=pb.DirectCalls(epoch=epoch, revoked=revoked))
         )
