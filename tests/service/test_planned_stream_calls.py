@@ -193,11 +193,16 @@ def test_every_call_on_a_stream_that_is_lost_reports_its_own_interpreter_death(
         assert sorted(errors) == ["die", "wait"]
 
 
-@pytest.fixture
-def relayed(lent_daemon: RunningDaemon, numbers: list[int], tmp_path: Path) -> Iterator[Planned]:
+@pytest.fixture(params=["stream", "local"])
+def relayed(
+    lent_daemon: RunningDaemon,
+    numbers: list[int],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> Iterator[Planned]:
     """A session that calls no interpreter directly, and the ids of the calls that follow a plan."""
     (tmp_path / "planned.py").write_text(LIBRARY)
-    with lent_daemon.connect(lane="stream", direct=False) as session:
+    with lent_daemon.connect(lane=request.param, direct=False) as session:
         session.load(tmp_path / "planned.py")
         yield session, numbers
 
@@ -317,3 +322,15 @@ def test_changed_bytes_of_a_planned_request_harm_no_interpreter(
                     if reply.id in (1, 2, 3):
                         assert result_of_reply(reply, args, {}).tolist() == [3.0] * 4
     assert session.call("planned::scaled", *args).tolist() == [3.0] * 4
+
+
+def test_calls_of_a_session_that_reaches_no_interpreter_are_planned(
+    start_daemon: Any, openings: Openings, numbers: list[int], tmp_path: Path
+):
+    daemon = start_daemon("--direct-ports", "none", workers=1, listen=[TCP])
+    (tmp_path / "planned.py").write_text(LIBRARY)
+    with daemon.connect(lane="stream") as session:
+        session.load(tmp_path / "planned.py")
+        # The daemon is asked for a route now and then, in a call of the general way.
+        assert wait_for(lambda: session.call("planned::positive", ONES)[0] == 2.0 and numbers)
+        assert not openings.has_next()

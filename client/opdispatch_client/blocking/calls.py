@@ -72,7 +72,7 @@ class BlockingCalls:
         # The lanes on which something has begun that may not have been sent.
         self._unsent: dict[CallLane, None] = {}
         self._plans = CallPlans()
-        self._at_daemon = DaemonCalls(endpoint, self._daemon, self._plans)
+        self._at_daemon = DaemonCalls(endpoint, self._daemon, self._plans, self._routes)
         # Not with callbacks, which may wait for a call that is to be made again.
         self._second_ways = OneThread("call-second-ways")
         planned = PlannedCalls(

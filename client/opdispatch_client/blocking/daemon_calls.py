@@ -5,16 +5,20 @@ from __future__ import annotations
 import functools
 import math
 import time
+from collections.abc import Hashable
 from typing import Any
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.daemon_wait import DaemonWait, is_stopping
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.call_attempt import CallAttempt
-from opdispatch_client.lanes.call_plan import UNPLANNED, CallPlans, PlannedArguments
+from opdispatch_client.lanes.call_plan import UNPLANNED, CallPlan, CallPlans, PlannedArguments
+from opdispatch_client.lanes.lane_choice import direct_kind
 from opdispatch_client.lanes.protocol import CallLane
+from opdispatch_client.lanes.routes import Routes
 from opdispatch_client.lanes.to_daemon import DaemonLane
 from opdispatch_wire.errors import DaemonUnavailableError
+from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.blocking_stream import BlockingStream
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2
@@ -23,14 +27,21 @@ from opdispatch_wire.v1 import execution_pb2
 class DaemonCalls:
     """Those of one session. Any number of threads may make them.
 
-    In sessions that never call interpreters directly, calls over streams follow ``plans``: see
-    Note [Planned calls] in ``call_plan``.
+    Those that no interpreter can be called directly for follow ``plans``: see Note [Planned calls]
+    in ``call_plan``.
     """
 
-    def __init__(self, endpoint: Endpoint, daemon: DaemonLane, plans: CallPlans) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        daemon: DaemonLane,
+        plans: CallPlans,
+        routes: Routes,
+    ) -> None:
         self._endpoint = endpoint
         self._daemon = daemon
         self._plans = plans
+        self._routes = routes
         self._timeout = None if endpoint.timeout == math.inf else endpoint.timeout
 
     def call(self, attempt: CallAttempt) -> execution_pb2.CallReply:
@@ -48,7 +59,8 @@ class DaemonCalls:
             if (why := attempt.find_lost(outcome)) is None:
                 if isinstance(outcome, Exception):
                     raise outcome
-                if not (self._endpoint.direct or request.HasField("keep")):
+                asks = request.wants_route or request.preferred_session or request.HasField("lost")
+                if not (asks or request.HasField("keep")):
                     self._plans.learn(attempt.call, request, None, lane.max_message_bytes)
                 return outcome
             self.prepare_to_ask_again(attempt, wait, lane, why)
@@ -64,13 +76,15 @@ class DaemonCalls:
             raise self._endpoint.closed_error()
         self._daemon.pause(pause)
 
-    def call_planned(self, operator: str, planned: PlannedArguments) -> Any:
+    def call_planned(self, operator: str, planned: PlannedArguments, plan: CallPlan) -> Any:
         """Make a call as the plan for it says.
 
-        UNPLANNED if there is none that holds, and nothing has been sent. Raises what went wrong.
+        UNPLANNED if that does not hold, and nothing has been sent. Raises what went wrong.
         """
-        plan, lane = self._plans.find(planned.key), self._open_stream()
-        if plan is None or lane is None or plan.size > lane.max_message_bytes:
+        lane = self._open_lane()
+        if lane is None or plan.size > lane.max_message_bytes:
+            return UNPLANNED
+        if self._may_go_directly(plan.shape):
             return UNPLANNED
         timeout = self._timeout
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -96,17 +110,23 @@ class DaemonCalls:
             return self._endpoint.closed_error()
         return attempt.explain(error)
 
-    def _open_stream(self) -> BlockingStream | None:
-        """Return the stream to the daemon, if it is open."""
-        if self._daemon.name != "stream" or not self._endpoint.is_of_this_process:
+    def _may_go_directly(self, shape: Hashable) -> bool:
+        """Return whether calls of a shape have a route, or the daemon is to be asked for one."""
+        if direct_kind(self._endpoint, self._daemon.name) is None:
+            return False
+        return self._routes.find(shape) is not None or self._routes.wants(shape)
+
+    def _open_lane(self) -> BlockingLane | BlockingStream | None:
+        """Return the lane to the daemon, if it is open, and more than single requests."""
+        if not (self._endpoint.is_of_this_process and self._daemon.is_open):
             return None
-        lane = self._daemon.get(None) if self._daemon.is_open else None
-        return lane if isinstance(lane, BlockingStream) else None
+        lane = self._daemon.get(None)
+        return lane if isinstance(lane, BlockingLane | BlockingStream) else None
 
     def _go_on(
         self,
         attempt: CallAttempt,
-        lane: BlockingStream,
+        lane: CallLane,
         outcome: execution_pb2.CallReply | Exception,
     ) -> execution_pb2.CallReply:
         """Return the reply to a planned call that has had another outcome than the last."""

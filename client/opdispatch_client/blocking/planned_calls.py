@@ -106,8 +106,9 @@ class PlannedCalls:
 
         UNPLANNED if there is none that holds, and nothing has been sent. Raises what went wrong.
         """
-        if not self._endpoint.direct:
-            return self._daemon.call_planned(operator, planned)
+        plan = self._plans.find(planned.key)
+        if plan is not None and plan.way is None:
+            return self._daemon.call_planned(operator, planned, plan)
         found = self._find_planned(planned.key, alone=True)
         if found is None:
             return UNPLANNED

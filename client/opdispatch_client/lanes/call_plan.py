@@ -252,8 +252,7 @@ class CallPlans:
                 _put(self._seen, key, None)
                 return
             self._seen.pop(key, None)
-        shape = None if way is None else call.shape
-        plan = CallPlan.of(request, call.args, call.kwargs, shape, way, limit, call.new)
+        plan = CallPlan.of(request, call.args, call.kwargs, call.shape, way, limit, call.new)
         _put(self._plans, key, plan)
 
 

@@ -67,11 +67,14 @@ class CallsInFlight(Generic[Run]):
         return number in self._calls
 
     def take_received(
-        self, received: ReceivedCall, on_end: Callable[[], None] = lambda: None
+        self,
+        received: ReceivedCall,
+        on_end: Callable[[], None] = lambda: None,
+        message: bytes = b"",
     ) -> None:
         """Take a call as it came; a refused one has its answer at once."""
         if received.refusal is None:
-            self.take(received.request, on_end, received.arguments)
+            self.take(received.request, on_end, received.arguments, message)
         else:
             self.refuse(received.request.id, received.refusal)
             on_end()

@@ -24,6 +24,7 @@ from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.frame_stream import FrameStream
+from opdispatch_wire.planned_requests import constant_bytes_of
 from opdispatch_wire.received_call import read_call
 from opdispatch_wire.v1 import lane_pb2
 
@@ -101,6 +102,7 @@ class CallLane:
         on_end: Callable[[CallLane], None],
         client: str,
     ) -> None:
+        self._router = router
         self._find_schemas = find_schemas
         self._limit = limit
         self._call_limit = call_limit
@@ -156,8 +158,14 @@ class CallLane:
             self._stream.send(FrameKind.WELCOME, welcome)
         elif kind is FrameKind.CALL:
             self._client.calls += 1
+            message = b""
+            if isinstance(payload, bytes) and not self._reserved and constant_bytes_of(payload):
+                message = payload
+                call = self._router.find_planned(payload)
+                if call is not None and self._calls.take_planned(call):
+                    return
             on_end = functools.partial(self._answered, self._reserved)
-            self._calls.take_received(read_call(payload), on_end)
+            self._calls.take_received(read_call(payload), on_end, message)
             self._reserved = 0  # from now on they belong to the call
         elif kind is FrameKind.CANCEL:
             cancel = lane_pb2.LaneCancel()
