@@ -79,8 +79,13 @@ def _describe(value: object) -> str:
 
 
 def _number(value: Any) -> Any:
-    """Return the Python number in a NumPy scalar or 0-d array; any other value as it is."""
+    """Return the Python number in a NumPy scalar or 0-d array; any other value as it is.
+
+    A time is no number.
+    """
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        if value.dtype.kind in "mM":  # of nanoseconds, ``item`` returns an int
+            return value
         number = value.item()
         # The widest floats stay what they are in item().
         if isinstance(number, np.floating):
@@ -118,7 +123,8 @@ def _is_real(value: Any) -> bool:
     """
     cls = type(value)
     makes_floats = hasattr(cls, "__float__") or hasattr(cls, "__index__")
-    return makes_floats and not isinstance(value, np.ndarray)  # which does so with dimensions, too
+    # Arrays make floats with dimensions, too, and times of what they are counted in.
+    return makes_floats and not isinstance(value, np.ndarray | np.datetime64 | np.timedelta64)
 
 
 def anything(value: Any) -> Any:

@@ -5,7 +5,6 @@ Mirrors ``FunctionEvent`` of ``torch/autograd/profiler_util.py``. Times are micr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -90,7 +89,7 @@ def build_events(recorder: Recorder, process: Process) -> list[FunctionEvent]:
     """
     made: dict[int, FunctionEvent] = {}
     events = []
-    for number, span in enumerate(_in_order(recorder.spans)):
+    for number, span in enumerate(sorted(recorder.spans, key=lambda span: span.begin)):
         event = FunctionEvent(
             id=number,
             name=span.name,
@@ -114,10 +113,6 @@ def build_events(recorder: Recorder, process: Process) -> list[FunctionEvent]:
             event.cpu_parent = parent
             parent.cpu_children.append(event)
     return events
-
-
-def _in_order(spans: Iterable[Span]) -> list[Span]:
-    return sorted(spans, key=lambda span: span.begin)
 
 
 def flops_of(span: Span) -> int | None:

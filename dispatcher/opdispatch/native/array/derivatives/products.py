@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,8 +34,9 @@ def _matmul_second(grad: Any, x1: Any, x2_shape: Any) -> Any:
     if len(x2_shape) == 1 and x1.ndim > 2:
         return xp.squeeze(xp.matmul(adjoint(x1), _column(grad)), axis=-1)
     if len(x2_shape) == 2 and x1.ndim > 2:  # one product instead of many that are added up
-        x1 = xp.reshape(x1, (-1, x1.shape[-1]))
-        grad = xp.reshape(grad, (-1, grad.shape[-1]))
+        rows = math.prod(x1.shape[:-1])  # without elements, -1 might be any number
+        x1 = xp.reshape(x1, (rows, x1.shape[-1]))
+        grad = xp.reshape(grad, (rows, grad.shape[-1]))
     return xp.matmul(adjoint(x1), grad)
 
 
