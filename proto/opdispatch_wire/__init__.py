@@ -25,6 +25,7 @@ join_token                    what it shows to be let in
     received_call  a call as it came, with its detached tensors
     plain_calls  the same, of plain arrays alone, in one step each
     planned_calls  messages of calls that are alike, by the bytes that they share
+    plan_table  plans that a process keeps for those who send them
     planned_requests, planned_replies,
 variable_parts, shared_leaves   of each kind, what is constant; what differs
     programs    programs as messages: what is checked before anything of one runs

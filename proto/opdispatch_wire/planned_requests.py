@@ -52,6 +52,11 @@ _PATH = field_tag(_REQUEST.PATH_FIELD_NUMBER, LENGTH_DELIMITED) + varint(len(_RU
 COUNT: Final = struct.Struct(f"<{len(_CONSTANT)}sI")
 """The tag and the value of CallRequest.constant_bytes, with which such a request begins."""
 
+MOST_LEAVES: Final = 64
+"""How many parts of a planned request may differ from others."""
+MOST_CONSTANT_BYTES: Final = 4096
+"""How many bytes a planned request has besides these, at most."""
+
 Received = tuple[int, float | None, list[Any]]
 """The id of a request, its timeout, and its leaves; arrays are read-only, and own their memory.
 
@@ -276,6 +281,9 @@ class RequestLayout:
                 start = place.end
         between.append((start, last, payload[start:last]))
         constants = [each for each in between if each[2]]
+        constant_bytes = count + sum(len(each) for _, _, each in constants)
+        if len(places) > MOST_LEAVES or constant_bytes > MOST_CONSTANT_BYTES:
+            return None  # those who keep it bound their number
         return cls(
             payload[:count],
             places,
@@ -319,6 +327,13 @@ class RequestLayout:
         except (ValueError, DecodeError):
             return None
         return number, timeout, leaves
+
+    def filled_with_blanks(self, leaves: list[Any]) -> list[Any]:
+        """Return the leaves of a request without a look at those in shared memory."""
+        blank = leaves.copy()
+        for number, facts in self.shared:
+            blank[number] = facts.blank()
+        return blank
 
     def filled_with(self, leaves: list[Any], memory: ReadableMemory) -> list[Any]:
         """Return the leaves of a request with those in shared memory read. Raises WireError."""

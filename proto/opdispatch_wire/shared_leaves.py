@@ -54,6 +54,14 @@ class SharedTensor(NamedTuple):
     """Those of a Tensor; None for an array."""
     length: int
 
+    def blank(self) -> Array | Tensor:
+        """Return a tensor like it, whose elements are all in the same place.
+
+        Raises ValueError if there are none of that shape.
+        """
+        array = np.broadcast_to(np.zeros((), self.dtype), self.shape)
+        return array if self.keys is None else Tensor(array, keys=self.keys)
+
 
 def place_bytes(length: int) -> int:
     """Return how long the message is that names so many bytes of shared memory."""

@@ -277,7 +277,7 @@ def find_parts(
         return value_from_proto(message)
     if kind == "list":
         items = list(read_fields(view, field.body, field.end))
-        if len(items) != len(message.list.items) or depth == DEEPEST:
+        if len(items) != len(message.list.items) or len(items) > MOST_ITEMS or depth == DEEPEST:
             raise IrregularError
         return [
             find_parts(view, item, each, places, depth + 1)
@@ -335,8 +335,12 @@ def _find_elements(view: memoryview, field: Field, tensor: values_pb2.Tensor) ->
         start, end = found[0].body, found[0].end
         if size != tensor.memory.length or end - start != place_bytes(size):
             raise IrregularError
-        decode_place = values_pb2.SharedMemory.FromString
-        return Place(start, end, decode_place, SharedTensor(shape, dtype, keys, size))
+        shared = SharedTensor(shape, dtype, keys, size)
+        try:
+            shared.blank()
+        except ValueError:
+            raise IrregularError from None
+        return Place(start, end, values_pb2.SharedMemory.FromString, shared)
     make: Any = np.ndarray  # whose stubs have other generics
     decode: Callable[[Any], Any] = functools.partial(make, shape, dtype)
     try:

@@ -41,6 +41,8 @@ from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.chunks import CHUNK_BYTES
 from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
+from opdispatch_wire.lanes.frame_writer import FrameWriter
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.planned_requests import RequestForm
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 from tests.unit.lane_peer import LIMIT
@@ -249,6 +251,28 @@ def test_error_of_a_slow_planned_call_comes_while_another_thread_reads(
         module.may_leave.set()
         reply = slow.result(LONGEST_WAIT)
         assert isinstance(reply, execution_pb2.CallReply), reply
+
+
+@pytest.mark.parametrize("is_planned", [False, True], ids=["general", "planned"])
+def test_a_lane_that_cannot_reply_ends_its_turn(
+    direct_caller: BlockingLane,
+    execution: KernelExecution,
+    libraries: InterpreterLibraries,
+    monkeypatch: pytest.MonkeyPatch,
+    is_planned: bool,
+):
+    quick = form_of("quick", QUICK_PLACE)
+    if is_planned:
+        assert not begin(direct_caller, quick).result(LONGEST_WAIT).HasField("error")
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(execution, "serialize", fail)
+    monkeypatch.setattr(FrameWriter, "write", fail)
+    result = begin(direct_caller, quick).result(LONGEST_WAIT)
+    assert isinstance(result, LaneClosedError), result
+    assert libraries.get(LOAD_ID).turns.begin_at_once(1), "no other call runs"
 
 
 def test_lanes_end_when_all_that_was_sent_has_its_reply(

@@ -17,6 +17,9 @@ from opdispatch_wire.dtypes import WIRE_DTYPES
 from opdispatch_wire.plain_calls import plain_arguments, plain_reply
 from opdispatch_wire.planned_replies import ReplyForm, ReplyLayout, reply_with_id
 from opdispatch_wire.planned_requests import (
+    COUNT,
+    MOST_CONSTANT_BYTES,
+    MOST_LEAVES,
     RelayForm,
     RequestForm,
     RequestLayout,
@@ -25,6 +28,7 @@ from opdispatch_wire.planned_requests import (
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.values import fill_value, value_from_proto
 from opdispatch_wire.variable_parts import (
+    MOST_ITEMS,
     decode_integer,
     encode_integer,
     filled,
@@ -189,6 +193,36 @@ def test_a_request_in_protobufs_order_has_no_layout(change: Any):
     change(request)
     data = request.SerializeToString()  # the id comes first
     assert RequestLayout.of(data, request) is None
+
+
+def as_planned(request: execution_pb2.CallRequest) -> bytes:
+    """The bytes of any request in the order of a planned one: its id is the last."""
+    request.ClearField("id")
+    body = request.SerializeToString()
+    planned_bytes = planned([], None, 7)[1]
+    tag = planned_bytes[: COUNT.size - 4]
+    return COUNT.pack(tag, COUNT.size) + body + planned_bytes[-2:]
+
+
+def listed(count: int) -> execution_pb2.CallRequest:
+    return call_request("a::b", ([None] * count,), {})
+
+
+@pytest.mark.parametrize(
+    ("fits", "request_"),
+    [
+        (True, listed(MOST_ITEMS)),
+        (False, listed(MOST_ITEMS + 1)),
+        (True, call_request("a::b", [1.0] * MOST_LEAVES, {})),
+        (False, call_request("a::b", [1.0] * (MOST_LEAVES + 1), {})),
+        (True, call_request("a::b", (), {"x" * (MOST_CONSTANT_BYTES - 60): None})),
+        (False, call_request("a::b", (), {"x" * MOST_CONSTANT_BYTES: None})),
+    ],
+)
+def test_a_layout_of_a_request_has_a_bound(fits: bool, request_: execution_pb2.CallRequest):
+    payload = as_planned(request_)
+    layout = RequestLayout.of(payload, execution_pb2.CallRequest.FromString(payload))
+    assert (layout is not None) == fits
 
 
 def test_hostile_bytes_have_no_layout():

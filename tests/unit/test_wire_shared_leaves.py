@@ -1,5 +1,7 @@
 """Places in shared memory as leaves of messages that are alike."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -11,11 +13,13 @@ from opdispatch_wire.lanes.frame_kind import HEADER
 from opdispatch_wire.lanes.frames import READ_AT_ONCE
 from opdispatch_wire.planned_calls import LONGEST
 from opdispatch_wire.planned_replies import ReplyForm, ReplyLayout
-from opdispatch_wire.planned_requests import RequestForm, RequestLayout
+from opdispatch_wire.planned_requests import COUNT, RequestForm, RequestLayout
 from opdispatch_wire.shared_leaves import SharedTensor, encode_place, place_bytes, read_shared
 from opdispatch_wire.shared_memory.call_memory import THRESHOLD
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 
+# Of the numbers of a place.
+REGION_BYTES, OFFSET_BYTES = 5, 10
 LARGE = np.zeros(THRESHOLD, np.float32)
 
 
@@ -154,3 +158,33 @@ def test_replies_name_places_and_are_read_last():
 
 def test_without_memory_large_results_have_no_form():
     assert ReplyForm.of([LARGE], "w") is None
+
+
+def in_memory(*shape):
+    """A planned request of a tensor of bools of that shape, which it says is in shared memory."""
+    written = RequestForm.of(call_request("a::b", (), {}), ()).write([], None, 7)
+    request = execution_pb2.CallRequest(operator="a::b")
+    tensor = request.args.add().tensor
+    tensor.dtype, tensor.shape[:] = "bool", shape
+    # As long as a plan writes them.
+    place = encode_place((1, 0, math.prod(shape), False))
+    region, offset = 1 << 7 * (REGION_BYTES - 1), 1 << 7 * (OFFSET_BYTES - 1)
+    tensor.memory.region, tensor.memory.offset, tensor.memory.read_only = region, offset, True
+    tensor.memory.length = math.prod(shape)
+    assert tensor.memory.ByteSize() == len(place)
+    head = COUNT.pack(written[: COUNT.size - 4], COUNT.size)
+    return head + request.SerializeToString() + written[-2:]
+
+
+def test_a_request_of_any_size_is_planned_without_its_memory():
+    payload = in_memory(2**36)
+    layout = RequestLayout.of(payload, execution_pb2.CallRequest.FromString(payload))
+    _, _, leaves = layout.read(payload)
+    [blank] = layout.filled_with_blanks(leaves)
+    assert (blank.dtype, blank.shape, blank.base.nbytes) == (np.bool_, (2**36,), 1)
+
+
+@pytest.mark.parametrize("shape", [(-1, -8), (1,) * 70])
+def test_a_request_with_a_shape_that_no_array_has_is_not_planned(shape):
+    payload = in_memory(*shape)
+    assert RequestLayout.of(payload, execution_pb2.CallRequest.FromString(payload)) is None

@@ -10,18 +10,21 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from opdispatch_server.call_context import FOREVER
 from opdispatch_server.daemon.calls.kernel_choice import Choice
 from opdispatch_server.daemon.calls.retry import may_run_twice
+from opdispatch_server.daemon.libraries.device_holders import takes_device
+from opdispatch_server.daemon.libraries.direct_routes import has_text
 from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
 from opdispatch_server.daemon.libraries.version import LibraryVersion
 from opdispatch_server.serving.call_protocols import AbandonableCall
 from opdispatch_wire.chunks import BESIDE_BYTES, CallTensors
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.plan_table import PlanTable
 from opdispatch_wire.planned_replies import ReplyLayout, reply_with_id
 from opdispatch_wire.planned_requests import (
     PLAIN_FIELDS,
@@ -31,10 +34,6 @@ from opdispatch_wire.planned_requests import (
 )
 from opdispatch_wire.v1 import execution_pb2
 
-MOST_PLANS: Final = 4096
-"""How many the daemon keeps: clients say themselves which bytes are constant."""
-
-_MOST_ALIKE = 16
 # After so many replies in a row of other forms than the last one, the next ones will be as well.
 _MOST_MISSES = 16
 
@@ -100,14 +99,13 @@ class RelayPlans:
     def __init__(self, operators: OperatorRegistry) -> None:
         self._operators = operators
         self._epoch = -1
-        # Requests may have the same constant bytes, and differ in later arguments.
-        self._plans: dict[bytes, list[RelayPlan]] = {}
+        self._table: PlanTable[RelayPlan] = PlanTable()
 
     def find(self, payload: bytes) -> tuple[RelayPlan, int, float | None] | None:
         """Return the plan of a request, its id and its timeout."""
-        if not self._plans or self._operators.dispatcher.epoch != self._epoch:
+        if not self._table.plans or self._operators.dispatcher.epoch != self._epoch:
             return None
-        for plan in self._plans.get(constant_bytes_of(payload), ()):
+        for plan in self._table.plans.get(constant_bytes_of(payload), ()):
             # The leaves are read for no other reason than that others do not have to be in order.
             if (received := plan.layout.read(payload)) is not None:
                 number, timeout, _ = received
@@ -126,22 +124,25 @@ class RelayPlans:
         epoch = self._operators.dispatcher.epoch
         if epoch != self._epoch:
             self._epoch = epoch
-            self._plans.clear()
-        if choice.writes or len(payload) > BESIDE_BYTES or self.find(payload) is not None:
+            self._table.clear()
+        if choice.writes or len(payload) > BESIDE_BYTES or self._table.has(payload):
             return
         if {field.name for field, _ in request.ListFields()} - PLAIN_FIELDS:
+            return
+        if has_text(request) and self._is_chosen_by_text(choice):
             return
         layout = RequestLayout.of(payload, request)
         if layout is None or layout.keeps_for or layout.remote or layout.shared:
             return
         if len(layout.constant) < layout.arguments[0]:
             return
-        if len(self._plans) >= MOST_PLANS and layout.constant not in self._plans:
-            del self._plans[next(iter(self._plans))]
-        plans = self._plans.setdefault(layout.constant, [])
-        if len(plans) < _MOST_ALIKE:
-            may_move = may_run_twice(request, writes=choice.writes)
-            plans.append(RelayPlan(layout, choice, library, place, may_move=may_move))
+        may_move = may_run_twice(request, writes=choice.writes)
+        self._table.add(RelayPlan(layout, choice, library, place, may_move=may_move))
+
+    def _is_chosen_by_text(self, choice: Choice) -> bool:
+        """Return whether another text, such as the name of a device, might be another choice."""
+        names_device = any(takes_device(argument.type) for argument in choice.op.schema.arguments)
+        return names_device or len(self._operators.dispatcher.overloads(choice.op.name.name)) > 1
 
 
 class RelayedCall:

@@ -77,7 +77,7 @@ class DirectRoutes:
         """
         if self._changes or self._is_ended or request.route_epoch == self._epoch:
             return None
-        if len(self._operators.dispatcher.overloads(name)) > 1 and _has_text(request):
+        if len(self._operators.dispatcher.overloads(name)) > 1 and has_text(request):
             # An overload was chosen by its arguments. A string may be the name of a device or a
             # dtype, and so decide the choice.
             return None
@@ -193,7 +193,8 @@ def _look_at(answer: asyncio.Future[pb.InterpreterMessage]) -> None:
         answer.exception()  # retrieves the error: a dead interpreter takes no calls
 
 
-def _has_text(request: execution_pb2.CallRequest) -> bool:
+def has_text(request: execution_pb2.CallRequest) -> bool:
+    """Return whether any argument is a text, or may hold one."""
     return any(map(_holds_text, (*request.args, *request.kwargs.values())))
 
 

@@ -7,7 +7,7 @@ epoch of the registry. Whatever a planned call meets that is not plain is left t
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -19,40 +19,18 @@ from opdispatch_server.call_context import KERNEL_THREADS
 from opdispatch_server.worker.libraries.chosen_kernel import ChosenKernel
 from opdispatch_server.worker.libraries.loaded import LoadedLibrary
 from opdispatch_server.worker.values.store import ValueStore
+from opdispatch_wire.plan_table import PlanTable
 from opdispatch_wire.planned_calls import LONGEST
 from opdispatch_wire.planned_replies import ReplyForm
 from opdispatch_wire.planned_requests import COUNT, PLAIN_FIELDS, Received, RequestLayout
 from opdispatch_wire.shared_memory.call_memory import THRESHOLD
 from opdispatch_wire.tensor_bytes import count_bytes
-from opdispatch_wire.v1 import execution_pb2, values_pb2
+from opdispatch_wire.v1 import execution_pb2
 from opdispatch_wire.variable_parts import Leaf, filled
 
-MOST_PLANS: Final = 4096
-"""How many an interpreter keeps: clients say themselves which bytes are constant."""
-
-_MOST_ALIKE = 16
 # Values that no kernel can change.
 _CONSTANTS = (bool, int, float, complex, str, type(None), np.dtype)
 _TEXTS = (STR, OptionalType(STR))
-
-
-class _UnreadMemory:
-    """Shared memory of which no element is looked at."""
-
-    def read_at(
-        self,
-        memory: values_pb2.SharedMemory,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        *,
-        writable: bool,
-        at: str,
-    ) -> np.ndarray[Any, Any]:
-        """Return an array of one element, as often as there are elements."""
-        return np.broadcast_to(np.zeros((), dtype), shape)
-
-
-_UNREAD: Final = _UnreadMemory()
 
 
 class _ConvertedError(Exception):
@@ -159,8 +137,8 @@ class KernelPlans:
         self._run = run
         self._fields = PLAIN_FIELDS | {"path"} if relayed else PLAIN_FIELDS
         self._relayed = relayed
-        # Requests may have the same constant bytes, and differ in later arguments' shapes.
-        self._plans: dict[bytes, list[KernelPlan]] = {}
+        self._table: PlanTable[KernelPlan] = PlanTable()
+        self._plans = self._table.plans
 
     def find(self, payload: bytes) -> tuple[KernelPlan, Received] | None:
         """Return the plan of a request, and what is not constant in it."""
@@ -199,7 +177,7 @@ class KernelPlans:
         """Plan calls like one that has just run here, if they can be."""
         if request.route_epoch != self._epoch:
             return
-        if not choice.may_be_planned or library.backends or self.find(payload) is not None:
+        if not choice.may_be_planned or library.backends or self._table.has(payload):
             return
         if {field.name for field, _ in request.ListFields()} - self._fields:
             return
@@ -218,29 +196,24 @@ class KernelPlans:
         if layout.keeps_for:
             received[2].pop()
         try:
-            leaves = layout.filled_with(received[2], _UNREAD)
+            leaves = layout.filled_with_blanks(received[2])
             template = _template_of(choice, layout, leaves)
         except _ConvertedError:
             template = None
         except OpdispatchError:  # which the call has raised
             return
-        if len(self._plans) >= MOST_PLANS and layout.constant not in self._plans:
-            # Another thread may do so, too.
-            self._plans.pop(next(iter(self._plans), b""), None)
-        plans = self._plans.setdefault(layout.constant, [])
-        if len(plans) < _MOST_ALIKE:
-            plans.append(
-                KernelPlan(
-                    layout,
-                    request.operator,
-                    library,
-                    choice,
-                    template,
-                    count_bytes(leaves),
-                    self._epoch,
-                    self._run,
-                )
+        self._table.add(
+            KernelPlan(
+                layout,
+                request.operator,
+                library,
+                choice,
+                template,
+                count_bytes(leaves),
+                self._epoch,
+                self._run,
             )
+        )
 
 
 def _template_of(choice: ChosenKernel, layout: RequestLayout, leaves: list[Any]) -> list[Any]:

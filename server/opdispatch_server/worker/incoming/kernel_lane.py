@@ -209,8 +209,9 @@ class KernelLane:
                 self._client.calls += 1
                 if self._take_planned(payload, turn):
                     continue
-                constant = constant_bytes_of(payload)
-                planned = bytes(payload) if constant else b""
+                planned = b""
+                if isinstance(payload, bytes) and constant_bytes_of(payload):
+                    planned = payload
                 call = self._read(payload)
                 del payload  # the tensors release it, one by one
                 if call is not None:
@@ -268,9 +269,10 @@ class KernelLane:
         self._turn.begin_kernel(turn, began)
         if not self._watch.is_awake:
             self._watch.notice()
+        has_ended, following = False, None
         try:
             if self._is_closed:
-                following = turns.end()
+                has_ended, following = True, turns.end()
             else:
                 reply, memory = run_planned(
                     self._execution,
@@ -282,7 +284,7 @@ class KernelLane:
                     self._memory,
                 )
                 # Before the reply: the caller's next call finds the turn free.
-                following = turns.end(time.monotonic() - began)
+                has_ended, following = True, turns.end(time.monotonic() - began)
                 # Before the reply is written, after which the caller may call again.
                 if following is None:
                     self._turn.end_kernels(turn)
@@ -308,6 +310,10 @@ class KernelLane:
                         self._replies.put(reply)
                     else:
                         self._writer.write(FrameKind.REPLY, reply)
+        except BaseException:
+            # The lane ends, and calls of others may wait for this one to do so.
+            _pass_turn_on(turns, following if has_ended else turns.end())
+            raise
         finally:
             self._rules.end_run(run)
         if following is not None:
@@ -389,7 +395,12 @@ class KernelLane:
             began = time.monotonic()
             self._turn.begin_kernel(turn, began)
             self._watch.notice()
-            following.lane.answer_call(following)
+            try:
+                following.lane.answer_call(following)
+            except BaseException:
+                if ordered is not None:
+                    _pass_turn_on(ordered, ordered.end())
+                raise
             if turns is not None:
                 turns.note(time.monotonic() - began)
             if following.lane is not self or not self._turn.is_at(turn):
@@ -454,3 +465,9 @@ class KernelLane:
             fill = self._reader.fill
             if not self._spin.wait(self._look, fill, self._socket, self._descriptors):
                 raise EOFError
+
+
+def _pass_turn_on(turns: LibraryTurns[Any], following: Any) -> None:
+    """Start the call that has waited for one to end, if there is one, in another thread."""
+    if following is not None:
+        turns.start(following)

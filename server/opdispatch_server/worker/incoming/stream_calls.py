@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,18 +13,21 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.fork_guard import GUARD
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.serving.call_protocols import OnPlannedReply, OnReply
 from opdispatch_server.worker.execution.kernel_plan import KernelPlan
 from opdispatch_server.worker.execution.kernels import KernelExecution
 from opdispatch_server.worker.incoming.call_rules import CallRules
 from opdispatch_server.worker.incoming.kernel_threads import KernelThreads
-from opdispatch_server.worker.incoming.lane_replies import failure
+from opdispatch_server.worker.incoming.lane_replies import failure, failure_of_run
 from opdispatch_server.worker.incoming.planned_run import begin_planned, plan_like, run_planned
 from opdispatch_server.worker.libraries.turns import LibraryTurns, no_thread_error
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.planned_requests import Received
 from opdispatch_wire.v1 import execution_pb2
+
+LOG = logging.getLogger("opdispatch.kernels")
 
 
 class StreamCalls:
@@ -257,7 +261,10 @@ class PlannedStreamedCall(_ThreadedCall):
         turns, reply = self._plan.library.turns, None
         run.began = began = time.monotonic()
         if not self._is_abandoned:
-            reply = self._run(run, limit, beside)
+            try:
+                reply = self._run(run, limit, beside)
+            except BaseException as error:  # as when there is no memory: its turn must end
+                reply = failure_of_run(self.request, error)
         # Before the reply: the caller's next call finds the turn free.
         following = turns.end(time.monotonic() - began)
         self.source.rules.end_run(run)
@@ -290,6 +297,10 @@ def _work_off(call: Any, turns: LibraryTurns[StreamedCall]) -> None:
             turns.start(call)  # one of a local lane
             return
         began = time.monotonic()
-        call.run()
+        try:
+            call.run()
+        except BaseException:  # it has its reply; whatever has failed since, its turn must end
+            extra = fields(Event.INTERNAL_ERROR, operator=call.operator)
+            LOG.exception("planning calls like one of %s has failed", call.operator, extra=extra)
         turns.note(time.monotonic() - began)
         call = turns.end()
