@@ -46,6 +46,8 @@ def test_the_missing_package_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    monkeypatch.delitem(sys.modules, "opdispatch_server.access.certificates", raising=False)
+    monkeypatch.delitem(
+        sys.modules, "opdispatch_server.access.certificate_authority", raising=False
+    )
     assert run("certs", str(tmp_path / "certs")) == 1
     assert "install opdispatch[certs]" in capsys.readouterr().err

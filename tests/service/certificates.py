@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from opdispatch_server.access.certificates import issue, make_authority, write_pair
+from opdispatch_server.access.certificate_authority import issue, make_authority, write_pair
 
 HOSTS = ("127.0.0.1", "::1", "localhost")
 

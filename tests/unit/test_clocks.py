@@ -17,7 +17,7 @@ SHOWN = {
     "daemon/state/journal_file.py",  # when something was recorded
     "daemon/libraries/journaling.py",  # when a library was loaded
     "daemon/libraries/version.py",
-    "access/certificates.py",  # from when until when a certificate is valid
+    "access/certificate_authority.py",  # from when until when a certificate is valid
     "daemon/state/folder.py",  # the name of what an import of a state has replaced
 }
 """Where the time of day is noted, and nothing is reckoned with it."""

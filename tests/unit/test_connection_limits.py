@@ -23,7 +23,7 @@ from opdispatch_server.serving.connection_limits import (
     shorten_accept_queue,
 )
 from opdispatch_server.serving.listeners import bind
-from opdispatch_server.serving.tls import ServerCertificates
+from opdispatch_server.serving.server_certificates import ServerCertificates
 from opdispatch_wire.asyncio_grpc import asyncio_server
 from tests.service.certificates import Certificates
 from tests.waits import LONGEST_WAIT, accept

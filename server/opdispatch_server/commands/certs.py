@@ -47,7 +47,7 @@ def certs(
     clients that use the files take new ones over by themselves.
     """
     try:
-        from opdispatch_server.access.certificates import (
+        from opdispatch_server.access.certificate_authority import (
             issue,
             make_authority,
             read_pair,

@@ -166,7 +166,7 @@ def serve(
         from opdispatch_server.daemon.lifecycle import ConfigurationError, StartError
         from opdispatch_server.daemon.take_over import TakeOverError
         from opdispatch_server.serving.listeners import AddressInUseError
-        from opdispatch_server.serving.tls import TlsError
+        from opdispatch_server.serving.server_certificates import TlsError
     configure_logging(log_level, log_format)
 
     def read_again() -> DaemonConfiguration:

@@ -80,8 +80,8 @@ from opdispatch_server.serving.guard import Guard
 from opdispatch_server.serving.listeners import Listener
 from opdispatch_server.serving.reflection import ReflectionHandler
 from opdispatch_server.serving.run_folder import RunFolder
+from opdispatch_server.serving.server_certificates import ServerCertificates, TlsError
 from opdispatch_server.serving.shared_socket import SharedSocket
-from opdispatch_server.serving.tls import ServerCertificates, TlsError
 from opdispatch_wire.addresses import TcpAddress, parse_address
 from opdispatch_wire.asyncio_grpc import asyncio_server
 from opdispatch_wire.channel import server_options

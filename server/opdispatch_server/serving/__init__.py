@@ -7,7 +7,7 @@ handshake_pace, connection_limits  what strangers may have of a port
 address_filter, port_connections   who is shut out of it, who is connected
 reflection                         which services there are, for those who ask
 shared_socket                      a unix socket for several users
-guard, tls                         let those in who may
+guard, server_certificates         let those in who may
 registry_gate                      holds and refuses requests to the registry
 lane_listener                      takes the connections of a local lane
 reading_turn                       whose turn it is to read one

@@ -22,7 +22,7 @@ from opdispatch_server.serving.connection_limits import (
     shorten_accept_queue,
 )
 from opdispatch_server.serving.handshake_pace import HandshakePace
-from opdispatch_server.serving.tls import ServerCertificates
+from opdispatch_server.serving.server_certificates import ServerCertificates
 from opdispatch_server.socket_names import own_name
 from opdispatch_wire.addresses import (
     MAX_UNIX_PATH_BYTES,

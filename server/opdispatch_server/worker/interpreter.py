@@ -35,7 +35,7 @@ from opdispatch_server.serving.connection_limits import public_server_options
 from opdispatch_server.serving.grpc_services import add_execution_service
 from opdispatch_server.serving.guard import Guard
 from opdispatch_server.serving.listeners import bind
-from opdispatch_server.serving.tls import ServerCertificates, TlsError
+from opdispatch_server.serving.server_certificates import ServerCertificates, TlsError
 from opdispatch_server.worker.execution.call_accounting import CallAccounting
 from opdispatch_server.worker.execution.daemon_lane import DaemonLane
 from opdispatch_server.worker.execution.kernel_error_log import KernelErrorLog

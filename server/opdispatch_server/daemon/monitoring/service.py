@@ -14,7 +14,7 @@ from opdispatch_server.daemon.monitoring.page_calls import FindRunner, OwnerSecr
 from opdispatch_server.daemon.monitoring.pages import page_routes
 from opdispatch_server.daemon.monitoring.routes import make_app
 from opdispatch_server.daemon.monitoring.server import HttpServer, bind_http, hosts_of, url_of
-from opdispatch_server.serving.tls import ServerCertificates
+from opdispatch_server.serving.server_certificates import ServerCertificates
 
 # What is shown here is what this shows.
 _METHOD = "/opdispatch.v1.RegistryService/ListOperators"

@@ -13,7 +13,7 @@ from opdispatch_server.serving.connection_limits import public_server_options
 from opdispatch_server.serving.grpc_services import add_execution_service
 from opdispatch_server.serving.guard import Guard
 from opdispatch_server.serving.listeners import AddressInUseError, Listener, bind
-from opdispatch_server.serving.tls import ServerCertificates, TlsError
+from opdispatch_server.serving.server_certificates import ServerCertificates, TlsError
 from opdispatch_server.worker.incoming.kernel_streams import KernelStreams
 from opdispatch_wire.addresses import AddressError, TcpAddress
 from opdispatch_wire.asyncio_grpc import asyncio_server

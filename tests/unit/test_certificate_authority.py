@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_server.access.certificates import issue, make_authority, read_pair, write_pair
+from opdispatch_server.access.certificate_authority import (
+    issue,
+    make_authority,
+    read_pair,
+    write_pair,
+)
 
 
 def handshake(folder: Path, ca: Path, name: str, host: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_server.serving.tls import ServerCertificates, TlsError
+from opdispatch_server.serving.server_certificates import ServerCertificates, TlsError
 from tests.service.certificates import Certificates
 
 
