@@ -15,7 +15,7 @@ SHOWN = {
     "daemon/interpreters/forwarded_call.py",  # when the span of a call began
     "daemon/interpreters/session.py",  # since when an interpreter has been connected
     "daemon/state/journal_file.py",  # when something was recorded
-    "daemon/libraries/journaling.py",  # when a library was loaded
+    "daemon/libraries/journaled_changes.py",  # when a library was loaded
     "daemon/libraries/version.py",
     "access/certificate_authority.py",  # from when until when a certificate is valid
     "daemon/state/folder.py",  # the name of what an import of a state has replaced

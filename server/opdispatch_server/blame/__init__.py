@@ -7,6 +7,6 @@ suspicion         the policy, pure: deaths in, culprits and suspects out
 circuit_breaker   the policy, pure: when calls of an operator are refused, and allowed again
 separation        the policy, pure: which interpreters are for libraries that do harm
 
-``daemon.interpreters.blame`` is the daemon's one instance of that policy: it gathers what is known
+``daemon.interpreters.deaths`` is the daemon's one instance of that policy: it gathers what is known
 of each death, and says to calls, placement and people what follows.
 """

@@ -20,7 +20,7 @@ from opdispatch_server.daemon.calls.program_plans import ProgramPlan, ProgramPla
 from opdispatch_server.daemon.calls.queue_deadline import queue_deadline
 from opdispatch_server.daemon.calls.recovery import CallRecovery, LibraryAwayError, end_of_patience
 from opdispatch_server.daemon.calls.retry import Retries, may_run_twice
-from opdispatch_server.daemon.interpreters.blame import Blame
+from opdispatch_server.daemon.interpreters.deaths import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry

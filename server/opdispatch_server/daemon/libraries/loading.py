@@ -17,7 +17,7 @@ from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.libraries.catalog import LibraryCatalog
 from opdispatch_server.daemon.libraries.change_log import log_loaded, log_replica_joined
 from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPools
-from opdispatch_server.daemon.libraries.journaling import LibraryJournal
+from opdispatch_server.daemon.libraries.journaled_changes import LibraryJournal
 from opdispatch_server.daemon.libraries.load_race import LoadRace, LoadWait
 from opdispatch_server.daemon.libraries.permissions import check_version
 from opdispatch_server.daemon.libraries.placement import (

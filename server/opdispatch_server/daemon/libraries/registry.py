@@ -14,7 +14,7 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_server.access.identity import OWNER, Identity
 from opdispatch_server.daemon.board.health import HealthBoard
 from opdispatch_server.daemon.environments.build import Report
-from opdispatch_server.daemon.interpreters.blame import Blame
+from opdispatch_server.daemon.interpreters.deaths import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.libraries.catalog import LibraryCatalog
@@ -26,7 +26,7 @@ from opdispatch_server.daemon.libraries.change_log import (
 )
 from opdispatch_server.daemon.libraries.device_holders import DeviceHolders
 from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPools
-from opdispatch_server.daemon.libraries.journaling import LibraryJournal
+from opdispatch_server.daemon.libraries.journaled_changes import LibraryJournal
 from opdispatch_server.daemon.libraries.loading import LibraryLoading, LoadOrder, LoadOutcome
 from opdispatch_server.daemon.libraries.memory_given_back import MemoryGivenBack, MemoryMeter
 from opdispatch_server.daemon.libraries.permissions import check_version
