@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from opdispatch_server.daemon.interpreters.totals import MOST_SERIES, InterpreterTotals
+from opdispatch_server.daemon.interpreters.totals import MOST_PAST_SERIES, InterpreterTotals
 from opdispatch_server.daemon.monitoring.call_text import (
     CALL_FAMILIES,
     CALL_LABELS,
@@ -69,7 +69,7 @@ def main(operators: int) -> None:
     triton = CallText(TRITON_FAMILIES, TRITON_LABELS)
 
     def scrape(*texts: CallText) -> None:
-        sums = CallSums(MOST_SERIES)
+        sums = CallSums(MOST_PAST_SERIES)
         sums.add(shared.read())
         for text in texts:
             for piece in text.write(sums.table):
@@ -85,7 +85,7 @@ def main(operators: int) -> None:
                     counts.note(row, 70_000, 20_000, failed=False)
                 took.append(cpu(lambda texts=texts: scrape(*texts)))  # type: ignore[misc]
             print(f"{called:6} called meanwhile {min(took):8.1f} ms{about}")
-    sums = CallSums(MOST_SERIES)
+    sums = CallSums(MOST_PAST_SERIES)
     sums.add(shared.read())
     pieces = [piece for text in (ours, triton) for piece in text.write(sums.table)]
     size = sum(map(len, pieces)) / 1e6

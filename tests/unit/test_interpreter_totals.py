@@ -119,7 +119,7 @@ def test_counts_of_a_far_interpreter_come_with_its_heartbeats():
 
 
 def test_series_beyond_the_limit_are_added_together(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(totals_module, "MOST_SERIES", 3)
+    monkeypatch.setattr(totals_module, "MOST_PAST_SERIES", 3)
     totals, counts = InterpreterTotals(), CallCounts()
     for n in range(5):
         counts.note(counts.row_of(F._replace(operator=f"lib::f{n}")), 5, 0, failed=False)

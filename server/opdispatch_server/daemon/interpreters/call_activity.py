@@ -26,7 +26,8 @@ from opdispatch_wire.v1 import registry_pb2 as pb
 
 MOST_CALLS: Final = 100
 """How many kinds of calls are listed individually."""
-MOST_CLIENTS: Final = 20
+MOST_CLIENTS_LISTED: Final = 20
+"""How many of the busiest clients are."""
 
 
 class CallActivity:
@@ -74,7 +75,7 @@ class CallActivity:
             deaths=self._deaths(),
             clients=[
                 pb.ClientCalls(client=client, calls=calls)
-                for client, calls in sent.most_common(MOST_CLIENTS)
+                for client, calls in sent.most_common(MOST_CLIENTS_LISTED)
             ],
             since_start=_calls(Series(""), Counts.of(table.numbers.sum(axis=0))),
         )

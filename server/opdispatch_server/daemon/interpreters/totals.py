@@ -28,7 +28,7 @@ from opdispatch_server.metrics.client_calls import (
 )
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
-MOST_SERIES = 16384
+MOST_PAST_SERIES = 16384
 """How many series of past interpreters the daemon keeps."""
 # Processes that have lost their connection, and may reconnect.
 _MOST_PARTED = 64
@@ -94,7 +94,7 @@ class InterpreterTotals:
         self._metrics: dict[InterpreterSession, Sequence[pb.LibraryMetric]] = {}
         self._clients: dict[InterpreterSession, dict[str, int]] = {}
         self._past_clients: Counter[str] = Counter()
-        self._past = CallSums(MOST_SERIES)
+        self._past = CallSums(MOST_PAST_SERIES)
         # Still to be added: counters, and rows of runs that were cut off.
         self._ended: list[tuple[SharedCounts | CountedRows, list[int]]] = []
         self._deaths: Counter[str] = Counter()
