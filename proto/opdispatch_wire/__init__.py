@@ -29,7 +29,7 @@ join_token                    what it shows to be let in
     planned_requests, planned_replies,
 variable_parts, shared_leaves   of each kind, what is constant; what differs
     programs    programs as messages: what is checked before anything of one runs
-    tracing     spans of distributed traces
+    trace_context  spans of distributed traces
     profiles    what calls took <-> v1.Profile
     mutations   new contents of arguments that an operator writes to
     status      errors <-> google.rpc.Status

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.profiler.function_events import flops_of
 from opdispatch.profiler.recorder import Place, Process, Recorder, Span, this_process
-from opdispatch_wire import tracing
+from opdispatch_wire import trace_context
 from opdispatch_wire.v1 import execution_pb2, profile_pb2
 
 if TYPE_CHECKING:
@@ -53,15 +53,15 @@ class CallSpan:
         if isinstance(observer, Place):
             name = what.removeprefix("the ").partition(".")[0]  # as in process: no overload
             place = observer.begin_range(f"rpc {name}", "rpc")
-        if tracing.is_on():
+        if trace_context.is_on():
             about = {"opdispatch.operator": what}
-            return cls(place, tracing.begin_span(f"call {what}", "CLIENT", about))
+            return cls(place, trace_context.begin_span(f"call {what}", "CLIENT", about))
         return cls(place, None) if place is not None else None
 
     def ask(self, request: execution_pb2.CallRequest) -> None:
         """Add to the request the wishes of all profiles of the task, and the span."""
         if self._traced is not None:
-            request.traceparent = tracing.traceparent_of(self._traced)
+            request.traceparent = trace_context.traceparent_of(self._traced)
         if self._place is None:
             return
         recorders = [place.recorder for place in _all_places(self._place)]
@@ -76,7 +76,7 @@ class CallSpan:
         """End the span; ``reply`` is None without one. Idempotent."""
         traced, self._traced = self._traced, None
         if traced is not None:
-            tracing.end_span(traced, failed=reply is None or reply.HasField("error"))
+            trace_context.end_span(traced, failed=reply is None or reply.HasField("error"))
         place, self._place = self._place, None
         if place is None:
             return

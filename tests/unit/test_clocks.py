@@ -43,5 +43,5 @@ def wall_clocks(path: Path) -> set[str]:
 def test_deadlines_leases_and_waits_are_reckoned_with_clocks_that_never_jump():
     files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
     shown = {ROOT / "server/opdispatch_server" / name for name in SHOWN | TOKENS}
-    shown.add(ROOT / "proto/opdispatch_wire/tracing.py")  # when a span began and ended
+    shown.add(ROOT / "proto/opdispatch_wire/trace_context.py")  # when a span began and ended
     assert {path for path in files if wall_clocks(path)} == shown

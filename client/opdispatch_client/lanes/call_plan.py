@@ -32,7 +32,7 @@ from opdispatch_client.lanes.waiting_calls import may_move
 from opdispatch_client.operator_call import Call, OperatorCall
 from opdispatch_client.planned_keep import NewValue, PlannedKeep
 from opdispatch_client.remote_value import remote_from_proto
-from opdispatch_wire import tracing
+from opdispatch_wire import trace_context
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.planned_calls import LONGEST
 from opdispatch_wire.planned_replies import ReplyLayout
@@ -115,7 +115,7 @@ def nothing_is_set() -> bool:
         LOCAL_STATE.get() is DEFAULT_STATE
         and AUTOGRAD_STATE.get().grad_mode
         and not traces()
-        and (tracing.API not in sys.modules or not tracing.is_on())
+        and (trace_context.API not in sys.modules or not trace_context.is_on())
     )
 
 

@@ -25,7 +25,7 @@ from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.serving.listeners import bind, listen_for_users, warn_of_other_users
 from opdispatch_server.serving.run_folder import RunFolder
 from opdispatch_server.serving.service_manager import ServiceManager
-from opdispatch_wire import tracing
+from opdispatch_wire import trace_context
 from opdispatch_wire.addresses import UnixAddress, parse_address
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.library_source import LoadSource
@@ -290,7 +290,7 @@ class Daemon:
         await parts.pools.wait_for_endings()
         await parts.private.stop(0)
         await monitoring
-        await asyncio.to_thread(tracing.shut_down)
+        await asyncio.to_thread(trace_context.shut_down)
         await parts.journal.close()
         if self._take_over is not None:
             self._take_over.close()  # after a failed start the other daemon takes the journal back
@@ -351,7 +351,7 @@ class Daemon:
 def _set_up_tracing(target: str) -> None:
     """Call the user's function that sets a tracer provider. Raises StartError if that fails."""
     try:
-        tracing.set_up(target, "opdispatch daemon")
+        trace_context.set_up(target, "opdispatch daemon")
     except Exception as error:  # user code may raise anything
         raise StartError(
             f"--tracing {target} raised {type(error).__name__}: {error}; expected MODULE:FUNCTION, "

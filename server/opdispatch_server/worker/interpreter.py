@@ -55,7 +55,7 @@ from opdispatch_server.worker.lost_device import LostDevice
 from opdispatch_server.worker.values.device_exports import DeviceExports
 from opdispatch_server.worker.values.peers import PeerValues
 from opdispatch_server.worker.values.store import ValueStore
-from opdispatch_wire import tracing
+from opdispatch_wire import trace_context
 from opdispatch_wire.addresses import (
     AddressError,
     TcpAddress,
@@ -263,7 +263,7 @@ class Interpreter:
             self._lane.close()
             self._peers.close()
             if not self.may_come_back:
-                await asyncio.to_thread(tracing.shut_down)
+                await asyncio.to_thread(trace_context.shut_down)
             self._values.clear()  # no client is left to claim them
             listener.close()
 
@@ -428,7 +428,7 @@ class Interpreter:
         self._name = welcome.name
         self._heartbeats.tells_counts = welcome.wants_call_counts
         self._slow_calls.log_calls_slower_than(welcome.slow_call_seconds)
-        if welcome.tracing and not tracing.is_on():
+        if welcome.tracing and not trace_context.is_on():
             await asyncio.to_thread(self._set_up_tracing, welcome.tracing)
         self.met_daemon = True
         LOG.debug(
@@ -437,7 +437,7 @@ class Interpreter:
 
     def _set_up_tracing(self, target: str) -> None:
         try:
-            tracing.set_up(target, f"opdispatch {self._name}")
+            trace_context.set_up(target, f"opdispatch {self._name}")
         except Exception as error:  # what users write may raise anything; calls go on without
             LOG.warning(
                 "interpreter %s makes no traces: %s raised %r",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from opdispatch_server.call_context import CallContext
-from opdispatch_wire import tracing
+from opdispatch_wire import trace_context
 from opdispatch_wire.v1 import execution_pb2
 
 
@@ -24,10 +24,10 @@ def prepare_call(
 
 def _trace(request: execution_pb2.CallRequest, context: CallContext, interpreter: str) -> None:
     """Make the span of the call's time in the daemon, in which that of its kernel is."""
-    if tracing.is_on():
+    if trace_context.is_on():
         began = time.time_ns() - context.queued
         about = {"opdispatch.operator": request.operator, "opdispatch.interpreter": interpreter}
         name, parent = f"queue {request.operator}", request.traceparent
-        span = tracing.begin_span(name, "SERVER", about, parent, began)
-        request.traceparent = tracing.traceparent_of(span)
-        tracing.end_span(span)
+        span = trace_context.begin_span(name, "SERVER", about, parent, began)
+        request.traceparent = trace_context.traceparent_of(span)
+        trace_context.end_span(span)

@@ -8,7 +8,7 @@ from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LocalSt
 from opdispatch_server.worker.execution.daemon_lane import CallTrace
 from opdispatch_server.worker.execution.kernel_profile import KernelProfile
 from opdispatch_wire.modes import local_keys_of
-from opdispatch_wire.tracing import kernel_sink
+from opdispatch_wire.trace_context import kernel_sink
 from opdispatch_wire.v1 import execution_pb2
 
 RECORDING = AutogradState()

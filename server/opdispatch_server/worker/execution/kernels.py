@@ -67,7 +67,7 @@ from opdispatch_wire.plain_calls import plain_arguments, plain_reply
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.tensor_bytes import count_bytes
 from opdispatch_wire.tensors import CalleeTensorMemory
-from opdispatch_wire.tracing import trace_id_of, traced_run
+from opdispatch_wire.trace_context import trace_id_of, traced_run
 from opdispatch_wire.v1 import execution_pb2
 
 P = ParamSpec("P")

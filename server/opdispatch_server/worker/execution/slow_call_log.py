@@ -10,7 +10,7 @@ from opdispatch_server.call_context import RunningCall
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.logs import log_regardless
 from opdispatch_server.worker.libraries.loaded import LoadedLibrary
-from opdispatch_wire.tracing import trace_id_of
+from opdispatch_wire.trace_context import trace_id_of
 
 LOG = logging.getLogger("opdispatch.calls")
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdispatch_wire import tracing
+from opdispatch_wire import trace_context
 from opdispatch_wire.profiles import CallSpan
-from opdispatch_wire.tracing import (
+from opdispatch_wire.trace_context import (
     LONGEST,
     TraceParent,
     is_on,
@@ -81,16 +81,17 @@ def test_a_process_that_ends_waits_only_so_long_for_its_last_spans(
             may_end.wait(LONGEST_WAIT)
 
     monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", Provider)
-    monkeypatch.setattr(tracing, "is_on", lambda: True)
-    monkeypatch.setattr(tracing, "LAST_SPANS_SECONDS", 0.01)
-    tracing.shut_down()
+    monkeypatch.setattr(trace_context, "is_on", lambda: True)
+    monkeypatch.setattr(trace_context, "LAST_SPANS_SECONDS", 0.01)
+    trace_context.shut_down()
     assert is_asked.wait(LONGEST_WAIT)
     may_end.set()
 
 
 def test_nothing_of_opentelemetry_is_imported_before_a_provider_is_there():
     source = (
-        "import sys, opdispatch_client, opdispatch_wire.profiles, opdispatch_wire.tracing as t\n"
+        "import sys, opdispatch_client, opdispatch_wire.profiles\n"
+        "from opdispatch_wire import trace_context as t\n"
         "assert not t.is_on()\n"
         "t.shut_down()\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])\n"
