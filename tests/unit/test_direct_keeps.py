@@ -36,7 +36,7 @@ def settle(
 def keep(store: ValueStore, session: bytes, prefix: bytes, count: int = 1) -> bool:
     """Keep arrays of 32 bytes, as a direct call does; return whether they stay."""
     results = [np.zeros(4) for _ in range(count)]
-    kept = KeptResults(store, remote_pb2.Keep(session=session, prefix=prefix), "w")
+    kept = KeptResults(store, session, prefix, "w")
     for place in range(count):
         kept.take(results, place)
     assert kept.nbytes == 32 * count
@@ -118,7 +118,7 @@ def test_a_reply_says_what_was_kept():
     message = remote_pb2.Keep(session=ME, prefix=A)
     for number, is_kept in ((A, True), (B, False)):
         results = [np.zeros(4)]
-        kept = KeptResults(store, remote_pb2.Keep(session=ME, prefix=number), "w")
+        kept = KeptResults(store, ME, number, "w")
         reply = execution_pb2.CallReply()
         fill_value(reply.returns.add(), kept.take(results, 0), at="$")
         message.prefix = number

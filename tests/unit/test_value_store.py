@@ -33,7 +33,7 @@ def _key(prefix: bytes, number: int) -> bytes:
 
 
 def _keeping(store: ValueStore) -> KeptResults:
-    return KeptResults(store, remote_pb2.Keep(session=ME, prefix=PREFIX), "here")
+    return KeptResults(store, ME, PREFIX, "here")
 
 
 def test_a_value_is_its_sessions_alone():

@@ -418,8 +418,9 @@ class KernelExecution:
     ) -> Callable[[list[Any], int], Any] | None:
         if not request.HasField("keep"):
             return None
-        check_keep(request.keep)
-        return KeptResults(self._values, request.keep, self._interpreter()).take
+        keep = request.keep
+        check_keep(keep)
+        return KeptResults(self._values, keep.session, keep.prefix, self._interpreter()).take
 
     def _call_in(
         self,

@@ -42,8 +42,7 @@ def keep_planned(
     ReturnError for what cannot be kept.
     """
     session = plan.layout.keeps_for
-    keep = remote_pb2.Keep(session=session, prefix=prefix)
-    results = KeptResults(values, keep, interpreter)
+    results = KeptResults(values, session, prefix, interpreter)
     try:
         kept = [*map(functools.partial(results.take, returns), range(len(returns)))]
         form = plan.form

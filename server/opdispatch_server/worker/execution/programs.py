@@ -116,8 +116,9 @@ class ProgramExecution:
         """
         keep = None
         if request.HasField("keep"):
-            check_keep(request.keep)
-            keep = KeptResults(self._values, request.keep, self._interpreter())
+            asked = request.keep
+            check_keep(asked)
+            keep = KeptResults(self._values, asked.session, asked.prefix, self._interpreter())
         try:
             with self._lock:
                 program = self._programs.get(request.program)

@@ -323,9 +323,10 @@ class KeptResults:
     itself can be told from other results: see ``take``.
     """
 
-    def __init__(self, store: ValueStore, keep: remote_pb2.Keep, interpreter: str) -> None:
+    def __init__(self, store: ValueStore, session: bytes, prefix: bytes, interpreter: str) -> None:
         self._store = store
-        self._keep = keep
+        self._session = session
+        self._prefix = prefix
         self._interpreter = interpreter
         self._values = ValueCount()
         self.kept: list[tuple[bytes, RemoteFacts]] = []
@@ -351,12 +352,12 @@ class KeptResults:
         flags = value.flags
         if is_known or value.base is not None or not (flags.c_contiguous and flags.writeable):
             value = _own(value, is_known=is_known)
-        number = self._keep.prefix + len(self.kept).to_bytes(ID_BYTES - PREFIX_BYTES)
+        number = self._prefix + len(self.kept).to_bytes(ID_BYTES - PREFIX_BYTES)
         facts = _facts_of_array(value.dtype, value.shape, f"{at}[{place}]")
         self.kept.append((number, facts))
         self.nbytes += value.nbytes
         form = tuple.__new__(Form, (value, None))  # without a call
-        self._store.add(self._keep.session, number + FIRST_PLACE, value, form)
+        self._store.add(self._session, number + FIRST_PLACE, value, form)
         return KeptValue(number, facts, self._interpreter)
 
     def _take(self, results: list[Any], place: int, at: str) -> Any:
@@ -376,11 +377,11 @@ class KeptResults:
         refuse_misfits(value, at=at)
         value = _own(value, is_known=is_known)
         facts = RemoteFacts.of(value, at=at)
-        number = value_id(self._keep.prefix, len(self.kept))
+        number = value_id(self._prefix, len(self.kept))
         name_leaf(value, number)
         self.kept.append((number, facts))
         self.nbytes += facts.nbytes
-        self._store.add(self._keep.session, number + FIRST_PLACE, value)
+        self._store.add(self._session, number + FIRST_PLACE, value)
         return KeptValue(number, facts, self._interpreter)
 
 
