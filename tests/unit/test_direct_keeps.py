@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
-from opdispatch_server.daemon.values.direct_keeps import DirectKeeps
+from opdispatch_server.daemon.values.direct_keeps import MOST_WAITING, DirectKeeps
 from opdispatch_server.daemon.values.grants import ValueLimits, part_of
 from opdispatch_server.daemon.values.identity_quota import ValueQuota
 from opdispatch_server.daemon.values.table import RemoteValueTable, ValueHolder
@@ -253,7 +253,7 @@ async def test_released_values_are_dropped_heard_of_or_not(table, keeps, there):
     assert keep(there.store, holder.name, B, 2)
     ids = [value_id(A, 0), value_id(B, 0)]
     table.release(holder, ids)
-    keeps.release(holder, ids)
+    await keeps.release(holder, ids)
     await keeps.hear_all()
     await asyncio.gather(*keeps._tasks)
     await keeps.hear_all()
@@ -267,7 +267,7 @@ async def test_a_value_of_which_it_hears_while_it_is_released_goes(table, keeps,
     there.may_answer.clear()
     hearing = asyncio.create_task(keeps.prepare(call_with(holder, value_id(A, 0))))
     await asyncio.sleep(0)
-    keeps.release(holder, [value_id(A, 0)])
+    await keeps.release(holder, [value_id(A, 0)])
     there.may_answer.set()
     await hearing
     await asyncio.gather(*keeps._tasks)
@@ -333,16 +333,83 @@ async def test_the_end_of_a_client_ends_its_grants(table, keeps, there):
     assert list(table.granted) == [other]
 
 
+async def ask_one(
+    keeps: DirectKeeps, holder: ValueHolder, there: Interpreter
+) -> asyncio.Task[None]:
+    """Return the task of a call that has asked, which waits for the answer."""
+    asking = asyncio.create_task(keeps.prepare(call_with(holder, value_id(C, 9))))
+    while not holder.grants[there.session].asking.locked():
+        await asyncio.sleep(0)
+    return asking
+
+
+async def test_whatever_is_asked_of_an_interpreter_that_hangs_is_one_question(table, keeps, there):
+    holder = await granted(table, keeps, there)
+    prefixes = [number.to_bytes(12) for number in range(9)]
+    assert all(keep(there.store, holder.name, prefix) for prefix in prefixes)
+    before = there.questions
+    there.may_answer.clear()
+    asked = await ask_one(keeps, holder, there)
+    for prefix in prefixes[1:]:
+        await keeps.release(holder, [value_id(prefix, 0), b"no id"])
+        calling = asyncio.create_task(keeps.prepare(call_with(holder, value_id(B, 0))))
+        await asyncio.wait([calling], timeout=0)
+        calling.cancel()
+        await asyncio.wait([calling])
+    await keeps.hear_all()
+    assert len(keeps._tasks) == 2
+    there.may_answer.set()
+    await asked
+    await asyncio.gather(*keeps._tasks)
+    assert there.questions == before + 2
+    assert list(holder.values) == [value_id(prefixes[0], 0)]
+
+
+async def test_call_that_names_many_unheard_values_asks_each_interpreter_once(table, keeps, there):
+    holder = await granted(table, keeps, there)
+    assert keep(there.store, holder.name, A)
+    before = there.questions
+    stale = [value_id(B, place) for place in range(20)]
+    await keeps.prepare(call_with(holder, *stale, value_id(A, 0)))
+    assert there.questions == before + 1
+    assert is_found(table, holder, value_id(A, 0))
+
+
+async def test_stream_of_releases_waits_while_too_many_wait_for_an_interpreter(table, keeps, there):
+    holder = await granted(table, keeps, there)
+    there.may_answer.clear()
+    asked = await ask_one(keeps, holder, there)
+    ids = [number.to_bytes(16) for number in range(MOST_WAITING + 1)]
+    await keeps.release(holder, ids[:-1])
+    releasing = asyncio.create_task(keeps.release(holder, ids[-1:]))
+    await asyncio.wait([releasing], timeout=0)
+    assert not releasing.done()
+    there.may_answer.set()
+    await asyncio.gather(asked, releasing)
+    await keeps.release(holder, ids[:1])
+
+
+async def test_lost_call_of_which_the_daemon_has_heard_is_kept_no_more(table, keeps, there):
+    holder = await granted(table, keeps, there)
+    assert keep(there.store, holder.name, A)
+    await keeps.hear_all()
+    request = execution_pb2.CallRequest()
+    request.keep.session, request.keep.prefix = holder.name, A
+    request.lost.session = 3
+    await keeps.prepare(request)
+    assert not holder.values, "the call is made again, with the same prefix"
+
+
 async def test_question_that_waits_is_not_asked_after_the_end_of_its_client(table, keeps, there):
     holder = await granted(table, keeps, there)
     there.may_answer.clear()
-    named = [call_with(holder, value_id(prefix, 0)) for prefix in (A, B)]
-    asking = [asyncio.create_task(keeps.prepare(request)) for request in named]
-    while len(keeps._tasks) < len(asking) or not holder.grants[there.session].asking.locked():
+    asked = await ask_one(keeps, holder, there)
+    waits = asyncio.create_task(keeps.prepare(call_with(holder, value_id(B, 0))))
+    while len(keeps._tasks) < 2:
         await asyncio.sleep(0)
     table.close(holder)
     there.may_answer.set()
-    await asyncio.gather(*asking)
+    await asyncio.gather(asked, waits)
     await granted(table, keeps, there)  # after the interpreter has carried out everything
     assert not there.store.keeps.has_room(holder.name)
 

@@ -81,7 +81,7 @@ class ValueLeases:
                 raise request.error()
             meant = ids_meant(request.release, holder.values)
             unheard = [each for each in request.release if each not in holder.values]
-            if unheard:
-                self._keeps.release(holder, unheard)
             async for part in in_slices(meant):
                 self._table.release(holder, part)
+            if unheard:
+                await self._keeps.release(holder, unheard)

@@ -19,16 +19,31 @@ MOST_GRANTED: Final = ValueLimits(256, 256 << 20)
 _PART = 8
 
 
+class Question:
+    """A question about a grant that waits for its turn; until then, further askers join it."""
+
+    __slots__ = ("answered", "grants", "release")
+
+    def __init__(self) -> None:
+        self.release: set[bytes] = set()
+        """Ids and prefixes of values to be released."""
+        self.grants = True
+        """Whether direct calls may keep values afterwards."""
+        self.answered: asyncio.Task[None]
+
+
 class Grant:
     """How many values and bytes a client's direct calls may keep in one interpreter."""
 
-    __slots__ = ("asking", "bytes", "values")
+    __slots__ = ("asking", "bytes", "next", "values")
 
     def __init__(self) -> None:
         self.values = 0
         self.bytes = 0
         self.asking = asyncio.Lock()
         """Held while the interpreter is asked how much of it has been used."""
+        self.next: Question | None = None
+        """The question that waits for ``asking``."""
 
 
 def part_of(values: int, nbytes: int) -> ValueLimits:
