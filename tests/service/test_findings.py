@@ -21,7 +21,8 @@ pytest.importorskip("prometheus_client", reason="opdispatch[http] is not install
 pytest.importorskip("starlette", reason="opdispatch[http] is not installed")
 pytest.importorskip("uvicorn", reason="opdispatch[http] is not installed")
 
-from tests.service.test_metrics import KILLER, scrape, total
+from tests.service.scrapes import scrape, total
+from tests.service.test_metrics import KILLER
 from tests.service.test_page import event_stream, get_json, latest_state
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"

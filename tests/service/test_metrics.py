@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import http.client
 import os
 import signal
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,14 +21,8 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_wire.errors import InterpreterDiedError, KernelError
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.running_daemon import RunningDaemon, wait_for
-from tests.service.tokens import Tokens
+from tests.service.scrapes import scrape, total
 from tests.waits import LONGEST_WAIT
-
-pytest.importorskip("prometheus_client", reason="opdispatch[http] is not installed")
-pytest.importorskip("starlette", reason="opdispatch[http] is not installed")
-pytest.importorskip("uvicorn", reason="opdispatch[http] is not installed")
-
-from prometheus_client.parser import text_string_to_metric_families
 
 LANES: tuple[dict[str, Any], ...] = (
     {},
@@ -70,49 +61,9 @@ lib.impl("die_", lambda self: os.kill(os.getpid(), signal.SIGKILL), "CPU")
 """
 
 
-def get(url: str, path: str = "", **headers: str) -> tuple[int, str]:
-    address = urlsplit(url)
-    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=LONGEST_WAIT)
-    with contextlib.closing(connection):
-        connection.request("GET", f"/{path}", headers=headers)
-        reply = connection.getresponse()
-        return reply.status, reply.read().decode()
-
-
-Samples = dict[str, dict[frozenset[tuple[str, str]], float]]
-
-
-def scrape(url: str) -> Samples:
-    """Return all samples by name and labels, as Prometheus' own parser reads them."""
-    status, text = get(url, "metrics")
-    assert status == 200, text
-    found: Samples = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            key = frozenset(sample.labels.items())
-            assert key not in found.setdefault(sample.name, {}), "a sample twice"
-            found[sample.name][key] = sample.value
-    return found
-
-
-def total(samples: Samples, name: str, **labels: str) -> float:
-    return sum(value for key, value in samples.get(name, {}).items() if set(labels.items()) <= key)
-
-
 @pytest.fixture
 def watched(start_daemon: StartDaemon) -> RunningDaemon:
     return start_daemon("--http", "127.0.0.1:0", workers=2)
-
-
-@pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A daemon for tests that load nothing and call nothing."""
-    daemon = RunningDaemon(tmp_path_factory.mktemp("asked"), "--http", "127.0.0.1:0", workers=1)
-    try:
-        daemon.wait_until_ready()
-        yield daemon
-    finally:
-        daemon.clean_up()
 
 
 def call_often(session: oc.Session, calls: int) -> Counter[str]:
@@ -319,50 +270,6 @@ def test_names_of_triton_come_where_they_are_asked_for(
     assert total(samples, "nv_inference_request_failure", model="bank::quote") == 0
 
 
-def test_probes_tell_readiness_from_liveness(asked: RunningDaemon):
-    assert get(asked.url, "livez") == (200, "ok\n")
-    assert get(asked.url, "readyz") == (200, "ok\n")
-    asked.signal(signal.SIGSTOP)
-    try:
-        connection = http.client.HTTPConnection(urlsplit(asked.url).netloc, timeout=0.2)
-        with contextlib.closing(connection):
-            connection.request("GET", "/livez")
-            with pytest.raises(TimeoutError):
-                connection.getresponse()
-    finally:
-        asked.signal(signal.SIGCONT)
-    assert get(asked.url, "livez") == (200, "ok\n")
-
-
-def test_a_request_under_another_name_is_refused(asked: RunningDaemon):
-    assert get(asked.url, "metrics", Host="attacker.example")[0] == 400
-    assert get(asked.url, "metrics", Host="localhost:1")[0] == 200
-
-
-def test_tokens_are_asked_for_where_the_daemon_has_them(start_daemon: StartDaemon, tmp_path: Path):
-    tokens = Tokens(tmp_path)
-    token, worker = tokens.add("call"), tokens.add("worker")
-    daemon = start_daemon("--http", "127.0.0.1:0", "--tokens", str(tokens.path), workers=1)
-    password = base64.b64encode(f"me:{token}".encode()).decode()
-    assert get(daemon.url, "livez")[0] == 200, "probes tell nothing"
-    assert get(daemon.url, "metrics")[0] == 401
-    assert get(daemon.url, "metrics", Authorization="Bearer nothing")[0] == 401
-    assert get(daemon.url, "metrics", Authorization="Basic !!!")[0] == 401
-    assert get(daemon.url, "metrics", Authorization=f"Bearer {worker}")[0] == 403
-    assert get(daemon.url, "metrics", Authorization=f"Bearer {token}")[0] == 200
-    assert get(daemon.url, "metrics", Authorization=f"Basic {password}")[0] == 200
-
-
-def test_nothing_can_be_changed_over_http(asked: RunningDaemon):
-    address = urlsplit(asked.url).netloc
-    for method in ("POST", "PUT", "DELETE", "PATCH"):
-        for path in ("/", "/metrics", "/livez"):
-            connection = http.client.HTTPConnection(address, timeout=LONGEST_WAIT)
-            with contextlib.closing(connection):
-                connection.request(method, path)
-                assert connection.getresponse().status in (404, 405)
-
-
 def test_scrapes_go_on_while_many_operators_are_loaded(
     watched: RunningDaemon, write_library: WriteLibrary
 ):
@@ -384,50 +291,6 @@ def test_scrapes_go_on_while_many_operators_are_loaded(
         scraping.result(LONGEST_WAIT)
     assert set(scraped) <= {0, 1000}, "a library comes at once"
     assert total(scrape(watched.url), "opdispatch_operators") == 1000
-
-
-def test_a_scrape_of_a_daemon_that_is_stopping_ends(watched: RunningDaemon):
-    errors: list[BaseException] = []
-
-    def scrape_until_gone() -> None:
-        try:
-            while True:
-                status, text = get(watched.url, "metrics")
-                assert status == 200 or "stopped" in text or "answered" in text, text
-        except (OSError, http.client.HTTPException):
-            return
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=scrape_until_gone)
-    thread.start()
-    assert watched.stop() == 0
-    thread.join(LONGEST_WAIT)
-    assert not thread.is_alive()
-    assert errors == []
-
-
-def test_an_address_that_others_reach_needs_to_be_asked_for(start_daemon: StartDaemon):
-    with pytest.raises(RuntimeError, match="can be reached from other machines"):
-        start_daemon("--http", "0.0.0.0:0", workers=1)
-
-
-@contextlib.contextmanager
-def idle_connections(url: str, count: int) -> Iterator[None]:
-    address = urlsplit(url).netloc
-    connections = [http.client.HTTPConnection(address, timeout=LONGEST_WAIT) for _ in range(count)]
-    try:
-        for connection in connections:
-            connection.connect()
-        yield
-    finally:
-        for connection in connections:
-            connection.close()
-
-
-def test_connections_that_say_nothing_do_not_hold_up_others(asked: RunningDaemon):
-    with idle_connections(asked.url, 100):
-        assert get(asked.url, "livez")[0] == 200
 
 
 def test_time_in_the_queue_is_counted(watched: RunningDaemon, write_library: WriteLibrary):

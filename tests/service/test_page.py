@@ -18,7 +18,7 @@ import pytest
 import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.running_daemon import RunningDaemon, wait_for
-from tests.service.test_metrics import scrape
+from tests.service.scrapes import scrape
 from tests.service.test_page_calls import secret_of
 from tests.waits import LONGEST_WAIT
 
