@@ -1,8 +1,7 @@
-"""Regenerates the blocking counterparts of ``opdispatch_client/aio``; run it with ``make
-blocking``.
+"""Generator of the blocking counterparts of ``opdispatch_client/aio``: ``make blocking``.
 
-The source is the asyncio code: names, keywords and texts are replaced, and what is left over is
-formatted by ruff. Texts that differ by more than that are in ``PHRASES``.
+The source is the asyncio code: names, keywords and phrases are replaced, and ruff formats the
+result. Texts that differ by more than that are in ``PHRASES``.
 """
 
 from __future__ import annotations
@@ -19,12 +18,10 @@ MODULES = ("calling", "program", "remote_calls", "session", "tensor_transfers")
 PHRASES = {
     "with opdispatch_client.aio.connect() as": "with connect() as",
     "The tasks of one event loop may share it": "Any number of threads may share it",
-    "Cancelling a task cancels the request that it waits\n"
-    "    for. In another event loop, methods raise EventLoopError.": (
-        "Ctrl-C during a call cancels the call."
-    ),
+    "Cancelling a task cancels the request that it waits for. In another event\n"
+    "    loop, methods raise EventLoopError.": ("Ctrl-C during a call cancels the call."),
     "Calls of other tasks fail": "Calls of other threads fail",
-    "called in the\n        event loop,": "called in the\n        session's own threads,",
+    "called in the event\n        loop,": "called in the\n        session's own threads,",
     "an asyncio session": "a blocking session",
     "The asyncio session": "The blocking session",
     "in an ``with``": "in a ``with``",
@@ -32,7 +29,7 @@ PHRASES = {
     "\n\n        The result is a coroutine function.": "",
     "a coroutine function that runs": "a function that runs",
 }
-"""Texts about tasks and event loops, once the keywords in them are gone, and what replaces them."""
+"""Phrases about tasks and event loops, without their keywords, and the replacements."""
 
 NAMES = {
     "__aenter__": "__enter__",
@@ -47,9 +44,9 @@ _WRAPPER = re.compile(r"\b(?:Awaitable|Coroutine)\[")
 
 
 def blocking_text(source: str) -> tuple[str, set[str]]:
-    """Return the blocking counterpart of a module, not yet formatted, and the phrases found in it.
+    """Return the blocking counterpart of a module, unformatted, and the phrases found in it.
 
-    Raises ValueError for a coroutine's type whose brackets do not close.
+    Raises ValueError for the type of a coroutine with unbalanced brackets.
     """
     text = _KEYWORDS.sub("", source)
     found = {phrase for phrase in PHRASES if phrase in text}
@@ -64,7 +61,7 @@ def blocking_text(source: str) -> tuple[str, set[str]]:
 def generate() -> dict[str, str]:
     """Return the text of every generated module by its name.
 
-    Raises ValueError for a phrase that is in no source, CalledProcessError if ruff fails.
+    Raises ValueError for a phrase that no source has, CalledProcessError if ruff fails.
     """
     texts, unused = {}, set(PHRASES)
     for module in MODULES:
@@ -78,7 +75,7 @@ def generate() -> dict[str, str]:
 
 
 def _without_wrappers(text: str) -> str:
-    """Replace ``Awaitable[T]`` and ``Coroutine[Any, Any, T]`` by ``T``, also within each other."""
+    """Replace ``Awaitable[T]`` and ``Coroutine[Any, Any, T]`` by ``T``, also when nested."""
     while match := _WRAPPER.search(text):
         end = _closing_bracket(text, match.end())
         inner = text[match.end() : end].removeprefix("Any, Any, ")
@@ -96,7 +93,7 @@ def _closing_bracket(text: str, start: int) -> int:
 
 
 def _formatted(text: str, path: Path) -> str:
-    """Format a module; imports that only coroutines need are left out."""
+    """Format a module; remove imports that only coroutines need."""
     ruff = [sys.executable, "-m", "ruff"]
     at = ["--stdin-filename", str(path), "-"]
     for command in (["check", "--select", "I,F401", "--fix", "--quiet", *at], ["format", *at]):

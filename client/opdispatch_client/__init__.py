@@ -1,35 +1,35 @@
 """Sessions with an opdispatch daemon, from Python and from the command line.
 
     aio/, blocking/                     connect, and the sessions; blocking is generated from aio
-    session_base, connection_base       what both do, which is the same
-    rpcs, request_arguments, listings   what both ask of the daemon, and what it tells; no I/O
-    endpoint                            where a session goes, and how long it waits
-    daemon_wait                         waiting for a daemon that is away
-    grpc_forks                          which processes it can be opened in
-    library_upload                      files of a library, in chunks
-    read_timeout                        how long the daemon may say nothing in a stream
+    session_base, connection_base       the parts that both kinds of sessions share
+    rpcs, request_arguments, listings   requests to the daemon and their replies; no I/O
+    endpoint                            the daemon's address, and the session's time limits
+    daemon_wait                         waiting for a daemon that restarts
+    grpc_forks                          in which forked processes gRPC works
+    library_upload                      uploads a library's files in chunks
+    read_timeout                        the timeout between two messages of a stream
 
-    What is called:
+    Calls:
 
     remote_ops, operator_catalog        session.ops.namespace.name.overload, and help for it
-    operator_call, call_shape           one call, and what it has in common with others
-    map_arguments                       what map calls an operator with
-    remote_value, value_lease           tensors that stay in interpreters, for as long as they live
-    planned_keep                        those that one planned call leaves there
+    operator_call, call_shape           one call, and the key under which similar calls are cached
+    map_arguments                       the arguments of map
+    remote_value, value_lease           tensors that stay in interpreters, and what keeps them alive
+    planned_keep                        the results that a planned call keeps
     program_recording, program_call,
-    traced_function                     programs: recorded, sent, made of functions
+    traced_function                     programs: recorded, sent, traced from functions
 
-    How calls travel:
+    Transport:
 
-    session_memory                      memory that is shared with those on the same machine
-    call_options                        what calls may have otherwise than their session
-    lanes/                              the ways: to the daemon, or directly to an interpreter
+    session_memory                      memory shared with interpreters on the same machine
+    call_options                        options of calls that differ from the session's
+    lanes/                              connections for calls, to the daemon or an interpreter
 
     cli/                                the `opdispatch` command
 
-Everything that the daemon or a kernel can do wrong is an ``OpdispatchError``; the classes are
-importable from here. Nothing is imported before it is used: ``opdispatch --help`` needs
-neither gRPC nor NumPy.
+Every error of the daemon or of a kernel is raised as an ``OpdispatchError``; the classes are
+importable from here. Modules are imported on first use: ``opdispatch --help`` needs neither gRPC
+nor NumPy.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def __getattr__(name: str) -> object:
     if name not in _MODULE_OF_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_MODULE_OF_NAME[name]), name)
-    globals()[name] = value  # the next access does not come here
+    globals()[name] = value  # later accesses do not come here
     return value
 
 

@@ -12,12 +12,12 @@ from opdispatch_wire.caller_tensors import OnTransfer
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """The choices for some calls; None is the session's own."""
+    """The options of some calls; None means the session's own."""
 
     retry: bool | None = None
     remote: bool = False
     timeout: float | None = None
-    """Seconds from the moment of the call; infinite: any time."""
+    """Seconds, counted from the call; infinite: no limit."""
     on_progress: OnTransfer | None = None
 
     @classmethod
@@ -29,7 +29,10 @@ class CallOptions:
         timeout: Any = None,
         on_progress: Any = None,
     ) -> CallOptions:
-        """Raise ArgumentError, which names the argument, for what cannot be."""
+        """Return checked options.
+
+        Raises ArgumentError, which names the argument, for invalid ones.
+        """
         return cls(
             retry=None if retry is None else check_flag(retry, "retry"),
             remote=check_flag(remote, "remote"),
@@ -62,26 +65,26 @@ class CallOptions:
 
     @property
     def deadline(self) -> float | None:
-        """When a call that is made now is too late, by ``time.monotonic``; None: no choice."""
+        """The deadline of a call that is made now, by ``time.monotonic``; None: the session's."""
         return None if self.timeout is None else time.monotonic() + self.timeout
 
 
 def deadline_in(timeout: float | None) -> float | None:
-    """Return ``CallOptions.deadline`` of a call with that timeout. Raises ArgumentError."""
+    """Return the ``CallOptions.deadline`` of a call with that timeout. Raises ArgumentError."""
     return None if timeout is None else CallOptions.checked(timeout=timeout).deadline
 
 
 SESSIONS_OPTIONS: Final = CallOptions()
-"""No other choices than the session's."""
+"""The session's own options."""
 
 KEEPING_OPTIONS: Final = CallOptions(remote=True)
-"""The same, but that results stay where they are."""
+"""The same, except that results stay in the interpreter."""
 
 
 def options_of(remote: Any, timeout: Any) -> CallOptions:
-    """Return the options of calls with these choices: one of the constants, if possible.
+    """Return the options of calls with these settings: one of the constants, if possible.
 
-    Raises ArgumentError, which names the argument, for what cannot be.
+    Raises ArgumentError, which names the argument, for invalid values.
     """
     if timeout is not None:
         return CallOptions.checked(remote=remote, timeout=timeout)

@@ -1,4 +1,4 @@
-"""The shape of a call, common to calls that the daemon routes the same way."""
+"""The shape of a call: a key shared by calls that the daemon routes the same way."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from opdispatch.arrays import device_of, find_layout, key_bits_of
 from opdispatch.keys.dispatch_key import BackendComponent
 from opdispatch_client.remote_value import RemoteValue
 
-# A list counts with the kinds of all its items, and of those of the lists in it.
+# The key of a list includes the kinds of all its items, and of nested lists.
 _LONGEST_LIST = 16
 _DEEPEST_LIST = 3
-# The dispatch keys of all but the host's tensors leave open which of several devices they are on.
+# Except for the host's tensors, dispatch keys do not tell which of several devices is meant.
 _HOST = 1 << BackendComponent.CPU
 _PLAIN = frozenset({bool, int, float, complex, str, type(None)})
 
 
 class _UnknownKindError(Exception):
-    """An argument that says nothing about the next call."""
+    """An argument from which nothing follows for other calls."""
 
 
 def call_shape(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable | None:
-    """Return a key that is equal for calls for which the daemon chooses the same overload and
-    kernel, and that the same interpreters can run.
+    """Return a key shared by calls with the same overload, kernel and possible interpreters.
 
-    That is, calls of one operator with arguments of the same kinds, and tensors of the same
-    dispatch keys and on the same devices, whatever the elements, shapes and dtypes, but for arrays
-    without dimensions and tensors of one element: they may be numbers to the daemon, as their dtype
-    says. (Where it chooses by the text of an argument, it gives no route.) None for arguments that
-    it does not know, and for anything but an operator's name.
+    That is, for calls of one operator with arguments of the same kinds, and tensors of the same
+    dispatch keys and on the same devices, whatever the elements, shapes and dtypes. Exceptions are
+    arrays without dimensions and tensors of one element: the daemon may treat them as numbers,
+    according to their dtypes. (Where the daemon chooses by a string argument, it gives no route.)
+    None for arguments of unknown kinds, and for anything but an operator's name.
     """
     if not isinstance(operator, str):
         return None
@@ -46,7 +45,8 @@ def call_shape(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 def _number_kind(dtype: np.dtype[Any]) -> Hashable:
-    if dtype.kind not in "biufc" or dtype == np.uint64:  # which is an int or not by its value
+    # a uint64 is an int or not depending on its value
+    if dtype.kind not in "biufc" or dtype == np.uint64:
         raise _UnknownKindError
     return np.ndarray, dtype.kind
 

@@ -1,4 +1,4 @@
-"""The connection of a session of either kind: its channel's methods and its message limit."""
+"""The base of both kinds of connections: the channel's methods and the message limit."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ from opdispatch_wire.channel import check_message_size
 
 
 class ConnectionBase:
-    """The methods of a channel, each made when it is first needed.
+    """The methods of a channel, each created on first use.
 
-    No other process gets one. See Note [Sessions in forked children].
+    Not in another process: see Note [Sessions in forked children].
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
         check_socket_owner(endpoint.address, endpoint.daemon_user)
         self.endpoint = endpoint
         self.limit = endpoint.max_message_bytes
-        """The longest message that both sides take, in bytes."""
+        """The longest message that both sides accept, in bytes."""
         self.is_closed = False
         self._methods: dict[str, Callable[..., Any]] = {}
 
     def begin_close(self) -> bool:
-        """Refuse requests from now on; False in a child of the process, which closes nothing."""
+        """Refuse requests from now on.
+
+        Return False in a child of the process, which closes nothing.
+        """
         self.is_closed = True
         return self.endpoint.is_of_this_process
 
@@ -40,20 +43,20 @@ class ConnectionBase:
             raise self.endpoint.closed_error()
 
     def _wait_for_daemon(self, seconds: float | None, wait: float | None) -> DaemonWait:
-        """Return the wait of a request that may take ``seconds``, or has ``wait`` of its own."""
+        """Return the wait for a request that may take ``seconds``, or has a ``wait`` of its own."""
         if wait is not None:
             return DaemonWait(wait)
         return DaemonWait(self.endpoint.wait, None if seconds is None else monotonic() + seconds)
 
     def _method(self, rpc: Rpc[Any], make: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the method of a request, made by ``make``, which is one of the channel's.
+        """Return the method for a request, created by ``make``, which is one of the channel's.
 
         Raises DaemonUnavailableError after ``close``, or in a child of the session's process, and
         MessageTooLargeError.
         """
         self._check_open()
         check_message_size(rpc.request, self.limit, rpc.what)
-        # Threads may race to make a method; either one will do.
+        # Threads may race to create a method; either result will do.
         method = self._methods.get(rpc.path)
         if method is None:
             method = self._methods[rpc.path] = make(
@@ -66,7 +69,10 @@ class ConnectionBase:
     def _upload_over(
         self, channel: grpc.Channel, load: Load, on_upload: OnUpload | None
     ) -> LibraryUpload:
-        """Raise DaemonUnavailableError after ``close``, or in a child of the session's process."""
+        """Return an upload.
+
+        Raises DaemonUnavailableError after ``close``, or in a child of the session's process.
+        """
         self._check_open()
         return LibraryUpload(
             channel,

@@ -1,14 +1,15 @@
-"""Waiting for a daemon that is away: for how long, how often, and for what. No I/O.
+"""Waiting for a daemon that restarts: for how long, how often, and for which errors. No I/O.
 
 Note [A daemon that restarts]
-    A request that has not begun can be sent again, whatever it does: none was at the address, or a
-    daemon that is stopping has refused it. One that was sent, and had no reply, may have run. It is
-    sent again if doing it twice does no harm, a call only once: one that ends its daemon would end
-    the next one, too. For a request, its method says whether it does harm. For a call, the schema
-    of its operator does, at which the next daemon looks: ``CallRequest.lost`` tells it.
+    A request that has not begun can be sent again, whatever it does: no daemon was at the address,
+    or a daemon that is stopping refused it. A request that was sent and had no reply may have run.
+    It is sent again if running it twice is harmless, but a call only once: a call that kills its
+    daemon would kill the next one, too. Whether a request is harmless depends on its method;
+    whether a call is, on the schema of its operator, which the next daemon checks when it sees
+    ``CallRequest.lost``.
 
     The wait begins with the first failure, and ends ``Endpoint.wait`` seconds later, or with the
-    deadline of the call or request. Its error is the last one, and says how long that was.
+    deadline of the call or request. It raises the last error, which says how long the wait was.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
 
 
 def has_not_begun(error: Exception) -> bool:
-    """Return whether a request failed since the daemon is away, and certainly never began."""
+    """Return whether a request failed because the daemon is away, and certainly never began."""
     if isinstance(error, LaneClosedError):
         return not error.was_sent
     return is_stopping(error) or (
@@ -33,10 +34,11 @@ def has_not_begun(error: Exception) -> bool:
 
 
 def is_stopping(error: Exception) -> bool:
-    """Return whether a daemon refused a request since it is stopping."""
+    """Return whether a daemon refused a request because it is stopping."""
     return isinstance(error, RefusedError) and (
         error.facts.get("daemon") == "stopping"
-        # The text of daemons that were there before the fact was: upgrades begin with such a one.
+        # The text sent by daemons from before this fact existed: an upgrade begins with such a
+        # daemon.
         or error.message.startswith("the daemon is stopping; ")
     )
 
@@ -49,10 +51,13 @@ def may_have_run(error: Exception) -> bool:
 
 
 class DaemonWait:
-    """One request's wait, or that of several which need the same lane."""
+    """The wait of one request, or of several requests that need the same lane."""
 
     def __init__(self, seconds: float, deadline: float | None = None) -> None:
-        """Wait at most ``seconds``, and until ``deadline``, by ``time.monotonic``; None: none."""
+        """Wait at most ``seconds``, and until ``deadline``, by ``time.monotonic``.
+
+        None: no deadline.
+        """
         self._seconds = seconds
         self._deadline = math.inf if deadline is None else deadline
         self._since: float | None = None
@@ -60,9 +65,9 @@ class DaemonWait:
         self._error: OpdispatchError | None = None
 
     def pause_after(self, error: Exception, *, is_repeatable: bool = False) -> float:
-        """Return the seconds until the next try. Raises ``error`` where there is none.
+        """Return the seconds until the next attempt. Raises ``error`` if there is none.
 
-        ``is_repeatable``: trying again does no harm where the request may have run.
+        ``is_repeatable`` says that trying again is harmless even if the request has run.
         """
         if not has_not_begun(error) and not (is_repeatable and may_have_run(error)):
             raise error
@@ -72,13 +77,13 @@ class DaemonWait:
         left = min(self._since + self._seconds, self._deadline) - now
         if left <= 0:
             raise self.failure() or error
-        if is_first and is_stopping(error):  # the one that has taken over is there already
+        if is_first and is_stopping(error):  # the daemon that has taken over is there already
             return 0.0
         pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
         return min(pause, left)
 
     def failure(self) -> OpdispatchError | None:
-        """Return the last error, which says for how long was waited; None without one."""
+        """Return the last error, which says how long the wait was; None without an error."""
         if self._error is None or self._since is None or not self._seconds:
             return self._error
         error, waited = self._error, time.monotonic() - self._since

@@ -1,10 +1,10 @@
-"""Where a session goes, how long it waits and how much it sends: checked once, on connecting.
+"""The address, timeouts and limits of a session, checked once, on connecting.
 
 Note [Sessions in forked children]
-    A child that was forked has its parent's sockets, and the numbers of the calls on them, but none
-    of its threads. What both wrote there would be mixed up, and each would read answers to the
-    other's calls. So nothing of a session is used in a child: not even to close it, since that
-    would end the parent's connections.
+    A forked child has its parent's sockets, and the ids of the calls on them, but none of its
+    threads. Data that both wrote would be mixed up, and each would read replies to the other's
+    calls. So a child uses nothing of a session, not even to close it, since that would end the
+    parent's connections.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.values import check_text
 
 TIMEOUT_DEFAULT = 30.0
-"""Seconds that one request may take, if the caller does not say."""
+"""Default timeout of one request, in seconds."""
 
-# A daemon that is there answers the handshake at once; a wrong host may never answer.
+# A live daemon answers the handshake at once; a wrong host may never answer.
 HANDSHAKE_TIMEOUT = 10.0
 
 WAIT_DEFAULT = 30.0
-"""Seconds that requests wait for a daemon that is away, if the caller does not say."""
+"""Seconds that requests wait by default for a daemon that restarts."""
 
 LaneChoice = Literal["auto", "local", "stream", "grpc"]
 
@@ -56,22 +56,25 @@ class Endpoint:
     timeout: float | None
     max_message_bytes: int
     lane: LaneChoice = "auto"
-    """How calls travel: over the local lane, over a gRPC stream, each by its own gRPC request,
-    or whichever is fastest and works."""
+    """How calls are sent.
+
+    Over the local lane, over a gRPC stream, each as a gRPC request of its own, or over whichever of
+    these works and is fastest.
+    """
     retry: bool = True
     """Whether calls may run again in another interpreter when theirs dies."""
     daemon_user: str | None = None
-    """The user whose daemon is meant at a unix socket; None: see ``socket_owner``."""
+    """The user whose daemon is expected at a unix socket; None: see ``socket_owner``."""
     credentials: Credentials = NO_CREDENTIALS
-    """Credentials of the session."""
+    """The credentials of the session."""
     direct: bool = True
-    """Whether calls go directly to interpreters, where they can."""
+    """Whether calls go directly to interpreters where possible."""
     wait: float = 0.0
     """Seconds that requests wait for a daemon that is away. See Note [A daemon that restarts]."""
     connect_wait: float = 0.0
-    """Seconds that the first of them does."""
+    """Seconds that the handshake waits for such a daemon."""
     process: int = field(default_factory=os.getpid)
-    """Process that opens the session. See Note [Sessions in forked children]."""
+    """The process that opens the session. See Note [Sessions in forked children]."""
 
     @property
     def options(self) -> list[tuple[str, int]]:
@@ -85,11 +88,11 @@ class Endpoint:
 
     @property
     def has_ports(self) -> bool:
-        """Whether it is a TCP address: interpreters can be reached beside it."""
+        """Whether it is a TCP address, so that interpreters have ports on the same host."""
         return _is_tcp(self.address)  # every call over a stream asks
 
     def at(self, port: int) -> str:
-        """Return the address of another port of its host; where it ``has_ports``."""
+        """Return the address of another port of its host; only if it ``has_ports``."""
         address = parse_address(self.address)
         assert isinstance(address, TcpAddress)
         return str(TcpAddress(address.host, port))
@@ -99,17 +102,18 @@ class Endpoint:
         return self.credentials.channel(self.address, self.options)
 
     def asyncio_channel(self) -> grpc.aio.Channel:
-        """Return a channel of the running event loop, as ``channel``."""
+        """Return a channel for the running event loop; otherwise as ``channel``."""
         return self.credentials.asyncio_channel(self.address, self.options)
 
     def interpreter_channel(self, port: int) -> grpc.Channel:
-        """Return a blocking channel to an interpreter's port: without the token, since it runs code
-        of libraries.
+        """Return a blocking channel to an interpreter's port.
+
+        Without the token, since the interpreter runs code of libraries.
         """
         return self.credentials.without_token().channel(self.at(port), self.options)
 
     def asyncio_interpreter_channel(self, port: int) -> grpc.aio.Channel:
-        """Return a channel of the running event loop, as ``interpreter_channel``."""
+        """Return a channel for the running event loop; otherwise as ``interpreter_channel``."""
         return self.credentials.without_token().asyncio_channel(self.at(port), self.options)
 
     def message_limit(self, info: ServerInfo) -> int:
@@ -144,7 +148,7 @@ class Endpoint:
 
     @property
     def is_of_this_process(self) -> bool:
-        """Whether it is the process that opens the session, and no child of it."""
+        """Whether the running process opened the session, and is not its child."""
         return self.process == os.getpid()
 
     def check_process(self) -> None:
@@ -186,10 +190,10 @@ def resolve_endpoint(
     daemon_user: str | None = None,
     wait: float | None = None,
 ) -> Endpoint:
-    """Check the parameters of ``connect`` and fill in what they leave open.
+    """Check the parameters of ``connect`` and fill in defaults.
 
-    Raises AddressError for an address that is none, ValueError for a timeout or a limit that
-    is not positive, or a lane of another name, ArgumentError for what is of another type, and
+    Raises AddressError for an invalid address, ValueError for a timeout or a limit that is not
+    positive, or an unknown lane, ArgumentError for a value of another type, and
     UnauthenticatedError for a token or a certificate that cannot be read.
     """
     if timeout is not None:

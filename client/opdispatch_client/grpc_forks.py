@@ -1,9 +1,9 @@
-"""Which children of a fork can use gRPC, after their parent has.
+"""Whether a forked child can use gRPC after its parent has.
 
-gRPC starts its threads again in a child, unless ``GRPC_ENABLE_FORK_SUPPORT`` says no, or a thread
-was in gRPC during the fork; and one is always there once its asyncio side has been used. Without
-its threads, a request would wait for ever: so it is not begun. The last channel of asyncio that is
-collected would wait for that thread, too: so the parent's are kept in a child.
+gRPC restarts its threads in a child, unless ``GRPC_ENABLE_FORK_SUPPORT`` disables that, or a thread
+was inside gRPC during the fork; once its asyncio API has been used, one always is. Without its
+threads a request would wait forever, so none is begun. Collecting the last asyncio channel would
+also wait for such a thread, so a child keeps its parent's channels.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import weakref
 from opdispatch_wire.errors import DaemonUnavailableError
 
 SPAWN_HINT = 'start processes with the method "spawn" or "forkserver" of multiprocessing'
-# As gRPC reads it, when it is first used.
+# As gRPC interprets it, on first use.
 _NO = ("0", "f", "false", "n", "no")
 
 
 class GrpcForks:
-    """Remembers the last process that used gRPC, of this one and those it was forked from."""
+    """Remembers the last process that used gRPC, among this one and those it was forked from."""
 
     def __init__(self) -> None:
         self._process: int | None = None
@@ -31,7 +31,7 @@ class GrpcForks:
     def note_use(self, address: str, *, asyncio: bool) -> None:
         """Record a session with ``address``.
 
-        Raises DaemonUnavailableError if it cannot work here.
+        Raises DaemonUnavailableError if gRPC cannot work in this process.
         """
         process = os.getpid()
         if why := self.explain_child():
@@ -45,18 +45,15 @@ class GrpcForks:
         self._by_asyncio = self._by_asyncio or asyncio
 
     def note_channel(self, channel: object) -> None:
-        """Record a channel of asyncio."""
+        """Record an asyncio channel."""
         self._channels.add(channel)
 
     def _keep_channels(self) -> None:
-        # Also closed ones, that the parent has not collected yet.
+        # Including closed channels that the parent has not collected.
         self._channels_of_parents.extend(self._channels)
 
     def explain_child(self) -> str:
-        """Describe what the parent process did that keeps gRPC from working here.
-
-        Empty if it works.
-        """
+        """Return what the parent process did that keeps gRPC from working here; "" if it works."""
         if self._process in (None, os.getpid()):
             return ""
         if self._by_asyncio:
@@ -67,4 +64,4 @@ class GrpcForks:
 
 
 GRPC_FORKS = GrpcForks()
-"""The process's own, with what it knows from the one that it was forked from."""
+"""The process's own instance, with what its parent recorded."""

@@ -1,7 +1,7 @@
-"""Uploading the files of a library in chunks, whatever their size; resumed where it was broken off.
+"""Uploads of library files in chunks, of any size, resumed where they were broken off.
 
-The daemon says first how much of a file it has. So an upload whose connection breaks goes on from
-there by itself, and one that another process had begun, too.
+The daemon first says how much of a file it has, so that an upload whose connection broke resumes
+from there by itself, as does one that another process began.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import registry_pb2 as pb
 
 OnUpload = Callable[[int, int], None]
-"""Called with the bytes of a file that the daemon has, and those of the whole file."""
+"""Called with the number of bytes of a file that the daemon has, and its size."""
 
 METHOD = "/opdispatch.v1.RegistryService/UploadLibrary"
 TRIES = 8
-"""How often a broken connection is tried again before the daemon counts as gone."""
+"""How often a broken connection is retried before the daemon counts as gone."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 
 
 class LibraryUpload:
-    """One upload over a blocking channel. ``cancel`` may come from another thread."""
+    """One upload over a blocking channel. Another thread may call ``cancel``."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class LibraryUpload:
     def run(self) -> None:
         """Upload the file, unless the daemon has it.
 
-        Raises what the daemon answers with, LibraryLoadError if the file cannot be read, and
-        DaemonUnavailableError when the connection is gone and does not come back.
+        Raises the daemon's error, LibraryLoadError if the file cannot be read, and
+        DaemonUnavailableError when the connection is lost for good.
         """
         tries, pause = 0, _FIRST_PAUSE
         while True:
@@ -114,7 +114,7 @@ class LibraryUpload:
 
 
 class _Attempt:
-    """Messages sent over one connection; gRPC takes them in a thread of its own."""
+    """The messages sent over one connection; gRPC reads them in a thread of its own."""
 
     def __init__(self, content: LibraryContent, file: pb.UploadedFile, chunk_bytes: int) -> None:
         self._content = content
@@ -124,11 +124,11 @@ class _Attempt:
         self._offset = 0
         self._is_stopped = False
         self.received = 0
-        """Bytes that the daemon has said it has; 0 before it has said anything."""
+        """The number of bytes that the daemon has confirmed."""
         self.failure: Exception | None = None
 
     def begin(self, received: int) -> None:
-        """Send the rest, if that has not begun; the daemon has the bytes before."""
+        """Send the rest, unless that has begun; the daemon has the first ``received`` bytes."""
         if not self._begun.is_set():
             self._offset = received
             self._begun.set()
@@ -140,7 +140,7 @@ class _Attempt:
         self._begun.set()
 
     def requests(self) -> Iterator[pb.UploadLibraryRequest]:
-        """Return what is sent: first which file it is."""
+        """Yield the messages to send; the first identifies the file."""
         yield pb.UploadLibraryRequest(file=self._file)
         self._begun.wait()
         try:

@@ -1,4 +1,4 @@
-"""State of the daemon as clients see it: frozen values, read from messages field by field.
+"""The daemon's state as clients see it: frozen values, read from messages field by field.
 
 Times are aware datetimes in UTC. Lists keep the order in which the daemon sent them.
 """
@@ -29,7 +29,7 @@ class ServerInfo:
     """The largest message that the daemon accepts and sends."""
     pid: int
     epoch: int
-    """Counts publications: unequal values mean that the registry may have changed."""
+    """The number of publications: if it changes, the registry may have changed."""
     addresses: tuple[str, ...]
     lane: str = ""
     """The path of its local lane, on its own machine; empty if it has none."""
@@ -42,79 +42,87 @@ class Library:
     name: str
     version: int
     sha256: str
-    """Of its content, in hexadecimal; empty for a module without a file."""
+    """The digest of the content, in hexadecimal; empty for a module without a file."""
     source: str
     """The file's name, or the module's dotted name."""
     interpreters: tuple[str, ...]
-    """Those that hold it; the first one is the primary."""
+    """The interpreters that hold it; the first is the primary."""
     loaded_at: datetime | None
     """When its registrations were published."""
     operators: tuple[str, ...]
-    """Those that it defines or implements."""
+    """The operators that it defines or implements."""
     active: bool
-    """Whether calls that start now use it."""
+    """Whether new calls use it."""
     calls_in_flight: int
-    """Those that run, and those that wait for their turn."""
+    """Calls that run or are queued."""
     interpreters_wanted: int
-    """How many interpreters shall hold it."""
+    """How many interpreters are to hold it."""
     device: str
-    """The kind of device that its interpreters must have; empty: any."""
+    """The type of device that its interpreters must have; empty: any."""
     loaded_by: str
-    """``USER@HOST`` as the client said, else where the request came from."""
+    """``USER@HOST`` as the client said, else the address of the request."""
     state: str
-    """"active", "kept" below a newer one, "waiting" for an interpreter, or "failed": it could
-    not be loaded again."""
+    """One of these.
+
+    "active", "kept" below a newer one, "waiting" for an interpreter, or "failed": it could not be
+    loaded again.
+    """
     error: str
-    """Why, if it has failed."""
+    """The reason, if it has failed."""
     max_concurrency: int
-    """How many calls of clients one interpreter runs of it at a time."""
+    """How many client calls of it one interpreter runs at a time."""
     isolated: bool
     """Whether it has interpreters of its own."""
     requirements: tuple[str, ...]
-    """Requirements of its interpreters' environment."""
+    """The requirements of its interpreters' environment."""
     python: str
     """The Python of the existing environment that its interpreters run in."""
     kernel_errors: int
     """How many calls of this version its kernels have failed."""
     trouble: str
-    """Recent harm to interpreters, and its consequences; empty if there is none."""
+    """Recent deaths of interpreters that it caused, and the consequences; empty if none."""
     waiting_for: str
-    """Reason why it is in fewer interpreters than it should be."""
+    """Why it is in fewer interpreters than it should be."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedLibrary(Library):
-    """Result of loading a library."""
+    """The result of loading a library."""
 
     already_loaded: bool
-    """The same content was loaded under that name before, so nothing has changed."""
+    """Whether the same content was already loaded under that name, so that nothing changed."""
     role: str
-    """Role of the interpreter that was named, or that has imported it for this load: "primary"
-    if its registrations were published, "replica" if they were verified to be the published
-    ones; empty if there is no such interpreter."""
+    """The role of the interpreter that was named, or that imported the library for this load.
+
+    "primary" if its registrations were published, "replica" if they were checked against the
+    published ones; empty if there is no such interpreter.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class UnloadedLibrary:
-    """Result of unloading a library."""
+    """The result of unloading a library."""
 
     active: Library | None
-    """The version that is active now; None if the library is gone."""
+    """The version that is now active; None if the library is gone."""
     memory_bytes: int | None
-    """How much memory that gives back; None if unknown."""
+    """How much memory was freed, in bytes; None if unknown."""
     memory_exact: bool
-    """Whether that is what interpreters had that ended with the library; otherwise it is by how
-    much others have less than before, whatever else they did meanwhile."""
+    """Whether that is exact: the memory of interpreters that ended with the library.
+
+    Otherwise it is how much less memory the remaining interpreters have, whatever else they did
+    meanwhile.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """Result of rolling a library back."""
+    """The result of rolling a library back."""
 
     active: Library
-    """The version that is active now."""
+    """The version that is now active."""
     replaced: Library
-    """The one that was; the next rollback brings it back."""
+    """The version that was active before; the next rollback reactivates it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +132,14 @@ class Interpreter:
     name: str
     pid: int
     supervised: bool
-    """Whether the daemon started it, and starts it again if it dies."""
+    """Whether the daemon started it, and restarts it if it dies."""
     state: str
-    """``ready``, ``loading``, ``busy`` while a kernel keeps its interpreter lock, ``unfit`` before
-    it is replaced, ``apart`` if it is for libraries that have brought interpreters down, or
-    ``quarantined``: it died too often and is not running."""
+    """One of these.
+
+    ``ready``, ``loading``, ``busy`` while a kernel holds its interpreter lock, ``unfit`` before it
+    is replaced, ``apart`` if it is reserved for libraries that have brought interpreters down, or
+    ``quarantined``: it died too often and is not running.
+    """
     libraries: tuple[str, ...]
     calls_in_flight: int
     calls_total: int
@@ -138,38 +149,38 @@ class Interpreter:
     devices: tuple[str, ...]
     """``cpu``, ``cuda:0``, ..."""
     heartbeat_age: float | None
-    """Seconds since it was last heard of; None if it sends no heartbeats."""
+    """Seconds since the last heartbeat; None if it sends none."""
     last_lines: tuple[str, ...]
-    """Last lines that it has printed; of one that the daemon started."""
+    """The last lines of its output, if the daemon started it."""
     trouble: str
-    """Why it is quarantined, busy or unfit; empty if it is not."""
+    """Why it is quarantined, busy or unfit; otherwise empty."""
     calls_queued: int
-    """Those that wait in the daemon for this interpreter."""
+    """Calls that wait in the daemon for this interpreter."""
     bytes_queued: int
     """The size of their requests."""
     remote_values: int
-    """Those that it keeps for clients."""
+    """Values that it keeps for clients."""
     remote_bytes: int
     transfers: dict[str, DeviceTransfers]
-    """Copies to its devices and from them, by device, as of its last heartbeat."""
+    """Copies to and from its devices, by device, as of the last heartbeat."""
     reserved_for: str
-    """Libraries that it takes: those of "library NAME" or "environment KEY"; empty means any."""
+    """The libraries that it takes: those of "library NAME" or "environment KEY"; empty: any."""
     kernel_errors: int
-    """How many calls kernels have failed there since it is connected."""
+    """How many calls kernels have failed there since it connected."""
     busy_operators: tuple[str, ...] = ()
-    """While it is busy: the operators one of which keeps its interpreter lock."""
+    """While it is busy: the operators of which one holds its interpreter lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorSummary:
-    """One operator, as a list shows it."""
+    """One operator, as in a list."""
 
     name: str
     schema: str
     """Empty if there are kernels but no definition."""
     libraries: tuple[str, ...]
     keys: tuple[str, ...]
-    """The dispatch keys that have a kernel of their own."""
+    """The dispatch keys with a kernel of their own."""
     kernel_errors: int
     """How many calls its kernels have failed."""
 
@@ -185,7 +196,7 @@ class KernelSummary:
     interpreter: str
     fallthrough: bool
     active: bool
-    """Whether it is the newest of its key."""
+    """Whether it is the newest for its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +218,13 @@ class TableRow:
     kernel: str
     """Where the kernel was registered."""
     reason: str
-    """Why it has the slot: "kernel", "math kernel", "backend fallback", ..."""
+    """Why the kernel is in the slot: "kernel", "math kernel", "backend fallback", ..."""
     fallthrough: bool
 
 
 @dataclass(frozen=True, slots=True)
 class CallActivity:
-    """Calls of one kind that have ended during an interval. Times are in seconds."""
+    """The calls of one kind that ended during an interval. Times are in seconds."""
 
     operator: str
     key: str
@@ -223,31 +234,31 @@ class CallActivity:
     ok: int
     failed: int
     died: int
-    """Those that ended with their interpreter."""
+    """Calls that ended with their interpreter."""
     run_mean: float
-    """How long kernels ran, on average."""
+    """The average run time of kernels."""
     run_p99: float
-    """How long 99 of 100 calls ran at most."""
+    """The 99th percentile of the run time."""
     queue_mean: float
-    """How long calls waited, on average."""
+    """The average time in queues."""
     queue_p99: float
 
     @property
     def count(self) -> int:
-        """All of them."""
+        """The number of calls."""
         return self.ok + self.failed + self.died
 
 
 @dataclass(frozen=True, slots=True)
 class InterpreterActivity:
-    """The work of one interpreter at one moment."""
+    """The activity of one interpreter at one moment."""
 
     name: str
     running: tuple[str, ...]
-    """Operators whose kernels run; known only of interpreters on the daemon's machine."""
+    """The operators whose kernels are running; known only for the daemon's machine."""
     calls_in_flight: int
     calls_queued: int
-    """Those that wait in the daemon for this interpreter."""
+    """Calls that wait in the daemon for this interpreter."""
     bytes_queued: int
     """The size of their requests."""
     calls_total: int
@@ -255,7 +266,7 @@ class InterpreterActivity:
 
 @dataclass(frozen=True, slots=True)
 class InterpreterDeath:
-    """The end of an interpreter that was no orderly one."""
+    """The death of an interpreter: an end that was not orderly."""
 
     interpreter: str
     cause: str
@@ -268,57 +279,60 @@ class InterpreterDeath:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """The work of interpreters, and the calls that have ended during an interval."""
+    """The activity of interpreters, and the calls that ended during an interval."""
 
     interval: float
-    """In seconds; 0 for the first one, whose counts are those since the daemon's start."""
+    """In seconds; 0 for the first report, whose counts begin with the daemon's start."""
     ready: bool
     """Whether the daemon serves calls."""
     interpreters: tuple[InterpreterActivity, ...]
     calls: tuple[CallActivity, ...]
-    """Those that have run for the longest time in all, at most 100."""
+    """The kinds of calls with the longest total run time, at most 100."""
     total: CallActivity
     """All calls."""
     deaths: tuple[InterpreterDeath, ...]
-    """The last 32, the latest first."""
+    """The last 32 deaths, newest first."""
     since_start: CallActivity
     """All calls since the daemon's start."""
     clients: tuple[tuple[str, int], ...]
-    """Clients with the calls that they have sent, those with most first, at most 20. A client is
-    its process, ``NAME[PID]``, at a local lane; else its token, or its machine's address."""
+    """The clients that sent most calls, with the number of calls; at most 20.
+
+    At a local lane, a client is a process, ``NAME[PID]``; elsewhere a token, or the address of a
+    machine.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryChange:
-    """One change of the registry. The first one of a stream has all libraries and interpreters."""
+    """One change of the registry. The first of a stream has all libraries and interpreters."""
 
     instance: str
-    """The run of the daemon; epochs begin again with the next one."""
+    """Identifies the run of the daemon; epochs start over in the next run."""
     epoch: int
     whole: bool
-    """Whether ``operators`` are all there are."""
+    """Whether ``operators`` has all existing operators."""
     more: bool
     operators: tuple[OperatorSummary, ...]
-    """Those that have come, or whose schema, libraries or kernels have changed."""
+    """Operators that are new, or whose schema, libraries or kernels have changed."""
     operators_gone: tuple[str, ...]
     libraries: tuple[Library, ...]
-    """All versions that have come or changed, without the counts that calls change."""
+    """All versions that are new or changed, ignoring counts that calls change."""
     libraries_gone: tuple[tuple[str, int], ...]
-    """Names and versions."""
+    """The names and versions of removed libraries."""
     interpreters: tuple[Interpreter, ...]
-    """Those that have come or changed, without the counts that calls change."""
+    """Interpreters that are new or changed, ignoring counts that calls change."""
     interpreters_gone: tuple[str, ...]
     activity: Activity | None
 
     @property
     def is_empty(self) -> bool:
-        """Whether it says only that the daemon is there."""
+        """Whether it only says that the daemon is alive."""
         lists = (self.operators, self.operators_gone, self.libraries, self.libraries_gone)
         others = (self.interpreters, self.interpreters_gone)
         return not (self.whole or self.activity or any(lists) or any(others))
 
     def joined_by(self, more: RegistryChange) -> RegistryChange:
-        """Return this part of a change with the next one."""
+        """Return this part of a change merged with the next part."""
         return replace(
             more,
             operators=self.operators + more.operators,
@@ -342,7 +356,7 @@ class TraceLine:
     kernel: str
     reason: str
     interpreter: str
-    """The process that the kernel ran in; empty for the daemon's own choice."""
+    """The process in which the kernel ran; empty for the daemon's own choice."""
 
     def __str__(self) -> str:
         """Return the line as PyTorch prints it, then the kernel and its reason."""
@@ -450,7 +464,7 @@ def read_fields(cls: type[_T], msg: Message, **others: Any) -> _T:
 
 
 def _fields_of_library(msg: registry_pb2.Library) -> dict[str, Any]:
-    """Return the fields of a Library that stand otherwise in its message."""
+    """Return the fields of a Library that its message represents differently."""
     return {
         "loaded_at": _time_of(msg, "loaded_at"),
         "max_concurrency": max(msg.max_concurrency, 1),

@@ -1,4 +1,4 @@
-"""The arguments of ``map``: how many calls at a time, and what each of them gets."""
+"""The arguments of ``map``: the number of calls in flight, and the arguments of each call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opdispatch.errors import ArgumentError
 from opdispatch_client.request_arguments import check_int
 
 IN_FLIGHT_DEFAULT = 64
-"""How many calls of one ``map`` are under way at a time, if the caller does not say."""
+"""How many calls of one ``map`` are in flight at a time by default."""
 
 
 def check_in_flight(in_flight: int) -> int:
@@ -27,9 +27,10 @@ def check_in_flight(in_flight: int) -> int:
 
 
 def arguments_of_calls(list_of_args: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Iterate over the arguments of one call after the other.
+    """Iterate over the arguments of the calls.
 
-    Raises ArgumentError, at once for what has no items, and in its place for one that has none.
+    Raises ArgumentError: at once if ``list_of_args`` is not iterable, and in its place for an item
+    that is not.
     """
     try:
         items = iter(list_of_args)

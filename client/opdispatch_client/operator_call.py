@@ -1,4 +1,4 @@
-"""Calls before it is known how they travel."""
+"""Calls, independent of how they are sent."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Call(Protocol):
     operator: str
     on_progress: OnTransfer | None
     retry: bool
-    """Whether it may run again when it may have run, if that does no harm."""
+    """Whether it may be retried after it may have run, if that is harmless."""
     deadline: float | None
-    """When its caller waits no more, by ``time.monotonic``; None: as the session says."""
+    """When its caller stops waiting, by ``time.monotonic``; None: the session's timeout applies."""
 
     @property
     def what(self) -> str:
@@ -37,9 +37,9 @@ class Call(Protocol):
         """See ``call_shape``; None if the call has to go through the daemon."""
 
     def encode(self, memory: CallerTensorMemory | None = None) -> execution_pb2.CallRequest:
-        """Return the request, large tensors in ``memory``.
+        """Return the request, with large tensors in ``memory``.
 
-        Raises WireError for what cannot be sent.
+        Raises WireError for values that cannot be sent.
         """
 
     def read(self, reply: execution_pb2.CallReply, memory: CallerTensorMemory | None = None) -> Any:
@@ -50,13 +50,13 @@ class Call(Protocol):
 
 
 class OperatorCall:
-    """The call, how it is encoded, and how its reply is read. No I/O.
+    """A call of one operator: its encoding, and how its reply is read. No I/O.
 
-    ``retry`` is whether it may run again when its interpreter dies. With ``trace``, the result
-    is a pair: the result itself, and the kernels visited. With ``keep``, tensors among the results
-    stay where they are, and ``make`` makes what stands for one. ``on_progress`` is called as
-    its large tensors proceed, where they go in chunks. ``deadline`` is when its caller waits no
-    more, by ``time.monotonic``; None: as the session says.
+    ``retry`` says whether it may run again when its interpreter dies. With ``trace``, the result is
+    a pair: the result itself, and the kernels visited. With ``keep``, tensors among the results
+    stay in the interpreter, and ``make`` makes their proxies. ``on_progress`` is called as large
+    tensors are transferred, where they are chunked. ``deadline`` is when its caller stops waiting,
+    by ``time.monotonic``; None: the session's timeout applies.
     """
 
     __slots__ = (
@@ -102,9 +102,9 @@ class OperatorCall:
         self._held: list[HeldId] = []
         self.on_progress = on_progress
         self.plan_key = plan_key
-        """See ``call_plan``; None: it leaves no plan."""
+        """See ``call_plan``; None: no plan is made from it."""
         self.new = new
-        """As ``make``, for calls that follow the plan."""
+        """Like ``make``, for calls that follow the plan."""
 
     @property
     def what(self) -> str:
@@ -119,21 +119,21 @@ class OperatorCall:
         keep = self._keep
         if keep is None:
             return call_shape(self.operator, self.args, self.kwargs)
-        # Where it keeps too much, it runs again through the daemon.
+        # If it keeps too much, it runs again through the daemon.
         shape = call_shape(self.operator, self.args, self.kwargs) if self.retry else None
         return None if shape is None else (shape, keep.session)
 
     def encode(self, memory: CallerTensorMemory | None = None) -> execution_pb2.CallRequest:
-        """Return the request, large tensors in ``memory``.
+        """Return the request, with large tensors in ``memory``.
 
-        Raises WireError for what cannot be sent.
+        Raises WireError for values that cannot be sent.
         """
-        if self._span is None:  # a call that is sent again, another way, is one call
+        if self._span is None:  # a call that is sent again over another lane has one span
             self._span = CallSpan.begin(self.operator)
         request = call_request(
             self.operator, self.args, self.kwargs, trace=self._trace, memory=memory
         )
-        self.hold()  # only now: arguments that nest without end have been refused
+        self.hold()  # not earlier: infinitely nested arguments have been refused by now
         if not self.retry:
             request.retry = False
         if self._keep is not None:

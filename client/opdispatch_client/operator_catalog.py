@@ -1,8 +1,8 @@
 """Names and descriptions of operators, for completion, ``help`` and ``inspect.signature``.
 
-Attributes of ``session.ops`` ask nothing of the daemon, as a rule. Once a listing has told the
-names, one that is not among them is looked up again, since it may have been loaded meanwhile, and
-refused if it is not there: a typing error shows where it was made.
+Attributes of ``session.ops`` usually send no request. Once a listing has the names, a name that is
+not among them is looked up again, since it may have been loaded meanwhile, and refused if it is not
+there, so that a typing error is reported where it was made.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ANSWER_SECONDS = 2.0
-"""How long an attribute, or ``help``, waits for the daemon."""
+"""How long an attribute, or ``help``, waits for the daemon, in seconds."""
 _MOST_OVERLOADS = 20
 
 
@@ -35,12 +35,12 @@ class Ask(Protocol):
 
 
 class OperatorCatalog:
-    """The operators of one daemon, as far as a session knows them. Any thread may ask."""
+    """The operators of one daemon, as far as a session knows them. Any thread may use it."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         # The names of namespaces, operators and overloads; None before the first listing. Replaced
-        # as a whole: readers take no lock.
+        # as a whole, so that readers need no lock.
         self._known: frozenset[str] | None = None
         self._names: list[str] = []
 
@@ -50,10 +50,13 @@ class OperatorCatalog:
         self._known = _with_parts(self._names)
 
     def note_description(self, described: OperatorDescription) -> None:
-        """Do nothing: ``describe`` asks each time. Overridden where it must not wait."""
+        """Do nothing: ``describe`` asks each time. Overridden where it must not block."""
 
     def names(self) -> list[str]:
-        """Ask for the names of all operators. Raises an OpdispatchError if nothing answers."""
+        """Return the names of all operators.
+
+        Raises an OpdispatchError if the daemon does not answer.
+        """
         found = self._ask(rpcs.list_operators(""), timeout=ANSWER_SECONDS)
         self.note(found)
         return self._names
@@ -61,20 +64,20 @@ class OperatorCatalog:
     def check(self, name: str) -> None:
         """Raise OperatorNotFoundError, with similar names, for a name known to be missing.
 
-        `name` is a namespace, an operator or an overload. Nothing is known before the first
-        listing, and if the daemon does not answer.
+        `name` is a namespace, an operator or an overload. No name is known to be missing before the
+        first listing, or if the daemon does not answer.
         """
         if self._known is None or name in self._known:
             return
         try:
             names = self.names()
-        except OpdispatchError:  # a call will say so
+        except OpdispatchError:  # a call will report it
             return
         if name not in _with_parts(names):
             raise _not_found(name, names)
 
     def describe(self, name: str) -> list[OperatorDescription]:
-        """Ask for every overload of an operator; none if nothing answers, or it is not there."""
+        """Return every overload of an operator; none if it does not exist, or without an answer."""
         try:
             found = self._ask(rpcs.list_operators(name), timeout=ANSWER_SECONDS)
             overloads = overloads_of(name, [each.name for each in found])
@@ -83,7 +86,7 @@ class OperatorCatalog:
             return []
 
     def close(self) -> None:
-        """Do nothing: each question ends before its method returns."""
+        """Do nothing: every request ends before its method returns."""
 
 
 def documentation_of(described: list[OperatorDescription]) -> str:
@@ -95,21 +98,21 @@ def documentation_of(described: list[OperatorDescription]) -> str:
         place += [f"kernels for {', '.join(each.keys)}"] if each.keys else []
         texts = (each.schema or each.name, inspect.cleandoc(each.documentation), "; ".join(place))
         parts.append("\n\n".join(text for text in texts if text))
-    return printable_lines("\n\n".join(parts))  # for `help`, which is for terminals
+    return printable_lines("\n\n".join(parts))  # `help` writes to terminals
 
 
 def signature_of(described: list[OperatorDescription]) -> inspect.Signature | None:
-    """Return the signature of an operator's only overload; None if there is no such thing."""
+    """Return the signature of an operator's only overload; None if there is not exactly one."""
     schema = _schema_of(described)
     if schema is None:
         return None
-    from opdispatch.library.python_signature import python_signature  # for who asks alone
+    from opdispatch.library.python_signature import python_signature  # only these need it
 
     return python_signature(schema)
 
 
 def annotations_of(described: list[OperatorDescription]) -> dict[str, Any] | None:
-    """Return the types of an only overload's arguments by their names, and ``return``'s."""
+    """Return the types of an only overload's arguments by name, and the ``return`` type."""
     signature = signature_of(described)
     if signature is None:
         return None
@@ -120,19 +123,22 @@ def annotations_of(described: list[OperatorDescription]) -> dict[str, Any] | Non
 def _schema_of(described: list[OperatorDescription]) -> FunctionSchema | None:
     if len(described) != 1 or not described[0].schema:
         return None
-    from opdispatch.schema.parser import parse_schema  # for who asks alone
+    from opdispatch.schema.parser import parse_schema  # only these need it
 
     return parse_schema(described[0].schema)
 
 
 def overloads_of(operator: str, names: Iterable[str]) -> list[str]:
-    """Return those names that are of overloads of an operator; not all, if there are many."""
+    """Return the names among ``names`` that are overloads of an operator.
+
+    Not all if there are many.
+    """
     found = [each for each in names if each == operator or each.startswith(f"{operator}.")]
     return found[:_MOST_OVERLOADS]
 
 
 def _with_parts(names: Iterable[str]) -> frozenset[str]:
-    """Return the names of overloads, and of the operators and namespaces that these are of."""
+    """Return the names of the overloads, and of their operators and namespaces."""
     known: set[str] = set()
     for each in names:
         namespace, _, rest = each.partition("::")
@@ -141,11 +147,11 @@ def _with_parts(names: Iterable[str]) -> frozenset[str]:
 
 
 def _not_found(name: str, names: list[str]) -> OperatorNotFoundError:
-    import difflib  # for errors alone
+    import difflib  # only errors need it
 
     namespace, separator, rest = name.rpartition("::")
     what = "operator" if separator else "namespace"
-    # Names are compared without what they have in common.
+    # Names are compared without their common part.
     if separator:
         names = [each.removeprefix(f"{namespace}::") for each in names]
         names = [each if "." in rest else each.partition(".")[0] for each in names]

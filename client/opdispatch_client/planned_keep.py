@@ -13,16 +13,16 @@ from opdispatch_wire.v1 import remote_pb2, values_pb2
 
 
 class NewValue(Protocol):
-    """Makes what stands for a value."""
+    """Makes the proxy for a value."""
 
     def __call__(self, number: bytes, facts: RemoteFacts, interpreter: str) -> Any:
-        """Return what stands for the value of that id, in the interpreter of that name."""
+        """Return the proxy for the value of that id, in the interpreter of that name."""
 
 
 class PlannedKeep:
-    """Those of one call, of which the ids begin with ``prefix``.
+    """The results that one call keeps; their ids begin with ``prefix``.
 
-    ``new_of`` returns what makes the values of a lease.
+    ``new_of`` returns the function that makes the proxies of a lease's values.
     """
 
     __slots__ = ("_new_of", "lease", "prefix")
@@ -33,13 +33,13 @@ class PlannedKeep:
         self.prefix = os.urandom(PREFIX_BYTES)
 
     def message(self) -> remote_pb2.Keep:
-        """Return what a request says of it."""
+        """Return the field of the request that asks for keeping them."""
         return remote_pb2.Keep(session=self.lease.session, prefix=self.prefix)
 
     def make(self, message: values_pb2.RemoteTensor, at: str, writable: bool) -> Any:
-        """Return what stands for a value. Raises WireError."""
+        """Return the proxy for a value. Raises WireError."""
         return self._new_of(self.lease)(*remote_from_proto(message, at))
 
     def abandon(self) -> None:
-        """Release what the call has kept, or keeps yet: its result is not known."""
+        """Release what the call has kept, or will keep: its result is unknown."""
         self.lease.release(self.prefix)

@@ -1,4 +1,4 @@
-"""Calls of programs; and putting and fetching values, which are programs without a step."""
+"""Calls of programs, and transfers of values, which are programs without steps."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from opdispatch_wire.values import DecodeRemote, fill_value
 
 
 class ProgramCall:
-    """One program, how it is encoded, and its outputs, in order. No I/O. See ``Call``.
+    """One program, its encoding, and how its outputs are read. No I/O. See ``Call``.
 
-    With ``keep``, outputs may stay in the interpreter, and ``make`` makes what stands for one.
-    Remote tensors among the inputs are where it has run then, unless ``keep`` names a device.
+    With ``keep``, outputs may stay in the interpreter, and ``make`` makes their proxies. Remote
+    tensors among the inputs are in the interpreter of the run afterwards, unless ``keep`` names a
+    device.
     """
 
     __slots__ = ("_data", "_inputs", "_keep", "_make", "_span", "deadline", "retry", "what")
@@ -51,11 +52,11 @@ class ProgramCall:
         self._span: CallSpan | None = None
 
     def encode(self, memory: CallerTensorMemory | None = None) -> execution_pb2.CallRequest:
-        """Return the request, large inputs in ``memory``.
+        """Return the request, with large inputs in ``memory``.
 
         Raises WireError, RemoteValueGoneError.
         """
-        if self._span is None:  # a call that is sent again, another way, is one call
+        if self._span is None:  # a call that is sent again over another lane has one span
             self._span = CallSpan.begin(self.what)
         request = execution_pb2.CallRequest(program=self._data, keep=self._keep)
         for i, value in enumerate(self._inputs):
@@ -92,7 +93,10 @@ class ProgramCall:
 def put(
     array: Any, keep: remote_pb2.Keep, make: DecodeRemote, deadline: float | None = None
 ) -> ProgramCall:
-    """Put an array into an interpreter: a list of one remote tensor. Raises WireError."""
+    """Return the call that puts an array into an interpreter: a list of one remote tensor.
+
+    Raises WireError.
+    """
     if not is_tensor(array):
         raise WireError(f"$ is no array, but {type(array).__name__}")
     return ProgramCall(_PUT, "the array", [array], make, keep=keep, deadline=deadline)
@@ -124,7 +128,7 @@ def fetch(tensor: Any, deadline: float | None = None) -> ProgramCall:
 
 
 def _transfer(*, keep: bool) -> bytes:
-    """Return a program without steps: its input comes back, or stays."""
+    """Return a program without steps: its input is returned, or stays."""
     program = remote_pb2.Program()
     output = program.outputs.add(keep=keep, host=not keep)
     output.what.input = 0

@@ -1,4 +1,4 @@
-"""Programs: many calls that are recorded, sent as one message and run by one interpreter.
+"""Programs: calls that are recorded, sent as one message, and run by one interpreter.
 
 with session.program() as p:
     total = p.ops.math.add(x, y)
@@ -37,10 +37,10 @@ class PlaceholderUsed(TypeError):  # noqa: N818 - to most callers no error, but 
 
 
 class Placeholder:
-    """Stand-in for an input of a program, or for the result of one of its calls.
+    """The placeholder for an input of a program, or for the result of one of its calls.
 
-    It is an argument for later calls. ``result[1]`` is an item of a result that is a list, or
-    of those of an operator that returns several.
+    It can be an argument of later calls. ``result[1]`` is an item of a list result, or one of
+    several results.
     """
 
     __slots__ = ("_items", "_number", "_source", "recording")
@@ -88,7 +88,7 @@ class Placeholder:
         )
 
     def to_device(self, device: str, /, *, stream: Any = None) -> NoReturn:
-        """Call ``to`` by the array API standard's name."""
+        """Call ``to``, under the array API standard's name."""
         self.to(device)
 
     def __opdispatch_fill_value__(self, message: values_pb2.Value, at: str) -> None:
@@ -102,9 +102,9 @@ class Placeholder:
 
 
 class Recording:
-    """The calls of a program, as they are recorded. For one thread.
+    """The calls of a program while it is recorded. For one thread.
 
-    Tensors become inputs: each is sent once, however many calls it is an argument of.
+    Tensors become inputs: each is sent once, however many calls use it.
     """
 
     def __init__(self) -> None:
@@ -115,13 +115,13 @@ class Recording:
         self._bytes = 0
         self._places: dict[int, Placeholder] = {}
         self._modes = modes_of_task()
-        # While the task has these, its modes are those: they need not be looked at.
+        # While the task's modes are the same object, they need not be compared.
         local = LOCAL_STATE.get()
         self._local = local if local is DEFAULT_STATE else None
         self._autograd = AUTOGRAD_STATE.get()
 
     def call(self, operator: str, /, *args: Any, **kwargs: Any) -> Placeholder:
-        """Record a call. Raises ArgumentError, and WireError for what cannot be sent."""
+        """Record a call. Raises ArgumentError, and WireError for values that cannot be sent."""
         if self.is_over:
             raise ArgumentError(
                 f"{operator} was called with a placeholder of a program that has been sent already"
@@ -145,7 +145,7 @@ class Recording:
         step = self.message.steps.add(operator=operator)
         try:
             for i, value in enumerate(args):
-                # Most arguments are results of this program, and inputs that it has already.
+                # Most arguments are results of this program, or inputs that it already has.
                 if type(value) is Placeholder and value.recording is self:
                     value.write_to(step.args.add().reference)
                     continue
@@ -172,16 +172,16 @@ class Recording:
 
     @property
     def ops(self) -> RemoteOps[Placeholder]:
-        """``call``, spelled as the operators are: ``p.ops.math.add(x, y)``."""
+        """``call`` with the syntax of operators: ``p.ops.math.add(x, y)``."""
         return RemoteOps(self.call)
 
     def new_input(self, value: Any) -> Placeholder:
-        """Return a placeholder for a value that is given to the program when it is sent."""
+        """Return a placeholder for a value that is passed to the program when it is sent."""
         self.inputs.append(value)
         return Placeholder(self, "input", len(self.inputs) - 1)
 
     def add_output(self, value: Any, *, remote: bool) -> None:
-        """Ask for a value. Raises ArgumentError unless it is of this program."""
+        """Request a value as an output. Raises ArgumentError unless it belongs to this program."""
         if is_remote_or_tensor(value):
             value = self._argument(value)
         if not isinstance(value, Placeholder) or value.recording is not self:
@@ -207,7 +207,7 @@ class Recording:
             fill_value(message, value, at=at)
 
     def _argument(self, value: Any) -> Any:
-        """Return the value, with placeholders of this program for tensors."""
+        """Return the value, with placeholders of this program in place of tensors."""
         if isinstance(value, Placeholder):
             if value.recording is not self:
                 raise ArgumentError(f"{value!r} is of another program")
@@ -215,7 +215,8 @@ class Recording:
         if is_remote_or_tensor(value):
             known = self._places.get(id(value))
             if known is None:
-                known = self._places[id(value)] = self.new_input(value)  # which keeps the id taken
+                # the placeholder keeps the value alive, and so its id in use
+                known = self._places[id(value)] = self.new_input(value)
             return known
         if isinstance(value, list | tuple):
             return [self._argument(item) for item in value]
@@ -225,14 +226,14 @@ class Recording:
 
 
 def is_remote_or_tensor(value: Any) -> bool:
-    """Return whether a value is an input of a program, and no constant in it."""
+    """Return whether a value becomes an input of a program, not a constant in it."""
     return isinstance(value, RemoteValue) or is_tensor(value)
 
 
 def find_recording(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Recording | None:
-    """Return the recording whose placeholders are among the arguments of a call, or in their lists.
+    """Return the recording whose placeholders are among a call's arguments, or in lists of them.
 
-    None for what nests too deep to be sent.
+    None for arguments that are nested too deeply to be sent.
     """
     return _find_recording((*args, *kwargs.values()), 0, set())
 
@@ -241,7 +242,7 @@ def _find_recording(values: Iterable[Any], depth: int, seen: set[int]) -> Record
     for value in values:
         if isinstance(value, Placeholder):
             return value.recording
-        # Each list once, though it may lie in others many times.
+        # Each list once, even if it occurs in others many times.
         if isinstance(value, list | tuple) and depth < MAX_NESTING and id(value) not in seen:
             seen.add(id(value))
             if found := _find_recording(value, depth + 1, seen):
@@ -250,30 +251,30 @@ def _find_recording(values: Iterable[Any], depth: int, seen: set[int]) -> Record
 
 
 class RecordedProgram(Recording):
-    """Base of the blocking and the asyncio session's programs."""
+    """The base of both kinds of sessions' programs."""
 
     def __init__(self) -> None:
         super().__init__()
         self._results: list[Any] | None = None
 
     def output(self, *values: Any, remote: bool = False) -> None:
-        """Ask for values: as arrays, or, with `remote`, as remote tensors.
+        """Request values as outputs: as arrays or, with `remote`, as remote tensors.
 
-        They are in ``result``, in the order in which they were asked for.
+        They are in ``result``, in the order in which they were requested.
         """
         for value in values:
             self.add_output(value, remote=remote)
 
     @property
     def results(self) -> list[Any]:
-        """Requested values, in order. Raises ArgumentError before the program has run."""
+        """The requested values, in order. Raises ArgumentError before the program has run."""
         if self._results is None:
             raise ArgumentError("the program has not run; its results are there after the block")
         return self._results
 
     @property
     def result(self) -> Any:
-        """Requested values: None, one value, or a tuple."""
+        """The requested values: None, one value, or a tuple."""
         results = self.results
         if len(results) == 1:
             return results[0]
@@ -290,5 +291,5 @@ class RecordedProgram(Recording):
 
 
 def one_for_each(values: Any, inputs: Any) -> tuple[Any, ...]:
-    """Return one of ``values`` for each input, also while the list of them is a placeholder."""
+    """Return one of ``values`` for each input, also if ``values`` is a placeholder for a list."""
     return tuple(values[place] for place in range(len(as_list(inputs))))

@@ -1,8 +1,8 @@
-"""The clock of a stream of messages: how long the daemon may go without a word.
+"""The timeout between two messages of a stream from the daemon.
 
-Making an environment may take minutes, so the session's timeout is not for all of a load: it is
-how long the daemon may say nothing. While it makes an environment it has a word every few seconds;
-while it imports the library it has none.
+Building an environment may take minutes, so the session's timeout does not limit a whole load but
+the pause between two messages. While the daemon builds an environment it sends a message every few
+seconds; while it imports the library it sends none.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from opdispatch_wire.errors import DeadlineExceededError
 
 
 def read_within(call: Any, what: str, timeout: float | None) -> Iterator[Any]:
-    """Return the messages of a blocking stream, each of which may take `timeout` seconds.
+    """Yield the messages of a blocking stream, each of which may take `timeout` seconds.
 
-    Raises grpc.RpcError, and DeadlineExceededError, which says `what` was being asked.
+    Raises grpc.RpcError, and DeadlineExceededError, whose text contains `what`, the request in
+    words.
     """
     late = threading.Event()
 

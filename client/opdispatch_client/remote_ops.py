@@ -1,10 +1,10 @@
-"""``session.ops.namespace.name.overload``: remote operators, spelled like local ones.
+"""``session.ops.namespace.name.overload``: remote operators with the syntax of local ones.
 
 The blocking and the asyncio session share these classes; a call returns what the session's own
 ``call`` returns, the result or a coroutine. Names are not looked up before the call, unless the
-session knows the daemon's names already: see ``operator_catalog``. ``help``, ``inspect.signature``
-and ``dir`` ask the daemon; in an event loop, which must not wait, in the background: see
-``async_operator_catalog``.
+session already knows the daemon's names: see ``operator_catalog``. ``help``, ``inspect.signature``
+and ``dir`` query the daemon; in an event loop, which must not block, in the background: see
+``aio.operator_catalog``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Caller(Protocol[Result]):
 
 
 class WithOptions(Protocol[Result]):
-    """The ``with_options`` method of a session, whose choices are those of ``Calls`` so far."""
+    """The ``with_options`` method of a session, applied to the options of some ``Calls``."""
 
     def __call__(
         self,
@@ -46,11 +46,11 @@ class WithOptions(Protocol[Result]):
         timeout: float | None = None,
         on_progress: OnTransfer | None = None,
     ) -> Calls[Result]:
-        """Return ``call`` and ``ops`` with these options, where they are not None."""
+        """Return ``call`` and ``ops`` with those options changed that are not None."""
 
 
 class Calls(Generic[Result]):
-    """``call``, ``trace`` and ``ops`` of a session, with other choices than the session's."""
+    """``call``, ``trace`` and ``ops`` of a session, with other options than the session's."""
 
     __slots__ = ("_catalog", "call", "trace", "with_options")
 
@@ -126,12 +126,12 @@ class RemoteNamespace(Generic[Result]):
 
 
 class RemoteOperator(Generic[Result]):
-    """``session.ops.namespace.name``: call it, or name an overload of it.
+    """``session.ops.namespace.name``: call it, or access one of its overloads as an attribute.
 
-    Without an overload name the daemon chooses the overload by the arguments. ``default``
-    stands for the overload without a name, as in PyTorch. ``help(operator)`` shows the schemas and
-    the documentation, and ``inspect.signature`` the arguments of an only overload. Where an
-    event loop runs, they show what ``await session.describe(name)`` or an earlier look has told.
+    Without an overload name the daemon chooses the overload by the arguments. ``default`` is the
+    overload without a name, as in PyTorch. ``help(operator)`` shows the schemas and the
+    documentation, and ``inspect.signature`` the arguments of an only overload. In a running event
+    loop they show what ``await session.describe(name)`` or an earlier access has returned.
     """
 
     __slots__ = ("__described", "__name", "__source")
@@ -141,7 +141,7 @@ class RemoteOperator(Generic[Result]):
         self.__name = name
         self.__described: list[OperatorDescription] | None = None
 
-    # Both are positional only: an operator may have arguments of any name, `self` included.
+    # Both are positional-only, because operators may have arguments of any name, including `self`.
     def __call__(self, /, *args: Any, **kwargs: Any) -> Result:
         """Call the operator; raise what the session's ``call`` raises."""
         return self.__source.call(self.__name, *args, **kwargs)
@@ -154,10 +154,10 @@ class RemoteOperator(Generic[Result]):
         timeout: float | None = None,
         on_progress: OnTransfer | None = None,
     ) -> RemoteOperator[Result]:
-        """Return the same operator, called with other options: see ``Session.with_options``.
+        """Return the same operator with other options: see ``Session.with_options``.
 
-        Those that are None stay as they are. (An overload of this name is called by
-        ``session.call``.)
+        Options that are None stay unchanged. (An overload with the name of this method can be
+        called by ``session.call``.)
         """
         options = self.__source.with_options
         calls = options(retry=retry, remote=remote, timeout=timeout, on_progress=on_progress)
@@ -200,7 +200,7 @@ class RemoteOperator(Generic[Result]):
 
 
 class _Source(Generic[Result]):
-    """Base of the attributes of one ``ops``."""
+    """The base of the attributes of one ``ops``."""
 
     __slots__ = ("call", "catalog", "names", "with_options")
 
@@ -217,8 +217,8 @@ class _Source(Generic[Result]):
         self.with_options = with_options
 
     def check(self, name: str) -> None:
-        """Raise OperatorNotFoundError for a name that is known not to be there."""
-        # Interactive shells look for methods of theirs, which begin so.
+        """Raise OperatorNotFoundError for a name that is known not to exist."""
+        # Interactive shells look up methods of their own, which begin like this.
         if self.catalog is not None and "::_" not in name and not name.startswith("_"):
             self.catalog.check(name)
 
@@ -227,7 +227,7 @@ class _Source(Generic[Result]):
 
 
 class _Documentation:
-    """``__doc__`` of an operator is the daemon's, and that of its class its own."""
+    """A descriptor: ``__doc__`` of an operator is the daemon's, that of the class its own."""
 
     def __get__(self, operator: Any, owner: type) -> Any:
         found = operator.__getattr__("__doc__") if operator is not None else ""
@@ -235,10 +235,10 @@ class _Documentation:
 
 
 class _Annotations(dict[str, Any]):
-    """``__annotations__`` of an operator are the daemon's, and its class has none.
+    """A descriptor: ``__annotations__`` of an operator are the daemon's; the class has none.
 
-    This has to be in the class: where nothing is, Python puts a dict there on first access
-    the class for it, as tools for documentation do, and operators would have that one.
+    It has to be in the class: otherwise Python creates a dict in the class on first access, as
+    documentation tools do, and operators would inherit it.
     """
 
     def __get__(self, operator: Any, owner: type) -> dict[str, Any]:
@@ -268,6 +268,6 @@ def _no_trace(operator: str, /, *args: object, **kwargs: object) -> NoReturn:
 
 
 def _refuse_special(owner: object, name: str) -> None:
-    """Raise AttributeError for names of Python's protocols; they must not become operators."""
+    """Raise AttributeError for names of Python's protocols, which must not become operators."""
     if name.startswith("__") and name.endswith("__"):
         raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")

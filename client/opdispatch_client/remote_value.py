@@ -22,10 +22,10 @@ _RECORDING = AUTOGRAD_KEYSET.add(DispatchKey.ADInplaceOrView)
 
 
 class HeldId(bytes):
-    """The id of a value, which ``release`` lets go of when nothing refers to this object any more.
+    """The id of a value, which ``release`` releases once nothing refers to this object.
 
-    Calls that are under way refer to it: what is said to the daemon of the value must not overtake
-    them where they go directly. See Note [Letting go of a remote tensor].
+    Calls in flight refer to it: the release must not overtake them where they go directly. See Note
+    [Letting go of a remote tensor].
     """
 
     release: Release
@@ -35,9 +35,9 @@ class HeldId(bytes):
 
 
 class RemoteValue:
-    """Base of the blocking and the asyncio session's remote tensors.
+    """The base of both kinds of sessions' remote tensors.
 
-    The value lives until this object is closed or collected, or its session ends. It is an
+    The value lives until this object is closed or collected, or its session ends. It can be an
     argument of calls like any tensor.
     """
 
@@ -46,14 +46,14 @@ class RemoteValue:
     def __init__(
         self, number: bytes, facts: RemoteFacts, interpreter: str, lease: Lease, elsewhere: Any
     ) -> None:
-        """``elsewhere`` has the operations of the session whose lease keeps the value."""
+        """Take ``elsewhere``, the operations of the session whose lease keeps the value."""
         self._number = number
         self._elsewhere = elsewhere
         self._held: HeldId | None
         self._facts = facts
         self._lease = lease
         self.interpreter = interpreter
-        """Where it is, as of the last call with it that has come back: see ``note_interpreter``."""
+        """Where it was after the last call with it that has returned: see ``note_interpreter``."""
         held = self._held = HeldId(number)
         held.release = lease.release
 
@@ -89,12 +89,12 @@ class RemoteValue:
 
     @property
     def nbytes(self) -> int:
-        """The size of the elements; of other layouts than the dense one, of all parts."""
+        """The size of the elements in bytes; for layouts other than strided, of all parts."""
         return self._facts.nbytes
 
     @property
     def requires_grad(self) -> bool:
-        """Whether calls with it were recorded, or are to be: as of when it was made."""
+        """Whether calls with it were or will be recorded, as of its creation."""
         return self._facts.requires_grad
 
     @property
@@ -111,21 +111,21 @@ class RemoteValue:
     def _is_on(self, device: Any) -> bool:
         """Return whether the value is on that device.
 
-        Raises DeviceError unless it is the text of a device.
+        Raises DeviceError for an invalid device string.
         """
         try:
             kind, number = split_device(device)
         except DeviceError:
             if not isinstance(device, str) or not device:
                 raise
-            return False  # the daemon says which there are
+            return False  # the daemon says which devices exist
         here, place = split_device(self.device)
         return kind == here and (kind == "cpu" or number in (None, place))
 
     def close(self) -> None:
-        """Release the value, once the calls with it that are under way have ended.
+        """Release the value, once the calls in flight with it have ended.
 
-        Idempotent; using it afterwards raises RemoteValueGoneError.
+        Idempotent; using the value afterwards raises RemoteValueGoneError.
         """
         self._held = None
 
@@ -142,7 +142,7 @@ class RemoteValue:
         message.remote.id = self._number
         message.remote.session = self._lease.session
         message.remote.interpreter = self.interpreter
-        self._facts.write_to(message.remote)  # as of those that it is alike with
+        self._facts.write_to(message.remote)  # as of the calls that it is similar to
 
     def __opdispatch_take_value__(self, key: list[Any], leaves: list[Any]) -> bool:
         """Add what calls with such a tensor, at its home, have in common: see ``take_value``."""
@@ -156,11 +156,12 @@ class RemoteValue:
 
     @property
     def kind(self) -> Hashable | None:
-        """Return what calls have in common that go directly to its home; None: they do not."""
+        """Return the key that direct calls to its home share; None if calls cannot go directly."""
         facts = self._facts
         if not facts.is_plain:
             return None
-        of_one = facts.dtype_name if self.size == 1 else None  # which may be a number
+        # one element may be treated as a number
+        of_one = facts.dtype_name if self.size == 1 else None
         return RemoteValue, self.interpreter, facts.device, of_one
 
     def __reduce__(self) -> NoReturn:
@@ -180,7 +181,7 @@ class RemoteValue:
 
 
 def held_ids(values: Iterable[Any]) -> list[HeldId]:
-    """Return the ids of the remote tensors among a call's arguments, in lists as well."""
+    """Return the ids of the remote tensors among a call's arguments, also in lists."""
     found: list[HeldId] = []
     for value in values:
         if isinstance(value, RemoteValue):
@@ -192,9 +193,9 @@ def held_ids(values: Iterable[Any]) -> list[HeldId]:
 
 
 def note_interpreter(values: Iterable[Any], interpreter: str) -> None:
-    """Record where a call has run in the remote tensors among its arguments: it moved them there.
+    """Record where a call has run in the remote tensors that it moved there.
 
-    The daemon alone knows where a value is; of two calls at a time, the last to come back counts.
+    Only the daemon knows where a value is; of two concurrent calls, the last to return counts.
     """
     for value in values:
         if isinstance(value, RemoteValue):
@@ -204,7 +205,7 @@ def note_interpreter(values: Iterable[Any], interpreter: str) -> None:
 
 
 def refuse_stream(stream: Any) -> None:
-    """Raise ArgumentError for a stream that a caller of ``to_device`` names."""
+    """Raise ArgumentError for a stream passed to ``to_device``."""
     if stream is not None:
         raise ArgumentError(
             "to_device takes no stream; the interpreter uses the current one of the device"

@@ -1,6 +1,6 @@
-"""Arguments of sessions: one of another type than it should have is an error that names it.
+"""Arguments of session methods: one of a wrong type raises an error that names it.
 
-Otherwise protobuf, gRPC or Python says so of whatever they were doing with it.
+Otherwise protobuf, gRPC or Python would raise errors about their own internals.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LONGEST_TIMEOUT = 365 * 86400.0
-"""A year in seconds. gRPC and Python's locks refuse numbers beyond some; no wait is so long."""
+"""A year, in seconds. gRPC and Python's locks refuse some larger numbers; no wait is so long."""
 
 _LARGEST_COUNT = 2**32 - 1
 
 
 def checked(make: Callable[P, T]) -> Callable[P, T]:
-    """Return ``make`` with checks of its arguments that are annotated with one of ``_CHECKS``, or
-    None.
+    """Return ``make`` with checks of arguments annotated with one of ``_CHECKS``, or None.
 
-    Raises ArgumentError for what is of another type, and WireError for what cannot be sent.
+    Raises ArgumentError for a value of another type, and WireError for one that cannot be sent.
     """
     signature = inspect.signature(make)
     kinds = {n: str(each.annotation) for n, each in signature.parameters.items()}
@@ -61,9 +60,12 @@ def checked(make: Callable[P, T]) -> Callable[P, T]:
 
 
 def check_int(value: Any, name: str) -> int:
-    """Return ``value`` as an int. Raises ArgumentError for anything but an int, also for a bool."""
+    """Return ``value`` as an int.
+
+    Raises ArgumentError for anything but an int, including a bool.
+    """
     try:
-        # protobuf takes no bool for a number, and an array of several has no index.
+        # protobuf takes no bool for a number, and an array of several elements has no index.
         number = None if isinstance(value, bool) else index(value)
     except TypeError:
         number = None
@@ -78,9 +80,9 @@ def check_seconds(value: Any, name: str) -> float:
     Raises ArgumentError for anything but a number, and WireError.
     """
     try:
-        if isinstance(value, SupportsFloat):  # no text, of which float() would make a number
+        if isinstance(value, SupportsFloat):  # strings are excluded, which float() would parse
             return float(value)
-    except (TypeError, ValueError):  # it has several, for one
+    except (TypeError, ValueError):  # such as an array of several elements
         pass
     except OverflowError:
         raise WireError(f"{name} is {reprlib.repr(value)}, which is more than any float") from None
@@ -88,7 +90,7 @@ def check_seconds(value: Any, name: str) -> float:
 
 
 def check_timeout(value: Any, name: str = "timeout") -> float | None:
-    """Return how many seconds one call may take; None as it is, for the session's timeout.
+    """Return how many seconds one call may take; None, for the session's timeout, unchanged.
 
     Raises ArgumentError for anything but a positive number.
     """
@@ -108,7 +110,7 @@ def check_timeout(value: Any, name: str = "timeout") -> float | None:
 def check_flag(value: Any, name: str) -> bool:
     """Return ``value`` as a bool.
 
-    Raises ArgumentError for anything but a bool: "no" would count as true.
+    Raises ArgumentError for anything but a bool: the string "no" would be true.
     """
     if isinstance(value, bool | np.bool_):
         return bool(value)
@@ -141,7 +143,7 @@ def _check_requirements(value: Any, name: str) -> Any:
         return value
     lines = None
     if not isinstance(value, bytes):
-        with contextlib.suppress(TypeError):  # nothing can be taken out of it
+        with contextlib.suppress(TypeError):  # it is not iterable
             lines = list(value)
     if lines is None or not all(isinstance(line, str) for line in lines):
         raise ArgumentError(
@@ -170,5 +172,5 @@ _CHECKS: Final[dict[str, Callable[[Any, str], Any]]] = {
 
 
 def as_list(values: Any) -> list[Any]:
-    """Return the values, whether one was given or several."""
+    """Return the values as a list, whether one or several were given."""
     return list(values) if isinstance(values, list | tuple) else [values]

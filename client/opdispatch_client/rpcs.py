@@ -31,13 +31,13 @@ OnProgress = Callable[[str], None]
 CALL = "/opdispatch.v1.ExecutionService/Call"
 """The name of an operator call on the wire."""
 _REGISTRY = "/opdispatch.v1.RegistryService"
-# A daemon says every ten seconds that it is there.
+# Seconds between a daemon's keep-alive messages.
 _WATCH_SILENCE = 10.0
 
 
-@dataclass(slots=True)  # frozen ones take five times as long to make
+@dataclass(slots=True)  # frozen dataclasses take five times as long to create
 class Rpc(Generic[T]):
-    """One request, and the function that turns its reply into what the caller gets."""
+    """One request, and the function that converts its reply to the caller's result."""
 
     path: str
     """The method's name on the wire."""
@@ -47,20 +47,20 @@ class Rpc(Generic[T]):
     reply_type: type[Message]
     read: Callable[[Any], T]
     metadata: tuple[tuple[str, str], ...] = ()
-    """Metadata sent with it: the client's identity, where the daemon keeps that."""
+    """Metadata sent with it: the client's identity, where the daemon records that."""
     waits: float | None = 0.0
-    """Seconds that the daemon may wait before it answers; None: any time."""
+    """Seconds that the daemon may wait before it answers; None: without limit."""
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether it does no harm to send it twice: it changes nothing."""
+        """Whether sending it twice is harmless, because it changes nothing."""
         return not self.metadata and self.path != CALL
 
     def deadline(self, timeout: float | None) -> float | None:
-        """Return seconds until the reply must be there, if answering alone may take `timeout`."""
+        """Return the seconds until the reply must arrive, if answering alone may take `timeout`."""
         if timeout is None or self.waits is None or self.waits > LONGEST_TIMEOUT:
             return None
-        # The daemon refuses a time that is negative or no number; it need not wait to do so.
+        # The daemon refuses a time that is negative or NaN; it need not wait for that.
         return timeout + self.waits if self.waits > 0 else timeout
 
 
@@ -74,12 +74,12 @@ def get_server_info() -> Rpc[listings.ServerInfo]:
 
 
 def reply_by_itself(call: Call, request: execution_pb2.CallRequest) -> Rpc[execution_pb2.CallReply]:
-    """Request one operator call by itself, answered by its reply."""
+    """Send one operator call as a request of its own."""
     return Rpc(CALL, call.what, request, execution_pb2.CallReply, lambda reply: reply)
 
 
 class Load(NamedTuple):
-    """The request to load a library, and the files to upload before that, if they are large."""
+    """The request to load a library, and the files to upload first, if they are large."""
 
     rpc: Rpc[listings.LoadedLibrary]
     content: LibraryContent | None
@@ -124,9 +124,9 @@ def load(
 
 
 def with_progress(rpc: Rpc[listings.LoadedLibrary]) -> Rpc[str | listings.LoadedLibrary] | None:
-    """Request the same load, answered by a line for each step, and the library at the end.
+    """Request the same load, answered by a line for each step, and finally the library.
 
-    None if no step can take long enough to be told.
+    None if no step can take long enough to be reported.
     """
     assert isinstance(rpc.request, registry_pb2.LoadLibraryRequest), "it comes from load()"
     if not needs_environment(rpc.request):
@@ -146,7 +146,7 @@ def with_progress(rpc: Rpc[listings.LoadedLibrary]) -> Rpc[str | listings.Loaded
 
 
 def is_unknown_method(error: OpdispatchError) -> bool:
-    """Return whether a daemon has said that it has no such method."""
+    """Return whether a daemon replied that it has no such method."""
     return type(error) is OpdispatchError and error.facts.get("status") == "UNIMPLEMENTED"
 
 
@@ -183,7 +183,7 @@ def unload_and_measure(
 
 @checked
 def scale(name: str, interpreters: int) -> Rpc[listings.Library]:
-    """Request another number of replicas, answered by the library as it is held then."""
+    """Request another number of replicas, answered by the library with its new interpreters."""
     if interpreters < 1:
         raise WireError(f"interpreters is {interpreters}; expected 1 or more")
     request = registry_pb2.ScaleLibraryRequest(name=name, interpreters=interpreters)
@@ -197,7 +197,7 @@ def scale(name: str, interpreters: int) -> Rpc[listings.Library]:
 
 @checked
 def rollback(name: str) -> Rpc[listings.RolledBack]:
-    """Request a rollback, answered by the version that is active then, and the one that was."""
+    """Request a rollback, answered by the version then active and the one that was."""
     request = registry_pb2.RollbackLibraryRequest(name=name)
     return _ask(
         request, f"the request to roll {name} back", listings.rolled_back_from_proto, changes=True
@@ -206,7 +206,7 @@ def rollback(name: str) -> Rpc[listings.RolledBack]:
 
 @checked
 def drain(interpreter: str, *, undo: bool) -> Rpc[listings.Interpreter]:
-    """Request a drain, answered by the interpreter as it is then."""
+    """Request a drain, answered by the interpreter's state after it."""
     request = registry_pb2.DrainInterpreterRequest(name=interpreter, undo=undo)
     return _ask(
         request,
@@ -251,7 +251,7 @@ def revive(interpreter: str) -> Rpc[bool]:
 
 @checked
 def list_operators(pattern: str) -> Rpc[list[listings.OperatorSummary]]:
-    """Request the operators that match a shell pattern or contain a text, in order of name."""
+    """Request the operators that match a shell pattern or contain a string, in order of name."""
     request = registry_pb2.ListOperatorsRequest(pattern=pattern)
     return _ask(
         request,
@@ -340,9 +340,9 @@ def _ask(
     changes: bool = False,
     waits: float | None = 0.0,
 ) -> Rpc[T]:
-    """Return the call of RegistryService that a request is of: ``X`` of an ``XRequest``.
+    """Return the call of RegistryService's method for the request: ``X`` for an ``XRequest``.
 
-    With ``changes``, which is of what changes the registry, it says who asks.
+    With ``changes``, set for requests that change the registry, it carries the caller's identity.
     """
     method = type(request).__name__.removesuffix("Request")
     reply_type = getattr(registry_pb2, f"{method}Reply")
@@ -351,7 +351,10 @@ def _ask(
 
 
 def _who_asks() -> tuple[tuple[str, str], ...]:
-    """Return the metadata of requests that change the registry: for listings and the log."""
+    """Return the caller's identity, as metadata of requests that change the registry.
+
+    It is for listings and the log.
+    """
     return ((CLIENT_KEY, describe_self()),)
 
 

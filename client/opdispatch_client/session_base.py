@@ -1,4 +1,4 @@
-"""Common state of both kinds of sessions, and methods that need no daemon."""
+"""The state and methods that both kinds of sessions share, none of which need the daemon."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SessionBase:
 
     @property
     def timeout(self) -> float | None:
-        """Seconds that one request may take; None: any time."""
+        """Seconds that one request may take; None: without limit."""
         return self._endpoint.timeout
 
     @property
@@ -52,10 +52,10 @@ class SessionBase:
     ) -> profile:
         """Profile the calls of a ``with`` block: here, in the daemon, and in interpreters.
 
-        It is an ``opdispatch.profile``, which sees the calls of this task, of this session and any
-        other. The round trip of a call is an event with "rpc" before the operator's name; in it
-        are those that the daemon and the interpreters have told of it, at most 4,096 a call, also
-        of one that failed, if its reply was there in time. Lines of Python are those of this
+        It is an ``opdispatch.profile``, and records the calls of this task, of this session and any
+        other. The round trip of a call is an event with "rpc" before the operator's name; nested in
+        it are the events that the daemon and the interpreters reported, at most 4,096 for a call,
+        also for a call that failed, if its reply arrived in time. Stack frames are those of this
         process.
         """
         return profile(
@@ -69,17 +69,17 @@ class SessionBase:
         )
 
     def empty(self, shape: Shape, dtype: DTypeLike = np.float64) -> np.ndarray[Any, Any]:
-        """Return an uninitialized array like ``numpy.empty`` that calls need not copy.
+        """Return an uninitialized array, like ``numpy.empty``, that calls need not copy.
 
-        It lies in memory that the session shares with the interpreters which it calls directly;
-        they read it, or a contiguous part of it, where it is, and write there what their operators
-        write. So let it be while a call that has it is under way. `shape` is an int or a tuple
-        of them, and `dtype` any that tensors can have; arrays of bools are copied all the same.
+        It is in memory shared with the interpreters that the session calls directly; they read it,
+        or a contiguous part of it, in place, and write their results there. So leave it unchanged
+        while a call that uses it is in flight. `shape` is an int or a tuple of ints, and `dtype`
+        any that tensors can have; arrays of bools are copied nonetheless.
 
-        It is an ordinary array where no memory can be shared, or none is left, or if it is
-        smaller than a page; any other use of it is an ordinary array's, also after ``close``. Its
-        memory is free again when the last view of it is collected. Raises WireError for a
-        dtype that tensors cannot have, and ValueError for a negative dimension.
+        It is an ordinary array if no memory can be shared, or none is left, or if it is smaller
+        than a page; in all other respects it behaves like an ordinary array, also after ``close``.
+        Its memory is freed when the last view of it is collected. Raises WireError for a dtype that
+        tensors cannot have, and ValueError for a negative dimension.
         """
         return self._memory.empty(shape, dtype)
 
@@ -95,7 +95,7 @@ class SessionBase:
         return f"<opdispatch_client.{type(self).__name__} {self.address} [{state}]>"
 
     def _introduced(self, info: ServerInfo) -> ServerInfo:
-        """Keep what the daemon says of itself; its message limit counts from now on."""
+        """Store the daemon's description of itself; its message limit applies from now on."""
         self._connection.limit = self._endpoint.message_limit(info)
         self._server_info = info
         return info

@@ -29,7 +29,7 @@ Shape = int | tuple[int, ...] | list[int]
 
 
 class SessionMemory:
-    """One arena for the arguments of a session's calls; each lane passes what it needs of it.
+    """One arena for the arguments of a session's calls; each lane shares the parts that it uses.
 
     Any thread may use it.
 
@@ -38,9 +38,9 @@ class SessionMemory:
     """
 
     def __init__(self, *, is_wanted: bool, on_use: Callable[[], None]) -> None:
-        """Hold the session's memory.
+        """Create the session's memory.
 
-        ``on_use`` is called when memory may be released while ``is_in_use``.
+        ``on_use`` is called when ``is_in_use`` becomes true, so that memory is released later.
         """
         self._on_use = on_use
         self._arena = TensorArena(on_drop=self._drop, on_exhausted=self._warn)
@@ -51,12 +51,12 @@ class SessionMemory:
 
     @property
     def share(self) -> Callable[[Put], CallerLaneMemory] | None:
-        """Factory of the memory that newly opened lanes share; None if they share none."""
+        """The factory of the memory that newly opened lanes share; None if they share none."""
         return self._share if self._is_wanted and is_supported() else None
 
     @property
     def is_in_use(self) -> bool:
-        """Whether there is anything that could be given back."""
+        """Whether there may be memory to release."""
         with self._lock:
             lanes = list(self._lanes)
         return bool(self._arena.regions) or any(lane.is_in_use for lane in lanes)
@@ -76,7 +76,7 @@ class SessionMemory:
         return self._arena.empty(whole, element)
 
     def refuse(self, lane: CallerLaneMemory | None, error: RefusedError) -> None:
-        """Stop using shared memory: an interpreter could not take a call's."""
+        """Stop using shared memory: an interpreter could not map a call's."""
         if lane is not None:
             lane.send_inline()
         self._give_up(error.message)
@@ -86,7 +86,7 @@ class SessionMemory:
         self._arena.trim(idle_seconds=IDLE_SECONDS)
 
     def close(self) -> None:
-        """Return all unused memory, and the rest as soon as it is unused."""
+        """Return all unused memory, and the rest as soon as it becomes unused."""
         self._arena.close()
 
     def _share(self, put: Put) -> CallerLaneMemory:
@@ -120,7 +120,7 @@ class SessionMemory:
 def _as_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     try:
         return np.dtype(dtype)
-    except (TypeError, ValueError) as error:  # of a text that is not UTF-8, too
+    except (TypeError, ValueError) as error:  # also for a string that is not UTF-8
         raise ArgumentError(f"dtype is {reprlib.repr(dtype)}, which is none: {error}") from None
 
 

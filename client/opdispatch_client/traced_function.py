@@ -1,10 +1,10 @@
-"""Python functions that become programs: called once with placeholders, then sent as one message.
+"""Python functions as programs: called once with placeholders, then sent as one message.
 
 @session.as_program
 def norm(x, y):
     return session.ops.math.add(session.ops.math.mul(x, x), session.ops.math.mul(y, y))
 
-A graph that was traced becomes one, too: its calls are recorded as those of such a function are.
+A traced graph can be made a program in the same way.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ Function = Callable[..., Any]
 class _Trace(NamedTuple):
     """One program of a function.
 
-    ``captured`` are tensors that it did not get as arguments; they follow those. ``shape`` is what
-    the function returned, with the number of an output in the place of each placeholder.
+    ``captured`` are tensors that it uses without receiving them as arguments; they follow the
+    arguments. ``shape`` is the function's return value, with the index of an output in place of
+    each placeholder.
     """
 
     data: bytes
@@ -48,8 +49,8 @@ class _Output:
 class TracedFunction:
     """A function and its programs. Any thread may use it.
 
-    ``_lock`` protects ``_traces``. Arguments that are no tensors are constants of a program:
-    for others, the function is traced again.
+    ``_lock`` protects ``_traces``. Arguments that are not tensors are constants of a program: for
+    new values, the function is traced again.
     """
 
     def __init__(self, function: Function, *, remote: bool) -> None:
@@ -61,7 +62,7 @@ class TracedFunction:
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Trace, list[Any]]:
         """Return the program for these arguments, and its inputs.
 
-        Raises what the function raises.
+        Raises the function's own error.
         """
         count = ValueCount()
         for place, value in (*enumerate(args), *kwargs.items()):
@@ -74,7 +75,7 @@ class TracedFunction:
         with self._lock:
             try:
                 trace = self._traces.get(key)
-            except TypeError:  # a set, say: it may have changed
+            except TypeError:  # unhashable, such as a set, which may have changed
                 return self._trace(args, kwargs), inputs
             if trace is not None:
                 self._traces.move_to_end(key)
@@ -132,7 +133,7 @@ def _key_of(value: Any) -> Any:
 
 
 def _tensors_in(tree: Any) -> Iterator[Any]:
-    """Iterate over the inputs, in the order in which they are met."""
+    """Iterate over the inputs, in the order of their occurrence."""
     return filter(is_remote_or_tensor, leaves(tree))
 
 
@@ -140,7 +141,7 @@ _TENSOR = "a tensor"
 
 
 def fill(shape: Any, results: Sequence[Any]) -> Any:
-    """Return what the function returned, with results in the place of their numbers."""
+    """Return the function's return value, with results in place of their indices."""
     return map_leaves(
         lambda leaf: results[leaf.place] if isinstance(leaf, _Output) else leaf, shape
     )

@@ -1,10 +1,10 @@
-"""The lease that keeps a session's remote tensors alive: a stream open for as long as they live.
+"""The lease that keeps a session's remote tensors alive: a stream that is open while they live.
 
 Note [Letting go of a remote tensor]
-    The collector may strike at any moment, in any thread, while locks are held. So a tensor that
-    is collected only puts its id into a queue that takes that (``SimpleQueue``, or a deque for
-    asyncio), and the stream's own thread or task sends it, together with others. So does one that
-    is closed, when the calls with it that are under way have ended.
+    The garbage collector may run at any moment, in any thread, while locks are held. So a tensor
+    that is collected only puts its id into a reentrant queue (``SimpleQueue``, or a deque for
+    asyncio), and the stream's own thread or task sends it, together with others. A tensor that is
+    closed does the same, when the calls in flight with it have ended.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from opdispatch_wire.values import check_text
 HOLD_VALUES = "/opdispatch.v1.ExecutionService/HoldValues"
 
 RELEASED_AT_ONCE = 10_000
-"""How many values one message releases at most, since messages have a limit."""
+"""How many values one message releases at most, because messages are limited in size."""
 
 Release = Callable[[bytes], None]
 
 
 class Lease:
-    """One session's name for its values, for as long as the daemon holds them.
+    """A session's name for its values, for as long as the daemon holds them.
 
     ``release`` may be called at any moment, in any thread.
     """
@@ -45,12 +45,12 @@ class Lease:
         self.session = session
         self.release = release
         self.why_over = ""
-        """Why the values are gone; empty while they are not."""
+        """Why the values are gone; empty as long as they are not."""
 
     def new_keep(self, on: str | None = None, device: str | None = None) -> remote_pb2.Keep:
-        """Ask for the results of one call to be kept, in an interpreter or on a device.
+        """Return the request to keep the results of one call, in an interpreter or on a device.
 
-        Raises ArgumentError for anything but a text, and WireError for text that cannot be sent.
+        Raises ArgumentError for anything but a string, and WireError for one that cannot be sent.
         """
         return remote_pb2.Keep(
             session=self.session,
@@ -62,7 +62,7 @@ class Lease:
 
 @contextlib.contextmanager
 def in_time(deadline: float | None, endpoint: Endpoint) -> Iterator[float]:
-    """Yield the seconds that the block may take: a handshake's, or those that are left.
+    """Yield how many seconds the block may take: those of a handshake, or those left.
 
     Raises DeadlineExceededError instead of DaemonUnavailableError when the deadline has passed.
     """
@@ -79,11 +79,11 @@ def in_time(deadline: float | None, endpoint: Endpoint) -> Iterator[float]:
 
 @contextlib.contextmanager
 def released_on_error(lease: Lease, keep: remote_pb2.Keep) -> Iterator[None]:
-    """Release the values that a call in the block keeps, if it raises."""
+    """Release the values that a call in the block keeps, if the block raises."""
     try:
         yield
     except BaseException:
-        lease.release(keep.prefix)  # it may have run: what it has kept is not known
+        lease.release(keep.prefix)  # it may have run, and what it kept is unknown
         raise
 
 
@@ -97,7 +97,7 @@ def hold_values(channel: grpc.Channel | grpc.aio.Channel) -> Any:
 
 
 def silent_daemon_error(address: str, timeout: float) -> DaemonUnavailableError:
-    """Return the error for a lease that is not there after `timeout` seconds."""
+    """Return the error for a lease that was not opened within `timeout` seconds."""
     return DaemonUnavailableError(
         f"{address} did not answer the request to hold values within {timeout:g} s",
         address=address,
@@ -105,8 +105,8 @@ def silent_daemon_error(address: str, timeout: float) -> DaemonUnavailableError:
 
 
 def why_over(error: OpdispatchError) -> str:
-    """Return why values are gone whose stream has ended with that error."""
-    if may_have_run(error):  # which is said of calls
+    """Return why values are gone whose stream ended with that error."""
+    if may_have_run(error):  # its text is about calls
         return "the daemon that kept it has ended, or the connection to it"
     return error.message
 

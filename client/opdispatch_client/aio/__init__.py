@@ -4,18 +4,18 @@ async with opdispatch_client.aio.connect() as session:
     edges = await session.ops.image.sobel(picture)
 
     session            the session
-    calling            its methods for calls, values and programs
+    calling            the session's methods for calls, values and programs
     submission         one call, and many of them: written by hand
-    program            programs: recorded, and made of functions
-    remote_calls       values that are put into interpreters, fetched and moved
-    tensor_transfers   what a remote tensor asks of its session
+    program            programs: recorded, or traced from functions
+    remote_calls       values put into interpreters, fetched and moved
+    tensor_transfers   the requests of a remote tensor to its session
     remote_tensor      remote tensors: written by hand
 
-    connection         the channel, and what a session makes of it
-    calls              how calls travel: to the daemon, or directly to an interpreter
-    value_lease        what keeps remote tensors alive
-    operator_catalog   names and descriptions, without a wait in the event loop
-    one_loop           the event loop that a session belongs to
+    connection         the channel, and the parts of a session that use it
+    calls              sends calls to the daemon, or directly to an interpreter
+    value_lease        the stream that keeps remote tensors alive
+    operator_catalog   names and descriptions, without blocking the event loop
+    one_loop           checks that a session is used in its own event loop
 
 ``make blocking`` writes ``opdispatch_client.blocking`` from the sources among them.
 """
@@ -50,8 +50,8 @@ def connect(
 ) -> Connecting:
     """Open a session: ``async with connect() as session`` or ``session = await connect()``.
 
-    The parameters are those of ``opdispatch_client.connect``, and so are the errors; those of
-    the daemon come when the result is entered or awaited.
+    Parameters and errors are those of ``opdispatch_client.connect``; errors of the daemon are
+    raised when the result is entered or awaited.
     """
     endpoint = resolve_endpoint(
         address,
@@ -72,7 +72,7 @@ def connect(
 
 
 class Connecting:
-    """A session that is not open yet."""
+    """A session that is not open yet; await it, or enter it with ``async with``."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint

@@ -37,19 +37,19 @@ class AsyncCallingSession(AsyncSubmission):
     ) -> Calls[Coroutine[Any, Any, Any]]:
         """Return ``call``, ``trace`` and ``ops`` with other options than the session's.
 
-        A call may take `timeout` seconds, from the moment in which it is made, instead of the
-        session's; ``math.inf`` is any time. Then it raises DeadlineExceededError. Calls that its
-        kernel makes have what is left of them. So may a call of one operator:
+        A call may take `timeout` seconds, counted from when it is made, instead of the session's;
+        ``math.inf`` means no limit. After that it raises DeadlineExceededError. Nested calls by its
+        kernel inherit the remaining time. A single operator has the same method:
         ``session.ops.image.sobel.with_options(timeout=0.5)(picture)``.
 
         With ``retry=False``, ``session.with_options(retry=False).ops.bank.quote(x)`` raises
         InterpreterDiedError instead of running again when its interpreter dies. An operator that
-        writes to its arguments never runs again. With `remote`, results stay where they are, as
+        writes to its arguments is never retried. With `remote`, results stay in the interpreter, as
         with ``session.call(..., remote=True)``.
 
-        `on_progress` is called after each chunk of a large tensor that was sent or received, with a
-        TransferProgress; only over a gRPC stream do tensors go in chunks. It is called in the
-        event loop, and not of calls with `remote`.
+        `on_progress` is called with a TransferProgress after each chunk of a large tensor that was
+        sent or received; tensors are only chunked over a gRPC stream. It is called in the event
+        loop, and not for calls with `remote`.
         """
         return self._calls_with(
             CallOptions.checked(
@@ -67,14 +67,15 @@ class AsyncCallingSession(AsyncSubmission):
     ) -> Coroutine[Any, Any, Any]:
         """Call an operator, such as ``"image::sobel"`` or ``"math::add.Scalar"``.
 
-        Returns what the schema promises: None, one value, or a tuple; tensors are NumPy
+        Returns the results that the schema declares: None, one value, or a tuple; tensors are NumPy
         arrays. Arguments that the operator writes to are updated in place. Raises
-        OperatorNotFoundError, ArgumentError, NoKernelError, KernelError if the kernel raised,
-        and WireError for an argument that cannot be sent.
+        OperatorNotFoundError, ArgumentError, NoKernelError, KernelError if the kernel raised, and
+        WireError for an argument that cannot be sent.
 
-        With `remote`, tensors among the results are AsyncRemoteTensors: they stay where they are.
-        An operator's own argument of that name can be given through ``ops``. Other choices for a
-        call, such as a timeout, are those of ``with_options``.
+        With `remote`, tensors among the results stay in the interpreter and are returned as
+        AsyncRemoteTensors. An argument of the operator that is itself named ``remote`` can be
+        passed through ``ops``. Further options of a call, such as a timeout, are set with
+        ``with_options``.
         """
         options = SESSIONS_OPTIONS
         if remote is not False and (remote is True or check_flag(remote, "remote")):
@@ -107,10 +108,11 @@ class AsyncCallingSession(AsyncSubmission):
     ) -> AsyncRemoteTensor:
         """Put a copy of an array into an interpreter: into the one named `on`, or any.
 
-        It is on the array's own device there, or on `device`, of those that interpreters have, such
-        as ``"cuda:0"``. Without `on`, calls with it move it to an interpreter that holds their
-        library. Raises RemoteLimitError, InterpreterNotFoundError, DeviceError, and WireError for
-        what is no array. It may take `timeout` seconds, instead of the session's.
+        There it is on the array's own device, or on `device`, one of the interpreters' devices,
+        such as ``"cuda:0"``. Without `on`, a call with it moves it to an interpreter that holds the
+        operator's library. Raises RemoteLimitError, InterpreterNotFoundError, DeviceError, and
+        WireError for anything but an array. It may take `timeout` seconds, instead of the
+        session's.
         """
         return await self._remote.put(array, on, device, deadline_in(timeout))
 
@@ -130,11 +132,11 @@ class AsyncCallingSession(AsyncSubmission):
         They stay where the graph is.
 
         Calls with a remote tensor that requires gradients (``session.put(Tensor(x,
-        requires_grad=True))``) are recorded in its interpreter. One call runs the whole backward
-        pass. It is ``opdispatch.autograd.grad`` there, whose arguments these are; the library
-        ``array`` is loaded. Raises KernelError, of an AutogradError, for what has no gradient.
-        Those of placeholders are placeholders. It may take `timeout` seconds, instead of the
-        session's.
+        requires_grad=True))``) are recorded in its interpreter. A single call runs the whole
+        backward pass: it is ``opdispatch.autograd.grad`` there, with the same arguments, and needs
+        the library ``array``. Raises KernelError, caused by an AutogradError, for a tensor without
+        a gradient. Gradients of placeholders are placeholders. It may take `timeout` seconds,
+        instead of the session's.
         """
         gradients = self._call_operator(
             "array::grad",
@@ -153,7 +155,7 @@ class AsyncCallingSession(AsyncSubmission):
         return split_gradients(gradients, inputs)
 
     def program(self, *, timeout: float | None = None) -> AsyncProgram:
-        """Record calls, and have them run as one message: ``async with session.program() as p``.
+        """Record calls and run them as one message: ``async with session.program() as p``.
 
         It may take `timeout` seconds from the end of the block, instead of the session's.
         """
@@ -168,13 +170,13 @@ class AsyncCallingSession(AsyncSubmission):
     ) -> Callable[..., Any]:
         """Decorate a function, which does not wait for its calls, to run them as one program.
 
-        The function is called once with placeholders for its tensors, in which ``session.call``
-        and ``session.ops`` record; from then on the program is sent. It must not look at what
-        tensors contain. Other arguments are constants: with other ones it is called again. With
-        `remote`, the tensors that it returns stay in the interpreter. Each run may take `timeout`
-        seconds, instead of the session's.
+        The function is called once, with placeholders for its tensors, to record its calls through
+        ``session.call`` and ``session.ops``; after that the recorded program is sent instead. It
+        must not depend on the contents of tensors. Other arguments are constants: for new values
+        the function is called again. With `remote`, the tensors that it returns stay in the
+        interpreter. Each run may take `timeout` seconds, instead of the session's.
 
-        A ``Graph`` that was traced becomes a program as well: nothing but its calls counts.
+        A traced ``Graph`` can be made a program, too: only its calls are used.
 
         The result is a coroutine function.
         """

@@ -1,4 +1,4 @@
-"""How the calls of an asyncio session travel: to the daemon, or directly to an interpreter."""
+"""Sends the calls of an asyncio session: to the daemon, or directly to an interpreter."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ from opdispatch_wire.v1 import execution_pb2
 
 Way = DirectWay[AsyncLane] | DirectWay[AsyncStream]
 SendWithin = Callable[[Rpc[Any], float | None], Awaitable[Any]]
-"""Sends a request, whose reply must be there in so many seconds; None: at any time."""
+"""Sends a request and awaits its reply for so many seconds; None: without limit."""
 
 
 class AsyncCalls:
-    """The calls of one session. Belongs to the event loop.
+    """Sends the calls of one session. For use in its event loop only.
 
-    ``send`` sends a call that is a gRPC request of its own; ``introduce`` asks the daemon again
-    who it is, and returns that and the message limit; ``list_interpreters`` asks it what these are
-    doing.
+    ``send`` sends a call as a gRPC request of its own; ``introduce`` repeats the handshake with the
+    daemon and returns its answer and the message limit; ``list_interpreters`` asks the daemon for
+    the state of its interpreters.
     """
 
     def __init__(
@@ -91,12 +91,13 @@ class AsyncCalls:
     async def open(self, info: ServerInfo, limit: int) -> None:
         """Choose a lane for messages of at most ``limit`` bytes.
 
-        Raises DaemonUnavailableError if there is none of the kind that the endpoint insists on.
+        Raises DaemonUnavailableError if no lane of the kind that the endpoint requires can be
+        opened.
         """
         await self._daemon.open(info, limit)
 
     def close(self) -> None:
-        """End all calls; no others can be made. Idempotent."""
+        """End all calls, and refuse new ones. Idempotent."""
         self._daemon.close()
         if not self._endpoint.is_of_this_process:
             return
@@ -109,7 +110,7 @@ class AsyncCalls:
         self.memory.close()
 
     async def call(self, call: Call) -> Any:
-        """Make a call; return its result. Raises what went wrong."""
+        """Make a call; return its result, or raise its error."""
         attempt = CallAttempt(call, self._endpoint)
         try:
             self._loop.check()
@@ -118,9 +119,9 @@ class AsyncCalls:
             attempt.close()
 
     async def call_planned(self, operator: str, planned: PlannedArguments) -> Any:
-        """Make a call as the plan for it says: see Note [Planned calls].
+        """Make a call by its plan: see Note [Planned calls].
 
-        UNPLANNED if there is none that holds, and nothing has been sent. Raises what went wrong.
+        Returns UNPLANNED if no plan is valid, with nothing sent. Raises the call's error.
         """
         plan = self._plans.find(planned.key)
         if plan is None or plan.way is None:
@@ -154,7 +155,7 @@ class AsyncCalls:
         try:
             number, future = way.lane.call_plain(encode, read)
         except LaneClosedError:
-            return UNPLANNED  # the general way finds another one, or says why there is none
+            return UNPLANNED  # the general path finds another route, or reports why there is none
         waiting = None
         if plan.moves:
             waiting = waiting_call(way)
@@ -199,7 +200,7 @@ class AsyncCalls:
     async def _go_on(
         self, attempt: CallAttempt, way: Way, outcome: Exception | execution_pb2.CallReply
     ) -> Any:
-        """Go on with a planned call that had another outcome than a plain reply."""
+        """Continue a planned call whose outcome was not a plain reply."""
         if isinstance(outcome, Exception):
             if not isinstance(outcome, LaneClosedError):
                 raise self._failure(outcome, attempt) from None
@@ -226,7 +227,7 @@ class AsyncCalls:
         return attempt.read(reply)
 
     async def _call_daemon(self, attempt: CallAttempt) -> execution_pb2.CallReply:
-        """Return the daemon's reply; wait for a daemon that is away."""
+        """Return the daemon's reply; wait for a daemon that restarts."""
         wait = DaemonWait(self._endpoint.wait, attempt.deadline)
         while True:
             lane = await self._daemon.get(attempt.deadline)
@@ -255,7 +256,7 @@ class AsyncCalls:
             await asyncio.sleep(pause)
 
     async def _call_directly(self, attempt: CallAttempt) -> execution_pb2.CallReply | None:
-        """Return the reply; None if the daemon is to be asked."""
+        """Return the reply, or None if the daemon has to be asked."""
         way = await self._find_way(attempt)
         if way is None:
             return None
@@ -274,7 +275,7 @@ class AsyncCalls:
         return None
 
     def _leave(self, attempt: CallAttempt, way: Way, why: Exception) -> None:
-        """Have the daemon asked for a call that cannot go that way."""
+        """Hand a call over to the daemon that cannot take its direct route."""
         if isinstance(way.lane, AsyncLane) and is_without_room(why):
             self.memory.refuse(way.lane.memory, why)
         attempt.leave(way, self._routes, why)
@@ -292,7 +293,7 @@ class AsyncCalls:
             self._busy.remove(waiting)
 
     async def _find_way(self, attempt: CallAttempt) -> Way | None:
-        """Return a direct way for a call; else ask the daemon for one."""
+        """Return a direct route for a call; if none is known, ask the daemon for one."""
         kind = direct_kind(self._endpoint, self._daemon.name)
         if kind is None or (shape := attempt.call.shape) is None:
             return None
@@ -321,7 +322,7 @@ class AsyncCalls:
             self._tending = self._loop.loop.call_later(TEND_SECONDS, self._tend)
 
     def _tend(self) -> None:
-        """Release unused shared memory, and again later while any is in use."""
+        """Release unused shared memory, now and again later while any is in use."""
         self._tending = None
         self._direct.tend()
         self.memory.trim()
@@ -329,14 +330,14 @@ class AsyncCalls:
             self._tend_later()
 
     def _failure(self, error: Exception, attempt: CallAttempt) -> Exception:
-        """Return the exception to raise to the caller for an error on the way."""
+        """Return the exception to raise to the caller for a transport error."""
         if isinstance(error, LaneClosedError | DaemonUnavailableError) and self._daemon.is_closed:
             return self._endpoint.closed_error()
         return attempt.explain(error)
 
 
 def _discard(memory: CallerLaneMemory, reply: Any) -> None:
-    """Discard a reply to a planned call; one that was decoded is in no memory."""
+    """Discard the reply to a planned call; a decoded one occupies no shared memory."""
     if isinstance(reply, execution_pb2.CallReply):
         memory.discard(reply, None)
 
@@ -366,4 +367,4 @@ async def _send(
 def _give_up(reply: Reply) -> None:
     if not reply.done():
         reply.set_exception(InterpreterBusyError())
-        reply.exception()  # the task that waits may have been cancelled
+        reply.exception()  # marks the error as retrieved: the waiting task may have been cancelled

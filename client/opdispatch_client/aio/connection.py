@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class AsyncConnection(ConnectionBase):
-    """A channel for the tasks of one event loop, and what a session makes of it."""
+    """A channel for the tasks of one event loop, and the parts of a session that use it."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
@@ -42,7 +42,7 @@ class AsyncConnection(ConnectionBase):
         introduce: Callable[[], Awaitable[tuple[ServerInfo, int]]],
         list_interpreters: Callable[[], Awaitable[list[Interpreter]]],
     ) -> AsyncCalls:
-        """Return the calls of a session over this connection."""
+        """Return the object that sends a session's calls over this connection."""
         return AsyncCalls(
             self.endpoint,
             self._channel,
@@ -53,19 +53,19 @@ class AsyncConnection(ConnectionBase):
         )
 
     def make_lease(self) -> AsyncValueLease:
-        """Return the lease of a session's remote tensors, which is opened when it is needed."""
+        """Return the lease of a session's remote tensors, which is opened on first use."""
         return AsyncValueLease(self._channel, self.endpoint, self._loop)
 
     def make_catalog(self) -> AsyncOperatorCatalog:
-        """Return the catalog that ``session.ops`` looks names up in."""
+        """Return the catalog in which ``session.ops`` looks up names."""
         return AsyncOperatorCatalog(self._ask, self.send)
 
     async def send(
         self, rpc: Rpc[T], *, timeout: float | None = None, wait: float | None = None
     ) -> T:
-        """Send a request; return what its reply says. Raises an OpdispatchError.
+        """Send a request; return the content of its reply. Raises an OpdispatchError.
 
-        ``wait``: seconds that the daemon may be away; None: as the session says.
+        ``wait`` is how many seconds to wait for a daemon that restarts; None: the session's limit.
         """
         seconds = rpc.deadline(timeout or self.endpoint.timeout)
         waiting = self._wait_for_daemon(seconds, wait)
@@ -77,7 +77,7 @@ class AsyncConnection(ConnectionBase):
             await asyncio.sleep(pause)
 
     async def stream(self, rpc: Rpc[T]) -> AsyncGenerator[T, None]:
-        """Send a request; yield each reply, which may take the session's timeout."""
+        """Send a request; yield each reply, for which the session's timeout applies anew."""
         seconds = rpc.deadline(self.endpoint.timeout)
         self._loop.check()
         method = self._method(rpc, self._channel.unary_stream)
@@ -90,7 +90,7 @@ class AsyncConnection(ConnectionBase):
                 call.cancel()
 
     async def upload(self, load: Load, on_upload: OnUpload | None) -> None:
-        """Upload over a blocking channel of its own: reading the files blocks anyway."""
+        """Upload over a separate blocking channel, since reading the files blocks in any case."""
         loop = asyncio.get_running_loop()
 
         def tell(received: int, total: int) -> None:
@@ -129,7 +129,7 @@ class AsyncConnection(ConnectionBase):
         return rpc.read(reply)
 
     def _ask(self, rpc: Rpc[T], *, timeout: float) -> T:
-        """Send a request and wait, in a thread without a loop: with a connection for that."""
+        """Send a request and wait, in a thread without an event loop, over a new connection."""
         self._check_open()
         with closing(Connection(self.endpoint)) as connection:
             return connection.send(rpc, timeout=timeout)
@@ -143,7 +143,7 @@ class AsyncConnection(ConnectionBase):
                 raise self.endpoint.closed_error() from None
             raise error_from_rpc(error, address=self.endpoint.address) from None
         except asyncio.CancelledError:
-            # Closing the channel looks like this, too; then this task was not cancelled.
+            # Closing the channel raises the same error; then this task was not cancelled.
             task = asyncio.current_task()
             if self.is_closed and not (task and task.cancelling()):
                 raise self.endpoint.closed_error() from None

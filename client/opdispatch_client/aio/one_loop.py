@@ -1,4 +1,4 @@
-"""The event loop that an asyncio session belongs to."""
+"""The event loop to which an asyncio session is bound."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from opdispatch_wire.errors import EventLoopError
 
 
 class OneLoop:
-    """The event loop that runs when this is made. What waits in it cannot be used in another."""
+    """The event loop that is running on construction; the session cannot be used in another."""
 
     __slots__ = ("_endpoint", "loop")
 
@@ -19,7 +19,7 @@ class OneLoop:
 
     def check(self) -> None:
         """Raise EventLoopError in another event loop, DaemonUnavailableError in a forked child."""
-        self._endpoint.check_process()  # whose event loop is another one, too
+        self._endpoint.check_process()  # first: a child's event loop is another one, too
         if asyncio.get_running_loop() is not self.loop:
             state = "closed already" if self.loop.is_closed() else "another one"
             raise EventLoopError(

@@ -1,7 +1,7 @@
-"""``OperatorCatalog`` of an asyncio session, which never has an event loop wait.
+"""``OperatorCatalog`` of an asyncio session, which never blocks an event loop.
 
-Attributes, ``help`` and ``dir`` cannot be awaited. Where an event loop runs, they show what the
-session has been told, and ask in the background, so that the next look shows more.
+Attributes, ``help`` and ``dir`` cannot be awaited. In a running event loop they show what the
+session already knows, and query the daemon in the background, so that a later access shows more.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ Send = Callable[[Rpc[Any]], Awaitable[Any]]
 class AsyncOperatorCatalog(OperatorCatalog):
     """The operators of one daemon, as far as an asyncio session knows them.
 
-    Threads in which no event loop runs, as that of a prompt, ask and wait.
+    A thread without a running event loop, such as that of a prompt, queries the daemon and waits.
     """
 
     def __init__(self, ask: Ask, send: Send) -> None:
         super().__init__(ask)
         self._send = send
         self._described: dict[str, OperatorDescription] = {}
-        # By what they ask for: nothing is asked for twice at a time.
+        # Pending queries by subject: no subject is queried twice at a time.
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     def note_description(self, described: OperatorDescription) -> None:
-        """Remember what the daemon says of an overload."""
+        """Remember the daemon's description of an overload."""
         self._described[described.name] = described
 
     def names(self) -> list[str]:
-        """Return the names that are known, in an event loop; otherwise ask."""
+        """Return the known names in an event loop; otherwise query the daemon."""
         if not _is_in_loop():
             return super().names()
         self._begin("", self._learn_names)
@@ -51,14 +51,14 @@ class AsyncOperatorCatalog(OperatorCatalog):
             super().check(name)
 
     def describe(self, name: str) -> list[OperatorDescription]:
-        """Return the overloads that have been described, in an event loop; otherwise ask."""
+        """Return the described overloads in an event loop; otherwise query the daemon."""
         if not _is_in_loop():
             return super().describe(name)
         self._begin(name, lambda: self._learn(name))
         return [self._described[each] for each in overloads_of(name, self._described)]
 
     def close(self) -> None:
-        """Ask no more."""
+        """Make no more queries."""
         for task in self._asking.values():
             task.cancel()
 
@@ -82,7 +82,7 @@ class AsyncOperatorCatalog(OperatorCatalog):
 
 
 async def _quietly(learn: Callable[[], Awaitable[None]]) -> None:
-    with contextlib.suppress(OpdispatchError):  # a call will say so
+    with contextlib.suppress(OpdispatchError):  # a call will report it
         await learn()
 
 

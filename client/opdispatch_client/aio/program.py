@@ -1,4 +1,4 @@
-"""Programs of an asyncio session: recorded in a block, or made of a function."""
+"""Programs of an asyncio session: recorded in a block, or traced from a function."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from opdispatch_client.program_recording import RecordedProgram
 from opdispatch_client.traced_function import Function, TracedFunction, fill
 
 AsyncRunProgram = Callable[[bytes, Sequence[Any], bool], Awaitable[list[Any]]]
-"""Sends a program with its inputs; whether it keeps something. Its outputs."""
+"""Sends a program with its inputs, and whether it keeps results; returns the outputs."""
 
 
 class AsyncProgram(RecordedProgram):
-    """A program of an asyncio session: recorded in an ``async with`` block, at whose end it runs.
+    """A program of an asyncio session: recorded in an ``async with`` block, run at its end.
 
-    An error in the block means that nothing is sent. An error of a call names its step:
-    ``facts["step"]``, counted from 0.
+    If the block raises, nothing is sent. The error of a call has the index of its step as
+    ``facts["step"]``.
     """
 
     def __init__(self, run: AsyncRunProgram) -> None:

@@ -1,4 +1,4 @@
-"""How an asyncio session keeps values in interpreters, gets them, and runs programs."""
+"""How an asyncio session keeps values in interpreters, fetches them, and runs programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 
 class AsyncRemoteCalls:
-    """The remote half of an asyncio session. ``make`` makes one call."""
+    """The part of an asyncio session for remote values. ``make`` makes one call."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class AsyncRemoteCalls:
         deadline: float | None = None,
         plan_key: Hashable | None = None,
     ) -> Any:
-        """Call an operator; tensors among the results stay where they are.
+        """Call an operator; tensors among the results stay in the interpreter.
 
-        It runs again or not as the session's calls do, unless ``retry`` says so.
+        It is retried as the session's calls are, unless ``retry`` says otherwise.
         """
         retry = self._endpoint.retry if retry is None else retry
         lease, keep, make = await self.open(deadline=deadline)
@@ -71,7 +71,7 @@ class AsyncRemoteCalls:
             return await self.make(call)
 
     def keep_planned(self, planned: PlannedArguments) -> bool:
-        """Have a planned call keep its results; return False if it must not, or not yet."""
+        """Make a planned call keep its results; return False if it must not, or cannot yet."""
         lease = self._lease.current
         if lease is None or lease.why_over or not self._endpoint.retry:
             return False
@@ -81,7 +81,7 @@ class AsyncRemoteCalls:
         return True
 
     def new_of(self, lease: Lease) -> NewValue:
-        """Return what makes the remote tensors of a planned call."""
+        """Return the function that creates the remote tensors of a planned call."""
         return functools.partial(AsyncRemoteTensor, lease=lease, elsewhere=self)
 
     async def put(
@@ -96,7 +96,7 @@ class AsyncRemoteCalls:
     async def run_program(
         self, data: bytes, inputs: Sequence[Any], keeps: bool, *, deadline: float | None = None
     ) -> list[Any]:
-        """Run a program. One that does nothing is not sent."""
+        """Run a program. A program without steps and outputs is not sent."""
         if not data:
             return []
         retry, what = self._endpoint.retry, "the program"
@@ -111,7 +111,7 @@ class AsyncRemoteCalls:
     async def open(
         self, on: str | None = None, device: str | None = None, *, deadline: float | None = None
     ) -> tuple[Lease, remote_pb2.Keep, DecodeRemote]:
-        """Return the lease of values that a call keeps, where they go, and what makes tensors."""
+        """Return the lease of a call's kept values, where they are kept, and their constructor."""
         with in_time(deadline, self._endpoint) as timeout:
             lease = await self._lease.get(timeout)
 
@@ -120,10 +120,10 @@ class AsyncRemoteCalls:
 
         return lease, lease.new_keep(on, device), make
 
-    # -- what remote tensors ask for ------------------------------------------------------------
+    # -- requests of remote tensors ----------------------------------------------------------------
 
     async def fetch(self, tensor: RemoteValue, deadline: float | None = None) -> Array:
-        """Return the elements."""
+        """Return the elements as an array."""
         [array] = await self.make(fetch(tensor, deadline))
         return array  # type: ignore[no-any-return]
 

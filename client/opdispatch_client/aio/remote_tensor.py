@@ -12,8 +12,8 @@ from opdispatch_client.aio.tensor_transfers import AsyncTensorTransfers
 class AsyncRemoteTensor(AsyncTensorTransfers):
     """A tensor that stays in its interpreter, for an asyncio session: ``await t.numpy()``.
 
-    What cannot wait for its elements raises ArgumentError: Python's operators and conversions, and
-    NumPy. In sets and as a key it is itself, as any object.
+    Operations that cannot await its elements raise ArgumentError: Python's operators and
+    conversions, and NumPy. It is hashed and compared by identity, like any object.
     """
 
     __slots__ = ()

@@ -44,11 +44,11 @@ from opdispatch_wire.requirements_file import Requirements
 class AsyncSession(SessionBase, AsyncCallingSession):
     """A session with one daemon; ``connect`` makes one. The tasks of one event loop may share it.
 
-    Every method that asks the daemon raises the OpdispatchError that the daemon reports, and
-    of its own DaemonUnavailableError when the daemon is gone or the session is closed,
-    DeadlineExceededError when the session's timeout passes, and MessageTooLargeError before
-    it sends a request that is over the limit. Cancelling a task cancels the request that it waits
-    for. In another event loop, methods raise EventLoopError.
+    Every method that asks the daemon raises the OpdispatchError that the daemon reports, and on its
+    own DaemonUnavailableError if the daemon is gone or the session is closed, DeadlineExceededError
+    when the session's timeout passes, and MessageTooLargeError before it sends a request that
+    exceeds the limit. Cancelling a task cancels the request that it waits for. In another event
+    loop, methods raise EventLoopError.
     """
 
     _connection: AsyncConnection
@@ -64,11 +64,11 @@ class AsyncSession(SessionBase, AsyncCallingSession):
 
     @property
     def lane(self) -> str:
-        """How calls travel: "local", "stream" or "grpc"."""
+        """The kind of lane that calls use: "local", "stream" or "grpc"."""
         return self._calls.lane
 
     async def refresh_server_info(self, *, timeout: float | None = None) -> ServerInfo:
-        """Ask the daemon again who it is, and take over its message limit."""
+        """Repeat the handshake with the daemon, and adopt its message limit."""
         if timeout is not None:
             timeout = check_seconds(timeout, "timeout")
         return self._introduced(await self._send(rpcs.get_server_info(), timeout=timeout))
@@ -90,30 +90,32 @@ class AsyncSession(SessionBase, AsyncCallingSession):
     ) -> LoadedLibrary:
         """Load a library: a ``.py`` or ``.zip`` file, a package folder, or a module name.
 
-        Files are uploaded. Without a `name` it is called like the file or module. It goes to
-        `interpreter` (or `on` that one), to any that has the device `on` (``"cpu"``, ``"cuda:1"``,
-        ``"privateuseone"`` where a library has brought a backend for it), or wherever the daemon
-        chooses; and then to others, until `interpreters` of them hold it. Naming an interpreter
-        that does not hold what is loaded already makes that one a replica.
+        Files are uploaded. Without a `name` the library is named after the file or module. It goes
+        to `interpreter`, to any interpreter that has the device `on` (``"cpu"``, ``"cuda:1"``,
+        ``"privateuseone"`` where a library has registered a backend for it), or to one that the
+        daemon chooses; and then to others, until `interpreters` of them hold it. If the same
+        content is loaded already and `interpreter` does not hold it, that interpreter becomes a
+        replica.
 
-        A new version is published, in the place of the one before, when as many interpreters have
-        imported it as serve that one, as far as there are any; with `min_ready`, when that many
-        have. Until then calls go on with the version before.
+        A new version replaces the previous one when as many interpreters have imported it as serve
+        the previous one, or as many of them as are available; with `min_ready`, when that many
+        have. Until then calls use the previous version.
 
-        Raises LibraryLoadError, or the registration's own error, with the traceback in
-        ``facts["traceback"]``; nothing is left behind then. WaitTimeoutError if another client's
-        import was still awaited at the end of the session's timeout.
+        Raises LibraryLoadError, or the error of the registration, with the traceback in
+        ``facts["traceback"]``; nothing is left behind then. Raises WaitTimeoutError if another
+        client's import had not ended when the session's timeout passed.
 
-        With `requirements` (the path of a requirements file, or its lines) it gets interpreters in
-        an environment that has them; with `python`, in an existing environment. Without either, the
-        ``# /// script`` metadata in the file counts. With `isolated`, nothing else is loaded into
-        its interpreters, and they end with it. `on_progress` is called with each step of that; the
-        session's timeout is then how long the daemon may say nothing.
+        With `requirements` (the path of a requirements file, or its lines) the library gets
+        interpreters in an environment that has them installed; with `python`, in an existing
+        environment. Without either, the ``# /// script`` metadata in the file applies. With
+        `isolated`, no other library is loaded into its interpreters, and they end with it.
+        `on_progress` is called with each step; the session's timeout then limits the pause between
+        two messages of the daemon.
 
-        A large file is uploaded in chunks, and only what the daemon does not have. If the
-        connection breaks, the upload goes on by itself; one that was broken off is gone on with by
-        the next ``load``. `on_upload` is called with the bytes that have arrived, and their total.
-        Raises JournalError if the daemon's disk is full.
+        A large file is uploaded in chunks, and only as far as the daemon does not have it. If the
+        connection breaks, the upload resumes by itself; an upload that was broken off is resumed by
+        the next ``load``. `on_upload` is called with the number of bytes that have arrived, and the
+        total. Raises JournalError if the daemon's disk is full.
         """
         check_callable(on_progress, "on_progress")
         check_callable(on_upload, "on_upload")
@@ -147,30 +149,30 @@ class AsyncSession(SessionBase, AsyncCallingSession):
         return await self._send(rpcs.unload(name, version=version))
 
     async def unload_and_measure(self, name: str, *, version: int | None = None) -> UnloadedLibrary:
-        """Unload as ``unload`` does, and tell how much memory that gives back."""
+        """Unload as ``unload`` does, and report how much memory that frees."""
         return await self._send(rpcs.unload_and_measure(name, version=version))
 
     async def scale(self, name: str, interpreters: int) -> Library:
         """Set the number of interpreters that hold the active version of a library.
 
-        If there are not as many, later ones are given it when they come. Calls in flight finish
-        where they are. Raises LibraryNotFoundError, or why an interpreter cannot hold it.
+        If there are not as many, interpreters that join later load it. Calls in flight finish where
+        they are. Raises LibraryNotFoundError, or the reason why an interpreter cannot hold it.
         """
         return await self._send(rpcs.scale(name, interpreters))
 
     async def rollback(self, name: str) -> RolledBack:
-        """Make the version before the active one active again, at once.
+        """Reactivate the version before the active one, at once.
 
-        What was active is kept, so that the next rollback brings it back. Raises
-        LibraryNotFoundError, also if there is no version before.
+        The version that was active is kept, so that the next rollback reactivates it. Raises
+        LibraryNotFoundError, also if there is no previous version.
         """
         return await self._send(rpcs.rollback(name))
 
     async def drain(self, interpreter: str, *, undo: bool = False) -> Interpreter:
-        """Empty an interpreter: no new libraries, no new calls; others get what it holds.
+        """Drain an interpreter: it gets no new libraries or calls; others take over what it holds.
 
-        Returns when its calls have finished, or the session's timeout is nearly over: the state
-        is "drained" then, or still "draining". `undo` puts it in use again. Raises
+        Returns when its calls have finished, with the state "drained", or shortly before the
+        session's timeout, with the state "draining". `undo` puts it back in use. Raises
         InterpreterNotFoundError.
         """
         return await self._send(rpcs.drain(interpreter, undo=undo))
@@ -187,21 +189,21 @@ class AsyncSession(SessionBase, AsyncCallingSession):
         return await self._send(rpcs.list_interpreters())
 
     async def revive(self, interpreter: str) -> bool:
-        """Start a quarantined interpreter again; return False if it is not quarantined.
+        """Restart a quarantined interpreter; return False if it is not quarantined.
 
-        Raises InterpreterNotFoundError for one that the daemon does not run itself.
+        Raises InterpreterNotFoundError for an interpreter that the daemon does not run itself.
         """
         return await self._send(rpcs.revive(interpreter))
 
     async def operators(self, pattern: str = "") -> list[OperatorSummary]:
-        """Return the operators whose name matches a shell pattern, or contains a plain text."""
+        """Return the operators whose names match a shell pattern, or contain a plain string."""
         found = await self._send(rpcs.list_operators(pattern))
         if not pattern:
             self._catalog.note(found)
         return found
 
     async def describe(self, operator: str) -> OperatorDescription:
-        """Return schema, documentation and kernels of an operator. Raises OperatorNotFoundError."""
+        """Return an operator's schema, documentation and kernels. Raises OperatorNotFoundError."""
         described = await self._send(rpcs.describe(operator))
         self._catalog.note_description(described)
         return described
@@ -211,11 +213,10 @@ class AsyncSession(SessionBase, AsyncCallingSession):
         return await self._send(rpcs.get_table(operator))
 
     async def wait_for_def(self, operator: str, timeout: float | None = 2.0) -> OperatorSummary:
-        """Wait until an operator is defined, for at most `timeout` seconds, or any time with None.
+        """Wait until an operator is defined, for at most `timeout` seconds; None: without limit.
 
-        What counts is that it is defined when the daemon looks: at once, and whenever something
-        has been published. The name has the overload's, if it has one. Raises WaitTimeoutError,
-        which says who was expected to define it.
+        The daemon checks at once, and after every publication. The name includes the overload name,
+        if there is one. Raises WaitTimeoutError, which says which loads were expected to define it.
         """
         return await self._send(rpcs.wait_for_def(operator, timeout))
 
@@ -224,21 +225,22 @@ class AsyncSession(SessionBase, AsyncCallingSession):
     ) -> KernelSummary:
         """Wait until an operator has a kernel of its own for a dispatch key, such as "CUDA".
 
-        Without a key it is CompositeImplicitAutograd, as for a registration without one. The
-        rest is as for ``wait_for_def``. Raises DispatchKeyError, too.
+        The default key is CompositeImplicitAutograd, as for a registration without one. Everything
+        else is as for ``wait_for_def``. Also raises DispatchKeyError.
         """
         return await self._send(rpcs.wait_for_impl(operator, key, timeout))
 
     async def watch_registry(
         self, from_epoch: int | None = None, instance: str = "", *, activity: bool = False
     ) -> AsyncGenerator[RegistryChange, None]:
-        """Yield what is registered, and then each change of it as it comes, until it is closed.
+        """Yield the registry, and then each change as it happens, until the generator is closed.
 
-        With `from_epoch` and `instance`, from an earlier change, the first one has only the
-        operators that have changed since then, if the daemon still knows that. Changes that come
-        while the one before is dealt with come as one. With `activity`, what interpreters and calls
-        are doing comes every second. Raises RefusedError when the daemon stops, and
-        DeadlineExceededError when it says nothing for ten seconds and the session's timeout.
+        With `from_epoch` and `instance`, taken from an earlier change, the first change has only
+        the operators that have changed since then, if the daemon still knows them. Changes that
+        arrive while the previous one is being processed are merged. With `activity`, the activity
+        of interpreters and calls is reported every second. Raises RefusedError when the daemon
+        stops, and DeadlineExceededError after ten seconds plus the session's timeout without a
+        message.
         """
         rpc = rpcs.watch_registry(from_epoch, instance, activity=activity)
         change: RegistryChange | None = None
@@ -251,11 +253,14 @@ class AsyncSession(SessionBase, AsyncCallingSession):
                         yield whole
 
     async def check_invariants(self) -> list[str]:
-        """Check the daemon's registry, and that interpreters agree; return the violations."""
+        """Check the daemon's registry, and that interpreters agree with it.
+
+        Return the violations.
+        """
         return await self._send(rpcs.check_invariants())
 
     async def close(self) -> None:
-        """Close the connection; may be called again. Calls of other tasks fail."""
+        """Close the connection. Idempotent. Calls of other tasks fail."""
         if not self._connection.begin_close():
             return  # see Note [Sessions in forked children]
         self._catalog.close()
@@ -270,7 +275,10 @@ class AsyncSession(SessionBase, AsyncCallingSession):
         await self.close()
 
     async def _introduce(self, wait: float = 0.0) -> tuple[ServerInfo, int]:
-        """Ask the daemon who it is; ``wait`` is how many seconds it may be away."""
+        """Perform the handshake with the daemon.
+
+        ``wait`` is how long it may be away, in seconds.
+        """
         timeout = self._endpoint.handshake_timeout
         rpc = rpcs.get_server_info()
         info = self._introduced(await self._send(rpc, timeout=timeout, wait=wait))
@@ -296,11 +304,11 @@ class AsyncSession(SessionBase, AsyncCallingSession):
         except OpdispatchError as error:
             if not is_unknown_method(error):
                 raise
-        return await self._send(rpc)  # an older daemon
+        return await self._send(rpc)  # a daemon of an older version
 
 
 async def open_session(endpoint: Endpoint) -> AsyncSession:
-    """Return a session that is connected. Raises as ``connect`` does."""
+    """Return a connected session. Raises the errors of ``connect``."""
     session = AsyncSession(endpoint)
     try:
         await session._calls.open(*await session._introduce(endpoint.connect_wait))

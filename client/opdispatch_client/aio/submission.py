@@ -1,7 +1,7 @@
 """How an asyncio session makes one call, and many.
 
-Written by hand, as its counterpart ``blocking.submission`` is: calls are made when they are
-awaited, and one with placeholders of a program is recorded at once.
+Written by hand, like its counterpart ``blocking.submission``: here calls are made when they are
+awaited, and a call with placeholders of a program is recorded at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from opdispatch_client.operator_call import OperatorCall
 from opdispatch_client.program_recording import Placeholder, find_recording, one_for_each
 
 AsyncGradients = Any
-"""A coroutine, whose result is a tuple; the tuple itself while a program is recorded."""
+"""A coroutine that returns a tuple; the tuple itself while a program is recorded."""
 
 
 class AsyncSubmission:
@@ -57,7 +57,7 @@ class AsyncSubmission:
     ) -> AsyncGenerator[Any, None]:
         """Call an operator once for each item: ``async for result in session.map(...)``.
 
-        See ``Session.map``; calls begin with the first step of the loop.
+        See ``Session.map``; calls begin with the first iteration.
         """
 
         options = options_of(remote, timeout)
@@ -99,7 +99,7 @@ class AsyncSubmission:
     ) -> Coroutine[Any, Any, Any]:
         """Return one call as a coroutine.
 
-        One with placeholders is recorded, and returns its own.
+        A call with placeholders is recorded, and returns a placeholder.
         """
         retry = self._endpoint.retry if options.retry is None else options.retry
         deadline = None if options.timeout is None else options.deadline
@@ -142,7 +142,7 @@ class AsyncSubmission:
         kwargs: dict[str, Any],
         options: CallOptions,
     ) -> Any:
-        """Call an operator as a plan says, if one covers that when it is awaited."""
+        """Call an operator by its plan, if a plan is valid when the coroutine is awaited."""
         key = None
         if nothing_is_set():
             planned = planned_arguments(operator, args, kwargs)
@@ -154,7 +154,7 @@ class AsyncSubmission:
                 except BaseException:
                     planned.abandon()
                     raise
-                finally:  # an error may be kept, and this with it
+                finally:  # an exception that is kept would keep these alive
                     planned.leaves.clear()
                 if result is not UNPLANNED:
                     return result
@@ -170,7 +170,7 @@ class AsyncSubmission:
 
 
 def split_gradients(gradients: Any, inputs: Any) -> AsyncGradients:
-    """Return a coroutine that gives one for each input; the placeholders of them at once."""
+    """Return a coroutine of one gradient for each input; for placeholders, the tuple at once."""
     if isinstance(gradients, Placeholder):
         return one_for_each(gradients, inputs)
     return _awaited(gradients)

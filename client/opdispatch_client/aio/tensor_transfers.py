@@ -1,4 +1,4 @@
-"""Requests of an asyncio session's remote tensors to it: for their elements, and to move them."""
+"""Requests of an asyncio session's remote tensors: for their elements, and to move them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Array = np.ndarray[Any, Any]
 
 
 class AsyncElsewhere(Protocol):
-    """The operations of a session on its remote tensors."""
+    """A session's operations on its remote tensors."""
 
     async def fetch(self, tensor: RemoteValue, deadline: float | None = None) -> Array:
-        """Return the elements."""
+        """Return the elements as an array."""
 
     async def call(
         self,
@@ -28,14 +28,14 @@ class AsyncElsewhere(Protocol):
         *,
         retry: bool | None = None,
     ) -> Any:
-        """Call an operator; tensors among the results stay where they are."""
+        """Call an operator; tensors among the results stay in the interpreter."""
 
     async def move(self, tensor: RemoteValue, device: str, deadline: float | None = None) -> Any:
-        """Return the same on another device."""
+        """Return the same value on another device."""
 
 
 class AsyncTensorTransfers(RemoteValue):
-    """A remote value with a session that fetches and moves it."""
+    """A remote value that its session can fetch and move."""
 
     __slots__ = ()
 
@@ -44,8 +44,7 @@ class AsyncTensorTransfers(RemoteValue):
     async def numpy(self, *, timeout: float | None = None) -> Array:
         """Return the elements, as an array of the caller's own. Raises RemoteValueGoneError.
 
-        That may take `timeout` seconds, instead of the session's: see
-        ``AsyncSession.with_options``.
+        It may take `timeout` seconds, instead of the session's: see ``AsyncSession.with_options``.
         """
         deadline = deadline_in(timeout)
         note_reading(self, "the elements of a remote tensor")
@@ -54,11 +53,11 @@ class AsyncTensorTransfers(RemoteValue):
     async def to(self, device: str, *, timeout: float | None = None) -> Self:
         """Return the tensor on ``device``: itself, if it is there; else a new remote tensor.
 
-        It is moved by the daemon: within its interpreter, if that has the device, and else to one
-        that has it, where the new tensor is then; this one stays where it is. Without a number,
-        such as ``"cuda"``, it is that interpreter's own device of that type. Within an interpreter
-        the move is recorded, and gradients go back; from another one it comes without its history.
-        Raises DeviceError, which names the devices that there are, DeviceMemoryError,
+        The daemon moves it: within its interpreter, if that has the device, and otherwise to an
+        interpreter that has it, where the new tensor then is; this one stays where it is. A device
+        without a number, such as ``"cuda"``, is the interpreter's own device of that type. A move
+        within an interpreter is recorded for gradients; a move to another interpreter loses the
+        history. Raises DeviceError, which lists the existing devices, DeviceMemoryError,
         RemoteLimitError and RemoteValueGoneError. The move may take `timeout` seconds, instead of
         the session's.
         """
@@ -66,7 +65,7 @@ class AsyncTensorTransfers(RemoteValue):
         return self if self._is_on(device) else await self._move(device, deadline)
 
     async def to_device(self, device: str, /, *, stream: Any = None) -> Self:
-        """Call ``to`` by the array API standard's name. Raises ArgumentError for a stream."""
+        """Call ``to``, under the array API standard's name. Raises ArgumentError for a stream."""
         refuse_stream(stream)
         return await self.to(device)
 

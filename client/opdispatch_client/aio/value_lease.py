@@ -1,4 +1,4 @@
-"""The lease of an asyncio session: a stream that is written and read by tasks."""
+"""The lease of an asyncio session: a stream that tasks read and write."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from opdispatch_client.value_lease import (
 from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import remote_pb2
 
-# Collected tensors are looked for so often, in seconds.
+# Seconds between two checks for collected tensors.
 _SWEEP = 0.1
 
 
 class AsyncValueLease:
-    """The lease of an asyncio session. Belongs to the event loop, but for ``Lease.release``."""
+    """The lease of an asyncio session. For its event loop only, except ``Lease.release``."""
 
     def __init__(self, channel: grpc.aio.Channel, endpoint: Endpoint, loop: OneLoop) -> None:
         self._endpoint = endpoint
@@ -38,7 +38,7 @@ class AsyncValueLease:
         self._method = hold_values(channel)
         self._opening = asyncio.Lock()
         self.current: Lease | None = None
-        """The lease that was opened last, which may be over."""
+        """The lease that was opened last, which may have ended."""
         self._reading: asyncio.Task[None] | None = None
 
     async def get(self, timeout: float) -> Lease:
@@ -79,7 +79,7 @@ class AsyncValueLease:
 
     async def _read(self, call: Any, lease: Lease) -> None:
         try:
-            await call.read()  # the end, or an error: nothing else follows
+            await call.read()  # the end, or an error: the daemon sends nothing else
             lease.why_over = lease.why_over or "the daemon has ended the stream"
         except grpc.RpcError as error:
             failure = error_from_rpc(error, address=self._endpoint.address)
@@ -91,7 +91,7 @@ class AsyncValueLease:
 async def _sweep(
     released: deque[bytes], interval: list[float]
 ) -> AsyncIterator[remote_pb2.HoldValuesRequest]:
-    """Yield the released ids, and at every interval at least a sign that the client is there."""
+    """Yield the released ids, and at every interval at least a sign that the client is alive."""
     yield remote_pb2.HoldValuesRequest()
     loop = asyncio.get_running_loop()
     told = loop.time()

@@ -9,15 +9,15 @@ from typing import Any
 Callback = Callable[[Future[Any]], object]
 RunCallback = Callable[[Callback, Future[Any]], None]
 Abandon = Callable[[], object]
-"""Releases what a call keeps that has no result; must not wait for anything."""
+"""Releases what a call without a result keeps; must not block."""
 
 
 class CallFuture(Future[Any]):
-    """One call that is under way. Any thread may wait for it.
+    """A call in progress. Any thread may wait for it.
 
-    Its callbacks run in a thread of their own, one after the other: the thread that reads
-    replies must not wait for anything. ``on_end`` is called once, when it is done or cancelled;
-    before that ``abandon``, unless it has a result.
+    Its callbacks run in a separate thread, one after the other, because the thread that reads
+    replies must not block. ``on_end`` is called once, when the future is done or cancelled; before
+    it ``abandon``, unless there is a result.
     """
 
     def __init__(
@@ -31,10 +31,10 @@ class CallFuture(Future[Any]):
         self._ends = [on_end]
         self._abandon = abandon
         self.cancel_call: Callable[[], None] | None = None
-        """Tells the other side that no reply is awaited any more; set when the call has begun."""
+        """Tells the other side that the reply is no longer awaited; set when the call has begun."""
 
     def cancel(self) -> bool:
-        """Cancel the call, unless it is done; whether it is cancelled now, or was before."""
+        """Cancel the call, unless it is done; return whether it is cancelled."""
         if not super().cancel():
             return False
         if self._end(abandons=True):
@@ -44,11 +44,12 @@ class CallFuture(Future[Any]):
         return True
 
     def add_done_callback(self, fn: Callback) -> None:
-        """Call ``fn`` with this future when it is done or cancelled; now, if it is."""
+        """Call ``fn`` with this future when it is done or cancelled; now, if it already is."""
         if self.done():
             super().add_done_callback(fn)
         else:
-            run = self._run_callback  # and not ``self``: its result goes when its caller lets go
+            # not ``self``: the result must be freed when its caller releases it
+            run = self._run_callback
             super().add_done_callback(lambda future: run(fn, future))
 
     def succeed(self, result: Any) -> None:
@@ -68,13 +69,13 @@ class CallFuture(Future[Any]):
                 self._tell_of_cancellation()
 
     def _tell_of_cancellation(self) -> None:
-        """Notify those that wait for several futures. The thread that ended this one calls it."""
+        """Notify waiters for several futures. Called by the thread that ended this one."""
         self.set_running_or_notify_cancel()
 
     def _end(self, *, abandons: bool = False) -> bool:
         """Return whether this is the one end that counts."""
         try:
-            on_end = self._ends.pop()  # which one of several threads can
+            on_end = self._ends.pop()  # only one of several threads succeeds
         except IndexError:
             return False
         if abandons and self._abandon is not None:

@@ -1,4 +1,4 @@
-"""How the calls of a blocking session travel: to the daemon, or directly to an interpreter."""
+"""Sends the calls of a blocking session: to the daemon, or directly to an interpreter."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 class BlockingCalls:
-    """The calls of one session. Any number of threads may make them.
+    """Sends the calls of one session. Any number of threads may use it.
 
-    ``introduce`` asks the daemon again who it is, and returns that and the message limit;
-    ``list_interpreters`` asks it what these are doing.
+    ``introduce`` repeats the handshake with the daemon and returns its answer and the message
+    limit; ``list_interpreters`` asks the daemon for the state of its interpreters.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class BlockingCalls:
         self._direct = DirectLanes(self.memory, self._routes)
         self._direct_streams = BlockingDirectStreams(endpoint, self._routes)
         self._futures = SubmittedFutures()
-        # The lanes on which something has begun that may not have been sent.
+        # Lanes with calls that have begun but may not have been sent.
         self._unsent: dict[CallLane, None] = {}
         self._plans = CallPlans()
         self._at_daemon = DaemonCalls(endpoint, self._daemon, self._plans, self._routes)
@@ -96,12 +96,13 @@ class BlockingCalls:
     def open(self, info: ServerInfo, limit: int) -> None:
         """Choose a lane for messages of at most ``limit`` bytes.
 
-        Raises DaemonUnavailableError if there is none of the kind that the endpoint insists on.
+        Raises DaemonUnavailableError if no lane of the kind that the endpoint requires can be
+        opened.
         """
         self._daemon.open(info, limit)
 
     def close(self) -> None:
-        """End all calls; no others can be made. Idempotent."""
+        """End all calls, and refuse new ones. Idempotent."""
         if not self._endpoint.is_of_this_process:
             return
         self._busy.stop()
@@ -114,7 +115,7 @@ class BlockingCalls:
         self._second_ways.close()
 
     def call(self, call: Call) -> Any:
-        """Make a call and wait for its result. Raises what went wrong."""
+        """Make a call and wait for its result. Raises the call's error."""
         attempt = CallAttempt(call, self._endpoint)
         try:
             return attempt.read(self.reply_to(attempt))
@@ -124,7 +125,7 @@ class BlockingCalls:
     def reply_to(
         self, attempt: CallAttempt, failed: tuple[Way, Exception] | None = None
     ) -> execution_pb2.CallReply:
-        """Return the reply to a call; ``failed`` is its direct way and the outcome there."""
+        """Return the reply to a call; ``failed`` is its direct lane and the outcome there."""
         self._endpoint.check_process()
         try:
             if failed is None:
@@ -149,10 +150,11 @@ class BlockingCalls:
         deadline: float | None = None,
         abandon: Abandon | None = None,
     ) -> Future[Any]:
-        """Begin the call that ``make`` gives; whatever goes wrong is the future's exception.
+        """Begin the call that ``make`` returns; every error becomes the future's exception.
 
-        Waits while SUBMITTED_AT_MOST calls are under way, until the call's ``deadline`` if it has
-        one. What is not flushed may stay here. ``abandon`` is called if the call gets no result.
+        Waits while SUBMITTED_AT_MOST calls are in flight, until the call's ``deadline`` if it has
+        one. With ``flush`` false the request may stay in the buffer. ``abandon`` is called if the
+        call gets no result.
         """
         future = self._futures.begin(abandon)
         if future is None:
@@ -169,7 +171,7 @@ class BlockingCalls:
         return future
 
     def flush(self) -> None:
-        """Send what has been submitted."""
+        """Send the submitted requests that are still buffered."""
         while self._unsent and self._endpoint.is_of_this_process:
             with contextlib.suppress(KeyError):  # another thread has taken the last one
                 self._unsent.popitem()[0].flush()
@@ -194,13 +196,16 @@ class BlockingCalls:
     def _begin_at_daemon(
         self, attempt: CallAttempt, future: CallFuture, wait: DaemonWait | None = None
     ) -> None:
-        """Begin the call at the daemon; at one that is away, in the thread for second ways."""
+        """Begin the call at the daemon.
+
+        If the daemon is away, in the thread for second attempts.
+        """
 
         def on_done(result: execution_pb2.CallReply | Exception) -> None:
             why = attempt.find_lost(result)
             if why is not None:
                 waiting = wait or DaemonWait(self._endpoint.wait, attempt.deadline)
-                # Not in this thread, which reads replies: sending may have to wait.
+                # Not in this thread, which reads replies: sending may block.
                 self._at_second(attempt, future, why, ask_again, waiting, why)
                 return
             if not isinstance(result, Exception):
@@ -226,7 +231,7 @@ class BlockingCalls:
         ask: Callable[..., None],
         *arguments: Any,
     ) -> None:
-        """Run ``ask`` in the thread for second ways; a call that fails there ends with that."""
+        """Run ``ask`` in the thread for second attempts; its error becomes the call's."""
 
         def run() -> None:
             try:
@@ -269,9 +274,9 @@ class BlockingCalls:
         relayed: RelayedCall | None,
         waiting: WaitingCall | None,
     ) -> None:
-        """Let a call that has begun be cancelled, and given up where it waits."""
+        """Enable cancellation of a call that has begun, and giving it up where it waits."""
 
-        # These know no arguments: futures outlive them.
+        # These closures refer to no arguments: futures outlive them.
         def cancel() -> None:
             lane.cancel(number)
             if relayed is not None:
@@ -280,13 +285,13 @@ class BlockingCalls:
                 self._busy.remove(waiting)
 
         def give_up() -> None:
-            if lane.cancel(number):  # else it has just ended
+            if lane.cancel(number):  # otherwise it has just ended
                 on_done(InterpreterBusyError())
 
         if waiting is not None:
             self._busy.begun(waiting, give_up)
         future.cancel_call = cancel
-        if future.cancelled():  # before it knew how
+        if future.cancelled():  # cancelled before ``cancel_call`` was set
             cancel()
         self._unsent[lane] = None
 
@@ -300,7 +305,7 @@ class BlockingCalls:
             if isinstance(result, Exception):
                 raise self._at_daemon.failure(result, attempt)
             value = attempt.read(result)
-        except BaseException as error:  # the future's, whatever it is
+        except BaseException as error:  # any error becomes the future's
             future.fail(error)
         else:
             future.succeed(value)
@@ -310,7 +315,7 @@ class BlockingCalls:
     # -- calls that go directly to an interpreter -----------------------------------------------
 
     def _find_way(self, attempt: CallAttempt) -> Way | None:
-        """Return a direct way for a call; else ask the daemon for one."""
+        """Return a direct route for a call; if none is known, ask the daemon for one."""
         kind = direct_kind(self._endpoint, self._daemon.name)
         if kind is None or (shape := attempt.call.shape) is None:
             return None
@@ -343,7 +348,7 @@ class BlockingCalls:
             self._direct_streams.prepare(shape, self._daemon.max_message_bytes)
 
     def _call_directly(self, attempt: CallAttempt) -> execution_pb2.CallReply | None:
-        """Return the reply; None if the daemon is to be asked."""
+        """Return the reply, or None if the daemon has to be asked."""
         way = self._find_way(attempt)
         if way is None:
             return None
@@ -366,7 +371,7 @@ class BlockingCalls:
         return reply
 
     def _begin_directly(self, attempt: CallAttempt, future: CallFuture) -> bool:
-        """Begin the call directly; return False if the daemon is to be asked."""
+        """Begin the call directly; return False if the daemon has to be asked."""
         way = self._find_way(attempt)
         if way is None:
             return False
@@ -397,7 +402,7 @@ class BlockingCalls:
         future: CallFuture,
         result: execution_pb2.CallReply | Exception,
     ) -> None:
-        """End a call that has gone directly, or have the daemon asked for it."""
+        """End a call that was sent directly, or hand it over to the daemon."""
 
         def end_here(why: Exception, no_thread: RuntimeError) -> None:
             try:
@@ -435,7 +440,7 @@ class BlockingCalls:
         if isinstance(why, RefusedError) and not is_route_right(why):
             attempt.stay(way, self._routes)
         try:
-            # Not in this thread, which reads replies: sending may have to wait.
+            # Not in this thread, which reads replies: sending may block.
             self._second_ways.submit(ask_daemon, why)
         except RuntimeError as error:  # the session is closed, or the system's limit reached
             end_here(why, error)
@@ -448,7 +453,7 @@ class BlockingCalls:
             raise self._endpoint.closed_error()
 
     def _tend(self) -> bool:
-        """Release unused shared memory; return whether there may be more to release."""
+        """Release unused shared memory; return whether there may be more to release later."""
         if not self._endpoint.is_of_this_process:
             return False
         self._direct.tend()

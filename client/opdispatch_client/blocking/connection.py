@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Connection(ConnectionBase):
-    """A channel for any number of threads, and what a session makes of it."""
+    """A channel for any number of threads, and the parts of a session that use it."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
@@ -39,21 +39,21 @@ class Connection(ConnectionBase):
         introduce: Callable[[], tuple[ServerInfo, int]],
         list_interpreters: Callable[[], list[Interpreter]],
     ) -> BlockingCalls:
-        """Return the calls of a session over this connection."""
+        """Return the object that sends a session's calls over this connection."""
         return BlockingCalls(self.endpoint, self._channel, introduce, list_interpreters)
 
     def make_lease(self) -> ValueLease:
-        """Return the lease of a session's remote tensors, which is opened when it is needed."""
+        """Return the lease of a session's remote tensors, which is opened on first use."""
         return ValueLease(self._channel, self.endpoint)
 
     def make_catalog(self) -> OperatorCatalog:
-        """Return the catalog that ``session.ops`` looks names up in."""
+        """Return the catalog in which ``session.ops`` looks up names."""
         return OperatorCatalog(self.send)
 
     def send(self, rpc: Rpc[T], *, timeout: float | None = None, wait: float | None = None) -> T:
-        """Send a request; return what its reply says. Raises an OpdispatchError.
+        """Send a request; return the content of its reply. Raises an OpdispatchError.
 
-        ``wait``: seconds that the daemon may be away; None: as the session says.
+        ``wait`` is how many seconds to wait for a daemon that restarts; None: the session's limit.
         """
         seconds = rpc.deadline(timeout or self.endpoint.timeout)
         waiting = self._wait_for_daemon(seconds, wait)
@@ -70,7 +70,7 @@ class Connection(ConnectionBase):
         return super().begin_close()
 
     def stream(self, rpc: Rpc[T]) -> Generator[T, None, None]:
-        """Send a request; yield each reply, which may take the session's timeout."""
+        """Send a request; yield each reply, for which the session's timeout applies anew."""
         seconds = rpc.deadline(self.endpoint.timeout)
         method = self._method(rpc, self._channel.unary_stream)
         with self._own_errors():
@@ -100,7 +100,7 @@ class Connection(ConnectionBase):
         try:
             yield
         except (grpc.RpcError, ValueError) as error:
-            # gRPC raises ValueError for a channel that is closed already.
+            # gRPC raises ValueError for a channel that is already closed.
             if self.is_closed:
                 raise self.endpoint.closed_error() from None
             if not isinstance(error, grpc.RpcError):

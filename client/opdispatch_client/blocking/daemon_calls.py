@@ -25,7 +25,7 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 class DaemonCalls:
-    """Those of one session. Any number of threads may make them.
+    """The calls of one session through the daemon. Any number of threads may make them.
 
     Those that no interpreter can be called directly for follow ``plans``: see Note [Planned calls]
     in ``call_plan``.
@@ -45,7 +45,7 @@ class DaemonCalls:
         self._timeout = None if endpoint.timeout == math.inf else endpoint.timeout
 
     def call(self, attempt: CallAttempt) -> execution_pb2.CallReply:
-        """Return the daemon's reply; wait for a daemon that is away."""
+        """Return the daemon's reply; wait for a daemon that restarts."""
         wait = DaemonWait(self._endpoint.wait, attempt.deadline)
         while True:
             lane = self._daemon.get(attempt.deadline)
@@ -105,7 +105,7 @@ class DaemonCalls:
             attempt.close()
 
     def failure(self, error: Exception, attempt: CallAttempt) -> Exception:
-        """Return the exception to raise to the caller for an error on the way."""
+        """Return the exception to raise to the caller for a transport error."""
         if isinstance(error, LaneClosedError | DaemonUnavailableError) and self._daemon.is_closed:
             return self._endpoint.closed_error()
         return attempt.explain(error)
@@ -129,7 +129,7 @@ class DaemonCalls:
         lane: CallLane,
         outcome: execution_pb2.CallReply | Exception,
     ) -> execution_pb2.CallReply:
-        """Return the reply to a planned call that has had another outcome than the last."""
+        """Return the reply to a planned call whose outcome was not its last message."""
         attempt.prepare(lane.inline_bytes)
         why = attempt.find_lost(outcome)
         if why is not None:

@@ -1,4 +1,4 @@
-"""A thread for what must not be done where it comes up."""
+"""A thread for work that must not be done in the thread in which it arises."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class OneThread:
-    """Does one thing after the other in a thread of its own, which the first of them starts."""
+    """Runs work in order, in a thread of its own that the first item starts."""
 
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(1, name)
@@ -15,18 +15,19 @@ class OneThread:
     def submit(self, work: Callable[..., object], *arguments: object) -> None:
         """Submit work to the thread.
 
-        Raises RuntimeError, and never does it, after ``close`` or if no thread can be started.
+        Raises RuntimeError, and never does the work, after ``close`` or if no thread can be
+        started.
         """
         item = _Item(work, arguments)
         try:
             self._thread.submit(item.run)
         except RuntimeError:
-            # The executor has it in its queue nevertheless, for a thread that is started later.
+            # The executor has queued it nonetheless, for a thread that it may start later.
             if item.claim() is not None:
                 raise
 
     def close(self) -> None:
-        """Do what there is, and nothing else. Idempotent."""
+        """Do the work that is queued, and accept no more. Idempotent."""
         self._thread.shutdown(wait=False)
 
 
@@ -38,7 +39,7 @@ class _Item:
 
     def claim(self) -> tuple[Callable[..., object], tuple[object, ...]] | None:
         try:
-            return self._unclaimed.pop()  # which one of several threads can
+            return self._unclaimed.pop()  # only one of several threads succeeds
         except IndexError:
             return None
 

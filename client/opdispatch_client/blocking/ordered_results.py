@@ -1,4 +1,4 @@
-"""The iterator that ``Session.map`` returns: results in the order of calls, some under way."""
+"""The iterator that ``Session.map`` returns: results in the order of calls, some in flight."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Submit = Callable[[tuple[Any, ...]], Future[Any]]
 
 
 class OrderedResults(Iterator[Any]):
-    """An iterator; ``close``, or the end of a ``with`` block, cancels what is under way.
+    """An iterator; ``close``, or the end of a ``with`` block, cancels the calls in flight.
 
-    Calls begin a quarter of ``in_flight`` at a time, so that they are sent together.
+    Calls begin in batches of a quarter of ``in_flight``, so that they are sent together.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class OrderedResults(Iterator[Any]):
         self._in_flight = check_in_flight(in_flight)
         self._arguments = arguments_of_calls(arguments)
         self._at_once = max(in_flight // 4, 1)
-        # All calls are made with what was switched on when the iterator was made.
+        # All calls run with the modes that were active when the iterator was made.
         self._context = copy_context()
         self._begin_some()
 
@@ -50,7 +50,7 @@ class OrderedResults(Iterator[Any]):
         return result
 
     def close(self) -> None:
-        """Cancel the calls that are under way; begin no others. Idempotent."""
+        """Cancel the calls in flight; begin no others. Idempotent."""
         self._arguments = iter(())
         while self._under_way:
             self._under_way.pop().cancel()
@@ -62,7 +62,7 @@ class OrderedResults(Iterator[Any]):
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_arguments"):  # otherwise it never began
+        if hasattr(self, "_arguments"):  # otherwise the constructor raised
             self.close()
 
     def _begin_some(self) -> None:

@@ -34,18 +34,18 @@ from opdispatch_wire.shared_memory.peer_memory import PeerMemory
 from opdispatch_wire.v1 import execution_pb2
 
 Way = DirectWay[BlockingLane] | DirectWay[BlockingStream]
-"""How a call goes directly."""
+"""A direct lane to an interpreter."""
 
 
 class GeneralCalls(Protocol):
-    """The general way of a session's calls."""
+    """The general path of a session's calls."""
 
     def reply_to(
         self,
         attempt: CallAttempt,
         failed: tuple[Way, Exception] | None = None,
     ) -> execution_pb2.CallReply:
-        """Return the reply to a call; ``failed`` is its direct way and the outcome there."""
+        """Return the reply to a call; ``failed`` is its direct lane and the outcome there."""
 
     def end_directly(
         self,
@@ -54,7 +54,7 @@ class GeneralCalls(Protocol):
         future: CallFuture,
         result: execution_pb2.CallReply | Exception,
     ) -> None:
-        """End a call that has gone directly, or have the daemon asked for it."""
+        """End a call that was sent directly, or hand it over to the daemon."""
 
     def let_end(
         self,
@@ -65,17 +65,17 @@ class GeneralCalls(Protocol):
         relayed: RelayedCall | None,
         waiting: WaitingCall | None,
     ) -> None:
-        """Let a call that has begun be cancelled, and given up where it waits."""
+        """Enable cancellation of a call that has begun, and giving it up where it waits."""
 
     def flush(self) -> None:
-        """Send what has been submitted."""
+        """Send the submitted requests that are still buffered."""
 
 
 class PlannedCalls:
     """The planned calls of one session. Any number of threads may make them.
 
-    ``general`` goes on with those that meet something unusual; ``futures`` are of submitted ones,
-    and ``daemon`` makes those that never go directly.
+    ``general`` takes over calls that meet something unusual; ``futures`` holds those of submitted
+    calls, and ``daemon`` makes the calls that never go directly.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class PlannedCalls:
         self._timeout = None if endpoint.timeout == math.inf else endpoint.timeout
 
     def call(self, operator: str, planned: PlannedArguments) -> Any:
-        """Make a call as the plan for it says: see Note [Planned calls].
+        """Make a call by its plan: see Note [Planned calls].
 
-        UNPLANNED if there is none that holds, and nothing has been sent. Raises what went wrong.
+        Returns UNPLANNED if no plan is valid, with nothing sent. Raises the call's error.
         """
         plan = self._plans.find(planned.key)
         if plan is not None and plan.way is None:
@@ -144,7 +144,7 @@ class PlannedCalls:
         return result
 
     def _go_on(self, again: CallAttempt, way: Way, why: Exception) -> Any:
-        """Go on the general way with a call that has come to nothing on its direct one."""
+        """Continue, on the general path, a call that failed on its direct lane."""
         try:
             return again.read(self._general.reply_to(again, (way, why)))
         finally:
@@ -153,9 +153,9 @@ class PlannedCalls:
     def _find_planned(
         self, key: Hashable, *, alone: bool
     ) -> tuple[CallPlan, Way, PeerMemory | None] | None:
-        """Return the plan of a call that is about to be sent, its way, and where results may be.
+        """Return the plan of a call about to be sent, its lane, and the memory of its results.
 
-        None: it has no plan. Results in memory are read there also when the lane has ended since.
+        None means that it has no plan. Results in memory stay readable if the lane has ended since.
         """
         plan = self._plans.find(key)
         if plan is None or plan.way is None or self._endpoint.process != os.getpid():
@@ -197,9 +197,9 @@ class PlannedCalls:
     def submit(
         self, operator: str, planned: PlannedArguments, *, flush: bool
     ) -> Future[Any] | None:
-        """Begin a call as the plan for it says: see Note [Planned calls].
+        """Begin a call by its plan: see Note [Planned calls].
 
-        None if there is none that holds, or the call would have to wait; nothing has begun then.
+        None if no plan is valid, or the call would have to wait; nothing has begun then.
         """
         found = self._find_planned(planned.key, alone=False)
         keep = planned.keep
@@ -234,7 +234,7 @@ class PlannedCalls:
             if type(result) is not tuple:
                 call = planned.call(operator, retry=self._endpoint.retry)
                 call.hold()
-                planned.leaves.clear()  # an error may be kept, and this with it
+                planned.leaves.clear()  # an exception that is kept would keep these alive
                 lane = way.lane.memory
                 memory = None if lane is None else lane.new_call(peer)
                 if shared is not None:
@@ -256,7 +256,7 @@ class PlannedCalls:
                 self._busy.remove(waiting)
             future.cancel()
             if isinstance(error, LaneClosedError | RefusedError):
-                return None  # the general way finds another one, or says why there is none
+                return None  # the general path finds another route, or reports why there is none
             raise
         self._general.let_end(way.lane, number, future, on_done, None, waiting)
         if flush:

@@ -1,12 +1,12 @@
 """Remote tensors of a blocking session. Written by hand, as ``aio.remote_tensor`` is.
 
 Note [Calculating elsewhere]
-    A blocking session's remote tensor is a tensor to the dispatcher of this process, too: one
-    with the key Python. Its kernel there is that of any class which handles operators itself, and
-    makes the same call through the session, with `remote`. So ``opdispatch.array_api`` and whatever
-    else calls operators of this process calculates where the tensor is. What was switched off on
-    the way here, by modes or for the sake of another argument that is a tensor of this process,
-    is not switched off there: whether the call is recorded is for ``no_grad`` to say.
+    To the dispatcher of this process, a blocking session's remote tensor is a tensor with the key
+    Python. Its kernel there is that of any class with ``__torch_dispatch__``, and makes the same
+    call through the session, with `remote`. So ``opdispatch.array_api``, and any other code that
+    calls operators in this process, computes where the tensor is. Keys excluded on the way here, by
+    modes or because of another argument that is a local tensor, are not excluded there: whether the
+    call is recorded depends on ``no_grad``.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _RECORDING = AUTOGRAD_KEYSET.add(DispatchKey.ADInplaceOrView)
 class RemoteTensor(TensorTransfers, TensorOperators):
     """A tensor that stays in its interpreter, for a blocking session.
 
-    ``numpy()`` gets its elements, as do NumPy's functions and ``from_dlpack``. Operators of this
-    process, those of ``opdispatch.array_api`` and Python's own (``x + 1``, ``x[0]``) among them,
-    run where the tensor is, if it is one of their arguments; their results stay there. It is a
-    context manager that closes it.
+    ``numpy()`` fetches its elements, as do NumPy's functions and ``from_dlpack``. Operators of this
+    process, including those of ``opdispatch.array_api`` and Python's own (``x + 1``, ``x[0]``), run
+    where the tensor is if it is one of their arguments; their results stay there. It is a context
+    manager that closes the tensor.
     """
 
     __slots__ = ()
@@ -64,21 +64,22 @@ class RemoteTensor(TensorTransfers, TensorOperators):
             return call(str(func.name), args, kwargs)
 
     def detach(self) -> Self:
-        """Return the same elements, of which nothing is recorded: a call of ``array::detach``."""
+        """Return the same elements without their history: a call of ``array::detach``."""
         from opdispatch.array_api.operators import OPERATORS
 
         detached: Self = OPERATORS.detach.default(self)
         return detached
 
     def _move(self, device: str, deadline: float | None) -> Any:
-        if is_traced(self):  # by an operator, which is recorded
+        if is_traced(self):  # by a call, so that the trace has it
             return array_namespace().astype(self, self.dtype, device=device)
         return super()._move(device, deadline)
 
     @property
     def array(self) -> Array:
-        """``numpy()``."""
-        return self._elsewhere.fetch(self)  # readers of a number have noted it
+        """The elements; as ``numpy()``."""
+        # code that reads the tensor as a number has been noted already
+        return self._elsewhere.fetch(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:
@@ -96,7 +97,7 @@ class RemoteTensor(TensorTransfers, TensorOperators):
         return give_by_dlpack(self.__array__(), **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)  # what is fetched is in this host's memory
+        return (1, 0)  # fetched elements are in this host's memory
 
     def __enter__(self) -> Self:
         return self
@@ -109,7 +110,7 @@ register_tensor_type(RemoteTensor)
 
 
 def _first_of(cls: type[RemoteTensor], values: Sequence[Any]) -> RemoteTensor:
-    """Return the first such tensor, also in lists."""
+    """Return the first remote tensor, also in lists."""
     for value in values:
         if isinstance(value, cls):
             return value

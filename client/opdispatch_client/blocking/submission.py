@@ -1,7 +1,7 @@
 """How a blocking session makes one call, and many.
 
-Written by hand, as its counterpart ``aio.submission`` is: calls are made at once, and only one that
-cannot be encoded is looked at for placeholders of a program.
+Written by hand, like its counterpart ``aio.submission``: here calls are made at once, and only a
+call that cannot be encoded is searched for placeholders of a program.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Submission:
         timeout: float | None = None,
         **kwargs: Any,
     ) -> Future[Any]:
-        """Begin a call and return at once; the future has its result, or what went wrong.
+        """Begin a call and return at once; the future has its result or its error.
 
-        Any number of calls may be under way; with 1,024, the next one waits for one of them to
-        end. Cancelling the future cancels the call: it does not run then, unless an interpreter
-        has it already, and its result is thrown away. The future's callbacks run one after the
-        other, in a thread of their own. With `remote`, results stay where they are: see ``call``.
-        With `timeout`, it has so many seconds from now, the wait for others included, and fails
-        with DeadlineExceededError then; None is the session's timeout, from when it begins.
+        Up to 1,024 calls may be in flight; the next one waits for one of them to end. Cancelling
+        the future cancels the call: it does not run, unless an interpreter has it already, in which
+        case its result is discarded. The future's callbacks run one after the other, in a separate
+        thread. With `remote`, results stay in the interpreter: see ``call``. With `timeout`, it has
+        so many seconds from now, including the wait for other calls, and then fails with
+        DeadlineExceededError; None means the session's timeout, from when it begins.
         """
         return self._begin(operator, args, kwargs, options_of(remote, timeout))
 
@@ -69,12 +69,12 @@ class Submission:
     ) -> OrderedResults:
         """Call an operator once for each item, a tuple of arguments; iterate over the results.
 
-        They come in the order of the items, and the error of a call where its result would.
-        Calls begin at once, and as results are taken; at most `in_flight` have begun whose
-        result was not taken. All are made with what is switched on now, such as autocast. After
-        an error, and when the iterator is closed, those under way are cancelled. With `remote`,
-        results stay where they are: see ``call``. Each call may take `timeout` seconds from when
-        it begins, instead of the session's.
+        Results come in the order of the items, with the error of a call in place of its result.
+        Calls begin at once, and as results are taken; at most `in_flight` calls have begun whose
+        results were not taken. All run with the modes that are active now, such as autocast. After
+        an error, and when the iterator is closed, calls in flight are cancelled. With `remote`,
+        results stay in the interpreter: see ``call``. Each call may take `timeout` seconds from
+        when it begins, instead of the session's.
         """
         options = options_of(remote, timeout)
 
@@ -101,7 +101,7 @@ class Submission:
                     future = self._calls.submit_planned(operator, planned, flush=flush)
                     if future is not None:
                         return future
-        # From now on, also while it waits for others.
+        # Counted from now on, including the wait for other calls.
         deadline = None if options.timeout is None else options.deadline
         if traces() and any(map(is_traced, leaves((args, kwargs)))):
             warn_of_trace(
@@ -127,7 +127,7 @@ class Submission:
         kwargs: dict[str, Any],
         options: CallOptions,
     ) -> Any:
-        """Make one call; one with placeholders is recorded."""
+        """Make one call; a call with placeholders is recorded."""
         key = None
         if (options is SESSIONS_OPTIONS or options is KEEPING_OPTIONS) and nothing_is_set():
             planned = planned_arguments(operator, args, kwargs)
@@ -139,7 +139,7 @@ class Submission:
                 except BaseException:
                     planned.abandon()
                     raise
-                finally:  # an error may be kept, and this with it
+                finally:  # an exception that is kept would keep these alive
                     planned.leaves.clear()
                 if result is not UNPLANNED:
                     return result
@@ -170,5 +170,5 @@ class Submission:
 
 
 def split_gradients(gradients: Any, inputs: Any) -> Gradients:
-    """Return one for each input."""
+    """Return one gradient for each input."""
     return one_for_each(gradients, inputs)

@@ -1,4 +1,4 @@
-"""The futures of a session's submitted calls: how many there are, and where callbacks run."""
+"""The futures of a session's submitted calls: their limit, and the thread of their callbacks."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from opdispatch_wire.errors import DeadlineExceededError
 LOG = logging.getLogger("opdispatch.client")
 
 SUBMITTED_AT_MOST = 1024
-"""How many submitted calls of a session are under way before the next one has to wait."""
+"""How many submitted calls of a session may be in flight before the next one has to wait."""
 
 
 class SubmittedFutures:
-    """Those of one session. Any thread may use them."""
+    """The futures of one session. Any thread may use them."""
 
     def __init__(self) -> None:
         self._slots = threading.BoundedSemaphore(SUBMITTED_AT_MOST)
         self._callbacks = OneThread("call-callbacks")
 
     def begin(self, abandon: Abandon | None = None) -> CallFuture | None:
-        """Return the future of one more call; None if that has to wait.
+        """Return the future of one more call; None if the call has to wait.
 
         ``abandon`` is called if the call gets no result.
         """
@@ -36,9 +36,9 @@ class SubmittedFutures:
         return CallFuture(self._run_callback, self._slots.release, abandon)
 
     def begin_until(self, deadline: float | None, abandon: Abandon | None = None) -> CallFuture:
-        """Return the future of one more call like ``begin``, as soon as there may be one.
+        """Return the future of one more call like ``begin``, waiting until the limit permits it.
 
-        It has failed if that is not until ``deadline``, by ``time.monotonic``; None: it may be.
+        It has failed if that takes until ``deadline``, by ``time.monotonic``; None: no deadline.
         """
         left = None
         if deadline is not None and deadline != math.inf:
@@ -56,7 +56,7 @@ class SubmittedFutures:
         return future
 
     def close(self) -> None:
-        """Run the callbacks that there are; others run in the thread that ends a future."""
+        """Run the queued callbacks; later ones run in the thread that ends their future."""
         self._callbacks.close()
 
     def _run_callback(self, callback: Callback, future: Future[Any]) -> None:
@@ -67,7 +67,7 @@ class SubmittedFutures:
 
 
 def _nothing() -> None:
-    """Do nothing: the callback of a future that has no slot to return."""
+    """No-op callback of a future that has no slot to return."""
 
 
 def _run_logged(callback: Callback, future: Future[Any]) -> None:

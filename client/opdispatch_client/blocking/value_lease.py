@@ -1,4 +1,4 @@
-"""The lease of a blocking session: a stream whose requests gRPC takes in a thread of its own."""
+"""The lease of a blocking session: a stream whose requests gRPC reads in a thread of its own."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _GATHERING = 0.02
 
 
 class ValueLease:
-    """The lease of a blocking session, made when it is first needed.
+    """The lease of a blocking session, opened on first use.
 
-    ``_mutex`` protects ``current``, ``_stream`` and ``_is_closed``: at most one stream is open,
-    whose lease it is.
+    ``_mutex`` protects ``current``, ``_stream`` and ``_is_closed``: at most one stream is open, and
+    ``current`` is its lease.
     """
 
     def __init__(self, channel: grpc.Channel, endpoint: Endpoint) -> None:
@@ -40,16 +40,17 @@ class ValueLease:
         self._method = hold_values(channel)
         self._mutex = threading.Lock()
         self.current: Lease | None = None
-        """The lease that was opened last, which may be over."""
+        """The lease that was opened last, which may have ended."""
         self._stream: _Stream | None = None
 
     def get(self, timeout: float) -> Lease:
-        """Return the lease, opened if there is none.
+        """Return the lease; open it if necessary.
 
-        Raises what the daemon says, and DaemonUnavailableError if it says nothing in time, or after
-        ``close``.
+        Raises the daemon's error, and DaemonUnavailableError if the daemon does not answer in time,
+        or after ``close``.
         """
-        self._endpoint.check_process()  # before a mutex, which another thread may have had
+        # before the mutex, which another thread may have held during the fork
+        self._endpoint.check_process()
         with self._mutex:
             if self._is_closed:
                 raise self._endpoint.closed_error()
@@ -68,7 +69,7 @@ class ValueLease:
 
 
 class _Stream:
-    """One stream, whose requests gRPC takes in a thread of its own."""
+    """One stream, whose requests gRPC reads in a thread of its own."""
 
     def __init__(self, method: Any, address: str) -> None:
         self._address = address
@@ -92,7 +93,7 @@ class _Stream:
 
     def close(self) -> None:
         self._closing.set()
-        self._released.put(b"")  # wakes who waits there
+        self._released.put(b"")  # wakes the thread that waits there
         self._call.cancel()
 
     def _read(self) -> None:
