@@ -23,7 +23,7 @@ from opdispatch.autograd.to_copy import gradient_on
 from opdispatch.autograd.variable import AccumulateGrad, Variable, edge_of, wanted_edge_of
 from opdispatch.autograd.watch import WATCHED
 from opdispatch.errors import AutogradError
-from opdispatch.local_state.grad_mode import set_grad_enabled
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, grad_mode_state, set_grad_enabled
 from opdispatch.local_state.higher_floors import array_namespace, vmap
 from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.local_state.observed_range import ObservedRange
@@ -237,47 +237,48 @@ def _run(
     is_observed = LOCAL_STATE.get().observer is not None
     detector = AnomalyDetector() if WATCHED and is_anomaly_enabled() else None
     node: Node | None = None
+    outer = AUTOGRAD_STATE.set(grad_mode_state(create_graph))
     try:
-        with set_grad_enabled(create_graph):
-            pending.add([edge for edge, _ in roots], [each for _, each in roots], needed)
-            while pending.order:
-                node, gradients = pending.take_next()
-                goes_on = needed is None or (needed[node] and type(node) is not AccumulateGrad)
-                arrived = gradients
-                if detector is not None:
-                    detector.begin(node)
-                if node.hooks is not None:
-                    gradients = call_tensor_hooks(node, gradients)
-                for edge in wanted.get(node, ()):
-                    # In PyTorch, too, hooks have changed it only where the way ends.
-                    captured[edge] = (arrived if goes_on else gradients)[edge[1]]
-                if not goes_on:
-                    continue
-                if gradients[0] is None and not any(each is not None for each in gradients):
-                    continue
-                if node.hooks is not None:
-                    gradients = call_prehooks(node, gradients)
-                if is_observed:
-                    with ObservedRange(f"{_EVENT}{node.name}", "backward", gradients):
-                        results = node.apply(gradients)
-                else:
+        pending.add([edge for edge, _ in roots], [each for _, each in roots], needed)
+        while pending.order:
+            node, gradients = pending.take_next()
+            goes_on = needed is None or (needed[node] and type(node) is not AccumulateGrad)
+            arrived = gradients
+            if detector is not None:
+                detector.begin(node)
+            if node.hooks is not None:
+                gradients = call_tensor_hooks(node, gradients)
+            for edge in wanted.get(node, ()):
+                # In PyTorch, too, hooks have changed it only where the way ends.
+                captured[edge] = (arrived if goes_on else gradients)[edge[1]]
+            if not goes_on:
+                continue
+            if gradients[0] is None and not any(each is not None for each in gradients):
+                continue
+            if node.hooks is not None:
+                gradients = call_prehooks(node, gradients)
+            if is_observed:
+                with ObservedRange(f"{_EVENT}{node.name}", "backward", gradients):
                     results = node.apply(gradients)
-                if node.hooks is not None:
-                    results = call_posthooks(node, results, gradients)
-                if detector is not None:
-                    detector.check(node, results)
-                if not keep:
-                    node.release()
-                if len(results) != len(node.edges):
-                    raise AutogradError(
-                        f"{node.name} returned {len(results)} gradients; expected {len(node.edges)}"
-                    )
-                pending.add(node.edges, results, needed, node)
+            else:
+                results = node.apply(gradients)
+            if node.hooks is not None:
+                results = call_posthooks(node, results, gradients)
+            if detector is not None:
+                detector.check(node, results)
+            if not keep:
+                node.release()
+            if len(results) != len(node.edges):
+                raise AutogradError(
+                    f"{node.name} returned {len(results)} gradients; expected {len(node.edges)}"
+                )
+            pending.add(node.edges, results, needed, node)
     except Exception as error:
         if detector is not None and node is not None:
             detector.explain(error, node)
         raise
     finally:
+        AUTOGRAD_STATE.reset(outer)
         if detector is not None:
             detector.end()
     return captured

@@ -31,6 +31,8 @@ def _is_recorded(values: Sequence[Any]) -> bool:
 _SCOPE: dict[str, Any] = {
     "_state": AUTOGRAD_STATE.get,
     "_leave": LOCAL_STATE.reset,
+    "_id": id,
+    "_map": map,
     "_edge_of": edge_of,
     "_edges_of": edges_of,
     "_is_recorded": _is_recorded,
@@ -152,7 +154,7 @@ class AutogradKernelText(LayerText):
         tests = [f"_type({result}) is not _Tensor"]
         for place, argument in enumerate(self.arguments):
             if has_tensors(argument.type) and self.is_list(place):
-                tests.append(f"True in [_given is {result} for _given in {self._values(place)}]")
+                tests.append(f"_id({result}) in _map(_id, {self._values(place)})")
             elif has_tensors(argument.type):
                 tests.append(f"{result} is {self.names[place]}")
         return " or ".join(tests)

@@ -194,7 +194,11 @@ def _saved(value: Any) -> Any:
 
 def _shapes_of(values: Sequence[Any]) -> list[Any]:
     # Of a tensor, its array's, which is quicker to have.
-    return [tuple((v.array if isinstance(v, Tensor) else v).shape) for v in values]
+    shapes = []
+    for each in values:
+        array = each.array if isinstance(each, Tensor) else each
+        shapes.append(tuple(array.shape))
+    return shapes
 
 
 def _copied(value: Any) -> Any:

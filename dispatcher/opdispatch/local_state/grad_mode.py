@@ -41,6 +41,11 @@ AUTOGRAD_STATE: ContextVar[AutogradState] = ContextVar(
 )
 
 
+def grad_mode_state(mode: bool) -> AutogradState:
+    """Return the current task's state with that grad mode."""
+    return _STATES[bool(mode), AUTOGRAD_STATE.get().inference_mode]
+
+
 def is_grad_enabled() -> bool:
     """Return whether the current task records gradients."""
     return AUTOGRAD_STATE.get().grad_mode
@@ -52,7 +57,7 @@ def is_inference_mode_enabled() -> bool:
 
 
 def _set_grad_mode(mode: bool) -> None:
-    AUTOGRAD_STATE.set(_STATES[bool(mode), AUTOGRAD_STATE.get().inference_mode])
+    AUTOGRAD_STATE.set(grad_mode_state(mode))
 
 
 class _GradMode(ModeDecorator):
