@@ -1,8 +1,7 @@
-"""Authentication: who asks, and the end of what a token has begun that is no more."""
+"""Authentication: who asks, and what a token opens."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -57,59 +56,10 @@ def test_what_is_no_token_is_refused_with_the_role_that_was_needed(
         authentication.identify("/opdispatch.v1.Service/New", PORT, authorization)
 
 
-def test_what_a_revoked_token_has_begun_is_ended_and_nothing_else(tokens: Tokens):
-    good, bad = tokens.add("call"), tokens.add("call")
-    authentication = Authentication(TokenFile(tokens.path))
-    ended = []
-
-    def end_good() -> None:
-        ended.append("good")
-
-    def end_bad() -> None:
-        ended.append("bad")
-
-    def end_over() -> None:
-        ended.append("over")
-
-    authentication.begin(authentication.identify(CALL, PORT, f"Bearer {good}"), end_good)
-    authentication.begin(authentication.identify(CALL, PORT, f"Bearer {bad}"), end_bad)
-    authentication.begin(authentication.identify(CALL, PORT, f"Bearer {bad}"), end_over)
-    authentication.begin(OWNER, end_over)
-    authentication.finish(end_over)
-    authentication.look()
-    assert ended == []
-    tokens.revoke(bad)
-    authentication.look()
-    authentication.look()
-    assert ended == ["bad"]
-    with pytest.raises(UnauthenticatedError):
-        authentication.identify(CALL, PORT, f"Bearer {bad}")
-
-
-def test_a_token_that_has_expired_or_changed_ends_what_it_has_begun(
-    tokens: Tokens, monkeypatch: pytest.MonkeyPatch
-):
-    brief, changed = tokens.add("call", lifetime=60.0), tokens.add("admin", name="x")
-    authentication = Authentication(TokenFile(tokens.path))
-    ended: list[str] = []
-    identity = authentication.identify(CALL, PORT, f"Bearer {brief}")
-    authentication.begin(identity, lambda: ended.append("brief"))
-    identity = authentication.identify(CALL, PORT, f"Bearer {changed}")
-    authentication.begin(identity, lambda: ended.append("changed"))
-    text = tokens.path.read_text().replace('"admin"', '"call"')
-    tokens.path.write_text(text)
-    authentication.look()
-    assert ended == ["changed"]
-    later = time.time() + 61
-    monkeypatch.setattr(time, "time", lambda: later)
-    authentication.look()
-    assert ended == ["changed", "brief"]
-
-
 def test_file_without_tokens_admits_no_client(tokens: Tokens):
     token = tokens.add("admin")
     authentication = Authentication(TokenFile(tokens.path))
     change_tokens(tokens.path, lambda table: TokenTable())
-    authentication.look()
+    authentication.revocation.look()
     with pytest.raises(UnauthenticatedError):
         authentication.identify(CALL, PORT, f"Bearer {token}")

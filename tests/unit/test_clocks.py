@@ -21,7 +21,12 @@ SHOWN = {
     "daemon/state/folder.py",  # the name of what an import of a state has replaced
 }
 """Where the time of day is noted, and nothing is reckoned with it."""
-TOKENS = {"access/authentication.py", "access/token.py", "commands/token_actions.py"}
+TOKENS = {
+    "access/authentication.py",
+    "access/revocation.py",
+    "access/token.py",
+    "commands/token_actions.py",
+}
 """They end at a time of day, which other machines and a later process know, too."""
 
 

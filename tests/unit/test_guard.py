@@ -154,10 +154,10 @@ async def test_a_method_under_way_ends_with_its_token(tokens: Tokens, tmp_path: 
         asking = asyncio.create_task(served.ask(served.port, kind, token))
         while not served.service.parsed:
             await asyncio.sleep(0.01)
-        served.authentication.look()
+        served.authentication.revocation.look()
         assert not served.service.ended
         tokens.revoke(token)
-        served.authentication.look()
+        served.authentication.revocation.look()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await asking
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -175,7 +175,7 @@ async def test_a_client_that_cancels_ends_its_method_as_ever(tokens: Tokens, tmp
         asking.cancel()
         while not served.service.ended:
             await asyncio.sleep(0.01)
-        assert not served.authentication._under_way
+        assert not served.authentication.revocation._under_way
 
 
 async def test_an_unknown_method_is_unimplemented(tokens: Tokens, tmp_path: Path):

@@ -89,7 +89,7 @@ def test_a_revoked_token_ends_its_streams_and_no_others(key: bytes, port: Ticket
     ended: list[str] = []
     bob = dataclasses.replace(ALICE, name="bob", token="4567")
     for who in (ALICE, bob):
-        port.begin(who, lambda who=who: ended.append(who.token))
+        port.revocation.begin(who, lambda who=who: ended.append(who.token))
     port.revoke(["89ab"])
     assert ended == []
     port.revoke(["0123"])
@@ -119,6 +119,6 @@ def test_the_daemon_gives_tickets_while_a_token_holds(tmp_path: Path):
     for other in (OWNER, ANYBODY):
         assert tickets.issue(other, SESSION, EPOCH) == ""
     tokens.revoke(text)
-    authentication.look()
+    authentication.revocation.look()
     assert revoked == [id_of(text)]
     assert tickets.issue(alice, SESSION, EPOCH) == ""

@@ -1,7 +1,8 @@
 """Access control: identities, their roles, and the permissions of a role.
 
 certificate_authority  a certificate authority of one's own
-authentication         who asks, by the peer and the token; ends what a revoked token has begun
+authentication         who asks, by the peer and the token
+revocation             ends what a revoked token has begun
 audit                  the audit log: who has changed what, and what came of it
 identity               an identity, and what it may not do
 roles                  the roles, and which methods each of them may call

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Final
 
 from opdispatch_server.access.identity import OWNER, Identity, how_to_get
+from opdispatch_server.access.revocation import TokenRevocation
 from opdispatch_server.access.roles import LEAST_ROLE, Role
 from opdispatch_server.access.token import HOW_TO_GET_ONE
 from opdispatch_server.access.token_file import TokenFile
 from opdispatch_wire.errors import UnauthenticatedError
-
-LOOK_EVERY: Final = 1.0
-"""How often the file of tokens is looked at, and open streams against it, in seconds."""
 
 ANYBODY: Final = Identity("anybody", Role.OWNER)
 """Identity of any client at a TCP port of a daemon without tokens."""
@@ -42,8 +39,7 @@ class Authentication:
         """
         self._tokens = tokens
         self._peers = peers
-        # How to end what is under way for the holders of tokens.
-        self._under_way: dict[Callable[[], object], Identity] = {}
+        self.revocation = TokenRevocation(tokens)
 
     @property
     def has_tokens(self) -> bool:
@@ -93,34 +89,6 @@ class Authentication:
         """Return whether an identity has a token, and that is in force."""
         return self._tokens is not None and self._tokens.table.holds(identity, time.time())
 
-    # -- revocation ------------------------------------------------------------------------------
-
-    def begin(self, identity: Identity, end: Callable[[], object]) -> None:
-        """Note what is under way for an identity: ``end`` is called when its token is no more."""
-        if identity.token:
-            self._under_way[end] = identity
-
-    def finish(self, end: Callable[[], object]) -> None:
-        """Note that it is over."""
-        self._under_way.pop(end, None)
-
-    def look(self) -> None:
-        """Take over a file of tokens that has changed, and end what no token allows any more."""
-        if self._tokens is None:
-            return
-        self._tokens.refresh()
-        table, now = self._tokens.table, time.time()
-        for end, identity in list(self._under_way.items()):
-            if not table.holds(identity, now):
-                del self._under_way[end]
-                end()
-
-    async def watch(self) -> None:
-        """Look again and again, until cancelled."""
-        while self._tokens is not None:
-            await asyncio.sleep(LOOK_EVERY)
-            self.look()
-
 
 def uses_local_lanes(identity: Identity) -> bool:
     """Return whether an identity gets the paths of local lanes, the daemon's and interpreters'.
@@ -130,10 +98,3 @@ def uses_local_lanes(identity: Identity) -> bool:
     quota and its end.
     """
     return identity is OWNER or identity is ANYBODY
-
-
-def revoked_error(identity: Identity) -> UnauthenticatedError:
-    """Return the error that ends what was under way for an identity."""
-    return UnauthenticatedError(
-        f"{identity.name} is revoked, changed or expired", hint=HOW_TO_GET_ONE
-    )

@@ -29,6 +29,7 @@ from typing import Final
 
 from opdispatch_server.access.authentication import Authentication
 from opdispatch_server.access.identity import Identity
+from opdispatch_server.access.revocation import Revocation
 from opdispatch_server.access.roles import LEAST_ROLE, Role
 from opdispatch_wire.errors import UnauthenticatedError
 
@@ -121,7 +122,7 @@ class RouteTickets:
             return ""
         if identity not in self._holders:
             end = self._holders[identity] = partial(self._revoked, identity)
-            self._authentication.begin(identity, end)
+            self._authentication.revocation.begin(identity, end)
         expires = time.monotonic() + LIFETIME
         return RouteTicket(session, epoch, expires, identity).sign(self.key_of(session))
 
@@ -141,7 +142,7 @@ class TicketAuthentication:
         self._session = session
         self._epoch = epoch
         self._is_closed = False
-        self._under_way: dict[Callable[[], object], Identity] = {}
+        self.revocation = Revocation()
 
     def identify(self, method: str, peer: str, authorization: str) -> Identity:
         """Return who calls a method, and may. Raises UnauthenticatedError, PermissionDeniedError.
@@ -164,29 +165,15 @@ class TicketAuthentication:
         ticket.identity.check_may_call(method, LEAST_ROLE.get(method, Role.OWNER))
         return ticket.identity
 
-    def begin(self, identity: Identity, end: Callable[[], object]) -> None:
-        """Note what is under way for an identity: ``end`` is called when its token is no more."""
-        self._under_way[end] = identity
-
-    def finish(self, end: Callable[[], object]) -> None:
-        """Note that it is over."""
-        self._under_way.pop(end, None)
-
     def revoke(self, tokens: Iterable[str]) -> None:
         """End what is under way for the holders of tokens, of which these are the ids."""
         gone = frozenset(tokens)
-        self._end(lambda identity: identity.token in gone)
+        self.revocation.end_where(lambda identity: identity.token in gone)
 
     def close(self) -> None:
         """End everything, and let nothing in any more: no daemon says what is revoked."""
         self._is_closed = True
-        self._end(lambda identity: True)
-
-    def _end(self, is_meant: Callable[[Identity], bool]) -> None:
-        for end, identity in list(self._under_way.items()):
-            if is_meant(identity):
-                del self._under_way[end]
-                end()
+        self.revocation.end_where(lambda identity: True)
 
 
 def _mac(key: bytes, content: bytes) -> bytes:

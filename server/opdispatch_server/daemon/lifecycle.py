@@ -98,7 +98,7 @@ class Daemon:
         leases = asyncio.create_task(
             parts.leases.run(parts.live_sessions, parts.silent.look, parts.silent.note_heard)
         )
-        watching = asyncio.create_task(parts.authentication.watch())
+        watching = asyncio.create_task(parts.authentication.revocation.watch())
         try:
             await self._start()
             on_ready([*parts.addresses(), *self._urls])

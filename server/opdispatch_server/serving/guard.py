@@ -14,9 +14,10 @@ import grpc
 import grpc.aio
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.access.authentication import CALLER, revoked_error
+from opdispatch_server.access.authentication import CALLER
 from opdispatch_server.access.identity import Identity
 from opdispatch_server.access.refusal_pace import RefusalPace
+from opdispatch_server.access.revocation import Revocation, revoked_error
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.serving.registry_gate import REGISTRY, RegistryGate
 from opdispatch_wire.errors import PermissionDeniedError, RefusedError, UnauthenticatedError
@@ -42,11 +43,9 @@ class IdentitySource(Protocol):
     def identify(self, method: str, peer: str, authorization: str) -> Identity:
         """Return who calls, and may. Raises UnauthenticatedError, PermissionDeniedError."""
 
-    def begin(self, identity: Identity, end: Callable[[], object]) -> None:
-        """Note what is under way: ``end`` is called when the identity's token is no more."""
-
-    def finish(self, end: Callable[[], object]) -> None:
-        """Note that it is over."""
+    @property
+    def revocation(self) -> Revocation:
+        """The end of what is under way for an identity whose token is no more."""
 
 
 class Guard(grpc.aio.ServerInterceptor):
@@ -138,7 +137,7 @@ class Guard(grpc.aio.ServerInterceptor):
             task.cancel()
 
         if identity.token:
-            self._authentication.begin(identity, revoke)
+            self._authentication.revocation.begin(identity, revoke)
         try:
             if method.startswith(REGISTRY):
                 try:
@@ -157,7 +156,7 @@ class Guard(grpc.aio.ServerInterceptor):
             if has_entered:
                 self.registry.leave(method)
             if identity.token:
-                self._authentication.finish(revoke)
+                self._authentication.revocation.finish(revoke)
 
     async def _identify(self, method: str, context: Context, is_stream: bool) -> Identity | None:
         """Return who asks; None, with the status of the refusal, if they may not."""

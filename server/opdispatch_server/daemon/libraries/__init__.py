@@ -18,7 +18,7 @@ device_holders                   which interpreters have which devices
 settling                         libraries that have lost their interpreters
 wait_reasons                     what a library waits for, in words
 journaled_changes,
-journal_replay                   what is on disk, and back from there
+journal_replay                   writing the journal, and restoring from it
 change_log                       log records of changes
 memory_given_back                the memory that an unload frees
 """

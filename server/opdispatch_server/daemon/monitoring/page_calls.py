@@ -28,8 +28,9 @@ from starlette.routing import Route
 from opdispatch.errors import OpdispatchError
 from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.schema.parser import parse_schema
-from opdispatch_server.access.authentication import CALLER, Authentication, revoked_error
+from opdispatch_server.access.authentication import CALLER, Authentication
 from opdispatch_server.access.identity import OWNER, Identity
+from opdispatch_server.access.revocation import revoked_error
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.monitoring.facts import DaemonReader
 from opdispatch_server.serving.call_protocols import CallRunner
@@ -149,7 +150,7 @@ class PageCalls:
             is_revoked = True
             task.cancel()
 
-        self._authentication.begin(identity, revoke)
+        self._authentication.revocation.begin(identity, revoke)
         try:
             return await self._find_runner(identity).call(request, context)
         except asyncio.CancelledError:
@@ -157,7 +158,7 @@ class PageCalls:
                 raise
             raise revoked_error(identity) from None
         finally:
-            self._authentication.finish(revoke)
+            self._authentication.revocation.finish(revoke)
 
     async def _run(
         self, request: execution_pb2.CallRequest, identity: Identity

@@ -16,8 +16,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from opdispatch_server.access.authentication import LOOK_EVERY
 from opdispatch_server.access.identity import Identity
+from opdispatch_server.access.revocation import LOOK_EVERY
 from opdispatch_server.daemon.monitoring.call_text import Piece
 from opdispatch_server.daemon.monitoring.exposition import Exposition
 from opdispatch_server.daemon.monitoring.facts import DaemonReader
