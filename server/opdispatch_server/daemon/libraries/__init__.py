@@ -10,6 +10,7 @@ steady_report                    progress reports during long steps
 staging                          imported in an interpreter, not yet published
 publication, batch_comparison,
 followers                        publication in every process, atomic
+replica_joining                  more interpreters for what is published, or fewer
 operator_registry, kernel_route  the daemon's own dispatcher; its kernels forward
 direct_routes                    how clients call interpreters directly
 scaling                          keeps each library in the wanted number of interpreters

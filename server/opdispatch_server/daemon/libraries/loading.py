@@ -84,6 +84,7 @@ class LibraryLoading:
     ) -> None:
         self._catalog = catalog
         self._publication = publication
+        self._joining = publication.joining
         self._placement = placement
         self._pools = pools
         self._start = start
@@ -193,7 +194,7 @@ class LibraryLoading:
         name = order.place.interpreter
         if name and not self._placement.is_coming(name):
             session = self._placement.get(name)
-            if race.version.is_active and self._publication.stays_in(race.version, session):
+            if race.version.is_active and self._joining.stays_in(race.version, session):
                 return _already(race.version, session)
         elif not name:
             wait.set(lambda: f"{race.version} from {race.describe_imports() or 'no interpreter'}")
@@ -217,7 +218,7 @@ class LibraryLoading:
         except BaseException:
             race.end_import()
             raise
-        if race.version.is_active and self._publication.stays_in(race.version, session):
+        if race.version.is_active and self._joining.stays_in(race.version, session):
             for each in (session, *others):  # another member has imported it here meanwhile
                 self._placement.release(each)
             race.end_import()
@@ -345,7 +346,7 @@ class LibraryLoading:
             if version.is_active:
                 check_version(order.caller, version)
                 for each, its in {session: batch, **staged}.items():
-                    await self._publication.join(version, each, its)
+                    await self._joining.join(version, each, its)
                     log_replica_joined(version, each.name)
                 return "replica"
             version.loaded_by = order.loaded_by

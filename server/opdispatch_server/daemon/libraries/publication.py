@@ -10,9 +10,7 @@
     Mirror           ->                                         publish kernels that forward
     replies to the client
 
-A failure up to the daemon's publication leaves every process as it was. A replica is staged and
-committed in the same way, but its batch is compared with the one that is published, and nothing
-else changes.
+A failure up to the daemon's publication leaves every process as it was.
 """
 
 from __future__ import annotations
@@ -37,7 +35,8 @@ from opdispatch_server.daemon.libraries.followers import (
 )
 from opdispatch_server.daemon.libraries.kernel_route import KernelRoute
 from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
-from opdispatch_server.daemon.libraries.replica import Replica, ReplicaState
+from opdispatch_server.daemon.libraries.replica import ReplicaState
+from opdispatch_server.daemon.libraries.replica_joining import ReplicaJoining
 from opdispatch_server.daemon.libraries.staging import LibraryStaging
 from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionState
 from opdispatch_server.fault_points import FaultPoint, fault_point
@@ -83,6 +82,9 @@ class LibraryPublication:
         self._kill_interpreter = kill_interpreter
         self._followers = Followers(sessions, kill_interpreter)
         self.staging = LibraryStaging(self._followers, store, kill_interpreter, judge)
+        self.joining = ReplicaJoining(
+            self._order, self._followers, self.staging, routes, kill_interpreter
+        )
         self._collections = FullCollections()
 
     async def publish(
@@ -156,30 +158,6 @@ class LibraryPublication:
                 mirrors = self._followers.mirror_everywhere(version, above)
         await finish(mirrors)
 
-    async def join(
-        self, version: LibraryVersion, session: InterpreterSession, batch: pb.RegistrationBatch
-    ) -> None:
-        """Make what ``session`` has staged a replica of the active version.
-
-        Raises LibraryLoadError if its registrations differ, or InterpreterDiedError.
-        """
-        try:
-            check_same_batch(version, batch, session.name)
-        except LibraryLoadError:
-            await self.staging.abandon(version, session)
-            raise
-        if not session.alive:  # it may have been removed while it waited for ``_order``
-            raise session.death(f"joining {version}")
-        replica = version.add_replica(session, ReplicaState.JOINING)
-        commit = pb.DaemonMessage(commit=pb.Commit(load_id=version.load_id))
-        try:
-            await session.instruct(commit, timeout=instruction_timeout(version))
-        except BaseException:
-            if session.alive:  # its kernels may be calling each other already
-                self._kill_interpreter(session, f"it failed to join {version}", Cause.SILENT, None)
-            raise
-        self._serve(replica)
-
     async def bring_back(
         self,
         version: LibraryVersion,
@@ -220,37 +198,10 @@ class LibraryPublication:
                     following += self._followers.post(
                         replica.session,
                         message,
-                        self._serves(replica),
+                        self.joining.once_committed(replica),
                         timeout=instruction_timeout(version),
                     )
         await finish(following)
-
-    async def welcome(
-        self, session: InterpreterSession, versions: Callable[[], Iterable[LibraryVersion]]
-    ) -> None:
-        """Send a new interpreter all active publications, in order; then it is ready.
-
-        ``versions`` is called at a point after which nothing is published until the interpreter is
-        ready: no other code sends it publications before that.
-        """
-        async with self._order:
-            mirrors = [
-                task
-                for version in sorted(versions(), key=lambda version: version.position)
-                if version.is_active
-                for task in self._followers.mirror(session, version)
-            ]
-            session.ready = session.alive
-            self.routes.announce(session)
-        await finish(mirrors)
-
-    async def demote(self, version: LibraryVersion, replica: Replica) -> None:
-        """Remove a version's code from an interpreter that has finished its calls."""
-        version.remove_replica(replica.session)
-        if version.is_active:
-            await finish(self._followers.mirror(replica.session, version))
-        elif version.state is VersionState.KEPT:
-            await finish(self._followers.retire(replica.session, version, keep=False))
 
     async def retire(self, version: LibraryVersion, *, keep: bool) -> None:
         """Undo a version in every interpreter; its holders keep the code if ``keep`` is true.
@@ -329,30 +280,6 @@ class LibraryPublication:
             if isinstance(outcome, BaseException) and each.alive:  # it may have published
                 self._kill_interpreter(each, f"it failed to join {version}", Cause.SILENT, None)
         return [each for each in others if each.alive]
-
-    def reclaim(self, replica: Replica) -> None:
-        """Keep a replica that was leaving: it still has the code."""
-        if replica.state is ReplicaState.LEAVING:
-            self._serve(replica)
-
-    def stays_in(self, version: LibraryVersion, session: InterpreterSession) -> bool:
-        """Return whether an interpreter serves a version; one that was to leave it stays."""
-        replica = version.find_replica(session)
-        if replica is None:
-            return False
-        self.reclaim(replica)
-        return replica.is_serving
-
-    def _serve(self, replica: Replica) -> None:
-        replica.state = ReplicaState.SERVING
-        self.routes.renew()  # existing routes do not name it yet
-
-    def _serves(self, replica: Replica) -> Callable[[], None]:
-        def note() -> None:
-            if replica.state is ReplicaState.JOINING:
-                self._serve(replica)
-
-        return note
 
     async def _publish(
         self,

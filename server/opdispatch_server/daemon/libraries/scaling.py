@@ -75,6 +75,7 @@ class LibraryReplicas:
     ) -> None:
         self._catalog = catalog
         self._publication = publication
+        self._joining = publication.joining
         self._placement = placement
         self._pools = pools
         self._health = health
@@ -95,7 +96,7 @@ class LibraryReplicas:
 
     async def interpreter_joined(self, session: InterpreterSession) -> None:
         """Send a new interpreter all publications, and the libraries that lack an interpreter."""
-        await self._publication.welcome(session, self._catalog.newest)
+        await self._joining.welcome(session, self._catalog.newest)
         ready = fields(Event.INTERPRETER_READY, interpreter=session.name)
         LOG.info("interpreter %s is ready (pid %d)", session.name, session.pid, extra=ready)
         await self._update_readiness()
@@ -119,7 +120,7 @@ class LibraryReplicas:
                     LOG.info("%s: %s is the primary now", version, primary, extra=extra)
                 for replica in version.replicas:
                     if not any(r.is_serving for r in version.replicas):
-                        self._publication.reclaim(replica)
+                        self._joining.reclaim(replica)
             await self._publication.withdraw(lost, VersionState.WAITING)
             self._publication.routes.renew()  # existing routes may still name it
         level = logging.INFO if session.dismissed else logging.WARNING
@@ -353,7 +354,7 @@ class LibraryReplicas:
         async with version.filling:
             for replica in version.replicas:
                 if self._missing(version) > 0 and self._placement.belongs(version, replica.session):
-                    self._publication.reclaim(replica)
+                    self._joining.reclaim(replica)
             missing = self._missing(version)
             if missing <= 0 or not version.is_active:
                 return None
@@ -375,7 +376,7 @@ class LibraryReplicas:
             if not version.is_active:  # its last interpreter has died meanwhile
                 await self._publication.staging.abandon(version, session)
                 return None
-            await self._publication.join(version, session, batch)
+            await self._joining.join(version, session, batch)
         except OpdispatchError as error:
             extra = about(Event.REPLICA_FAILED, version, session.name)
             LOG.warning(
@@ -450,5 +451,5 @@ class LibraryReplicas:
             and replica in version.replicas
             and version.load_id == load_id
         ):
-            await self._publication.demote(version, replica)
+            await self._joining.demote(version, replica)
             self._pools.shrink(version.pool, self._catalog.all_versions())
