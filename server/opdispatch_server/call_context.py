@@ -1,17 +1,16 @@
-"""The context of a call: its deadline, how deep it is nested, and in which call.
+"""The context of a call: its deadline, its nesting depth, and the call that it is nested in.
 
-A kernel may call operators whose kernels are in other interpreters, through the daemon. Such a
-call inherits the time that is left, counts one level deeper, and names the run of the kernel
-that makes it, by a number that only the daemon and the interpreter know, and that is secret.
-A caller that names no run, or one that has ended, makes a call like any client's. Interpreters have
-threads for each level, so that calls which wait for deeper ones can never use up the threads of
-those.
+A kernel may call operators whose kernels are in other interpreters, through the daemon. Such a call
+inherits the remaining time, is one level deeper, and names the run of the calling kernel by a
+secret number that only the daemon and the interpreter know. A call that names no run, or one that
+has ended, is treated like any client's. Interpreters have threads for each level, so that calls
+that wait for deeper ones can never exhaust the threads of those.
 
 Note [Nested calls take no slot]
-    A library says how many calls of clients it runs at a time. A call that one of its kernels
-    makes, of whatever library, belongs to the call that is running already and starts at once:
-    if it had to wait for a slot, two libraries that call each other could wait for each other
-    for ever, and so could a library that calls itself through another one.
+    A library declares how many client calls it runs at a time. A call that one of its kernels
+    makes, to any library, belongs to the running call and starts at once: if it had to wait for a
+    slot, two libraries that call each other could deadlock, and so could a library that calls
+    itself through another one.
 """
 
 from __future__ import annotations
@@ -31,36 +30,36 @@ from opdispatch_server.nested_time import NestedTime
 from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.v1 import execution_pb2
 
-# One header for all of it: "DEPTH RUN LANE LIMIT", then the seconds that are left, if any are set.
+# One header for everything: "DEPTH RUN LANE LIMIT", then the remaining seconds, if limited.
 CONTEXT_KEY = "opdispatch-context"
 MAX_DEPTH = 32
 
 _RUN_BYTES = 16
 
-# A call that is still queued is dropped this long before its deadline, so that its caller hears
-# that it never started; but not before that share of its time has passed.
+# A queued call is dropped this long before its deadline, so that its caller learns that it never
+# started; but not before this share of its time has passed.
 LAST_WORDS = 0.05
 LAST_WORDS_SHARE = 0.1
 
 FOREVER = 1e9
-"""In seconds: what locks and timers have no room for."""
+"""A substitute for no limit, in seconds, that locks and timers accept."""
 
 KERNEL_THREADS = 32
-"""The kernels that one interpreter runs at a time, for each depth; libraries may set less."""
+"""How many kernels an interpreter runs at a time, for each depth; libraries may set less."""
 
 
-@dataclass(slots=True)  # never changed; frozen ones take five times as long to make
+@dataclass(slots=True)  # never changed; frozen dataclasses take five times as long to create
 class CallContext:
-    """``deadline`` is a time of ``time.monotonic``; None if there is none.
+    """The context of one call. ``deadline`` is a time of ``time.monotonic``, or None.
 
-    ``run`` is the daemon's number of the run of a kernel, of 128 random bits: on the way to an
-    interpreter, the run that begins there; on the return, the one that makes the call. 0: none.
+    ``run`` is the daemon's number of a kernel's run, 128 random bits, or 0 for none: towards an
+    interpreter, the run that begins there; from an interpreter, the run that makes the call.
     ``lane`` is the load id of the library that the call belongs to, 0 if it takes no slot, and
-    ``limit`` how many of the lane's calls an interpreter runs at a time. The daemon believes
-    no client's ``depth``, ``lane`` and ``limit``: it knows them. ``direct`` is what an
-    interpreter notes of a call that has not come through the daemon. ``tensors`` are the call's
-    large ones, where those are not in its messages. ``queued`` is how long it has waited in queues
-    so far, in nanoseconds. ``message`` is what the call came in, if others will be like it: see
+    ``limit`` how many calls of that lane an interpreter runs at a time. The daemon ignores a
+    client's ``depth``, ``lane`` and ``limit``, and sets them itself. ``direct`` is an interpreter's
+    record of a call that has not come through the daemon. ``tensors`` are the call's large tensors,
+    if they are outside its messages. ``queued`` is how long it has waited in queues so far, in
+    nanoseconds. ``message`` is the message that contained the call, if others will be like it: see
     Note [Constant bytes].
     """
 
@@ -119,22 +118,22 @@ class CallContext:
         path.depth, path.run, path.lane, path.limit = self.depth, run, self.lane, self.limit
         path.queued = self.queued
 
-    # Not dataclasses.replace, which takes ten times as long: every call passes here.
+    # Not dataclasses.replace, which takes ten times as long: every call comes through here.
 
     def in_lane(self, lane: int, limit: int, queued: int = 0) -> CallContext:
-        """Return the context of a call that takes a library's slot, for which it was ``queued``."""
+        """Return the context of a call that takes a slot of a library after being ``queued``."""
         return CallContext(
             self.deadline, self.depth, self.run, lane, limit, None, self.tensors, queued
         )
 
     def for_run(self, run: int) -> CallContext:
-        """Return the context for the run of a kernel that begins."""
+        """Return the context for a kernel's run that begins."""
         return CallContext(
             self.deadline, self.depth, run, self.lane, self.limit, None, self.tensors, self.queued
         )
 
     def with_tensors(self, tensors: CallTensors) -> CallContext:
-        """Return the context of a call with large tensors outside of its message."""
+        """Return the context of a call with large tensors outside its message."""
         return CallContext(
             self.deadline,
             self.depth,
@@ -148,26 +147,26 @@ class CallContext:
 
     @property
     def timeout(self) -> float | None:
-        """The seconds that are left, 0 if none are; None: all the time in the world."""
+        """The remaining seconds, 0 if none are left; None: unlimited."""
         if self.deadline is None:
             return None
         return max(self.deadline - time.monotonic(), 0.0)
 
     def size_of(self, request: execution_pb2.CallRequest) -> int:
-        """Return the bytes of the message that the call came in, as queues count them.
+        """Return the size of the call's message, in bytes, as queues count it.
 
-        Large tensors that came beside it, or over a lane, are limited for all who send them.
+        Large tensors outside the message are limited separately, for all callers together.
         """
         return request.ByteSize() + (self.tensors.message_bytes if self.tensors else 0)
 
     @property
     def is_from_kernel(self) -> bool:
-        """Whether the caller says that it is a kernel, or a library's import."""
+        """Whether the caller claims to be a kernel, or the import of a library."""
         return self.depth > 0
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Metadata that carries this to the next process."""
+        """The metadata that carries the context to the next process."""
         text = f"{self.depth} {self.run} {self.lane} {self.limit}"
         if self.deadline is not None:
             text = f"{text} {self.timeout:.6f}"
@@ -178,10 +177,10 @@ _FORMAT = re.compile(r"(\d{1,9}) (\d{1,39}) (\d{1,19}) (\d{1,19})(?: (\d{1,9}\.\
 
 
 def deadline_of(request: execution_pb2.CallRequest) -> float | None:
-    """Return the deadline that the message itself states; see ``CallContext``."""
+    """Return the deadline stated in the message itself; see ``CallContext``."""
     if not request.HasField("timeout") or request.timeout > FOREVER:
         return None
-    # What is no number, or negative, is no time: timers could not be put in order with it.
+    # NaN and negative numbers mean no time left: timers cannot be ordered with NaN.
     return time.monotonic() + max(0.0, request.timeout)
 
 
@@ -198,23 +197,23 @@ class RunningCall:
     run: int = 0
     nested_calls: NestedTime | None = None
     version: int = 0
-    """The version of the library whose code runs; 0 where it is of several, or of none."""
+    """The version of the library whose code runs; 0 if it belongs to several, or to none."""
     traceparent: str = ""
-    """The span that calls of the kernel are a part of."""
+    """The span that is the parent of the kernel's calls."""
     argument_bytes: int = 0
-    """The bytes of the tensors that it was given, once they are known; see ``count_bytes``."""
+    """The bytes of its tensor arguments, once known; see ``count_bytes``."""
     result_bytes: int = 0
-    """Those of its results, once these can be sent."""
+    """The bytes of its results, once they can be sent."""
 
     @classmethod
     def of(cls, context: CallContext, version: int = 0) -> RunningCall:
-        """Return the call that begins to run, of a kernel in that version of its library."""
+        """Return the call that begins to run a kernel of that version of a library."""
         nested_calls = context.direct.nested_calls if context.direct is not None else NestedTime()
         return cls(context.deadline, context.depth, context.run, nested_calls, version)
 
     @contextmanager
     def nested(self) -> Iterator[CallContext]:
-        """Yield the context of a call that the kernel makes, while that is under way."""
+        """Yield the context for a call that the kernel makes, while that call is in progress."""
         if self.nested_calls is None:
             yield CallContext(self.deadline, self.depth + 1, self.run)
             return
@@ -226,11 +225,14 @@ class RunningCall:
 
 
 NO_CALL = RunningCall()
-"""Outside of any call, as during a library's import, and in threads that a kernel has started."""
+"""Outside any call, as during a library's import, and in threads that a kernel started."""
 
 RUNNING_CALL: ContextVar[RunningCall] = ContextVar("opdispatch_running_call", default=NO_CALL)
 
 
 def with_last_words(seconds: float) -> float:
-    """Return how long a call that has so many seconds left may wait for its turn."""
+    """Return how long a call with so many seconds left may wait for its turn.
+
+    The rest is for reporting that it never started.
+    """
     return seconds - min(LAST_WORDS, LAST_WORDS_SHARE * seconds)

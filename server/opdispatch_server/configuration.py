@@ -20,7 +20,7 @@ REMOTE_VALUES_DEFAULT = 10_000
 REMOTE_BYTES_DEFAULT = 4 << 30
 LIBRARY_BYTES_DEFAULT = 16 << 30
 LIBRARY_DISK_BYTES_DEFAULT = 64 << 30
-# The bytes that may wait for one interpreter, in messages of the largest size.
+# The bytes that may wait for one interpreter, as a number of messages of the largest size.
 MESSAGES_PER_QUEUE = 4
 CALL_BYTES_AT_MOST = 8 * 1024**3
 
@@ -32,24 +32,21 @@ class DaemonConfiguration(NamedTuple):
     at the start. ``load_timeout``, ``heartbeat``, ``lock_timeout`` and ``kernel_timeout`` are in
     seconds.
 
-    ``queue`` is how many calls may wait for one interpreter; ``max_call_bytes``, what the large
-    tensors of one stream, or of one call on a local lane, may have together, None: see
-    ``default_call_bytes``;
-    ``remote_values`` and ``remote_bytes`` are what one client may keep in interpreters;
-    ``max_library_bytes``, the largest upload, and ``library_disk_bytes``, what all of them may take
-    on disk, with the folders that they are unpacked to;
-    ``direct_ports``, the first and the last port on which interpreters take calls of clients, 0 for
-    any, None if on none;
-    ``tokens``, the file of the tokens that those who come over TCP need, None if they need none;
-    ``http``, the address of the page and of metrics, None if there is none, and
-    ``metrics_compat``, what else these are named after; ``slow_call``, after how many seconds a
-    call is logged, None for never; ``tracing``, the function that sets a tracer provider, None if
-    there is none;
-    ``tls_cert`` and ``tls_key``, the certificate of TCP ports with its key, None if these are
-    without TLS, and ``tls_client_ca`` the CA of the certificates that clients need, None if none;
-    ``allow_users``, other users of the machine who may use unix sockets, see ``parse_users``;
-    ``quotas``, how much one identity may use, as ``QuotaLimits`` has it, None for any number;
-    ``take_over``, whether to take the place of the daemon that uses the state folder.
+    ``queue`` is how many calls may wait for one interpreter; ``max_call_bytes``, the most bytes of
+    large tensors in one stream, or in one call on a local lane, None: see ``default_call_bytes``;
+    ``remote_values`` and ``remote_bytes``, how much one client may keep in interpreters;
+    ``max_library_bytes``, the largest upload, and ``library_disk_bytes``, the most disk space of
+    all uploads and the folders that they are unpacked to; ``direct_ports``, the first and the last
+    port on which interpreters take client calls, 0 for any, None for none; ``tokens``, the file of
+    the tokens that callers over TCP need, None if they need none; ``http``, the address of the page
+    and of metrics, None for neither, and ``metrics_compat``, a product whose names metrics also
+    get; ``slow_call``, after how many seconds a call is logged, None for never; ``tracing``, the
+    function that sets a tracer provider, or None; ``tls_cert`` and ``tls_key``, the certificate of
+    TCP ports and its key, None without TLS, and ``tls_client_ca`` the CA of the certificates that
+    clients need, None if they need none; ``allow_users``, other users of the machine who may use
+    unix sockets, see ``parse_users``; ``quotas``, the limits for one identity, in the order of
+    ``QuotaLimits``, None for no limit; ``take_over``, whether to replace the daemon that uses the
+    state folder.
     """
 
     listen: tuple[str, ...]
@@ -87,7 +84,7 @@ class DaemonConfiguration(NamedTuple):
 CHANGED_WHILE_RUNNING = frozenset(
     ("log_level", "remote_values", "remote_bytes", "max_library_bytes", "library_disk_bytes")
 )
-"""The settings that a daemon takes over when its configuration is read again."""
+"""The settings that a running daemon adopts when it rereads its configuration."""
 
 
 def default_state_folder() -> Path:
@@ -98,7 +95,7 @@ def default_state_folder() -> Path:
 
 
 def default_call_bytes() -> int:
-    """Return 8 GiB, or a quarter of the memory that the daemon may have where that is less."""
+    """Return 8 GiB, or a quarter of the memory available to the daemon if that is less."""
     return min(CALL_BYTES_AT_MOST, memory_limit() // 4)
 
 

@@ -1,12 +1,12 @@
-"""NumPy and ml_dtypes, loaded no earlier than something of them is used.
+"""NumPy and ml_dtypes, loaded only when an attribute of theirs is first used.
 
-A daemon passes tensors on as the bytes that they are and computes nothing, but most modules that
-it consists of know NumPy's types. Once ``defer`` was called, ``import numpy`` gives a module that
-loads itself when an attribute of it is first asked for; nothing else changes. So a daemon that
-only passes calls on never has the 16 MB of both. An ``import numpy.random`` loads NumPy at once.
+A daemon forwards tensors as bytes and computes nothing, but most of its modules refer to NumPy's
+types. After ``defer``, ``import numpy`` returns a module that loads itself when one of its
+attributes is first accessed; nothing else changes. So a daemon that only forwards calls saves the
+16 MB of both. An ``import numpy.random`` loads NumPy at once.
 
-As ``importlib.util.LazyLoader``, which before Python 3.11.9 gives a thread half of a module that
-another one is loading.
+It is similar to ``importlib.util.LazyLoader``, which before Python 3.11.9 may show a thread a
+module that another thread has only partly loaded.
 """
 
 from __future__ import annotations
@@ -18,29 +18,31 @@ from types import ModuleType
 from typing import Any
 
 _NAMES = ("numpy", "ml_dtypes")
-# What the import statement asks for, and ``inspect`` of every module: no reason to load it.
+# Attributes that the import statement reads, and ``inspect`` reads of every module, without loading
+# it.
 _ALWAYS_THERE = ("__spec__", "__file__")
-# Reentrant: what is loaded asks for attributes of itself, and of what it stands on.
+# Reentrant: a module that is being loaded accesses its own attributes and those of its
+# dependencies.
 _lock = threading.RLock()
 
 
 class _DeferredModule(ModuleType):
-    """A module that has not been run yet: a plain one afterwards."""
+    """A module that has not been executed yet; afterwards it is a plain module."""
 
     def __getattribute__(self, name: str) -> Any:
         if name not in _ALWAYS_THERE:
-            with _lock:  # until all of it is there
+            with _lock:  # until the module is complete
                 if type(self) is _DeferredModule:
                     _load(self)
-        return ModuleType.__getattribute__(self, name)  # it may be no instance of ours by now
+        return ModuleType.__getattribute__(self, name)  # it may be a plain module by now
 
 
 class _LoadingModule(_DeferredModule):
-    """One that is being run, by the thread that holds the lock."""
+    """A module that is being executed by the thread that holds the lock."""
 
 
 def _load(module: ModuleType) -> None:
-    """Run a deferred module, under the lock. After an error it may be tried again."""
+    """Execute a deferred module, under the lock. After an error it may be tried again."""
     module.__class__ = _LoadingModule
     try:
         spec = module.__spec__
@@ -54,7 +56,7 @@ def _load(module: ModuleType) -> None:
 
 
 def defer() -> None:
-    """Put off the loading of both in this process, unless they are loaded or not installed."""
+    """Defer loading both in this process, unless they are loaded already or not installed."""
     for name in _NAMES:
         if name not in sys.modules and (spec := find_spec(name)) is not None:
             module = module_from_spec(spec)
@@ -63,7 +65,7 @@ def defer() -> None:
 
 
 def load() -> None:
-    """Load now what was put off."""
+    """Load the deferred modules now."""
     for name in _NAMES:
         with _lock:
             module = sys.modules.get(name)

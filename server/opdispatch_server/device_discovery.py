@@ -1,4 +1,4 @@
-"""The devices that kernels of an interpreter can use."""
+"""The devices that an interpreter's kernels can use."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from opdispatch.arrays import backend_of_device, backends, use_device
 from opdispatch.errors import DeviceError
 
 NO_DEVICE_STATUS = os.EX_UNAVAILABLE
-"""The exit status of an interpreter whose device is not there, or does not work."""
+"""The exit status of an interpreter whose device does not exist or does not work."""
 
 ONE_STREAM = {"CUPY_CUDA_PER_THREAD_DEFAULT_STREAM": "0"}
-"""The environment in which CuPy, when it is imported, has the same default stream in all threads.
+"""The environment in which CuPy uses one default stream for all threads.
 
-Otherwise it has one a thread, and the work of calls that run in different ones no order.
+Otherwise each thread has its own, and calls that run in different threads are not ordered.
 """
 
 
 def find_devices(device: str = "") -> list[str]:
-    """Return ``cpu``, and ``cuda:0`` and so on where CuPy finds devices.
+    """Return ``cpu``, followed by ``cuda:0`` and so on if CuPy finds devices.
 
-    Of these, ``device`` alone if it is given. Raises DeviceError if that is not there.
+    If ``device`` is given, only that one follows. Raises DeviceError if it does not exist.
     """
     if device == "cpu":
         return ["cpu"]
@@ -42,9 +42,9 @@ def find_devices(device: str = "") -> list[str]:
 def take_devices(device: str = "") -> list[str]:
     """Find devices like ``find_devices``, for an interpreter, before CuPy is imported.
 
-    The device that is given is that of kernels which name none. It is used once: then it is known
-    to work, and what it takes to begin, a second or so in which no other thread of Python's may
-    run, is over before the daemon expects heartbeats. Raises DeviceError.
+    ``device`` becomes the default of kernels that name none. It is used once, which proves that it
+    works, and initializes it: that may take a second during which no other Python thread runs, and
+    is over before the daemon expects heartbeats. Raises DeviceError.
     """
     os.environ.update(ONE_STREAM)
     devices = find_devices(device)

@@ -1,4 +1,4 @@
-"""One call that a client has sent to an interpreter directly, from its coming to its reply."""
+"""One call that a client sent to an interpreter directly, from its arrival to its reply."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from opdispatch_server.nested_time import NestedTime
 
 ATTENTION = 1.0
-"""Seconds for which an interpreter takes direct calls without hearing that it may.
+"""How long an interpreter accepts direct calls without a confirmation, in seconds.
 
 See Note [Direct calls and the registry] in ``worker.incoming.direct_calls``.
 """
 
 
 class DirectRun:
-    """``began`` is a time of ``time.monotonic``, 0 while the call waits for its turn."""
+    """One direct call. ``began`` is a time of ``time.monotonic``, 0 while the call waits."""
 
     __slots__ = (
         "began",
@@ -37,14 +37,14 @@ class DirectRun:
         self.id = number
         self.nested_calls = NestedTime()
         self.began = 0.0
-        """When its kernel began, by ``time.monotonic``; 0: it has not yet."""
+        """When its kernel began, by ``time.monotonic``; 0: not yet."""
         self.is_reported = False
-        """The daemon has been told that it takes too long."""
+        """Whether the daemon has been notified that it takes too long."""
         self.values = values
-        """Remote ones that it will use: see ``ValueStore.pin``."""
+        """The remote values that it will use: see ``ValueStore.pin``."""
 
     def is_overdue(self, timeout: float) -> bool:
-        """Return whether its kernel has run for longer, without the calls that it makes."""
+        """Return whether its kernel has run longer than ``timeout``, without its nested calls."""
         return (
             self.began > 0
             and not self.nested_calls.is_running

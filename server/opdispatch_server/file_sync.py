@@ -19,7 +19,7 @@ def sync_path(path: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Do that for a folder and the files in it. Raises OSError."""
+    """Sync a folder and the files in it. Raises OSError."""
     for path in folder.iterdir():
         sync_path(path)
     sync_path(folder)

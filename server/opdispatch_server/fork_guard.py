@@ -1,8 +1,8 @@
-"""Protection of the session, its sockets and the lifeline from libraries that fork.
+"""Protection of an interpreter's sockets and lifeline from libraries that fork.
 
-A fork has a copy of everything but the threads. Left alone, it would keep the connections of a
-dead interpreter open, answer its signals, and, once the kernel that forked returns, live on
-without any purpose.
+A forked child has a copy of everything except the threads. Without protection it would keep the
+connections of a dead interpreter open, handle its signals, and, once the kernel that forked
+returns, continue to run without purpose.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from opdispatch_server.socket_names import published_name
 from opdispatch_wire.addresses import UnixAddress, parse_address
 
 NO_FORK_SUPPORT = {"GRPC_ENABLE_FORK_SUPPORT": "0"}
-"""The environment in which gRPC, when it is first used, leaves the children of forks alone.
+"""The environment in which gRPC, on first use, leaves forked children alone.
 
-Otherwise it starts its threads again in them, on the connections of the parent.
+Otherwise it restarts its threads in them, on the parent's connections.
 """
 
 P = ParamSpec("P")
@@ -31,11 +31,11 @@ T = TypeVar("T")
 
 
 class ForkGuard:
-    """Of one interpreter process. ``own_...`` say what is private."""
+    """The guard of one interpreter process. The methods ``own_...`` declare what is private."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        """That of the process which is guarded: any other one is a fork of it."""
+        """The id of the guarded process; a process with another id is a fork of it."""
         self._descriptors: set[int] = set()
         # Paths of sockets; ports where this process listens; hosts and ports of others.
         self._here: set[object] = set()
@@ -51,7 +51,7 @@ class ForkGuard:
         self._descriptors.add(descriptor)
 
     def own_listener(self, address: str) -> None:
-        """Keep the listener at this address from children, and the connections that it takes."""
+        """Make the listener at this address private, and the connections that it accepts."""
         parsed = parse_address(address)
         if isinstance(parsed, UnixAddress):
             self._here |= _names_of(parsed)
@@ -69,7 +69,7 @@ class ForkGuard:
                 self._there.add(name[:2])
 
     def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function that runs code of users: a child that returns from it ends there."""
+        """Call a function that runs user code; a forked child that returns from it ends there."""
         try:
             return function(*args, **kwargs)
         finally:
@@ -77,9 +77,10 @@ class ForkGuard:
                 os._exit(0)
 
     def _let_go(self) -> None:
-        # Garbage of the parent's includes gRPC's objects, which crash without their threads.
+        # Collecting the parent's garbage may free gRPC's objects, which crash without their
+        # threads.
         gc.freeze()
-        # The wake-up descriptor is shared: a signal to the child would reach the parent's loop.
+        # The wake-up descriptor is shared: a signal to the child would wake the parent's loop.
         with suppress(ValueError):
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -87,7 +88,8 @@ class ForkGuard:
         with suppress(OSError):
             nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             for descriptor in self._find_private():
-                # Not closed: who still holds the number must not write to another file.
+                # Replaced, not closed: code that still has the number must not write to another
+                # file.
                 os.dup2(nothing, descriptor, inheritable=False)
             os.close(nothing)
 
@@ -105,7 +107,7 @@ class ForkGuard:
             connection = socket.socket(fileno=duplicate)
         except OSError:
             os.close(duplicate)
-            return False  # no socket
+            return False  # not a socket
         with connection:
             with suppress(OSError):
                 if _here_of(connection.getsockname()) in self._here:
@@ -116,7 +118,7 @@ class ForkGuard:
 
 
 def _names_of(address: UnixAddress) -> set[bytes]:
-    """Return the paths by which the system may know a socket."""
+    """Return the paths under which the system may know a socket."""
     path = address.path
     return {os.fsencode(p) for p in (path, os.path.abspath(path), os.path.realpath(path))}
 
@@ -134,4 +136,4 @@ def _path_of(name: object) -> object:
 
 
 GUARD = ForkGuard()
-"""The process's own; an interpreter installs it."""
+"""The process's own guard; an interpreter installs it."""

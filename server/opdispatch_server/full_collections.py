@@ -1,15 +1,15 @@
-"""When Python's garbage collector goes through everything: not while much is being made.
+"""Full runs of Python's garbage collector: not while many objects are being created.
 
 Note [What lasts is frozen]
-    A full collection goes through every object, with the interpreter lock held: those of 50,000
-    operators take a second, in which a process does nothing else. Of the daemon's none is
-    ever found to be garbage: a version, its registrations and its operators have one another
-    one way only, so all of it goes with its last reference, and so does what belongs to a request
-    (``test_operator_registry.py`` and ``test_daemon_garbage.py`` hold this). So the daemon
-    freezes what it has made of a library: later collections go through what has come since.
-    What is frozen and becomes garbage of the cyclic kind stays. That can only be what lived in
-    the moment of a publication: garbage of before is collected first.
-    An interpreter has code of users, which is full of cycles, and freezes nothing.
+    A full collection traverses every object, with the interpreter lock held: the objects of 50,000
+    operators take a second, in which a process does nothing else. In the daemon none of them ever
+    is cyclic garbage: a version refers to its registrations, and these to its operators, but not
+    the other way round, so all are freed with the last reference, and so are the objects of a
+    request (``test_operator_registry.py`` and ``test_daemon_garbage.py`` check this). So the daemon
+    freezes the objects of a library: later collections traverse only newer ones. Frozen objects
+    that become cyclic garbage are never freed. That can only happen to objects that were alive at
+    the moment of a publication: earlier garbage is collected first. An interpreter runs user code,
+    which is full of cycles, and freezes nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# More than there are ever collections of the generation below.
+# More than the number of collections of the younger generation can ever be.
 _NEVER = 2**31 - 1
 
 
 class FullCollections:
-    """Puts them off. Used by one thread; what is made meanwhile may be made in any."""
+    """Defers full collections. Used by one thread; objects may be created in any."""
 
     def __init__(self) -> None:
         self._blocks = 0
@@ -31,9 +31,9 @@ class FullCollections:
 
     @contextmanager
     def put_off(self) -> Iterator[None]:
-        """Disable automatic full collections in the block, perhaps one of several at once.
+        """Disable automatic full collections during the block; blocks may overlap.
 
-        Code of users that runs in it may set thresholds of its own, which stay.
+        User code that runs in the block may set thresholds of its own, which are kept.
         """
         if not self._blocks:
             self._thresholds = gc.get_threshold()
@@ -48,7 +48,10 @@ class FullCollections:
 
     @contextmanager
     def spared(self) -> Iterator[None]:
-        """Collect once after the block, whose objects last; see Note [What lasts is frozen]."""
+        """Collect once after the block, whose objects are permanent.
+
+        See Note [What lasts is frozen].
+        """
         gc.collect()
         with self.put_off():
             try:

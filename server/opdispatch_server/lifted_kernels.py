@@ -1,6 +1,6 @@
-"""Of several kernels for one slot the newest counts: how one is registered below others.
+"""Registering a kernel below newer ones: of several kernels for one slot, the newest wins.
 
-Overloads of one name are tried in the order of their definitions: those are put below, too.
+Overloads of one name are tried in the order of their definitions, so these are treated alike.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from opdispatch.dispatch.registration import RegistrationHandle
 
 
 class LiftedKernels:
-    """Those of ``handles`` that are above some of ``below``.
+    """Those of ``handles`` that are above some of ``below``, unregistered until ``put_back``.
 
-    Off, until ``put_back`` registers them again. Both within one transaction, so that no call sees
-    them missing.
-
-    Of definitions, those of overloads beside some of ``below``.
+    Both happen within one transaction, so that no call finds them missing. Of definitions, these
+    are overloads of the names that ``below`` defines.
     """
 
     def __init__(
@@ -44,9 +42,9 @@ class LiftedKernels:
             handles[place].close()
 
     def put_back(self, dispatcher: Dispatcher) -> list[RegistrationHandle]:
-        """Put the kernels back.
+        """Register the kernels again.
 
-        Return all of the handles, with new ones of the kernels that were off.
+        Return all of the handles, with new ones for these kernels.
         """
         handles = list(self._handles)
         for place in self._places:
@@ -55,7 +53,7 @@ class LiftedKernels:
 
 
 def operator_of(registration: Registration) -> OperatorName | None:
-    """Return the operator that it defines, or is a kernel of."""
+    """Return the operator that it defines, or has a kernel for."""
     if registration.schema is not None:
         return registration.schema.name
     return registration.name

@@ -1,12 +1,12 @@
-"""The fields of log records: which there are, and what each says.
+"""The fields of log records and their meanings.
 
-A record of ours says what has happened in ``event``, and whom it concerns in the others:
+A record of opdispatch names what happened in ``event``, and what it concerns in other fields:
 
     LOG.info("loaded %s", version, extra=fields(Event.LIBRARY_LOADED, library=version.name))
 
 They are attributes of the LogRecord, as ``extra=`` makes them, so any handler or formatter has
-them. A field that does not apply is absent. None of them may hold a secret: no argument or result
-of a call, and not the number that a run of a kernel is known by (``CallContext.run``).
+them. A field that does not apply is absent. No field may contain a secret: no argument or result of
+a call, and not the number of a kernel's run (``CallContext.run``).
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ FIELDS: Final = (
     "library",
     "version",  # a number
     "interpreter",
-    "call",  # the id of its request, unique among the calls of one connection under way
-    "trace",  # the id of the distributed trace that it is a part of
+    "call",  # the id of its request, unique among the calls in flight of one connection
+    "trace",  # the id of the distributed trace that it belongs to
     "identity",  # who asked
-    "action",  # what they have asked for
-    "outcome",  # what came of it: "done", or the code of an error
-    "queue_seconds",  # how long a call waited, in the daemon and in its interpreter
-    "kernel_seconds",  # how long its kernel ran, with the calls that it made
-    "nested_seconds",  # of that, how long it waited for calls that it made elsewhere
-    "exception",  # the class of what was raised
-    "left_out",  # how many records like this one were left out before it
+    "action",  # what they asked for
+    "outcome",  # the outcome: "done", or the code of an error
+    "queue_seconds",  # how long a call was queued, in the daemon and in its interpreter
+    "kernel_seconds",  # how long its kernel ran, including nested calls
+    "nested_seconds",  # how much of that it waited for nested calls in other processes
+    "exception",  # the class of the error
+    "left_out",  # how many similar records were left out before it
 )
 """In the order in which they are written."""
 
 TRACEBACK: Final = "traceback"
-"""An attribute with the text of a traceback, where there is no ``exc_info``."""
+"""An attribute with the text of a traceback, if there is no ``exc_info``."""
 
 
 class Event(enum.StrEnum):
-    """The kind of event: stable, for programs, where the message is for people."""
+    """The kind of event: stable, for programs; the message is for people."""
 
     LIBRARY_LOADED = "library_loaded"
     LIBRARY_REPLACED = "library_replaced"
@@ -101,7 +101,7 @@ IDENTITY: ContextVar[str] = ContextVar("opdispatch_identity", default="")
 
 
 def asked_by() -> str:
-    """Return who has asked for what this task does, as the end of a message."""
+    """Return who asked for what this task does, as the end of a message."""
     identity = IDENTITY.get()
     return f", asked by {identity}" if identity else ""
 
@@ -122,7 +122,7 @@ def fields(
     left_out: int = 0,
     traceback: str = "",
 ) -> dict[str, object]:
-    """Return the ``extra`` of a record; what is empty or 0 is left out."""
+    """Return the ``extra`` of a record; empty fields and zeros are left out."""
     given: dict[str, object] = {
         "operator": operator,
         "library": library,
@@ -149,6 +149,6 @@ def fields_of(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
 
 
 def traceback_of(record: logging.LogRecord) -> str:
-    """Return the traceback that a record brings as text; empty if it has none."""
+    """Return the traceback that a record carries as text; empty if there is none."""
     text = getattr(record, TRACEBACK, "")
     return text if isinstance(text, str) else ""

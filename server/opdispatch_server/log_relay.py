@@ -1,9 +1,9 @@
-"""Log records of an interpreter on their way to the daemon's log.
+"""The transfer of an interpreter's log records to the daemon's log.
 
 An interpreter that the daemon started logs to its standard error, which the daemon reads together
-with what kernels print. So that level, logger and fields arrive, a record is JSON between a record
+with what kernels print. To preserve level, logger and fields, a record is JSON between a record
 separator and the end of the line (a JSON text sequence, RFC 7464); any other line is output.
-Libraries can write such lines, too, as they can log: nothing but the log depends on them.
+Libraries can write such lines, too, just as they can log: nothing except the log depends on them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ SEPARATOR: Final = "\x1e"
 RECORD_BYTES: Final = 192 * 1024
 """The longest record, with its separator."""
 
-# Characters, of which JSON makes 12 bytes each at most: all of them together fit into a record.
+# Characters; JSON encodes each in at most 12 bytes, so that all fit into a record.
 _MESSAGE_LIMIT = 4000
 _TRACEBACK_LIMIT = 6000
 _NAME_LIMIT = 200
-_LAST_MOMENT = 1e11  # seconds since 1970; datetime goes no further than the year 9999
+_LAST_MOMENT = 1e11  # seconds since 1970; datetime ends with the year 9999
 
 
 class RelayLines(logging.Formatter):
-    """A record for the daemon."""
+    """Formats records for the daemon."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
@@ -49,7 +49,7 @@ class RelayLines(logging.Formatter):
 
 
 def read_record(text: str) -> logging.LogRecord | None:
-    """Return the record in what follows a separator; None if there is none."""
+    """Return the record in the text after a separator; None if there is none."""
     try:
         entry = json.loads(text)
         if not isinstance(entry, dict) or not isinstance(entry["msg"], str):
@@ -84,7 +84,7 @@ def lines_of(record: logging.LogRecord) -> list[str]:
 
 
 def cut(text: str, limit: int) -> str:
-    """Return the text, or its two ends: of a traceback the last line says most."""
+    """Return the text, or only its two ends: the last line of a traceback says most."""
     if len(text) <= limit:
         return text
     half = limit // 2

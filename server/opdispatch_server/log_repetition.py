@@ -1,10 +1,11 @@
-"""How often records that are alike are logged: each at first, then ever fewer of them.
+"""Rate limiting of similar log records: every one at first, then ever fewer.
 
 Note [Records that are alike]
-    The first is logged at once. What follows within a pause is counted; the next that is logged
-    says how many were left out, and the pause after it is twice as long. So the lines and their
-    ``left_out`` add up to the number of records, and the lines of a flood grow with the logarithm
-    of its length. After a pause in which there was none, the next one is a first one.
+    The first is logged at once. Records within the following pause are counted; the next logged
+    record says how many were left out, and the pause after it is twice as long. So the lines and
+    their ``left_out`` add up to the number of records, and the number of lines grows with the
+    logarithm of a flood's length. After a pause without records, the next one counts as the first
+    again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from opdispatch_server.log_fields import Event
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 64.0
-"""Seconds between two lines that are alike."""
+"""The longest pause between two similar lines, in seconds."""
 
 _MOST_REMEMBERED = 1024
 
@@ -41,7 +42,7 @@ FLOODS: Final = frozenset(
 
 @dataclass(slots=True)
 class Repetition:
-    """The state of a group of records that are alike. See Note [Records that are alike]."""
+    """The state of a group of similar records. See Note [Records that are alike]."""
 
     pause: float = FIRST_PAUSE / 2
     next_at: float = float("-inf")
@@ -62,9 +63,9 @@ class Repetition:
 
 
 class FloodFilter(logging.Filter):
-    """Lets few of many records through that are alike, of the events in ``FLOODS``.
+    """Filters out most of many similar records of the events in ``FLOODS``.
 
-    ``_lock`` guards ``_known``: handlers filter before they take a lock of their own.
+    ``_lock`` guards ``_known``: handlers filter before they acquire their own lock.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -74,14 +75,14 @@ class FloodFilter(logging.Filter):
         self._known: OrderedDict[tuple[object, ...], Repetition] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is to be logged; it says how many before it were not."""
+        """Return whether the record is to be logged; if so, it says how many before it were not."""
         event = getattr(record, "event", "")
         if event not in FLOODS:
             return True
         error = type(record.exc_info[1]).__name__ if record.exc_info else ""
         about = tuple(getattr(record, name, "") for name in ("operator", "library", "interpreter"))
         key = (event, record.msg if record.args else "", error, *about)
-        already = getattr(record, "left_out", 0)  # by an interpreter
+        already = getattr(record, "left_out", 0)  # set by an interpreter
         with self._lock:
             known = self._known.setdefault(key, Repetition())
             self._known.move_to_end(key)

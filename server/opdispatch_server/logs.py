@@ -1,4 +1,4 @@
-"""Logging of the daemon and its interpreters: one line an event, on stderr.
+"""Logging of the daemon and its interpreters: one line per event, on stderr.
 
 Two formats: ``human`` for a terminal, ``json`` (one object a line) for everything that reads
 logs; and a third, for a process whose log the daemon takes into its own (``log_relay``). Fields
@@ -29,10 +29,10 @@ AUDIT_LOG = "opdispatch.audit"
 RELAY = "relay"
 """The format of a process whose output the daemon reads."""
 
-# How messages mention them.
+# Names as they appear in messages.
 _NUMBERS = {"version": "v{}", "call": "call {}", "left_out": "{} like it"}
 
-# What ``configure_logging`` has set up, and the lowest level that is logged.
+# The handler that ``configure_logging`` has set up, and its level.
 _own: tuple[logging.Handler, int] | None = None
 
 
@@ -54,12 +54,12 @@ def configure_logging(level: str, log_format: str = "auto", stream: TextIO | Non
     _own = (handler, logging.getLevelNamesMapping()[level.upper()])
     root.setLevel(level.upper())
     logging.getLogger("grpc._cython.cygrpc").addFilter(is_no_cancellation)
-    # The event loop tells at DEBUG which selector it uses: noise.
+    # asyncio logs at DEBUG which selector it uses: noise.
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
 def set_log_level(level: str) -> None:
-    """Log from another level on."""
+    """Change the lowest level that is logged."""
     global _own
     if _own is not None:
         handler, _ = _own
@@ -68,9 +68,9 @@ def set_log_level(level: str) -> None:
 
 
 def write_audit_log(path: Path) -> None:
-    """Append the audit log's records to a file, in JSON, and leave them out of the other log.
+    """Append the audit log's records to a file, as JSON, and leave them out of the other log.
 
-    A file that is moved away, to be kept, is begun anew. Raises OSError.
+    If the file is moved away, a new one is created. Raises OSError.
     """
     from opdispatch_server.private_file import PrivateFileHandler  # few daemons write one
 
@@ -83,7 +83,7 @@ def write_audit_log(path: Path) -> None:
 
 
 def add_filter(added: logging.Filter) -> None:
-    """Add a filter of each record of this process's log; it may add fields."""
+    """Add a filter for every record of this process's log; it may add fields."""
     if _own is not None:
         handler, _ = _own
         handler.addFilter(added)
@@ -94,8 +94,8 @@ def log_regardless(
 ) -> None:
     """Log a record, whatever the libraries of this process have done to Python's logging.
 
-    One that sets its own logging up may take the handlers of the others away, or disable their
-    loggers, as ``logging.config.dictConfig`` does by default.
+    A library that configures logging may remove the handlers of others, or disable their loggers,
+    as ``logging.config.dictConfig`` does by default.
     """
     record = logger.makeRecord(logger.name, level, "", 0, message, (), None, extra=extra)
     if _own is None:  # this process has no log of its own
@@ -108,10 +108,10 @@ def log_regardless(
 
 
 def is_no_cancellation(record: logging.LogRecord) -> bool:
-    """Return whether a record is more than gRPC's remark that a call was cancelled.
+    """Return False for gRPC's remark that a call was cancelled.
 
-    A client that goes away at the wrong moment, or whose deadline passes then, makes it log a
-    CancelledError, or that a reply could not be written, as an error of the servicer, whatever the
+    If a client disconnects, or its deadline passes, at the wrong moment, gRPC logs a
+    CancelledError, or a failed write of the reply, as an error of the servicer, whatever the
     servicer does.
     """
     error = record.exc_info[1] if record.exc_info else None
@@ -122,7 +122,7 @@ def is_no_cancellation(record: logging.LogRecord) -> bool:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a record: time, level, logger, message, and the record's fields."""
+    """One JSON object per record: time, level, logger, message, and the record's fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format the record as one line of JSON."""
@@ -139,16 +139,16 @@ class JsonLines(logging.Formatter):
 
 
 class HumanLines(logging.Formatter):
-    """A record as a person reads it: time, level, message; tracebacks below it.
+    """Formats records for people: time, level, message; tracebacks below.
 
-    Fields that the message does not mention follow it. Programs read ``event`` in JSON.
+    Fields that the message does not mention follow it. ``event`` is only in the JSON format.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         """Format the record as one line, with its traceback, if any, on the lines below."""
         time = _moment(record).astimezone().strftime("%H:%M:%S")
         message = record.getMessage()
-        if not is_ours(record):  # whose logger it is says most
+        if not is_ours(record):  # the logger's name says most about its origin
             message = f"{record.name}: {message}"
         fields = "".join(
             f" {name}={value}"
@@ -157,12 +157,12 @@ class HumanLines(logging.Formatter):
         )
         line = printable_line(f"{time} {record.levelname.lower():<7} {message}{fields}")
         traceback = printable_lines(_traceback_of(self, record))
-        # Indented: an exception's text may have line ends, and look like a record.
+        # Indented: an exception's text may contain line ends, and look like a record.
         return f"{line}\n{indent(traceback, '  ')}" if traceback else line
 
 
 def _is_mentioned(name: str, value: object, message: str) -> bool:
-    if name in _NUMBERS:  # a number may be in it for any reason
+    if name in _NUMBERS:  # a number may be in the message for any reason
         return _NUMBERS[name].format(value) in message
     return str(value) in message
 

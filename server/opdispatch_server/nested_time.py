@@ -1,4 +1,4 @@
-"""The time that a kernel spends waiting for the calls that it makes: not its own."""
+"""The time that a kernel spends waiting for its nested calls, which does not count as its own."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 
 
 class NestedTime:
-    """Of one run of a kernel. Any thread may begin and end such calls, and look.
+    """The nested calls of one kernel's run. Any thread may use it.
 
-    ``_lock`` protects the count and the sums: time passes while at least one call is under way.
-    It is one for all, held for a few instructions: few kernels make calls, and each has its time.
+    ``_lock`` protects the count and the sums: time passes while at least one call is in progress.
+    All instances share it, each time for a few instructions, because few kernels make calls.
     """
 
     _lock = threading.Lock()
@@ -20,12 +20,12 @@ class NestedTime:
 
     @property
     def is_running(self) -> bool:
-        """Whether such a call is under way."""
+        """Whether a nested call is in progress."""
         return self._calls > 0
 
     @property
     def seconds(self) -> float:
-        """How long such calls have been under way, of those that have ended."""
+        """Seconds during which nested calls were in progress, without those still running."""
         return self._total
 
     def begin(self) -> None:

@@ -1,17 +1,17 @@
-"""Names of operators, as clients write them."""
+"""The names of operators as clients write them."""
 
 from __future__ import annotations
 
 from opdispatch import OperatorName, OperatorNotFoundError, SchemaError
 
 LONGEST_NAME = 4096
-"""How many characters of an operator's name are looked at."""
+"""The longest name that is looked up, in characters."""
 
 
 def parse_operator_name(name: str) -> OperatorName:
     """Parse a name as a client wrote it.
 
-    Raises OperatorNotFoundError if no operator can have it.
+    Raises OperatorNotFoundError for a name that no operator can have.
     """
     if len(name) > LONGEST_NAME:
         raise OperatorNotFoundError(

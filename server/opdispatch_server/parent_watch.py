@@ -1,4 +1,4 @@
-"""Keeps a supervised interpreter from outliving its daemon, however that ends."""
+"""Keeps a supervised interpreter from outliving its daemon, however the daemon ends."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _PR_SET_PDEATHSIG = 1
 def die_with_parent(parent_pid: int) -> int:
     """End this process when its parent, which holds the other end of stdin, is gone.
 
-    Two ways, since neither is enough alone: a thread that waits for the end of stdin works
-    everywhere, but not while a kernel keeps the interpreter lock; the signal of the Linux
-    kernel works then too. Gives the descriptor of the lifeline.
+    Two mechanisms, neither of which suffices alone: a thread that waits for the end of stdin works
+    everywhere, but not while a kernel holds the interpreter lock; the Linux kernel's signal works
+    then, too. Returns the descriptor of the lifeline.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
-        os._exit(1)  # it went before we asked for the signal
-    # Kernels that read stdin must not get hold of the lifeline.
+        os._exit(1)  # the parent ended before the signal was requested
+    # Kernels that read stdin must not get the lifeline.
     lifeline = os.dup(0)
     os.set_inheritable(lifeline, False)
     with open(os.devnull, "rb") as nothing:

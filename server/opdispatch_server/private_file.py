@@ -1,4 +1,4 @@
-"""A log file that others can neither read nor put a link in the place of."""
+"""A log file that other users can neither read nor replace by a link."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from logging.handlers import WatchedFileHandler
 
 
 class PrivateFileHandler(WatchedFileHandler):
-    """Writes records to such a file, and to a new one when it was moved away."""
+    """Writes records to a private file, and to a new one after it was moved away."""
 
     def _open(self) -> TextIOWrapper:
         def opener(path: str, flags: int) -> int:

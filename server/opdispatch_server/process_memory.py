@@ -1,4 +1,4 @@
-"""How much memory a process has, and how it gives some back."""
+"""The memory of a process: measuring it, and returning free memory to the system."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _RSS = re.compile(r"^VmRSS:\s+(\d+) kB$", re.MULTILINE)
 
 
 def find_memory(pid: int) -> int | None:
-    """Return the bytes that would be free if the process ended; None if it is gone or out of sight.
+    """Return how many bytes the end of a process would free; None if it is gone or invisible.
 
-    Its proportional set size: pages that several processes share count in parts. Where the
-    kernel does not tell that, its resident set size.
+    It is the proportional set size: pages that several processes share count in parts. Where the
+    kernel does not report that, it is the resident set size.
     """
     for name, pattern in (("smaps_rollup", _PSS), ("status", _RSS)):
         with contextlib.suppress(OSError):
@@ -28,5 +28,5 @@ def find_memory(pid: int) -> int | None:
 def trim_memory() -> None:
     """Collect garbage, and return free memory of this process to the operating system."""
     gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
+    with contextlib.suppress(OSError, AttributeError):  # a C library other than glibc
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""Notices the end of a process of this machine at once, a child or not."""
+"""Immediate notice of the end of a process on this machine, a child or not."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 
 def process_space() -> str:
-    """Return a text that is equal where this process's id means the same; "" if unknown.
+    """Return a text that is equal in processes where this process's id is valid; "" if unknown.
 
-    Two processes that agree on it are on one machine, in the same run of it, and in one
-    process namespace: a container has another one, though it may share our sockets.
+    Processes with equal texts are on one machine, in the same boot, and in one process namespace: a
+    container has another one, though it may share our sockets.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -31,21 +31,21 @@ class ProcessEnd(NamedTuple):
     words: str
     """Such as "exited with status 3"."""
     by_itself: bool
-    """It exited or crashed, and was not sent away."""
+    """Whether it exited or crashed, rather than being killed from outside."""
 
     def __str__(self) -> str:
         return self.words
 
 
 UNKNOWN_END = ProcessEnd("has ended", by_itself=False)
-"""Of a process that is no child, or whose end other code of this process has asked for."""
+"""For a process that is no child, or whose exit status other code has already collected."""
 
-# A process that crashes, or that its own code brings down, dies of others.
+# A process that crashes, or that its own code kills, dies of another signal.
 _SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def has_process_descriptors() -> bool:
-    """Return whether the system has them, and lets us use them: not every container does."""
+    """Return whether process descriptors exist and are permitted: not every container has them."""
     if sys.platform != "linux":
         return False
     try:
@@ -56,10 +56,10 @@ def has_process_descriptors() -> bool:
 
 
 def watch_process(pid: int, on_end: Callable[[ProcessEnd], None]) -> Callable[[], None]:
-    """Call ``on_end`` in the event loop, with what is known of the end, when a process ends.
+    """Call ``on_end`` in the event loop, with how the process ended, when it ends.
 
-    The result stops watching; it may be called at any time. Where the system has no process
-    descriptors, or no such process, nothing is watched.
+    The returned function stops watching, and may be called at any time. Where the system has no
+    process descriptors, or no such process, nothing is watched.
     """
     if sys.platform != "linux":
         return _nothing
@@ -86,7 +86,7 @@ def watch_process(pid: int, on_end: Callable[[ProcessEnd], None]) -> Callable[[]
 
 
 def describe_exit(status: int) -> ProcessEnd:
-    """Describe how a process of that exit status ended; negative ones are signals."""
+    """Describe how a process with that exit status ended; negative ones are signals."""
     if status >= 0:
         return ProcessEnd(f"exited with status {status}", by_itself=True)
     by_itself = -status not in _SENT_BY_OTHERS
@@ -96,7 +96,7 @@ def describe_exit(status: int) -> ProcessEnd:
 
 
 def _how_it_ended(descriptor: int) -> ProcessEnd:
-    # Known for children only, and until other code has asked for good.
+    # Known only for children, and only until other code collects it.
     if sys.platform == "linux":
         with suppress(OSError):
             result = os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -1,7 +1,7 @@
-"""Registrations <-> ``opdispatch.v1.Registration``: how a library's registrations travel.
+"""Registrations <-> ``opdispatch.v1.Registration``: the wire format of registrations.
 
-Kernels stay where they are. Other processes get a kernel that forwards, made by the
-receiver from the place that the registration has in its batch.
+Kernels are not sent. The receiver makes a forwarding kernel from the index of the registration in
+its batch.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from opdispatch_wire.status import protobuf_text
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 MakeKernel = Callable[[int, str], KernelFunction]
-"""From a registration's place in its batch, and the kernel's docstring, to a kernel."""
+"""Makes a kernel from a registration's index in its batch, and the kernel's docstring."""
 
 
 def rules_last(registrations: Iterable[Registration]) -> list[Registration]:
-    """Return the registrations in their order, rules last, and without those of modes."""
+    """Return the registrations in order, with rules last, and without those of modes."""
     return sorted(registrations, key=lambda each: each.kind == "dispatch_rule")
 
 
@@ -35,7 +35,7 @@ def batch_to_proto(
     max_concurrency: int = 1,
     device_types: Iterable[str] = (),
 ) -> pb.RegistrationBatch:
-    """Return the registrations of a library, ordered by ``rules_last``, and its other settings."""
+    """Return the registrations of a library, in the order of ``rules_last``, and its settings."""
     batch = pb.RegistrationBatch(max_concurrency=max_concurrency, device_types=device_types)
     for registration in registrations:
         if registration.kind != "dispatch_rule":
@@ -44,10 +44,9 @@ def batch_to_proto(
 
 
 def batch_from_proto(batch: pb.RegistrationBatch, make_kernel: MakeKernel) -> list[Registration]:
-    """Return the registrations in their order, with kernels by ``make_kernel`` for those that need
-    one.
+    """Return the registrations in order, with kernels from ``make_kernel`` where needed.
 
-    Raises RegistrationError, or WireError if a registration is of no known kind.
+    Raises RegistrationError, or WireError for a registration of an unknown kind.
     """
     names: dict[str, OperatorName] = {}
     return [
@@ -77,9 +76,9 @@ def fill_registration(message: pb.Registration, registration: Registration) -> N
 def registration_from_proto(
     message: pb.Registration, place: int, make_kernel: MakeKernel, names: dict[str, OperatorName]
 ) -> Registration:
-    """Return one registration, the one at ``place`` in its batch.
+    """Return the registration at ``place`` in its batch.
 
-    ``names`` are those of the operators that its batch has defined before. Raises as
+    ``names`` are those of the operators that its batch has defined before. Raises the errors of
     ``batch_from_proto``.
     """
     match message.WhichOneof("kind"):
@@ -127,7 +126,7 @@ def _kernel_from_proto(
 
 
 def _key_to_proto(key: DispatchKey | None) -> str:
-    # A kernel without a key is what PyTorch calls a catch-all.
+    # PyTorch calls a kernel without a key a catch-all.
     return (DispatchKey.CompositeImplicitAutograd if key is None else key).name
 
 

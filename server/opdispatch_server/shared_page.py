@@ -1,7 +1,7 @@
-"""Memory that a process writes and the daemon reads, which outlives the process.
+"""Memory that one process writes and the daemon reads, and that outlives the process.
 
-It is a memfd that keeps its size. The daemon opens it through the process's descriptor while that
-lives; the mapping stays when the process has gone, so nothing that was written is lost with it.
+It is a memfd of sealed size. The daemon opens it through the process's descriptor while the process
+lives; the mapping stays valid when the process has ended, so nothing written is lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 
 
 def make_memory(name: str, size: int) -> int:
-    """Return the descriptor of a memfd of ``size`` bytes; 0 where the system has none."""
+    """Return the descriptor of a memfd of ``size`` bytes; 0 on systems without memfds."""
     if not hasattr(os, "memfd_create"):
         return 0
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -23,9 +23,9 @@ def make_memory(name: str, size: int) -> int:
 
 
 def open_memory(pid: int, descriptor: int, size: int) -> mmap.mmap | None:
-    """Map what a process has under that descriptor, for reading; None if that cannot be.
+    """Map, for reading, the memory that a process has under that descriptor; None if impossible.
 
-    A process that could still shrink it would bring down its reader: it must be sealed.
+    It must be sealed: a process that could shrink it could crash its readers.
     """
     if not descriptor or not hasattr(fcntl, "F_GET_SEALS"):
         return None

@@ -1,7 +1,7 @@
-"""The names of unix sockets that other processes may take the place of.
+"""Names for unix sockets that another process can replace.
 
-A socket is bound to a name of its own, ``.NAME.PROCESS``, and then linked to ``NAME``: so another
-one can be linked there later. The system knows it by the first, clients by the second.
+A socket is bound to a name of its own, ``.NAME.PROCESS``, and then linked to ``NAME``, so that
+another one can be linked there later. The system knows it by the first name, clients by the second.
 """
 
 from __future__ import annotations
@@ -19,6 +19,6 @@ def own_name(path: Path) -> Path:
 
 
 def published_name(path: bytes) -> bytes:
-    """Return the name by which clients know a socket: that of another kind is its only one."""
+    """Return the name by which clients know a socket; for other sockets, their only name."""
     found = _OWN.fullmatch(path)
     return (found[1] or b"") + found[2] if found else path

@@ -1,4 +1,4 @@
-"""The ids of values that interpreters keep for clients, as both halves of the server read them."""
+"""The ids of values kept for clients, as both halves of the server interpret them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opdispatch_wire.v1 import remote_pb2
 
 
 def ids_meant(ids: Collection[bytes], known: Iterable[bytes]) -> list[bytes]:
-    """Return the ids themselves, and for a prefix those of ``known`` that begin with it."""
+    """Return the ids; a prefix stands for those of ``known`` that begin with it."""
     meant = [number for number in ids if len(number) != PREFIX_BYTES]
     prefixes = {number for number in ids if len(number) == PREFIX_BYTES}
     if prefixes:
@@ -19,7 +19,7 @@ def ids_meant(ids: Collection[bytes], known: Iterable[bytes]) -> list[bytes]:
 
 
 def check_keep(keep: remote_pb2.Keep) -> None:
-    """Raise WireError if values to be kept could have no ids."""
+    """Raise WireError if the kept values could not have valid ids."""
     for name, value, length in (
         ("session", keep.session, SESSION_BYTES),
         ("prefix", keep.prefix, PREFIX_BYTES),

@@ -9,7 +9,7 @@ roles                  the roles, and which methods each of them may call
 refusal_pace           how long those wait for a refusal who have had many
 route_tickets          the daemon's word who a client is, for the ports of interpreters
 namespaces             which operators an identity may register, replace and remove
-token                  tokens: what they look like, and the records that are kept of them
+token                  tokens: their format, and their stored records
 users                  other users of the machine, and their roles
-token_file             the file of those records: read again when it changes, written whole
+token_file             the file of these records: reread when it changes, replaced atomically
 """

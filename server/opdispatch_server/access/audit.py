@@ -1,4 +1,4 @@
-"""The audit log: who has asked for which change, from where, and what came of it."""
+"""The audit log: who asked for which change, from where, and with which outcome."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DONE = "done"
 
 @contextmanager
 def audited(action: str, who: str, *, library: str = "", interpreter: str = "") -> Iterator[None]:
-    """Log what comes of a block, which does an ``action`` that ``who`` has asked for.
+    """Log the outcome of a block that carries out an ``action`` for ``who``.
 
     The outcome is "done", or the code of the error that the block raises.
     """

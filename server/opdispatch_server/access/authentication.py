@@ -15,42 +15,41 @@ from opdispatch_server.access.token_file import TokenFile
 from opdispatch_wire.errors import UnauthenticatedError
 
 ANYBODY: Final = Identity("anybody", Role.OWNER)
-"""Identity of any client at a TCP port of a daemon without tokens."""
+"""The identity of any client at a TCP port of a daemon without tokens."""
 
 CALLER: ContextVar[Identity] = ContextVar("opdispatch_caller", default=OWNER)
-"""The identity whose request this task serves; the daemon's own work is the owner's."""
+"""The identity whose request this task serves; for the daemon's own work, the owner."""
 
 _SCHEME = "bearer "
 
 
 class Authentication:
-    """Tells identities. Belongs to the event loop.
+    """Identifies callers. For use in the event loop only.
 
-    At a unix socket, the peer's user is the identity: without ``peers``, only the daemon's own and
-    root can connect.
-    At a port it is a token's, or anybody's where the daemon has no ``tokens``.
+    At a unix socket, the identity is the peer's user: without ``peers``, only the daemon's own user
+    and root can connect. At a port it is that of a token, or ANYBODY if the daemon has no
+    ``tokens``.
     """
 
     def __init__(
         self, tokens: TokenFile | None = None, peers: Mapping[str, Identity] | None = None
     ) -> None:
-        """``peers`` are those at unix sockets, by gRPC's names for them, where others than the
-        daemon's user and root can connect.
-        """
+        """Take ``peers``, those at unix sockets open to other users, by gRPC's names for them."""
         self._tokens = tokens
         self._peers = peers
         self.revocation = TokenRevocation(tokens)
 
     @property
     def has_tokens(self) -> bool:
-        """Whether those who come over TCP are asked who they are."""
+        """Whether callers over TCP need a token."""
         return self._tokens is not None
 
     def identify(self, method: str, peer: str, authorization: str) -> Identity:
-        """Return who calls a method, and may. Raises UnauthenticatedError, PermissionDeniedError.
+        """Return the identity that calls a method, if it may.
 
         ``method`` is as on the wire, ``peer`` is the other end as gRPC names it, such as
-        ``ipv4:127.0.0.1:4711``, and ``authorization`` is the request's header of that name.
+        ``ipv4:127.0.0.1:4711``, and ``authorization`` is the request's header of that name. Raises
+        UnauthenticatedError and PermissionDeniedError.
         """
         least = LEAST_ROLE.get(method, Role.OWNER)
         identity = self._identity_of(method, least, peer, authorization)
@@ -81,20 +80,20 @@ class Authentication:
 
     def _user_of(self, peers: Mapping[str, Identity], peer: str) -> Identity:
         identity = peers.get(peer.removeprefix("unix-abstract:"))
-        if identity is None:  # it has hung up meanwhile
+        if identity is None:  # it has disconnected meanwhile
             raise UnauthenticatedError("it is not known whose process asks", hint="connect again")
         return identity
 
     def holds(self, identity: Identity) -> bool:
-        """Return whether an identity has a token, and that is in force."""
+        """Return whether an identity has a token, and that is valid."""
         return self._tokens is not None and self._tokens.table.holds(identity, time.time())
 
 
 def uses_local_lanes(identity: Identity) -> bool:
-    """Return whether an identity gets the paths of local lanes, the daemon's and interpreters'.
+    """Return whether an identity is given the paths of local lanes, of daemon and interpreters.
 
-    At these the system says that it is the daemon's user, who may do everything. So a session that
-    shows a token does not get them, though its process may be that user's: it keeps its role, its
-    quota and its end.
+    There the system reports the daemon's user, who may do everything. So a session that shows a
+    token is not given them, even if its process may belong to that user: it keeps its role, its
+    quota and its expiry.
     """
     return identity is OWNER or identity is ANYBODY

@@ -1,4 +1,4 @@
-"""A certificate authority for tests and small installations, and the certificates that it issues.
+"""A certificate authority for tests and small installations, and the certificates it issues.
 
 Needs the package ``cryptography``.
 """
@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-# Clocks of machines differ.
+# The clocks of machines differ.
 _BACKDATED = timedelta(hours=1)
 
 
@@ -44,7 +44,7 @@ class Issued(NamedTuple):
 
 
 def make_authority(name: str, days: float) -> Issued:
-    """Return a new certificate authority, which is valid for so many days from now."""
+    """Return a new certificate authority, valid for ``days`` days from now."""
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _builder(name, name, key, days).add_extension(
         x509.BasicConstraints(ca=True, path_length=0), critical=True
@@ -58,7 +58,7 @@ def issue(
 ) -> Issued:
     """Return a certificate for a server at ``hosts``, names or addresses, or for a client.
 
-    One for a server is one for a client, too: interpreters are both.
+    A server's certificate is a client's, too: interpreters are both.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = authority.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
@@ -78,16 +78,16 @@ def issue(
 
 
 def write_pair(folder: Path, name: str, issued: Issued, chain: bytes = b"") -> None:
-    """Write ``NAME.pem``, with the certificates above it, and ``NAME.key``. Raises OSError.
+    """Write ``NAME.pem``, with the certificates that issued it, and ``NAME.key``. Raises OSError.
 
-    Each appears as a whole, the key first: those who read both meanwhile see that they differ.
+    Each is replaced atomically, the key first: a reader of both notices if they do not match.
     """
     _replace(folder / f"{name}.key", issued.key_pem, 0o600)
     _replace(folder / f"{name}.pem", issued.pem + chain, 0o644)
 
 
 def read_pair(folder: Path, name: str) -> Issued:
-    """Return what ``write_pair`` has written. Raises OSError and ValueError."""
+    """Return what ``write_pair`` wrote. Raises OSError and ValueError."""
     certificate = x509.load_pem_x509_certificate((folder / f"{name}.pem").read_bytes())
     key = serialization.load_pem_private_key((folder / f"{name}.key").read_bytes(), None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):

@@ -11,24 +11,24 @@ from opdispatch_wire.errors import PermissionDeniedError
 
 EVERYTHING: Final = ("*",)
 USER: Final = "user "
-"""How the name of an identity begins that is another user of the machine."""
+"""The prefix of an identity's name that is another user of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An identity. ``namespaces`` are globs for names of operators, such as ``image::*``."""
+    """An identity. ``namespaces`` are globs for operator names, such as ``image::*``."""
 
     name: str
-    """For people and logs; no secret."""
+    """For people and logs; not a secret."""
     role: Role
     namespaces: tuple[str, ...] = EVERYTHING
     expires: float = math.inf
-    """Until when it holds, a time of ``time.time``."""
+    """When it expires, as a time of ``time.time``."""
     token: str = ""
-    """The id of the token that it comes from; empty if it comes from none."""
+    """The id of the token that it comes from; empty if from none."""
 
     def check_may_call(self, method: str, least: str) -> None:
-        """Raise PermissionDeniedError if its role does not allow a method, which wants ``least``.
+        """Raise PermissionDeniedError if its role does not allow a method that needs ``least``.
 
         ``method`` is as on the wire: ``/SERVICE/METHOD``.
         """
@@ -42,7 +42,7 @@ class Identity:
             )
 
     def check_role(self, least: Role, what: str) -> None:
-        """Raise PermissionDeniedError if its role does not include ``least``, for ``what``."""
+        """Raise PermissionDeniedError if its role lacks ``least``, which ``what`` needs."""
         if not includes(self.role, least):
             raise PermissionDeniedError(
                 f"{self.name} has the role {self.role}, and {what} needs {least}",
@@ -59,11 +59,11 @@ class Identity:
 
 
 OWNER: Final = Identity("the daemon's user", Role.OWNER)
-"""The daemon's user or root, as the system says, and the daemon's own work."""
+"""The daemon's user or root, as the system reports, and the daemon's own work."""
 
 
 def how_to_get(role: str, namespace: str = "") -> str:
-    """Return a hint how to get a role, for operators of one namespace where one is given."""
+    """Return a hint on how to get a role, for operators of one namespace if given."""
     if role == Role.OWNER:
         return "ask as the daemon's user, at its unix socket"
     option = f" --namespace '{namespace}::*'" if namespace else ""

@@ -1,4 +1,4 @@
-"""Which operators an identity may register, replace and remove: by what a library registers."""
+"""Which operators an identity may register, replace and remove, by a library's registrations."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def check_registrations(
     has_fallbacks: bool = False,
     device_types: Iterable[str] = (),
 ) -> None:
-    """Raise PermissionDeniedError unless ``identity`` may have a library with these registrations.
+    """Raise PermissionDeniedError unless ``identity`` may load a library with these registrations.
 
-    ``operators`` are the ones that it defines or implements, as ``namespace::name.overload``;
-    ``namespaces`` those that it claims as a whole. Fallbacks, and backends for devices, see the
+    ``operators`` are those that it defines or implements, as ``namespace::name.overload``;
+    ``namespaces`` those that it claims as a whole. Fallbacks, and backends for devices, affect the
     calls of all libraries.
     """
     if includes(identity.role, Role.ADMIN):
@@ -33,7 +33,7 @@ def check_registrations(
     if device := next(iter(device_types), ""):
         identity.check_role(Role.ADMIN, f"a backend for {device}, which library {library!r} has,")
     for namespace in namespaces:
-        # Of a namespace as a whole, only a glob for all of its operators is enough.
+        # A namespace as a whole requires a glob for all of its operators.
         if not is_covered(f"{namespace}::", identity.namespaces):
             raise _outside(identity, library, f"claims the namespace {namespace}", namespace)
     for operator in operators:
@@ -43,7 +43,7 @@ def check_registrations(
 
 
 def is_covered(name: str, globs: Iterable[str]) -> bool:
-    """Return whether a glob matches the name of an operator, with or without its overload."""
+    """Return whether a glob matches an operator's name, with or without its overload name."""
     bare = name.partition(".")[0]
     return any(fnmatch.fnmatchcase(name, g) or fnmatch.fnmatchcase(bare, g) for g in globs)
 

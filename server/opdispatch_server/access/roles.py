@@ -1,4 +1,4 @@
-"""The roles, and the least role that each method of each service wants."""
+"""The roles, and the least role that each method of each service requires."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Final
 
 
 class Role(enum.StrEnum):
-    """A role. Each of call, load and admin may do what those before it may; worker is apart."""
+    """A role. Of call, load and admin each includes those before it; worker is separate."""
 
     CALL = "call"
     LOAD = "load"
     ADMIN = "admin"
     WORKER = "worker"
     OWNER = "owner"
-    """The daemon's user, who may do everything. It is given to no token and no other user."""
+    """The daemon's user, who may do everything. It is granted to no token and no other user."""
     NONE = "none"
-    """Another user of the machine, who has been given nothing."""
+    """Another user of the machine, who has been granted nothing."""
 
 
 GRANTABLE: Final = (Role.CALL, Role.LOAD, Role.ADMIN, Role.WORKER)
-"""The roles that a token, or another user, can be given."""
+"""The roles that can be granted to a token, or to another user."""
 
 _EXECUTION = "/opdispatch.v1.ExecutionService"
 _INTERPRETER = "/opdispatch.v1.InterpreterService"
@@ -57,9 +57,9 @@ LEAST_ROLE: Final[dict[str, Role]] = {
     f"{_HEALTH}/List": Role.CALL,
     f"{_REFLECTION}/ServerReflectionInfo": Role.CALL,
 }
-"""A method that is not here can be called by the daemon's user alone."""
+"""Only the daemon's user can call a method that is not listed."""
 
-# An interpreter asks for the message limit before it joins, and its kernels call operators.
+# An interpreter reads the message limit before it joins, and its kernels call operators.
 _OF_WORKERS: Final = frozenset(
     (f"{_REGISTRY}/GetServerInfo", f"{_EXECUTION}/Call", f"{_EXECUTION}/CallStream")
 )
@@ -86,12 +86,12 @@ def may_call(role: Role, method: str) -> bool:
 
 
 def includes(role: Role, least: Role) -> bool:
-    """Return whether a role may do what ``least``, one of GRANTABLE, may."""
+    """Return whether a role includes ``least``, one of GRANTABLE."""
     return role is Role.OWNER or role in _ROLES_WITH[least]
 
 
 def parse_role(text: str) -> Role:
-    """Return the role of that name. Raises ValueError for one that cannot be given."""
+    """Return the role of that name. Raises ValueError for one that cannot be granted."""
     if text in GRANTABLE:
         return Role(text)
     raise ValueError(f"{text[:40]!r} is no role; expected one of {', '.join(GRANTABLE)}")

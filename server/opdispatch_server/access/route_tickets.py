@@ -1,14 +1,15 @@
-"""Tickets for the ports of interpreters: the daemon's word who a client is.
+"""Tickets, issued by the daemon, that identify clients at the ports of interpreters.
 
 Note [Route tickets]
-    An interpreter does not know the tokens, and clients must not show it theirs: it runs code of
-    libraries. So the daemon puts a ticket into each route, which says for whom it is, for which
-    session of which interpreter, for which epoch of the registry and until when. Its HMAC has a key
-    that the daemon and this one session have.
+    An interpreter does not know the tokens, and clients must not send it theirs, because it runs
+    code of libraries. So the daemon puts a ticket into each route, which states the identity, the
+    session of the interpreter, the epoch of the registry and the expiry. Its HMAC uses a key that
+    only the daemon and this one session have.
 
-    A ticket opens a stream. That ends when the token behind it does: the daemon tells the
-    interpreters, in the message that begins a new epoch, so that older tickets open nothing either.
-    An interpreter whose daemon has vanished would not hear of it, and ends all these streams.
+    A ticket opens a stream, which ends when the token behind the ticket is revoked: the daemon
+    notifies the interpreters in the message that begins a new epoch, so that older tickets become
+    invalid, too. An interpreter whose daemon has vanished would not be notified, and ends all these
+    streams.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from opdispatch_wire.errors import UnauthenticatedError
 LOG = logging.getLogger("opdispatch.access")
 
 LIFETIME: Final = 30.0
-"""For how many seconds a ticket opens streams."""
+"""Seconds for which a ticket can open streams."""
 
 _SCHEME = "ticket "
 _KEY_BYTES = 32
@@ -48,8 +49,7 @@ _HINT = "call through the daemon, which gives sessions their tickets"
 class RouteTicket:
     """The content of a ticket.
 
-    ``expires`` is a time of ``time.monotonic``, which is one clock for all processes of a machine;
-    inf: it never does.
+    ``expires`` is a time of ``time.monotonic``, which all processes of a machine share; inf: never.
     """
 
     session: int
@@ -58,7 +58,7 @@ class RouteTicket:
     identity: Identity
 
     def sign(self, key: bytes) -> str:
-        """Return its text, which the holder of the key can check."""
+        """Return its text, which the holder of the key can verify."""
         who = self.identity
         content = json.dumps(
             [
@@ -76,7 +76,7 @@ class RouteTicket:
 
 
 def read_ticket(key: bytes, text: str) -> RouteTicket:
-    """Return the ticket of a text, of which nothing is read before its HMAC is right.
+    """Return the ticket in a text, of which nothing is parsed before its HMAC is verified.
 
     Raises UnauthenticatedError.
     """
@@ -101,9 +101,9 @@ def new_key() -> bytes:
 
 
 class RouteTickets:
-    """The daemon's side: gives tickets to identities with tokens. Belongs to the event loop.
+    """The daemon's side: issues tickets to identities with tokens. For the event loop only.
 
-    ``on_revoked`` is called with the id of a token that has had tickets, and holds no more.
+    ``on_revoked`` is called with the id of a token that has had tickets and is no longer valid.
     """
 
     def __init__(self, authentication: Authentication) -> None:
@@ -117,7 +117,10 @@ class RouteTickets:
         return _mac(self._secret, str(session).encode())
 
     def issue(self, identity: Identity, session: int, epoch: int) -> str:
-        """Return a ticket; empty for an identity without a token, or whose token holds no more."""
+        """Return a ticket.
+
+        "" for an identity without a token, or with one that is no longer valid.
+        """
         if not self._authentication.holds(identity):
             return ""
         if identity not in self._holders:
@@ -132,9 +135,9 @@ class RouteTickets:
 
 
 class TicketAuthentication:
-    """The interpreter's side: tells identities by their tickets. Belongs to the event loop.
+    """The interpreter's side: identifies clients by tickets. For the event loop only.
 
-    ``epoch`` returns the one whose routes hold now, 0 if none do.
+    ``epoch`` returns the epoch whose routes are valid, 0 if none are.
     """
 
     def __init__(self, key: bytes, session: int, epoch: Callable[[], int]) -> None:
@@ -145,9 +148,9 @@ class TicketAuthentication:
         self.revocation = Revocation()
 
     def identify(self, method: str, peer: str, authorization: str) -> Identity:
-        """Return who calls a method, and may. Raises UnauthenticatedError, PermissionDeniedError.
+        """Return the identity that calls a method, if it may.
 
-        See ``Authentication.identify``.
+        See ``Authentication.identify``. Raises UnauthenticatedError and PermissionDeniedError.
         """
         scheme, text = authorization[: len(_SCHEME)], authorization[len(_SCHEME) :]
         if scheme.lower() != _SCHEME:
@@ -166,12 +169,12 @@ class TicketAuthentication:
         return ticket.identity
 
     def revoke(self, tokens: Iterable[str]) -> None:
-        """End what is under way for the holders of tokens, of which these are the ids."""
+        """End what is in progress for the holders of the tokens with these ids."""
         gone = frozenset(tokens)
         self.revocation.end_where(lambda identity: identity.token in gone)
 
     def close(self) -> None:
-        """End everything, and let nothing in any more: no daemon says what is revoked."""
+        """End everything, and refuse all tickets: without a daemon, no revocation would arrive."""
         self._is_closed = True
         self.revocation.end_where(lambda identity: True)
 

@@ -1,7 +1,7 @@
-"""Tokens: their form, and the records that are kept of them, which are no secrets. No I/O.
+"""Tokens: their format, and their stored records, which are not secret. No I/O.
 
-A token is ``opd1_ID_SECRET``. Its record has the SHA-256 of the whole token, found by its id and
-compared in constant time: how long that takes says nothing of the secret.
+A token is ``opd1_ID_SECRET``. Its record has the SHA-256 of the whole token. It is looked up by its
+id and compared in constant time, so that the duration reveals nothing about the secret.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _GLOB = re.compile(r"[\w.:*?\[\]!-]{1,200}")
 _NAME = re.compile(r"[\w.@+ -]{0,64}")
 _LIFETIME = re.compile(r"([1-9][0-9]{0,5})([dhms])")
 _SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
-# What an unknown id is compared with, so that it takes as long as a known one.
+# Compared with tokens of unknown ids, so that these take as long as known ones.
 _NO_DIGEST = bytes(32)
 
 HOW_TO_GET_ONE: Final = (
@@ -45,7 +45,7 @@ HOW_TO_GET_ONE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TokenRecord:
-    """The record of one token. ``expires`` is a time of ``time.time``, inf if it never does."""
+    """The record of one token. ``expires`` is a time of ``time.time``, or inf for never."""
 
     id: str
     digest: bytes
@@ -57,7 +57,7 @@ class TokenRecord:
 
     @property
     def label(self) -> str:
-        """Its id, and whose it is, for people."""
+        """Its id and its owner, for messages."""
         return f"token {self.id} ({self.name})" if self.name else f"token {self.id}"
 
     @property
@@ -67,7 +67,7 @@ class TokenRecord:
         return Identity(self.label, self.role, globs, self.expires, self.id)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as the file of tokens has it."""
+        """Return the record as in the token file."""
         return {
             "id": self.id,
             "name": self.name,
@@ -80,7 +80,7 @@ class TokenRecord:
 
 
 class TokenTable:
-    """Records by the ids of their tokens; never changed."""
+    """An immutable table of records by token id."""
 
     def __init__(self, records: Iterable[TokenRecord] = ()) -> None:
         self.records: Mapping[str, TokenRecord] = {record.id: record for record in records}
@@ -88,7 +88,7 @@ class TokenTable:
     def identify(self, token: str, now: float | None = None) -> Identity:
         """Return the identity that a token stands for. Raises UnauthenticatedError.
 
-        ``now`` is a time of ``time.time``, by default the present one.
+        ``now`` is a time of ``time.time``, by default the present.
         """
         found = _TOKEN.fullmatch(token)
         record = self.records.get(found[1]) if found else None
@@ -105,7 +105,7 @@ class TokenTable:
         return record.identity
 
     def holds(self, identity: Identity, now: float) -> bool:
-        """Return whether the token of an identity is there, unchanged and not expired."""
+        """Return whether the token of an identity exists, unchanged and not expired."""
         record = self.records.get(identity.token)
         return record is not None and record.identity == identity and record.expires > now
 
@@ -134,7 +134,7 @@ def digest_of(token: str) -> bytes:
 
 
 def parse_lifetime(text: str) -> float:
-    """Return the seconds that ``30d``, ``12h``, ``15m`` or ``never`` mean. Raises ValueError."""
+    """Return the seconds in ``30d``, ``12h``, ``15m`` or ``never``. Raises ValueError."""
     if text == "never":
         return math.inf
     found = _LIFETIME.fullmatch(text)
@@ -144,13 +144,13 @@ def parse_lifetime(text: str) -> float:
 
 
 def dump_tokens(table: TokenTable) -> str:
-    """Return the content of a file of tokens."""
+    """Return the content of a token file."""
     records = [record.to_json() for record in table.records.values()]
     return json.dumps({"version": 1, "tokens": records}, indent=2) + "\n"
 
 
 def parse_tokens(text: str) -> TokenTable:
-    """Return the tokens of a file's content. Raises ValueError, which says what is wrong where."""
+    """Parse the content of a token file. Raises ValueError that says what is wrong where."""
     try:
         content = json.loads(text)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""The file of a daemon's tokens: read again when it changes, and written as a whole."""
+"""The file of a daemon's tokens: reread when it changes, and replaced atomically."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ MAX_BYTES = 16 * 2**20
 
 
 class TokensError(ValueError):
-    """A file of tokens is malformed, or not safe to believe; the message is one sentence."""
+    """A token file is malformed, or not safe to trust; the message is one sentence."""
 
 
 _Signature = tuple[int, int, int, int]
 
 
 class TokenFile:
-    """The tokens of a file, as they are in force.
+    """The tokens of a file, as currently in force.
 
-    A file that cannot be read, or not understood, such as one that is half written, changes
-    nothing: what was read last stays in force, and that is logged once.
+    A file that cannot be read or parsed, such as one that is half written, changes nothing: the
+    tokens read last stay in force, and the problem is logged once.
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the file. Raises OSError, and TokensError for one that is malformed or not safe."""
+        """Read the file. Raises OSError, and TokensError if it is malformed or not safe."""
         self.path = path
         self.table, self._signature = _read(path)
         self._refused: object = None
 
     def refresh(self) -> bool:
-        """Read the file again if it has changed; return whether other tokens are in force now."""
+        """Reread the file if it has changed; return whether that changed the tokens in force."""
         try:
             if _signature_of(os.stat(self.path)) == self._signature:
                 self._refused = None
@@ -74,9 +74,9 @@ def read_tokens(path: Path) -> TokenTable:
 
 
 def change_tokens(path: Path, change: Callable[[TokenTable], TokenTable]) -> None:
-    """Replace the tokens of a file, which need not exist, by what ``change`` makes of them.
+    """Replace the tokens of a file, which need not exist, by the result of ``change``.
 
-    Others that do so meanwhile wait. Raises OSError, TokensError, and what ``change`` raises.
+    Concurrent changes wait. Raises OSError, TokensError, and the errors of ``change``.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _locked(path):
@@ -119,7 +119,7 @@ def _read(path: Path) -> tuple[TokenTable, _Signature]:
 
 
 def _check_safe(path: Path, status: os.stat_result) -> None:
-    """Raise TokensError for a file in which others can write: they could make themselves tokens."""
+    """Raise TokensError for a file that others can write: they could grant themselves tokens."""
     if not stat.S_ISREG(status.st_mode):
         raise TokensError(f"{path} is no ordinary file")
     if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
@@ -134,7 +134,7 @@ def _signature_of(status: os.stat_result) -> _Signature:
 
 
 def _log_changes(path: Path, before: TokenTable, after: TokenTable) -> None:
-    # Who has written to the file, the daemon is not told: it is one who may do anything.
+    # The daemon does not learn who wrote the file: only users who may do anything could.
     for number, record in after.records.items():
         if number not in before.records:
             note(f"add {record.label} with the role {record.role}", str(path))

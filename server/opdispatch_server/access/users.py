@@ -1,4 +1,4 @@
-"""Other users of the machine who may use a daemon's unix sockets, and with which roles."""
+"""Other users of the machine who may use a daemon's unix sockets, and their roles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opdispatch_server.access.roles import Role, parse_role
 
 
 def parse_users(texts: Iterable[str]) -> dict[int, Identity]:
-    """Return identities by user id, of texts such as ``alice=call`` or ``bob=load:image::*``.
+    """Return identities by user id, from texts such as ``alice=call`` or ``bob=load:image::*``.
 
     Globs for the role load are separated by commas. Raises ValueError.
     """
@@ -35,7 +35,7 @@ def parse_users(texts: Iterable[str]) -> dict[int, Identity]:
 
 
 def find_user(name: str) -> int:
-    """Return the id of a user, of whom the name or the id is given. Raises ValueError."""
+    """Return the id of a user given by name or id. Raises ValueError."""
     if name.isdecimal():
         return int(name)
     try:

@@ -1,12 +1,12 @@
-"""Blame: who it is when an interpreter dies, hangs or falls ill, and what follows from that.
+"""Blame: which library made an interpreter die, hang or fall ill, and the consequences.
 
-flight_record     what an interpreter is running, in memory that outlives its process
-fitness           whether the interpreter's own process is still sound
-lock_holder       which of its threads keeps the interpreter lock
-suspicion         the policy, pure: deaths in, culprits and suspects out
-circuit_breaker   the policy, pure: when calls of an operator are refused, and allowed again
-separation        the policy, pure: which interpreters are for libraries that do harm
+flight_record     what an interpreter runs, in memory that outlives its process
+fitness           whether an interpreter's process can still run kernels
+lock_holder       which of its threads holds the interpreter lock
+suspicion         the policy, without I/O: from deaths to culprits and suspects
+circuit_breaker   the policy, without I/O: when an operator's calls are refused
+separation        the policy, without I/O: which interpreters are for harmful libraries
 
-``daemon.interpreters.deaths`` is the daemon's one instance of that policy: it gathers what is known
-of each death, and says to calls, placement and people what follows.
+``daemon.interpreters.deaths`` is the daemon's one instance of that policy: it gathers the facts of
+each death, and applies the verdict to calls, placement and reports.
 """

@@ -1,4 +1,4 @@
-"""Whether an interpreter's own process is still sound: see ``Fitness``."""
+"""Whether an interpreter's own process can still run kernels: see ``Fitness``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from opdispatch_wire.errors import RefusedError
 from opdispatch_wire.v1 import values_pb2
 from opdispatch_wire.values import fill_value, value_from_proto
 
-# What every call needs; a kernel may have put anything in the place of what these have.
+# What every call needs; a kernel may have replaced any of these functions.
 _MODULES: tuple[ModuleType, ...] = (builtins, np, os, threading, time, socket, asyncio)
 _CALLABLES = {
     module: [
@@ -29,21 +29,21 @@ _CALLABLES = {
 _MEMORY = 1 << 20
 _VALUES = [np.arange(3.0), list(range(20)), "text", 1.5, None, [True, "text"]]
 
-# So many errors that are no kernel's, within so many seconds, are too many.
+# So many errors that no kernel raised, within so many seconds, are too many.
 INTERNAL_ERRORS = 3
 INTERNAL_ERRORS_WITHIN = 10.0
 
 
 class Fitness:
-    """Whether this process can run kernels properly, and ``problem``, why not; "" if it can.
+    """Whether this process can run kernels properly; ``problem`` says why not, or is "".
 
-    Kernels can leave a process without descriptors or memory, or with anything in the place of a
-    function that all others need. Then innocent kernels fail, so that is looked for with every
-    heartbeat, when a kernel fails, and after the first run of each. A process that was found to be
-    unfit takes no more calls, and ``on_unfit`` is called once, in any thread.
+    A kernel can exhaust the descriptors or the memory of a process, or replace a function that all
+    others need. Then other kernels fail. So the process is checked with every heartbeat, when a
+    kernel fails, and after the first run of each kernel. A process that is found unfit takes no
+    more calls, and ``on_unfit`` is called once, in any thread.
 
-    ``suspect`` is the operator whose first run has just ended when the problem was found; "" if
-    it was found in another way.
+    ``suspect`` is the operator whose first run had just ended when the problem was found; otherwise
+    "".
     """
 
     def __init__(self, on_unfit: Callable[[], None]) -> None:
@@ -51,14 +51,14 @@ class Fitness:
         self.suspect = ""
         self._on_unfit = on_unfit
         self._internal_errors: list[float] = []
-        self._lock = threading.Lock()  # protects the turn from "" to a problem
+        self._lock = threading.Lock()  # guards the change from "" to a problem
 
     def check(self, suspect: str = "") -> str:
-        """Check the interpreter and return the problem."""
+        """Check the process and return the problem."""
         return self.problem or self._note(find_problem(), suspect)
 
     def check_after(self, error: BaseException) -> str:
-        """Check after a call has failed with an error, which may be the only sign."""
+        """Check after a call has failed with an error, which may be the only symptom."""
         problem = self.check()
         if problem or (isinstance(error, OpdispatchError) and not isinstance(error, InternalError)):
             return problem
@@ -71,7 +71,7 @@ class Fitness:
         return self._note(f"calls fail with errors that are no kernel's, the last with {what}", "")
 
     def refusal(self, operator: str) -> RefusedError:
-        """Return the error of a call that is to run in another interpreter."""
+        """Return the error for a call that is to run in another interpreter."""
         return RefusedError(
             f"the interpreter is about to be replaced ({self.problem}); the call of {operator} is "
             "to be made in another one",
@@ -115,6 +115,6 @@ def find_problem() -> str:
         return f"it cannot open a file: {error.strerror}"
     except MemoryError:
         return "it has no memory left"
-    except Exception as error:  # whatever it is: no value of ours is wrong
+    except Exception as error:  # any error is a symptom: the values are our own
         return f"values cannot be packed any more ({type(error).__name__}: {str(error)[:200]})"
     return ""

@@ -1,22 +1,23 @@
-"""The record of what an interpreter runs, in memory that the daemon shares and that outlives it.
+"""The record of what an interpreter runs, in memory shared with the daemon that outlives it.
 
 Note [Flight record]
     Clients call interpreters directly, so the daemon does not know what one was running when it
-    died. Each interpreter notes that in a memfd: a few plain stores when a kernel, an import or an
-    unload begins and ends. The daemon maps the same memory, and reads it when the process has
-    ended or is silent: nothing has to be sent for that, and no lock of the process is needed.
+    died. Each interpreter records that in a memfd: a few plain stores when a kernel, an import or
+    an unload begins and ends. The daemon maps the same memory, and reads it when the process has
+    ended or is silent: nothing has to be sent, and no lock of the process is needed.
 
-    A record has ``SLOTS`` slots, one for each thing that runs, and ``ROWS`` rows, one for each
-    subject: what can run. All numbers are unsigned, of 64 bits, in the machine's order:
+    A record has ``SLOTS`` slots, one for each run in progress, and ``ROWS`` rows, one for each
+    subject: code that can run. All numbers are unsigned 64-bit integers in the machine's byte
+    order:
 
         slot    row + 1, or 0 if it is free; when it began, in ns; native thread id; ``call_key``;
                 its row in ``call_counts`` + 1, or 0 if it is counted in none
         row     when one of its runs ended last, in ns; how many have ended; then its text
 
-    The last number of all is the time of the last heartbeat that had nothing new to say, in ns.
+    The very last number is the time, in ns, of the last heartbeat with nothing new to report.
 
-    A slot's first number is written last at its beginning and first at its end, so that a
-    concurrent reader takes it for free or for what it was.
+    A slot's first number is written last when a run begins and first when it ends, so that a
+    concurrent reader sees either a free slot or a complete one.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ _TEXT_BYTES = 8 * _TEXT_WORDS
 FIRST_ROW = SLOTS * SLOT_WORDS
 _BEAT = FIRST_ROW + ROWS * ROW_WORDS
 SIZE = 8 * (_BEAT + 1)
-# Whatever runs when no slot is free is not seen.
+# Runs that begin when no slot is free are not recorded.
 SPARE_SLOT = (SLOTS - 1) * SLOT_WORDS
-# The last row is that of everything that has found no row of its own.
+# The last row counts everything that has no row of its own.
 _MORE = ROWS - 1
 
 KERNEL = "kernel"
@@ -57,7 +58,7 @@ class Subject(NamedTuple):
     kind: str
     library: str
     operator: str = ""
-    """Of a kernel; empty for others."""
+    """For a kernel; otherwise empty."""
 
     def __str__(self) -> str:
         if self.kind == KERNEL:
@@ -66,20 +67,20 @@ class Subject(NamedTuple):
 
 
 class Flight(NamedTuple):
-    """One thing that runs. ``began`` is a time of ``time.monotonic``."""
+    """One run in progress. ``began`` is a time of ``time.monotonic``."""
 
     subject: Subject
     began: float
     thread: int = 0
-    """Of ``threading.get_native_id``."""
+    """As from ``threading.get_native_id``."""
     call: int = 0
-    """The ``call_key`` of a kernel's call; 0 if it has none."""
+    """The ``call_key`` of a kernel's call; 0 if there is none."""
     counts_row: int = -1
-    """Its row in ``call_counts``; -1 if it is counted in none."""
+    """The row in ``call_counts``; -1 if it is not counted."""
 
 
 class Landing(NamedTuple):
-    """The runs of one subject that have ended: when the last one did, and how many."""
+    """The completed runs of one subject: when the last one ended, and how many."""
 
     subject: Subject
     ended: float
@@ -92,14 +93,14 @@ def call_key(lane: int, number: int) -> int:
 
 
 def end_word(row: int) -> int:
-    """Return the index of a row's time of the last end; the count of ends follows."""
+    """Return the index of a row's time of the last end; the count of ends follows it."""
     return FIRST_ROW + row * ROW_WORDS
 
 
 class FlightRecorder:
     """An interpreter's own record. Any thread may write; ``_lock`` protects the rows' texts.
 
-    Kernels note themselves in line (see ``RecordedRuns``): ``words`` and ``free`` are for that.
+    Kernels are recorded by inlined code (see ``RecordedRuns``), which uses ``words`` and ``free``.
     """
 
     def __init__(self) -> None:
@@ -116,7 +117,7 @@ class FlightRecorder:
         _recorders.add(self)
 
     def row_of(self, subject: Subject) -> int:
-        """Return the row of a subject; the first call for one writes its text."""
+        """Return the row of a subject; the first call for a subject writes its text."""
         row = self._rows.get(subject)
         if row is not None:
             return row
@@ -128,7 +129,7 @@ class FlightRecorder:
         return row
 
     def begin(self, row: int, call: int = 0, counts_row: int = -1) -> int:
-        """Record a begin in this thread, for a call; return its slot, for ``end``."""
+        """Record the beginning of a call's run in this thread; return its slot, for ``end``."""
         try:
             slot = self.free.pop()
         except IndexError:
@@ -142,7 +143,7 @@ class FlightRecorder:
         return slot
 
     def end(self, slot: int, row: int) -> None:
-        """Record the end."""
+        """Record the end of a run."""
         words = self.words
         words[slot] = 0
         at = end_word(row)
@@ -156,9 +157,9 @@ class FlightRecorder:
         self.words[_BEAT] = monotonic_ns()
 
     def find_running(self) -> Flight | None:
-        """Return what began last of what runs in this thread; None if nothing does.
+        """Return the most recently begun run in this thread; None if there is none.
 
-        None, too, for what has found no row of its own.
+        Also None if its subject has no row of its own.
         """
         threads = self.words[2:FIRST_ROW:SLOT_WORDS].tolist()
         mine, latest = threading.get_native_id(), (0, 0, 0, 0)
@@ -169,7 +170,7 @@ class FlightRecorder:
         began, row, thread, call = latest
         if not row:
             return None
-        with self._lock:  # rows are in the order in which they were given
+        with self._lock:  # rows are numbered in the order of creation
             subject = next(itertools.islice(self._rows, row - 1, None))
         return Flight(subject, began / 1e9, thread, call)
 
@@ -179,12 +180,12 @@ class FlightRecorder:
         self._bytes[at : at + len(data)] = data
 
     def part(self) -> None:
-        """Write into memory of its own from now on: what a fork notes is not its parent's."""
+        """Write into private memory from now on: a fork must not write its parent's record."""
         self._bytes = memoryview(bytearray(SIZE))
         self.words = self._bytes.cast("Q")
 
 
-# Weak, so that a recorder that is dropped gives its memory back; a hook of its own would keep it.
+# Weak, so that a recorder that is dropped frees its memory; its own fork hook would keep it alive.
 _recorders: weakref.WeakSet[FlightRecorder] = weakref.WeakSet()
 
 
@@ -198,15 +199,15 @@ os.register_at_fork(after_in_child=_part_from_parent)
 
 @functools.cache
 def process_recorder() -> FlightRecorder:
-    """Return this process's recorder, created when first asked for.
+    """Return this process's recorder, created on first use.
 
-    Not before the process is forked.
+    Not to be used before the process is forked.
     """
     return FlightRecorder()
 
 
 class FlightRecord:
-    """The record of an interpreter of this machine, as the daemon reads it."""
+    """The record of an interpreter on this machine, as the daemon reads it."""
 
     def __init__(self, memory: mmap.mmap) -> None:
         self._bytes = memoryview(memory)
@@ -214,17 +215,20 @@ class FlightRecord:
 
     @classmethod
     def open(cls, pid: int, descriptor: int) -> FlightRecord | None:
-        """Open the record of a process under that descriptor; return None if it cannot be seen."""
+        """Open the record of a process under that descriptor.
+
+        Return None if it is not accessible.
+        """
         memory = open_memory(pid, descriptor, SIZE)
         return cls(memory) if memory is not None else None
 
     @property
     def beat(self) -> float:
-        """The time of the last heartbeat that was recorded, of ``time.monotonic``; 0: none was."""
+        """The time of the last recorded heartbeat, by ``time.monotonic``; 0: none."""
         return self._words[_BEAT] / 1e9
 
     def running(self) -> list[Flight]:
-        """Return the flights of now, or of when the process ended, in order of their beginning."""
+        """Return the runs in progress, or those when the process ended, in order of beginning."""
         words = self._words
         found = []
         for slot in range(0, SPARE_SLOT, SLOT_WORDS):
@@ -234,13 +238,13 @@ class FlightRecord:
         return sorted(found, key=lambda flight: flight.began)
 
     def ended(self) -> list[Landing]:
-        """Return every subject of which a run has ended, the last one first."""
+        """Return every subject with a completed run, the most recent first."""
         words = self._words
         found = []
         for row in range(ROWS):
             at = end_word(row)
             if not self._bytes[8 * (at + 2)]:
-                break  # rows are given one after the other, each with a text
+                break  # rows are assigned in order, so the rest are unused
             if words[at] and (subject := self._subject(row)) is not None:
                 found.append(Landing(subject, words[at] / 1e9, words[at + 1]))
         return sorted(found, key=lambda landing: landing.ended, reverse=True)

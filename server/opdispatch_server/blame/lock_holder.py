@@ -1,7 +1,7 @@
-"""Which thread of a silent interpreter keeps the interpreter lock, as far as the system can tell.
+"""Which thread of a silent interpreter holds the interpreter lock, as far as the system can tell.
 
-Of Python's threads that run something, those that wait for the lock wake up every 5 ms to ask for
-it. The one that has it computes, or sleeps in C and does neither.
+Python threads that wait for the lock wake up every 5 ms to request it. The thread that holds it
+computes, or sleeps in C and does neither.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import NamedTuple
 from opdispatch_server.blame.flight_record import Flight
 
 DUMP_SIGNAL = signal.SIGUSR2
-"""Has an interpreter print the stacks of its threads, also while the lock is kept."""
+"""Makes an interpreter print the stacks of its threads, even while the lock is held."""
 
 PROC = Path("/proc")
-# One that asks for the lock does so 200 times a second, on a machine that is not busy.
+# A thread that waits for the lock wakes up 200 times a second, on an idle machine.
 _ASKS_PER_SECOND = 20.0
-# The share of the time that a thread which computes gets at least, on a machine that is busy.
+# The least share of time that a computing thread gets, on a busy machine.
 _COMPUTES = 0.1
 _MUCH_MORE = 3.0
 _SHORTEST_LOOK = 0.2
@@ -30,7 +30,7 @@ _SWITCHES = re.compile(r"^voluntary_ctxt_switches:\s+(\d+)$", re.MULTILINE)
 
 
 class ThreadTimes(NamedTuple):
-    """The counters of a thread: seconds of CPU, and voluntary context switches."""
+    """The counters of a thread: CPU seconds, and voluntary context switches."""
 
     cpu: float
     sleeps: int
@@ -45,18 +45,17 @@ class LockHolder:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the process has been stopped, as by SIGSTOP: no thread in it keeps anything."""
+        """Whether the process has been stopped, as by SIGSTOP: then no thread holds the lock."""
         with suppress(OSError, IndexError):
-            # The name before it, in brackets, may contain anything.
+            # The name before the fields, in parentheses, may contain any character.
             return (self._folder / "stat").read_text().rpartition(")")[2].split()[0] in "Tt"
         return False
 
     def find(self, flights: Sequence[Flight]) -> Flight | None:
-        """Return the one of ``flights`` whose thread has the lock.
+        """Return the run in ``flights`` whose thread holds the lock.
 
-        None if that is not known, or not yet.
-
-        To be asked again and again: threads are compared with what they were the first time.
+        None if that is unknown, or not known yet. To be called repeatedly: threads are compared
+        with their state at the first call.
         """
         now = time.monotonic()
         rates: dict[Flight, tuple[float, float]] = {}
@@ -82,7 +81,7 @@ class LockHolder:
 
 
 def choose_holder(rates: dict[Flight, tuple[float, float]]) -> Flight | None:
-    """Return the flight that has the lock, by CPU seconds and sleeps per second of each."""
+    """Return the run that holds the lock, by each one's CPU seconds and sleeps per second."""
     if not rates:
         return None
     busiest = max(rates, key=lambda flight: rates[flight][0])

@@ -1,31 +1,33 @@
-"""Which interpreters are for libraries that bring interpreters down, and which for all others.
+"""Which interpreters are reserved for libraries that bring interpreters down.
 
-With two interpreters or more, a third of them, and at least one, becomes a *cell* as soon as a
-library is apart: only libraries that are apart are loaded into it, and they into no other. So
-whatever they do next, the others have an interpreter that it cannot reach. No I/O, no clock.
+With two interpreters or more, a third of them, and at least one, become *cells* as soon as a
+library is kept apart: cells hold exactly the libraries that are kept apart. So whatever these do
+next, the others have interpreters that it cannot reach. No I/O, no clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-# Of so many interpreters one may be a cell.
+# One interpreter in so many may be a cell.
 INTERPRETERS_PER_CELL = 3
 
 
 class Separation:
-    """``cells`` are names of interpreters, of those that are everybody's."""
+    """The assignment of cells; ``cells`` are names of shared interpreters."""
 
     def __init__(self) -> None:
         self.cells: set[str] = set()
         self.apart: set[str] = set()
-        """The libraries that are kept from the others."""
+        """The libraries that are kept apart from the others."""
 
     def update(self, apart: Collection[str], names: Sequence[str], died: str = "") -> bool:
-        """Take in which libraries are apart, and which interpreters there are, live or about to
-        be started again, of which one has just ``died``; whether anything has changed.
+        """Update the libraries kept apart, and the interpreters.
 
-        The one that has died is empty when it comes back, and so makes the best cell.
+        Return whether anything has changed.
+
+        ``names`` are the interpreters that are live or about to be restarted; one of them has just
+        ``died``. It is empty when it comes back, and so makes the best cell.
         """
         before = (set(self.cells), set(self.apart))
         self.apart = set(apart)
@@ -43,12 +45,10 @@ class Separation:
         return before != (self.cells, self.apart)
 
     def note_joined(self, name: str, ready: Collection[str], names: Sequence[str]) -> bool:
-        """Take in that an interpreter has come, with nothing in it yet.
+        """Record that an interpreter has joined, with nothing loaded yet.
 
-        Whether that changes anything.
-
-        If it was to be a cell, and no other one is there, the others need it more: another one
-        becomes the cell, when it comes.
+        Returns whether that changes anything. If it was to be a cell and is the only interpreter,
+        the other libraries need it more: another one becomes the cell when it joins.
         """
         if name not in self.cells or any(each not in self.cells for each in ready if each != name):
             return False
@@ -60,5 +60,5 @@ class Separation:
         return True
 
     def may_hold(self, interpreter: str, library: str) -> bool:
-        """Return whether a library belongs into an interpreter."""
+        """Return whether a library may be in an interpreter."""
         return not self.cells or (interpreter in self.cells) == (library in self.apart)

@@ -1,21 +1,20 @@
-"""The search for culprits: deaths in, culprits and suspects out. No I/O, no clock.
+"""The search for culprits: from deaths to culprits and suspects. No I/O, no clock.
 
 Note [Blame]
-    A death has a culprit: something that was running. What was not running is never blamed, and
-    an import or an unload is not blamed for a death in which a kernel was running.
+    A death has a culprit: code that was running. Code that was not running is never blamed, and an
+    import or an unload is not blamed for a death during which a kernel was running.
 
-    Often it is known which one it was: the thread that crashed, the kernel that has run, or has
-    kept the interpreter lock, for too long. Otherwise each that was running is blamed for a
-    share, in proportion to how often its runs end so: what has killed before is the likelier
-    culprit, and what has run a thousand times without harm hardly is one. The one whose share is
-    at least ``SURE`` is the culprit; if there is none, all that have a share worth mentioning
-    are suspects.
+    Often the culprit is known: the thread that crashed, or the kernel that ran, or held the
+    interpreter lock, for too long. Otherwise everything that was running is blamed for a share, in
+    proportion to how often its runs end in a death: a subject with earlier deaths is the likelier
+    culprit, and one with a thousand harmless runs hardly is. The subject whose share is at least
+    ``SURE`` is the culprit; if there is none, all with a significant share are suspects.
 
-    A library is *apart* once the shares that its subjects have gathered reach ``APART``: it runs
-    where no other library is hurt (``Separation``), one call at a time. That ends by itself,
-    after a time that doubles with every spell; or once its calls have gone well for long enough,
-    unless it was ever proven to be the culprit. And as soon as another one is proven to be the
-    culprit that was there each time, too, its shares in those deaths are taken back.
+    A library is kept *apart* once the shares of its subjects reach ``APART``: it runs where no
+    other library can be hurt (``Separation``), one call at a time. That ends by itself, after a
+    time that doubles each time; or once its calls have succeeded for long enough, unless it was
+    ever proven to be the culprit. And as soon as another library that was running at those deaths,
+    too, is proven to be the culprit, its shares in them are withdrawn.
 """
 
 from __future__ import annotations
@@ -31,56 +30,56 @@ from opdispatch_server.blame.flight_record import KERNEL, Subject
 SURE = 0.6
 WORTH_MENTIONING = 0.15
 APART = 0.5
-# What the rate of deaths of one is that has never run: runs and deaths are counted from there.
+# The prior rate of deaths of a subject that has never run: runs and deaths are counted from it.
 _UNKNOWN_DEATHS = 0.05
-# A death that may well have come from outside counts for so much.
+# The weight of a death that may well have an external cause.
 _OUTSIDE = 0.5
-# Shares are forgotten with this half-life, in seconds.
+# The half-life of shares, in seconds.
 HALF_LIFE = 120.0
 FIRST_SPELL = 30.0
 LONGEST_SPELL = 3600.0
-# So many calls of a mere suspect that went well clear its library.
+# After so many successful calls, the library of a mere suspect is cleared.
 CLEARED_AFTER = 20
 OPEN_CASES = 32
-"""How many deaths are remembered whose culprit is not known."""
+"""How many deaths with an unknown culprit are remembered."""
 
 
 class Cause(enum.Enum):
     """Cause of an interpreter's end."""
 
-    CRASHED = "crashed"  # or exited: its own doing
-    KILLED = "killed"  # from outside, or by its own hand: that cannot be told
-    OVERDUE = "overdue"  # the daemon has stopped it, over a kernel that took too long
-    LOCKED = "locked"  # the same, over one that kept the interpreter lock
-    SILENT = "silent"  # it was heard of no more
-    UNFIT = "unfit"  # it could not run kernels properly any more
+    CRASHED = "crashed"  # or exited: by itself
+    KILLED = "killed"  # from outside, or by itself: that cannot be told apart
+    OVERDUE = "overdue"  # stopped by the daemon for a kernel that took too long
+    LOCKED = "locked"  # stopped by the daemon for a kernel that held the interpreter lock
+    SILENT = "silent"  # no heartbeat came any more
+    UNFIT = "unfit"  # it could no longer run kernels properly
     ORDERLY = "orderly"  # nothing was wrong with it
 
 
 class Death(NamedTuple):
-    """The evidence of one end."""
+    """The evidence of one death."""
 
     cause: Cause
     running: Sequence[Subject] = ()
-    """Everything that was running; the same subject as often as it was."""
+    """Everything that was running, repeated as often as it was."""
     named: Subject | None = None
-    """The one of which it is known that it was it."""
+    """The subject that is known to be the cause, if any."""
     recent: Sequence[Subject] = ()
-    """Subjects that had just ended; looked at only where nothing was running."""
+    """Subjects whose runs had just ended; considered only if nothing was running."""
 
 
 class Verdict(NamedTuple):
-    """The judgement of one end."""
+    """The judgement of one death."""
 
     cause: Cause
     culprit: Subject | None = None
     shares: Mapping[Subject, float] = {}
-    """Of everybody who is worth mentioning, the culprit among them."""
+    """The significant shares, including that of the culprit."""
     calls: frozenset[int] | None = None
-    """The calls that may have done it, as ``call_key`` says; None: that is not known."""
+    """The calls that may be the cause, by ``call_key``; None: unknown."""
 
     def accuses(self, accused: Subject | str) -> bool:
-        """Return whether it, or a kernel of that operator, is the culprit or a suspect."""
+        """Return whether ``accused``, or a kernel of that operator, is the culprit or a suspect."""
         if isinstance(accused, Subject):
             return accused in self.shares
         return any(each.operator == accused for each in self.shares)
@@ -93,7 +92,7 @@ class Verdict(NamedTuple):
 
     @property
     def is_proven(self) -> bool:
-        """Whether the culprit cannot have been a process from outside."""
+        """Whether the cause cannot have been a process from outside."""
         return self.culprit is not None and self.cause is not Cause.KILLED
 
     def describe(self) -> str:
@@ -111,7 +110,7 @@ NO_CULPRIT = Verdict(Cause.ORDERLY)
 
 @dataclass(slots=True)
 class LibraryRecord:
-    """The charges against one library."""
+    """The evidence against one library."""
 
     strikes: float = 0.0
     counted_at: float = 0.0
@@ -119,7 +118,7 @@ class LibraryRecord:
     apart_until: float = 0.0
     is_proven: bool = False
     successes: int = 0
-    # Words for people: the last thing that it was blamed for.
+    # What it was last blamed for, in words.
     last: str = ""
 
 
@@ -131,17 +130,17 @@ class _Count:
 
 @dataclass
 class Suspicion:
-    """The evidence of every death so far. ``now`` is a time in seconds, of any clock that grows."""
+    """The evidence of every death so far. ``now`` is a time in seconds, of any monotonic clock."""
 
     _libraries: dict[str, LibraryRecord] = field(default_factory=dict)
     _counts: dict[Subject, _Count] = field(default_factory=dict)
-    # The shares of deaths whose culprit is not known.
+    # The shares in deaths whose culprit is unknown.
     _open_cases: deque[Mapping[Subject, float]] = field(
         default_factory=lambda: deque(maxlen=OPEN_CASES)
     )
 
     def judge(self, death: Death, runs: Mapping[Subject, int], now: float) -> Verdict:
-        """Take in one death; ``runs`` are the runs of each subject that have ended well so far."""
+        """Judge one death; ``runs`` counts the successful runs of each subject so far."""
         shares = self._shares(death, runs)
         weight = _OUTSIDE if death.cause is Cause.KILLED else 1.0
         for subject, share in shares.items():
@@ -160,7 +159,7 @@ class Suspicion:
         return verdict
 
     def note_success(self, subject: Subject) -> None:
-        """Take in a run that went well, which may clear its library."""
+        """Record a successful run, which may clear its library."""
         record = self._libraries.get(subject.library)
         if record is None or record.is_proven:
             return
@@ -174,20 +173,20 @@ class Suspicion:
         return record is not None and now < record.apart_until
 
     def apart(self, now: float) -> list[str]:
-        """Return the libraries that are apart."""
+        """Return the libraries that are kept apart."""
         return [name for name in self._libraries if self.is_apart(name, now)]
 
     def next_end(self, now: float) -> float | None:
-        """Return when the next library stops being apart; None if none does."""
+        """Return when the next library stops being kept apart; None if none does."""
         ends = [r.apart_until for r in self._libraries.values() if r.apart_until > now]
         return min(ends, default=None)
 
     def record_of(self, library: str) -> LibraryRecord | None:
-        """Return the charges against a library; to be read only."""
+        """Return the evidence against a library; read-only."""
         return self._libraries.get(library)
 
     def forget(self, library: str) -> None:
-        """Forget a library: it is gone, or has other code now."""
+        """Forget a library: it is gone, or has new code."""
         self._libraries.pop(library, None)
         cases = [{s: p for s, p in c.items() if s.library != library} for c in self._open_cases]
         self._open_cases.clear()
@@ -213,7 +212,7 @@ class Suspicion:
         return {subject: weight / total for subject, weight in weights.items()}
 
     def _close_cases(self, culprit: Subject) -> None:
-        """Take back the shares of all others in deaths that the culprit may have caused."""
+        """Withdraw the shares of all others in deaths that the culprit may have caused."""
         solved = [case for case in self._open_cases if culprit in case]
         for case in solved:
             self._open_cases.remove(case)

@@ -1,9 +1,9 @@
-"""The commands of the server: they know both halves, and the command line finds them by name.
+"""The commands of the server, which use both halves; the command line finds them by name.
 
 running              ``opdispatch serve`` and ``opdispatch worker``
-options              their options, each with its help
-access_options       those about who may do what
-configuration_file   their options from a file
+options              their options, with help
+access_options       their options for access control
+configuration_file   reads their options from a file
 config               ``opdispatch config``
 state_actions        ``opdispatch state``
 token_actions        ``opdispatch token``

@@ -1,6 +1,6 @@
-"""The options of ``opdispatch serve`` and ``opdispatch worker`` about who may do what."""
+"""The options of ``opdispatch serve`` and ``opdispatch worker`` for access control."""
 
-# No annotations from the future: Typer reads these as they are.
+# No ``from __future__ import annotations``: Typer reads annotations as they are.
 from pathlib import Path
 from typing import Annotated
 
@@ -164,7 +164,7 @@ QuotaQueueShare = Annotated[
     ),
 ]
 QUOTAS = ("calls", "bytes", "sessions", "uploads", "values", "value_bytes", "queue_share")
-"""The names of the quotas, as the daemon's configuration has them."""
+"""The names of the quotas, as in the daemon's configuration."""
 AuditLog = Annotated[
     Path | None,
     typer.Option(

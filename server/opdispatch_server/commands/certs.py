@@ -1,6 +1,6 @@
 """``opdispatch certs``: a certificate authority, and certificates for a daemon and its clients."""
 
-# No annotations from the future: Typer reads these as they are.
+# No ``from __future__ import annotations``: Typer reads annotations as they are.
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn

@@ -26,7 +26,7 @@ class ConfigAction(enum.StrEnum):
 
 
 class Configured(enum.StrEnum):
-    """The command whose settings are meant."""
+    """The command whose settings are shown."""
 
     SERVE = "serve"
     WORKER = "worker"
@@ -68,7 +68,7 @@ def config(
     Options are stronger than environment variables, these than the file, and that than defaults.
     What is not set, and has no default of its own, is a comment.
     """
-    del action  # there is but one
+    del action  # there is only one
     app = typer.Typer(add_completion=False)
     app.command(command.value)(_FUNCTIONS[command])
     words = [*(("--config", str(file)) if file else ()), *(options or ())]
@@ -80,7 +80,7 @@ def config(
 
 
 def _effective(setting: Setting) -> Setting:
-    """Return the setting with the value that `serve` finds for itself where it has none."""
+    """Return the setting, with the value that `serve` determines by itself if it has none."""
     find = _FOUND_BY_SERVE.get(setting.option)
     return setting if setting.value or find is None else setting._replace(value=find())
 
@@ -95,7 +95,7 @@ def _line(setting: Setting, *, with_origin: bool) -> str:
 
 
 def _toml(value: Any) -> str:
-    # JSON's strings, numbers, booleans and arrays of these are TOML's.
+    # TOML accepts JSON's strings, numbers and booleans, and arrays of these.
     if isinstance(value, Path):
         value = str(value)
     return json.dumps(value, ensure_ascii=False)

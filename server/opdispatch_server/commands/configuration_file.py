@@ -2,8 +2,9 @@
 
     option  >  environment variable  >  file  >  default
 
-A file has a table for each of the two, with their options as keys: ``[serve]``, ``load-timeout``.
-Typer itself keeps the order: what is read here becomes its context's ``default_map``.
+A file has a table for each of the two commands, with their options as keys: ``[serve]``,
+``load-timeout``. Typer applies this precedence: what is read here becomes the ``default_map`` of
+its context.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _EXPECTED = {
 
 
 class Setting(NamedTuple):
-    """One option's value, the place that it comes from, and the places that it is stronger than."""
+    """One option's value, its source, and the sources that it overrides."""
 
     option: str
     value: Any
@@ -39,17 +40,18 @@ class Setting(NamedTuple):
 
 
 def default_configuration_file() -> Path:
-    """Return ``$XDG_CONFIG_HOME/opdispatch/config.toml``, or the standard's place without that."""
+    """Return ``$XDG_CONFIG_HOME/opdispatch/config.toml``, or the standard default for it."""
     base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     home = base if base.is_absolute() else Path.home() / ".config"
     return home / "opdispatch" / "config.toml"
 
 
 def use_configuration_file(context: typer.Context, path: Path | None) -> Path | None:
-    """Take the command's table of a file as the defaults of its options; return the file's path.
+    """Make the command's table of a file the defaults of its options; return the file's path.
 
-    Without a path, it is ``default_configuration_file``, if that exists. Raises typer.BadParameter
-    for a file that cannot be read, an unknown table or key, and a value that the option refuses.
+    Without a path, the file is ``default_configuration_file``, if that exists. Raises
+    typer.BadParameter for a file that cannot be read, an unknown table or key, and an invalid
+    value.
     """
     if path is None:
         path = default_configuration_file()
@@ -60,7 +62,7 @@ def use_configuration_file(context: typer.Context, path: Path | None) -> Path | 
 
 
 def settings_of(context: Any, path: Path | None) -> Iterator[Setting]:
-    """Yield every setting of a command's context, which is typer's, in the order of its options."""
+    """Yield every setting of a command's context, in the order of its options."""
     for parameter in _options(context):
         found = [*_sources(context, parameter, path)]
         yield Setting(
@@ -72,9 +74,9 @@ def settings_of(context: Any, path: Path | None) -> Iterator[Setting]:
 
 
 def reread(context: typer.Context, path: Path | None) -> dict[str, Any]:
-    """Return the values of all options, with those that came from the file read again.
+    """Return the values of all options, rereading the file for those that came from it.
 
-    ``context`` is left as it is. Raises typer.BadParameter as ``use_configuration_file``.
+    ``context`` is left unchanged. Raises typer.BadParameter as ``use_configuration_file`` does.
     """
     again = typer.Context(context.command, parent=context.parent, info_name=context.info_name)
     use_configuration_file(again, path)
@@ -89,7 +91,7 @@ def reread(context: typer.Context, path: Path | None) -> dict[str, Any]:
 
 
 def _read_table(context: typer.Context, path: Path) -> dict[str, Any]:
-    """Return the values of the command's table by parameter name, each checked by its option."""
+    """Return the values in the command's table by parameter name, each checked by its option."""
     import tomllib  # few daemons have such a file
 
     try:
@@ -120,7 +122,7 @@ def _checked(context: typer.Context, path: Path, table: Mapping[str, Any]) -> di
         kind = _kind(parameter)
         if not _has_kind(value, kind):
             _refuse(path, f"{key} = {value!r}: expected {_EXPECTED[kind]}")
-        value = str(value) if kind is str else value  # workers = 2
+        value = str(value) if kind is str else value  # such as workers = 2
         try:
             parameter.process_value(context, value)
         except typer.BadParameter as error:
@@ -130,7 +132,7 @@ def _checked(context: typer.Context, path: Path, table: Mapping[str, Any]) -> di
 
 
 def _kind(parameter: Any) -> type:
-    """Return which of the keys of ``_EXPECTED`` an option's values are."""
+    """Return which key of ``_EXPECTED`` describes an option's values."""
     if parameter.multiple:
         return list
     annotation: type = parameter.type_descriptor.annotation
@@ -144,18 +146,18 @@ def _has_kind(value: object, kind: type) -> bool:
 
 
 def _options(context: typer.Context) -> list[Any]:
-    """Return the options that a file may set: all but those about the command line itself."""
+    """Return the options that a file may set: all except those about the command line itself."""
     own = ("config", "help")
     return [each for each in context.command.get_params(context) if each.name not in own]
 
 
 def _key(parameter: Any) -> str:
-    """Return an option's key in a file: its first spelling, without the dashes."""
+    """Return an option's key in a file: its first name, without the dashes."""
     return str(parameter.opts[0]).lstrip("-")
 
 
 def _is_given(context: typer.Context, parameter: Any) -> bool:
-    """Return whether a value came with the command line or from the environment."""
+    """Return whether a value came from the command line or from the environment."""
     source = context.get_parameter_source(parameter.name)
     return source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
 
@@ -163,7 +165,7 @@ def _is_given(context: typer.Context, parameter: Any) -> bool:
 def _sources(
     context: typer.Context, parameter: Any, path: Path | None
 ) -> Iterator[tuple[str, object]]:
-    """Yield each place that has a value for an option, the strongest first, with that value."""
+    """Yield each source that has a value for an option, with that value, the strongest first."""
     source = context.get_parameter_source(parameter.name)
     if source is not None and source.name == "COMMANDLINE":
         yield parameter.opts[0], context.params[parameter.name]

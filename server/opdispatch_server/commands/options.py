@@ -1,6 +1,6 @@
 """The options of ``opdispatch serve`` and ``opdispatch worker``, each with its help."""
 
-# No annotations from the future: Typer reads these as they are.
+# No ``from __future__ import annotations``: Typer reads annotations as they are.
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +26,7 @@ ConfigurationFile = Annotated[
 
 
 def _one_of(choices: Sequence[str]) -> Callable[[str | None], str | None]:
-    """Return a check of an option's value, which may be one of some words, or be left out."""
+    """Return a check that an option's value is one of ``choices``, or None."""
 
     def check(value: str | None) -> str | None:
         if value is not None and value not in choices:
@@ -45,7 +45,7 @@ def _check_workers(text: str | None) -> str | None:
 
 
 def parse_ports(text: str) -> tuple[int, int] | None:
-    """Return the first and the last port of ``FIRST-LAST``, (0, 0) for any, None for none."""
+    """Return the bounds of ``FIRST-LAST``; (0, 0) for ``any``, None for ``none``."""
     if text in ("any", "none"):
         return (0, 0) if text == "any" else None
     first, dash, last = text.partition("-")
@@ -66,7 +66,7 @@ Config = Annotated[
         envvar="OPDISPATCH_CONFIG",
         metavar="FILE",
         dir_okay=False,
-        is_eager=True,  # the others take their defaults from it
+        is_eager=True,  # other options take their defaults from it
         callback=use_configuration_file,
         help="A TOML file with the options of `serve` and `worker`, each in a table of its own. "
         "Default: $XDG_CONFIG_HOME/opdispatch/config.toml, else ~/.config/opdispatch/config.toml, "

@@ -1,6 +1,6 @@
 """``opdispatch serve`` and ``opdispatch worker``; the client's command line finds them by name.
 
-Whatever is heavy to import is imported by the command that needs it.
+Modules that take long to import are imported by the command that needs them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import typer
 
 from opdispatch_server import deferred_numpy
 
-deferred_numpy.defer()  # before anything is imported that knows NumPy
+deferred_numpy.defer()  # before any module that imports NumPy
 
 from opdispatch_server.commands.access_options import (
     QUOTAS,
@@ -154,10 +154,10 @@ def serve(
     interpreters, within 5 seconds; a second signal stops it at once. SIGHUP has the
     configuration file read again.
     """
-    # All options as one mapping: SIGHUP makes another one, in which the file's are new.
+    # All options in one mapping: SIGHUP creates another one, with the new values of the file.
     configuration = _configuration(context.params)
     _quiet_grpc()
-    manager = ServiceManager()  # before the template has a copy of the environment
+    manager = ServiceManager()  # before the template copies the environment
     with _without_collector():
         from opdispatch.errors import OpdispatchError
 
@@ -236,21 +236,21 @@ def worker(
     leave_process(status)
 
 
-# For as long a thread may keep the event loop waiting each time that the loop has waited for
-# anything else: Python's 5 ms would add up while a large library is taken in.
+# How long a thread may keep the event loop waiting for the interpreter lock: Python's default of 5
+# ms would add up while a large library is being published.
 _SWITCH_SECONDS = 0.001
 
 
-# How interpreters start where there is no template to fork them.
+# How interpreters start if there is no template to fork.
 _START = "opdispatch_server.worker.interpreter_start"
 _BOOTSTRAP = Path(__file__).parents[1] / "worker" / "environment_bootstrap.py"
 
 
 def _fork_template() -> Template | None:
-    """Fork the process that interpreters are forked from, once what both need is imported."""
+    """Fork the template of interpreters, once the modules that both need are imported."""
     from opdispatch_server.fork_guard import NO_FORK_SUPPORT
 
-    # Read once, when gRPC is imported: interpreters have it from here.
+    # Read once, when gRPC is imported: interpreters inherit it.
     os.environ.update(NO_FORK_SUPPORT)
     import grpc  # noqa: F401
 
@@ -286,7 +286,7 @@ async def _serve(
 
 
 def _configuration(values: Mapping[str, Any]) -> DaemonConfiguration:
-    """Return the configuration that the options of ``serve`` describe, by parameter name."""
+    """Return the configuration from the options of ``serve``, by parameter name."""
     return DaemonConfiguration(
         listen=tuple(values["listen"] or [default_address()]),
         workers=parse_workers(values["workers"] or str(default_worker_count())),
@@ -340,7 +340,7 @@ def _read_library(source: str) -> LoadSource:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Disable the collector for imports: nothing imported can be collected, now or later."""
+    """Disable the garbage collector during imports, which create nothing to collect."""
     gc.disable()
     try:
         yield
@@ -350,8 +350,8 @@ def _without_collector() -> Iterator[None]:
 
 
 def _quiet_grpc() -> None:
-    # gRPC's C core writes to stderr by itself; what matters comes to us as errors. It reads
-    # the variable when it is first imported.
+    # gRPC's C core writes to stderr on its own; relevant problems are raised as errors. It reads
+    # the variable when first imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 

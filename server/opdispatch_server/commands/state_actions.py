@@ -1,4 +1,4 @@
-"""``opdispatch state``: the state folder of a daemon as one file, out and in; and made small."""
+"""``opdispatch state``: export, import and pruning of a daemon's state folder."""
 
 from __future__ import annotations
 
@@ -85,7 +85,10 @@ def state(
 
 @contextmanager
 def _as_file(action: StateAction, file: Path) -> Iterator[Path]:
-    """Return the archive as a file, a temporary one for a stream: it is checked as a whole."""
+    """Return the archive as a file.
+
+    A temporary one for a stream, since it is checked as a whole.
+    """
     if file != Path("-"):
         yield file
         return
@@ -108,7 +111,7 @@ def _archive(action: StateAction, file: Path, folder: Path, *, is_stream: bool) 
         summary = export_state(folder, file)
     else:
         summary = import_state(file, folder)
-    # Standard output may be the archive's.
+    # The archive may go to standard output.
     said = sys.stderr if is_stream and action is StateAction.EXPORT else sys.stdout
     print(
         f"{action.value}ed {_count(summary.libraries, 'library', 'libraries')} with "

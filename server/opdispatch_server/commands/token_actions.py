@@ -1,6 +1,6 @@
-"""``opdispatch token``: the tokens of a daemon, made, listed and revoked in its file."""
+"""``opdispatch token``: the tokens of a daemon, created, listed and revoked in its file."""
 
-# No annotations from the future: Typer reads these as they are.
+# No ``from __future__ import annotations``: Typer reads annotations as they are.
 import enum
 import json
 import sys
@@ -175,7 +175,7 @@ def _revoke(path: Path, token_id: str) -> None:
     from opdispatch_server.access.token import TokenTable
     from opdispatch_server.access.token_file import change_tokens, read_tokens
 
-    read_tokens(path)  # a file that is not there is not made
+    read_tokens(path)  # raises for a missing file instead of creating one
 
     def remove(table: TokenTable) -> TokenTable:
         if token_id not in table.records:

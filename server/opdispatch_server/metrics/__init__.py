@@ -1,6 +1,6 @@
-"""Counts of the daemon and of interpreters, whose counts it reads.
+"""The counters of the daemon and of interpreters, which the daemon reads.
 
-call_counts       the calls of each kernel, in memory that outlives the interpreter
-call_table        these as the daemon reads them, and sums of several
-client_calls      the calls of each client
+call_counts       calls by kernel, in memory that outlives the interpreter
+call_table        the same as the daemon reads them, and their sums
+client_calls      calls by client
 """

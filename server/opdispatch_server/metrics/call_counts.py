@@ -1,12 +1,12 @@
-"""The calls that an interpreter has run, counted in memory that the daemon shares.
+"""The calls that an interpreter has run, counted in memory shared with the daemon.
 
 Note [Call counts]
-    Clients call interpreters directly, so only these know of all calls. Each counts its own in a
-    memfd (``shared_page``), one row for each series: an operator, the dispatch key whose kernel
-    ran, and the library and version that the kernel is of. The daemon maps the same memory and
-    reads it when it is asked for metrics, and once more when the process has ended. So a kill loses
-    no call whose kernel had ended, and nothing is sent for each call. What was running then is
-    in the flight record, whose slots name the row.
+    Clients call interpreters directly, so only interpreters know of all calls. Each counts its own
+    in a memfd (``shared_page``), one row for each series: an operator, the dispatch key whose
+    kernel ran, and the library and version of the kernel. The daemon maps the same memory and reads
+    it for metrics, and once more when the process has ended. So a kill loses no call whose kernel
+    had ended, and nothing is sent for each call. The calls running at that time are in the flight
+    record, whose slots refer to the row.
 
     A row has these numbers, unsigned, of 64 bits, in the machine's order; then its text:
 
@@ -15,9 +15,9 @@ Note [Call counts]
         for each bucket of RUN_BOUNDS, calls whose kernel ran that long
         for each bucket of QUEUE_BOUNDS, calls that waited that long, of those that waited at all
 
-    There are at most ROWS rows; the last is for everything that has found no row of its own. When
-    all are taken, those of versions that were unloaded are used again, and their counts go there.
-    An interpreter whose memory the daemon cannot see sends the rows that change with its
+    There are at most ROWS rows; the last counts all series without a row of their own. When all are
+    taken, rows of unloaded versions are reused, and their counts are added to the last row. An
+    interpreter whose memory the daemon cannot access sends the rows that change with its
     heartbeats.
 
 What is read of them is in ``call_table``.
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RUN_BOUNDS = (5e-5, 1e-4, 2.5e-4, 1e-3, 2.5e-3, 0.01, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0)
-"""Upper bounds of the buckets of running times, in seconds; one more is without bound."""
+"""Upper bounds of the buckets of running times, in seconds; one more bucket is unbounded."""
 QUEUE_BOUNDS = RUN_BOUNDS
 
 ROWS = 16384
@@ -56,7 +56,7 @@ TEXT_BYTES = 8 * (ROW_WORDS - NUMBERS)
 _NUMBERS = struct.Struct(f"<{NUMBERS}Q")
 _WORD = 0xFFFFFFFFFFFFFFFF
 _BOUNDS_NS = tuple(round(bound * 1e9) for bound in RUN_BOUNDS)
-# The bytes of each part of a text.
+# The bytes for each part of a text.
 _PART_BYTES = (136, 32, 64, 20)
 assert sum(_PART_BYTES) + len(_PART_BYTES) <= TEXT_BYTES, "the text of a series has its room"
 
@@ -76,30 +76,30 @@ class Series(NamedTuple):
     version: str = ""
 
     def encode(self) -> bytes:
-        """Return the text of its row: a line for each part, none of which crowds out another."""
+        """Return the text of its row: a line of limited length for each part."""
         parts = zip(self, _PART_BYTES, strict=True)
         return b"\n".join([_cut(part.replace("\n", " "), size) for part, size in parts])
 
     @classmethod
     def decode(cls, text: bytes) -> Series:
-        """Return that of a row's text, which may be any bytes."""
+        """Return the series of a row's text, which may be any bytes."""
         return cls._make(text.decode(errors="replace").split("\n"))
 
 
 OTHER = Series("other")
-"""The series of calls that have found no row of their own."""
+"""The series of all calls without a row of their own."""
 OTHER_TEXT = OTHER.encode()
 _LINE_ENDS = len(Series._fields) - 1
 
 
 class CallCounts:
-    """An interpreter's own counts. Any thread may count: ``_lock`` guards numbers and rows."""
+    """An interpreter's own counters. Any thread may count: ``_lock`` guards numbers and rows."""
 
     def __init__(self) -> None:
         self.descriptor = make_memory("opdispatch-calls", SIZE)
         self._take(memoryview(mmap.mmap(self.descriptor or -1, SIZE)))
         self._rows: dict[Series, int] = {}
-        # Of versions that were unloaded, in order.
+        # The rows of unloaded versions, in order.
         self._retired: dict[Series, None] = {}
         if self.descriptor:
             weakref.finalize(self, os.close, self.descriptor).atexit = False
@@ -110,14 +110,14 @@ class CallCounts:
         self._bytes, self._words = memory, memory.cast("Q")
 
     def row_of(self, series: Series) -> int:
-        """Return the row of a series; the first call for one writes its text."""
+        """Return the row of a series; the first call for a series writes its text."""
         with self._lock:
             row = self._rows.get(series)
             if row is None:
                 row = min(len(self._rows), ROWS - 1)
                 if row == ROWS - 1:
                     row = self._take_retired_row()
-                if row < ROWS - 1:  # no more is remembered than has a row
+                if row < ROWS - 1:  # no more series are remembered than there are rows
                     self._rows[series] = row
                 else:
                     series = OTHER
@@ -127,7 +127,7 @@ class CallCounts:
         return row
 
     def retire(self, library: str, version: str) -> None:
-        """Let others have the rows of a version that was unloaded, once there are none left."""
+        """Release the rows of an unloaded version, to be reused when no others are left."""
         with self._lock:
             gone = (
                 each for each in self._rows if (each.library, each.version) == (library, version)
@@ -135,7 +135,7 @@ class CallCounts:
             self._retired.update(dict.fromkeys(gone))
 
     def _take_retired_row(self) -> int:
-        """Return a row that is free now, and the last one if there is none. ``_lock`` is held."""
+        """Return a free row, or the last one if there is none. The caller holds ``_lock``."""
         if not self._retired:
             return ROWS - 1
         series = next(iter(self._retired))
@@ -143,7 +143,7 @@ class CallCounts:
         row = self._rows.pop(series)
         at, other = row * ROW_WORDS, (ROWS - 1) * ROW_WORDS
         counted = self._words[at : at + NUMBERS].tolist()
-        # First: a reader may see calls a moment too late, and none twice.
+        # The sum first: a reader may miss calls for a moment, but sees none twice.
         self._words[at : at + NUMBERS] = memoryview(bytes(8 * NUMBERS)).cast("Q")
         for place, number in enumerate(counted):
             self._words[other + place] = self._words[other + place] + number & _WORD
@@ -173,7 +173,7 @@ class CallCounts:
             if queue_ns:
                 words[at + 3] += queue_ns
                 words[at + QUEUE_AT + bisect_left(_BOUNDS_NS, queue_ns)] += 1
-            # Views may have any number of elements, and the sum begins anew as counters do.
+            # Views may have any number of elements; the sum wraps around, as counters do.
             if argument_bytes:
                 words[at + 4] = words[at + 4] + argument_bytes & _WORD
             if result_bytes:
@@ -195,11 +195,11 @@ class CallCounts:
         ]
 
     def part(self) -> None:
-        """Count in memory of its own from now on: what a fork counts is not its parent's."""
+        """Count in private memory from now on: a fork must not change its parent's counts."""
         self._take(memoryview(bytearray(SIZE)))
 
 
-# Weak, so that one that is dropped gives its memory back; a hook of its own would keep it.
+# Weak, so that an instance that is dropped frees its memory; its own fork hook would keep it alive.
 _instances: weakref.WeakSet[CallCounts] = weakref.WeakSet()
 
 
@@ -213,11 +213,11 @@ os.register_at_fork(after_in_child=_part_from_parent)
 
 @functools.cache
 def process_call_counts() -> CallCounts:
-    """Return this process's own, made when first asked for: not before the process is forked."""
+    """Return this process's counters, created on first use: not before the process is forked."""
     return CallCounts()
 
 
 def read_texts(rows: NDArray[np.uint64]) -> list[bytes]:
-    """Return the texts of rows without their padding; of bytes that are none, OTHER_TEXT."""
+    """Return the texts of rows without padding; OTHER_TEXT for invalid bytes."""
     found = np.ascontiguousarray(rows).view(f"S{TEXT_BYTES}")[:, 0].tolist()
     return [text if text.count(b"\n") == _LINE_ENDS else OTHER_TEXT for text in found]

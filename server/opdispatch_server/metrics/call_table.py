@@ -1,7 +1,7 @@
-"""The counts of interpreters as the daemon reads them: a table, and sums of several.
+"""The counters of interpreters as the daemon reads them: a table, and sums of several.
 
-A row for each series, and a column for each number: with ten thousand operators they are read,
-added and compared as arrays. Of one row, ``Counts`` has the names of its numbers.
+It has a row for each series, and a column for each number: with ten thousand operators, rows are
+read, added and compared as arrays. ``Counts`` has the names of the columns.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Numbers: TypeAlias = "NDArray[np.uint64]"
-"""Those of one series in a row: as in memory, then the calls that died."""
+"""The numbers of series, one row each: as in memory, followed by the calls that died."""
 
 OK, FAILED, RUN_NS, QUEUE_NS, ARGUMENT_BYTES, RESULT_BYTES = range(6)
 DIED: Final = NUMBERS
@@ -56,9 +56,9 @@ class Counts(NamedTuple):
     run_ns: int = 0
     queue_ns: int = 0
     argument_bytes: int = 0
-    """Of the elements of tensors that kernels were given."""
+    """The bytes of the tensors that kernels were given."""
     result_bytes: int = 0
-    """Of those that they returned."""
+    """The bytes of the tensors that they returned."""
     run_buckets: Sequence[int] = (0,) * BUCKETS
     """Calls by the bucket of their kernel's time, each counted once."""
     queue_buckets: Sequence[int] = (0,) * BUCKETS
@@ -68,17 +68,17 @@ class Counts(NamedTuple):
 
     @classmethod
     def of(cls, row: Numbers) -> Counts:
-        """Return those of a row of a table."""
+        """Return the counts in a row of a table."""
         numbers = row.tolist()
         buckets = numbers[RUN_COLUMNS], numbers[QUEUE_COLUMNS]
         return cls._make([*numbers[:RUN_AT], *buckets, numbers[DIED]])
 
 
 class CallTable(NamedTuple):
-    """The counts of many series, a row for each."""
+    """The counts of many series, one row each."""
 
     texts: Sequence[bytes]
-    """Those of the series, as in memory. They are compared without being decoded."""
+    """The texts of the series, as in memory. They are compared without being decoded."""
     numbers: Numbers
 
     def series(self, row: int) -> Series:
@@ -86,14 +86,14 @@ class CallTable(NamedTuple):
         return Series.decode(self.texts[row])
 
     def counts(self) -> dict[Series, Counts]:
-        """Return all counts; of series that are alike, the last one's."""
+        """Return all counts; of equal series, the last one's."""
         series = map(Series.decode, self.texts)
         return dict(zip(series, map(Counts.of, self.numbers), strict=True))
 
 
 @functools.cache
 def no_calls() -> CallTable:
-    """Return the table without a row."""
+    """Return the table without rows."""
     return CallTable([], np.zeros((0, COLUMNS), np.uint64))
 
 
@@ -106,7 +106,7 @@ class CallSums:
         self._added: Numbers | None = None
 
     def copy(self) -> CallSums:
-        """Return sums of their own."""
+        """Return independent sums with the same values."""
         sums = CallSums(self._most)
         sums._places, sums._added = self._places.copy(), self._numbers.copy()
         return sums
@@ -124,7 +124,7 @@ class CallSums:
         else:
             at = [places.setdefault(each, len(places)) for each in texts]
             if not len(self._numbers) and len(places) == len(texts):
-                self._added = table.numbers  # nothing writes to it: what is added is a copy
+                self._added = table.numbers  # nothing writes to it: later sums are added to a copy
                 return
         more = len(places) - len(self._numbers)
         self._added = np.pad(self._numbers, ((0, more), (0, 0)))
@@ -136,12 +136,12 @@ class CallSums:
 
     @property
     def table(self) -> CallTable:
-        """Return what has been added."""
+        """Return the sums."""
         return CallTable([*self._places], self._numbers)
 
 
 def add_at(sums: Numbers, places: NDArray[np.intp], numbers: Numbers) -> None:
-    """Add each row of ``numbers`` to the row of ``sums`` at its place, of which some may be one."""
+    """Add each row of ``numbers`` to the row of ``sums`` at its place; places may repeat."""
     if len(places) == np.count_nonzero(np.bincount(places)):
         sums[places] += numbers
     else:
@@ -149,31 +149,34 @@ def add_at(sums: Numbers, places: NDArray[np.intp], numbers: Numbers) -> None:
 
 
 def _complete(words: Numbers) -> Numbers:
-    """Return rows of memory as rows of a table."""
+    """Convert rows of memory to rows of a table."""
     numbers = np.zeros((len(words), COLUMNS), np.uint64)
     numbers[:, :NUMBERS] = words
     ended = numbers[:, OK] + numbers[:, FAILED]
     waited = numbers[:, QUEUE_COLUMNS].sum(axis=1)
-    # Calls that did not wait are not counted there.
+    # Calls that did not wait are not counted in memory.
     numbers[:, QUEUE_AT] += np.where(ended > waited, ended - waited, 0).astype(np.uint64)
     return numbers
 
 
 class SharedCounts:
-    """The counts of an interpreter of this machine. Any thread may read: ``_lock`` guards names."""
+    """The counters of an interpreter on this machine.
+
+    Any thread may read: ``_lock`` guards texts.
+    """
 
     def __init__(self, memory: mmap.mmap, inode: int) -> None:
         self.inode = inode
-        """The memory, which no other process has while this one's is mapped."""
+        """Identifies the memory; no other process has this inode while it is mapped."""
         self._memory = memory
         self._lock = threading.Lock()
-        # The words of the texts, as they were when these were read.
+        # The words of the texts, as of the last read.
         self._known: Numbers | None = None
         self._texts: list[bytes] = []
 
     @classmethod
     def open(cls, pid: int, descriptor: int) -> SharedCounts | None:
-        """Return those that a process has under a descriptor; None if they cannot be seen."""
+        """Return the counters that a process has under a descriptor; None if inaccessible."""
         memory = open_memory(pid, descriptor, SIZE)
         if memory is None:
             return None
@@ -202,9 +205,9 @@ class SharedCounts:
             return CallTable(self._texts, _complete(self._words[:used, :NUMBERS]))
 
     def _find_end(self, row: int) -> int:
-        """Return the first row from this one on that has no text: none after it has one.
+        """Return the first row from this one on without a text; no later row has one.
 
-        Of those it looks at few. They have no memory before they are written or looked at.
+        Reads few of the rows beyond it, since rows take memory only once they are written or read.
         """
         rows = 8
         while row < ROWS:
@@ -217,20 +220,20 @@ class SharedCounts:
 
 
 class CountedRows:
-    """The counts of an interpreter whose memory cannot be seen, as its heartbeats tell them."""
+    """The counters of an interpreter whose memory is not accessible, from its heartbeats."""
 
     def __init__(self) -> None:
         self._rows: dict[int, tuple[bytes, bytes]] = {}
 
     def put(self, row: int, data: bytes) -> None:
-        """Take in a row as it is now; what cannot be one is left out."""
+        """Store the current state of a row; ignore an invalid one."""
         if row < ROWS and _ROW.size < len(data) <= 8 * ROW_WORDS:
             words = np.frombuffer(data[_ROW.size :].ljust(TEXT_BYTES, b"\0"), np.uint64)
             [text] = read_texts(words.reshape(1, -1))
             self._rows[row] = text, data[: _ROW.size]
 
     def read(self) -> CallTable:
-        """Return the rows that have been told of."""
+        """Return the rows received so far."""
         rows = list(self._rows.values())
         words = np.frombuffer(b"".join(data for _, data in rows), "<u8").reshape(-1, NUMBERS)
         return CallTable([text for text, _ in rows], _complete(words))

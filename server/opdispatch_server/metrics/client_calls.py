@@ -1,7 +1,7 @@
-"""The calls of each client, counted where they come in: by the daemon and by each interpreter.
+"""The calls of each client, counted where they arrive: by the daemon and each interpreter.
 
-A client is known by its process where the system vouches for that, at a local lane; by its token;
-or by the address of its machine.
+A client is identified by its process where the system vouches for that, at a local lane; otherwise
+by its token, or by the address of its machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from opdispatch_wire.printable import printable_line
 from opdispatch_wire.socket_owner import peer_of
 
 MOST_CLIENTS: Final = 100
-"""How many clients have a count of their own; all further ones count as ``OTHER``."""
+"""How many clients are counted individually; all further ones count as ``OTHER``."""
 OTHER: Final = "other"
 LONGEST_CLIENT: Final = 80
 """The longest name of a client, in characters."""
@@ -36,7 +36,7 @@ class ClientConnection:
 
 
 class ClientCalls:
-    """The calls of all clients of this process. ``_lock`` guards connections and the past."""
+    """The calls of all clients of this process. ``_lock`` guards connections and past calls."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,14 +44,14 @@ class ClientCalls:
         self._past: Counter[str] = Counter()
 
     def begin(self, client: str) -> ClientConnection:
-        """Return the count of a connection, which ``end`` ends."""
+        """Return the counter of a connection, which ``end`` ends."""
         connection = ClientConnection(printable_line(client)[:LONGEST_CLIENT])
         with self._lock:
             self._connections.add(connection)
         return connection
 
     def end(self, connection: ClientConnection) -> None:
-        """Keep what has been counted. Idempotent."""
+        """Keep the connection's calls in the sum. Idempotent."""
         with self._lock:
             if connection in self._connections:
                 self._connections.remove(connection)
@@ -59,7 +59,7 @@ class ClientCalls:
                     add_calls(self._past, connection.client, connection.calls)
 
     def read(self) -> dict[str, int]:
-        """Return how many calls each client has sent, those that have gone included."""
+        """Return how many calls each client has sent, including past connections."""
         with self._lock:
             found = Counter(self._past)
             connections = list(self._connections)
@@ -85,16 +85,16 @@ def sum_calls(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
 
 
 def local_client(connection: socket.socket) -> str:
-    """Return how the client at the other end of a unix socket is known: ``python[4711]``."""
+    """Return the name of the client at the other end of a unix socket: ``python[4711]``."""
     process, _ = peer_of(connection)
     name = "process"
-    with suppress(OSError):  # it may have gone, or be of another namespace
+    with suppress(OSError):  # it may have ended, or be in another namespace
         name = Path(f"/proc/{process}/comm").read_text(errors="replace").strip()
     return f"{name}[{process}]"
 
 
 def remote_client(identity: str, peer: str) -> str:
-    """Return how the client of a gRPC stream is known, whose ``peer`` is as gRPC names it."""
+    """Return the name of a gRPC stream's client, whose ``peer`` is as gRPC names it."""
     if identity:
         return identity
     return peer.rpartition(":")[0] if peer.startswith("ipv") else peer
@@ -102,5 +102,5 @@ def remote_client(identity: str, peer: str) -> str:
 
 @functools.cache
 def process_client_calls() -> ClientCalls:
-    """Return this process's own, made when first asked for: not before the process is forked."""
+    """Return this process's counters, created on first use: not before the process is forked."""
     return ClientCalls()

@@ -1,16 +1,16 @@
 """The serving side of the daemon and of interpreters: sockets, streams, statuses.
 
 listeners, run_folder              addresses, locks, sockets
-service_manager                    notifications of systemd
-grpc_services, status_answers      what all gRPC services share
-handshake_pace, connection_limits  what strangers may have of a port
-address_filter, port_connections   who is shut out of it, who is connected
-reflection                         which services there are, for those who ask
+service_manager                    notifications to systemd
+grpc_services, status_answers      shared by all gRPC services
+handshake_pace, connection_limits  limits for unauthenticated connections
+address_filter, port_connections   blocked addresses; the connections of a port
+reflection                         lists the services on request
 shared_socket                      a unix socket for several users
-guard, server_certificates         let those in who may
+guard, server_certificates         authentication before every method; certificates
 registry_gate                      holds and refuses requests to the registry
-lane_listener                      takes the connections of a local lane
-reading_turn                       whose turn it is to read one
+lane_listener                      accepts the connections of a local lane
+reading_turn                       which thread may read a lane
 call_stream, incoming_tensors      calls over a gRPC stream
-calls_in_flight, call_protocols    those of one connection, and who runs them
+calls_in_flight, call_protocols    the calls of one connection; protocols of their runners
 """

@@ -1,8 +1,8 @@
-"""Which addresses a listening TCP port hears: a filter of its sockets, in the system's kernel.
+"""Blocks addresses at a listening TCP port, with a socket filter in the system's kernel.
 
-gRPC accepts whatever comes, and what has been accepted has cost its work. A classic BPF program
-(socket(7), ``SO_ATTACH_FILTER``) drops packets of new connections before: the system at the other
-end sends them again, a second later, then two. Connections that there are do not notice.
+gRPC accepts every connection, and accepting costs time. A classic BPF program (socket(7),
+``SO_ATTACH_FILTER``) drops packets of new connections before that: the other end's system resends
+them a second later, then two. Existing connections are not affected.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Final
 from opdispatch_server.serving.port_connections import Network
 
 MOST_NETWORKS: Final = 32
-"""So many networks fit one program: its jumps are of a byte."""
+"""The most networks in one program, whose jumps have one byte."""
 
 EVERYONE: Final[frozenset[Network]] = frozenset({IPv4Network("0.0.0.0/0"), IPv6Network("::/0")})
 
-# socket(7); Python has no names for them.
+# From socket(7); Python has no names for them.
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 
-# linux/filter.h: what is loaded, by the offset from the beginning of the IP header.
+# From linux/filter.h: load instructions, with offsets from the start of the IP header.
 _LOAD_BYTE, _LOAD_WORD = 0x30, 0x20
 _SHIFT_RIGHT, _AND, _JUMP_IF_EQUAL, _RETURN = 0x74, 0x54, 0x15, 0x06
 _IP_HEADER = 0xFFF00000
@@ -36,9 +36,9 @@ _DROP, _KEEP = 0, 0xFFFFFFFF
 
 
 def shut_out(port: int, networks: Set[Network]) -> None:
-    """Drop new connections of these networks alone at a TCP port of this process; only on Linux.
+    """Drop new connections from these networks only, at a TCP port of this process; on Linux.
 
-    Raises OSError if there is no descriptor left to look for its sockets.
+    Raises OSError if there is no descriptor left for finding its sockets.
     """
     code = b"".join(_program(networks))
     program = ctypes.create_string_buffer(code, len(code))
@@ -52,7 +52,7 @@ def shut_out(port: int, networks: Set[Network]) -> None:
 
 
 def _program(networks: Set[Network]) -> Iterator[bytes]:
-    """Yield the instructions that drop the packets of these networks."""
+    """Yield the instructions that drop packets from these networks."""
     ours = [each for each in networks if each.version == 4]
     v4 = [
         part
@@ -69,7 +69,7 @@ def _program(networks: Set[Network]) -> Iterator[bytes]:
     yield from v4
     for each in networks:
         if each.version == 6:
-            # The first half of the address has all of a /64, and of nothing wider.
+            # The first half of the address contains a /64 and everything wider.
             words = struct.unpack(">II", each.network_address.packed[:8])
             masks = struct.unpack(">II", each.netmask.packed[:8])
             yield from _unless_equal(_SOURCE_V6, words[0], masks[0], 4)
@@ -79,7 +79,7 @@ def _program(networks: Set[Network]) -> Iterator[bytes]:
 
 
 def _unless_equal(offset: int, value: int, mask: int, skipped: int) -> Iterator[bytes]:
-    """Yield what skips so many instructions unless a masked word of the header has a value."""
+    """Yield instructions that skip so many others unless a masked header word has a value."""
     yield _instruction(_LOAD_WORD, offset)
     yield _instruction(_AND, mask)
     yield _instruction(_JUMP_IF_EQUAL, value, otherwise=skipped)
@@ -90,15 +90,15 @@ def _instruction(code: int, operand: int, *, if_equal: int = 0, otherwise: int =
 
 
 def listening(port: int) -> Iterator[socket.socket]:
-    """Yield the sockets of this process, gRPC's too, that listen at a TCP port; not beyond Linux.
+    """Yield this process's sockets, including gRPC's, that listen at a TCP port; on Linux.
 
-    They are not to be kept. Raises OSError if there is no descriptor left to look for them.
+    Callers must not keep them. Raises OSError if there is no descriptor left for finding them.
     """
     if sys.platform != "linux":
         return
     for name in os.listdir("/proc/self/fd"):
         found = None
-        with contextlib.suppress(OSError):  # it is no socket, or closed meanwhile
+        with contextlib.suppress(OSError):  # not a socket, or closed meanwhile
             found = socket.socket(fileno=int(name))
         if found is None:
             continue
@@ -111,4 +111,4 @@ def listening(port: int) -> Iterator[socket.socket]:
                 ):
                     yield found
         finally:
-            found.detach()  # it is its owner's
+            found.detach()  # its owner closes it

@@ -1,4 +1,4 @@
-"""The Protocols between those who take calls and those who run them."""
+"""The protocols between receivers of calls and their runners."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.v1 import execution_pb2
 
 Run = TypeVar("Run")
-"""The runs of a runner that can end without a reply; None for one whose runs cannot."""
+"""The type of runs that can end without a reply; None for a runner without such runs."""
 
 Run_co = TypeVar("Run_co", covariant=True)
 
 OnReply = Callable[[execution_pb2.CallReply | BaseException | Run], None]
-"""Called with the reply, the error, or the run that has had none, as its interpreter is gone."""
+"""Called with the reply, the error, or a run without a reply because its interpreter is gone."""
 
 
 class AbandonableCall(Protocol):
-    """A call that has begun and that no task waits for."""
+    """A call in progress that no task waits for."""
 
     def abandon(self) -> None:
         """Discard the reply when it comes: the caller has given up. Idempotent."""
 
 
 OnPlannedReply = Callable[[bytes | execution_pb2.CallReply | BaseException | Run], None]
-"""Called as ``OnReply``; with the bytes of the reply, if it is plain."""
+"""Called like ``OnReply``, or with the serialized reply if it is plain."""
 
 
 class PlannedCall(AbandonableCall, Protocol[Run_co]):
-    """A call whose message has the constant bytes of one before it, and has not begun yet."""
+    """A call whose message has the constant bytes of an earlier one, and that has not begun yet."""
 
     @property
     def number(self) -> int:
@@ -38,31 +38,32 @@ class PlannedCall(AbandonableCall, Protocol[Run_co]):
 
     @property
     def request(self) -> execution_pb2.CallRequest:
-        """The message, to go on with it as with any other."""
+        """The parsed message, for treating it like any other call."""
 
     @property
     def deadline(self) -> float | None:
-        """When its caller waits no more, by ``time.monotonic``; None: never."""
+        """When its caller stops waiting, by ``time.monotonic``; None: never."""
 
     def begin(self, on_reply: OnPlannedReply[Run_co], limit: int, tensors: CallTensors) -> bool:
-        """Begin it; a plain reply has at most ``limit`` bytes, and ``tensors`` get those of others.
+        """Begin the call; a plain reply has at most ``limit`` bytes.
 
-        False: it is to be taken as any other call, and nothing has begun.
+        ``tensors`` receive the large tensors of other replies. False means that nothing has begun
+        and that it is to be treated like any other call.
         """
 
 
 class CallRunner(Protocol[Run]):
-    """The runner of calls: the daemon's router, or an interpreter itself."""
+    """A runner of calls: the daemon's router, or an interpreter itself."""
 
     def find_planned(self, payload: bytes) -> PlannedCall[Run] | None:
-        """Return the call in a message, if others like it are planned."""
+        """Return the call in a message, if there is a plan for calls like it."""
 
     def begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[Run]
     ) -> AbandonableCall | None:
         """Begin a call that has to wait for nothing but its kernel.
 
-        None: it is one for ``call``, and nothing has begun.
+        None means that nothing has begun and that the call is one for ``call``.
         """
 
     async def call(
@@ -71,7 +72,7 @@ class CallRunner(Protocol[Run]):
         context: CallContext,
         broken: Run | None = None,
     ) -> execution_pb2.CallReply:
-        """Run one call; ``broken`` is a run of it that ``begin`` began and that had no reply.
+        """Run one call; ``broken`` is an earlier run, begun by ``begin``, that had no reply.
 
         Raises OpdispatchError.
         """

@@ -1,4 +1,4 @@
-"""The serving side of a gRPC stream of calls: ``ExecutionService.CallStream``."""
+"""The server side of a gRPC stream of calls: ``ExecutionService.CallStream``."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from opdispatch_wire.received_call import read_call
 
 Metadata = Sequence[tuple[str, str]]
 
-# How long the last replies may take before a stream ends with an error.
+# How long the last replies may take before a stream ends with an error, in seconds.
 _LAST_REPLIES = 1.0
-# The bytes of large replies, beside the first one, with which no more calls are read: one that is
-# large may go on for long, and the others must not wait for it.
+# If large replies beyond the first have more bytes than this, no more calls are read: sending one
+# may take long, and the others must not wait for it.
 _LARGE_HIGH_WATER = 64 * 1024 * 1024
 
 
 class CallStream:
-    """Reads calls and writes replies, both in bounded memory. Belongs to the event loop.
+    """Reads calls and writes replies, both in bounded memory. For use in the event loop only.
 
-    Nothing is read while CallsInFlight is full, or while the peer does not take its replies.
+    Nothing is read while CallsInFlight is full, or while the peer does not read its replies.
     """
 
     def __init__(
@@ -58,9 +58,8 @@ class CallStream:
     ) -> None:
         """Serve a stream.
 
-        ``budget`` is for the tensors that come in chunks, ``limit`` for a message.
-
-        No more calls are read while ``at_once`` are under way. The peer is sent ``metadata``.
+        ``budget`` limits the tensors that come in chunks, ``limit`` a message. No more calls are
+        read while ``at_once`` are in progress. The peer is sent ``metadata``.
         """
         self._runner = runner
         self._metadata = metadata
@@ -78,7 +77,7 @@ class CallStream:
         )
         self._incoming = IncomingTensors(budget, self._send)
         self._outbox = MessageOutbox()
-        # Replies whose chunks are on their way, by id.
+        # Replies whose chunks are being sent, by id.
         self._large: dict[int, LargeMessage] = {}
         self._has_replies = asyncio.Event()
         self._is_full = False
@@ -89,7 +88,7 @@ class CallStream:
         self._may_read.set()
 
     async def serve(self, requests: AsyncIterator[bytes]) -> None:
-        """Serve to the end of the stream. Raises WireError for what makes no sense."""
+        """Serve until the end of the stream. Raises WireError for an invalid message."""
         await self._context.send_initial_metadata((chunk_metadata(self._limit), *self._metadata))
         writing = self._writing = asyncio.create_task(self._write())
         try:
@@ -99,10 +98,10 @@ class CallStream:
                         self._take(payload)
                     if not self._may_read.is_set():
                         await self._may_read.wait()
-                self._incoming.close()  # what is incomplete now, stays so
+                self._incoming.close()  # incomplete tensors stay incomplete
                 await self._calls.wait_until_answered()
             except Exception:
-                # gRPC takes no status while a reply is being written.
+                # gRPC accepts no status while a reply is being written.
                 await self._write_the_rest(writing, _LAST_REPLIES)
                 raise
             await self._write_the_rest(writing, None)
@@ -111,12 +110,13 @@ class CallStream:
             self._calls.close()
             writing.cancel()
             await asyncio.wait({writing})
-            self._writing = None  # its end has come through this stream, and has it
+            self._writing = None  # breaks a cycle: its error has this stream in its traceback
             if not writing.cancelled():
-                writing.exception()  # the peer has gone; gRPC has told the reader
+                # marks the error as retrieved: the reader learns from gRPC that the peer has gone
+                writing.exception()
 
     async def finish(self) -> None:
-        """Wait until every call that has come so far is answered; to later ones no reply comes."""
+        """Wait until all calls received so far are answered; later ones get no reply."""
         await self._calls.wait_until_answered()
         if self._writing is not None:
             await self._write_the_rest(self._writing, None)
@@ -127,7 +127,7 @@ class CallStream:
         await asyncio.wait({writing}, timeout=timeout)
 
     def _take_planned(self, payload: bytes) -> bool:
-        """Begin a planned call; return False if it is to be taken like others."""
+        """Begin a planned call; return False if it is to be treated like others."""
         call = self._runner.find_planned(payload)
         if call is None or call.number in self._large or not self._incoming.is_empty:
             return False
@@ -138,7 +138,7 @@ class CallStream:
 
     def _take(self, payload: bytes) -> None:
         try:
-            # What is large comes in chunks, and beside those nothing should be.
+            # Large arguments come in chunks; the rest of the call must be small.
             received = read_call(payload, detaches=False)
         except WireError as error:
             raise Malformed(error.message).error() from None
@@ -213,7 +213,7 @@ class CallStream:
 
 
 def _reply_limit(context: Context) -> int:
-    """Return the longest reply that the peer takes, in bytes, as far as it says."""
+    """Return the longest reply that the peer accepts, in bytes, if it says so."""
     for key, value in context.invocation_metadata() or ():
         if key == MAX_MESSAGE_BYTES_KEY and isinstance(value, str) and value.isdecimal():
             return max(min(int(value[:12]), MAX_MESSAGE_BYTES_HIGHEST), 1)

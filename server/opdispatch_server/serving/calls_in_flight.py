@@ -1,4 +1,4 @@
-"""The calls of one connection that are under way in the daemon, whatever they came over."""
+"""The calls in flight of one connection of any kind."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from opdispatch_wire.v1 import execution_pb2
 LOG = logging.getLogger("opdispatch.lane")
 
 CALLS_IN_FLIGHT = 1024
-"""How many calls of one connection are under way before no more are read."""
+"""How many calls of one connection may be in flight before no more are read."""
 
-# A shorter tensor stays in its reply, even where that is too long.
+# A shorter tensor stays in its reply, even if that becomes too long.
 _LEAST_BYTES = 1024
 
 
 class CallsInFlight(Generic[Run]):
-    """Begins, answers, cancels and bounds them. Belongs to the event loop.
+    """Begins, answers, cancels and limits the calls of a connection. For the event loop only.
 
-    ``send`` gets each CallReply, in pieces if it has large tensors; ``send_large``, if the peer
-    takes chunks, those that have: the id, the tensors, the reply. ``set_full`` is called when
-    nothing more should be read, and when there is room again.
+    ``send`` receives each CallReply, in pieces if it has large tensors; if the peer takes chunks,
+    ``send_large`` receives replies with large tensors: the id, the tensors, the reply. ``set_full``
+    is called when nothing more should be read, and when there is room again.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class CallsInFlight(Generic[Run]):
         self._send_large = send_large
         self._set_full = set_full
         self.reply_limit = reply_limit
-        """The longest reply that the peer takes, in bytes; a longer one becomes an error."""
+        """The longest reply that the peer accepts, in bytes; a longer one becomes an error."""
         self.reply_limit_with_tensors = 0
-        """The longest one with its large tensors, where that is longer."""
+        """The longest reply including large tensors, if that is more."""
         self._calls: dict[int, asyncio.Task[None] | AbandonableCall] = {}
-        # What to call when those end that have no task.
+        # Callbacks for the ends of calls without a task.
         self._quick_ends: dict[int, Callable[[], None]] = {}
         self._changed = asyncio.Event()
         self._is_full = False
@@ -72,7 +72,7 @@ class CallsInFlight(Generic[Run]):
         on_end: Callable[[], None] = lambda: None,
         message: bytes = b"",
     ) -> None:
-        """Take a call as it came; a refused one has its answer at once."""
+        """Take a call as received; a refused one is answered at once."""
         if received.refusal is None:
             self.take(received.request, on_end, received.arguments, message)
         else:
@@ -80,7 +80,7 @@ class CallsInFlight(Generic[Run]):
             on_end()
 
     def refuse(self, number: int, refusal: OpdispatchError) -> None:
-        """Answer a call that was refused as it came."""
+        """Answer a call that was refused on arrival."""
         if number in self._calls:
             raise _still_under_way(number)
         reply = execution_pb2.CallReply(error=status_from_error(refusal))
@@ -93,15 +93,15 @@ class CallsInFlight(Generic[Run]):
         arguments: Sequence[Buffer] = (),
         message: bytes = b"",
     ) -> None:
-        """Begin a call, or cancel one. Raises WireError if one of that id is under way.
+        """Begin a call, or cancel one. Raises WireError if one with its id is in flight.
 
-        ``on_end`` is called when the daemon holds nothing of it any more. ``arguments`` are the
-        large tensors that were detached from it; ``message`` is as in ``CallContext``.
+        ``on_end`` is called when the daemon holds nothing of the call any more. ``arguments`` are
+        the large tensors that were detached from it; ``message`` is as in ``CallContext``.
         """
         number = request.id
         if request.cancel:
             self.cancel(number)
-            on_end()  # of what came with the word itself, nothing is held
+            on_end()  # nothing of the cancelling message is held
             return
         if number in self._calls:
             raise _still_under_way(number)
@@ -129,9 +129,9 @@ class CallsInFlight(Generic[Run]):
         self._note_begun()
 
     def take_planned(self, call: PlannedCall[Run]) -> bool:
-        """Begin a planned call; return False if it is to be taken like others.
+        """Begin a planned call; return False if it is to be treated like others.
 
-        Raises WireError if one of its id is under way.
+        Raises WireError if one with its id is in flight.
         """
         if call.number in self._calls:
             raise _still_under_way(call.number)
@@ -171,7 +171,7 @@ class CallsInFlight(Generic[Run]):
 
     @property
     def _takes_any_size(self) -> bool:
-        """Whether the peer takes large tensors outside of replies."""
+        """Whether the peer accepts large tensors outside replies."""
         return self._send_large is not None or bool(self.reply_limit_with_tensors)
 
     def cancel(self, number: int) -> None:
@@ -189,12 +189,13 @@ class CallsInFlight(Generic[Run]):
         """Cancel all calls; no callback is called any more. Idempotent."""
         for number in list(self._calls):
             self.cancel(number)
-        # The callbacks' owners refer to this: without them, all of it is freed at once.
+        # The callbacks' owners refer to this object: without the cycle, everything is freed at
+        # once.
         self._send = self._set_full = ignore_event
         self._send_large = None
 
     async def wait_until_answered(self) -> None:
-        """Return when none is under way."""
+        """Wait until no call is in flight."""
         while self._calls:
             self._changed.clear()
             await self._changed.wait()
@@ -218,7 +219,7 @@ class CallsInFlight(Generic[Run]):
                 self._forget(number)
             on_end()
 
-        # Also of one that is cancelled before its first step.
+        # Called even if the task is cancelled before its first step.
         task.add_done_callback(end)
 
     async def _answer(
@@ -232,10 +233,10 @@ class CallsInFlight(Generic[Run]):
         try:
             reply = await self._call(request, context, broken)
         finally:
-            tensors.arguments = ()  # also of a kernel that runs on unawaited
+            tensors.arguments = ()  # released even if a kernel runs on unawaited
         if reply is not None:
             self._reply(number, reply, tensors)
-            # Before the caller can use that id again.
+            # Before the caller can reuse that id.
             self._forget(number)
 
     def _forget(self, number: int) -> None:
@@ -252,7 +253,7 @@ class CallsInFlight(Generic[Run]):
         context: CallContext,
         broken: Run | None,
     ) -> execution_pb2.CallReply | None:
-        """Return the reply; None if it is not awaited any more."""
+        """Return the reply; None if it is no longer awaited."""
         try:
             return await self._runner.call(request, context, broken)
         except asyncio.CancelledError:
@@ -281,7 +282,7 @@ class CallsInFlight(Generic[Run]):
     def _with_results(
         self, reply: execution_pb2.CallReply, results: Sequence[Buffer], what: str
     ) -> FramePayload:
-        """Return the reply with its large tensors in their places."""
+        """Return the reply with its large tensors in place."""
         payload = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, what)
         if self.reply_limit_with_tensors:
             payload, results = self._detach_more(payload, results)
@@ -295,7 +296,7 @@ class CallsInFlight(Generic[Run]):
     def _detach_more(
         self, payload: bytes, results: Sequence[Buffer]
     ) -> tuple[bytes, Sequence[Buffer]]:
-        """Detach further large parts of the reply for which it has no room."""
+        """Detach further large parts of the reply, which would otherwise be too long."""
         for threshold in (chunk_bytes_for(self.reply_limit), _LEAST_BYTES):
             if len(payload) > min(CHUNK_BYTES, self.reply_limit):
                 payload, more = detach(payload, CALL_REPLY, threshold, first=len(results))
@@ -306,7 +307,7 @@ class CallsInFlight(Generic[Run]):
 
 
 def _failure(request: execution_pb2.CallRequest, error: BaseException) -> execution_pb2.CallReply:
-    """Return the reply of a call that has failed; log what should not have happened."""
+    """Return the reply of a call that has failed; log unexpected errors."""
     if not isinstance(error, OpdispatchError):
         LOG.error(
             "the call of %s failed",
@@ -328,4 +329,4 @@ def _still_under_way(number: int) -> WireError:
 
 
 def _do_nothing() -> None:
-    """Do nothing at the end of a call of which nothing else is held."""
+    """No-op callback for the end of a call of which nothing else is held."""

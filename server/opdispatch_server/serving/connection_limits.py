@@ -1,8 +1,8 @@
-"""Limits of connections at ports that strangers reach, until these have said who they are.
+"""Limits on connections from unauthenticated peers at public ports.
 
-A connection takes a descriptor when it is made, and work when it is accepted. Without limits, a
-thousand silent ones would take all descriptors of the process, and thousands that wait to be
-accepted would be dealt with before the next message of any other connection.
+A connection takes a descriptor when it is made, and time when it is accepted. Without limits, a
+thousand silent connections would use up the process's descriptors, and thousands in the accept
+queue would be processed before the next message of any other connection.
 """
 
 from __future__ import annotations
@@ -16,42 +16,45 @@ from opdispatch_server.serving.address_filter import listening
 from opdispatch_wire.channel import server_options
 
 ACCEPT_QUEUE: Final = 128
-"""So many connections of a port wait to be accepted. The system has others try again, from a second
-later on."""
+"""How many connections of a port may wait to be accepted.
+
+The system makes others retry, a second later at first.
+"""
 
 HANDSHAKE_SECONDS: Final = 10.0
-"""After which a connection is closed whose TLS handshake, or first request, is not there yet."""
+"""A connection without a completed TLS handshake or a first request is closed after this time."""
 
 _MOST_CONNECTIONS = 4096
 
 
 def most_connections(share: int = 2) -> int:
-    """Return how many connections a port may have: those of one descriptor in ``share``."""
+    """Return how many connections a port may have: one descriptor in ``share`` is for them."""
     descriptors = os.sysconf("SC_OPEN_MAX")
     return _MOST_CONNECTIONS if descriptors < 0 else min(descriptors // share, _MOST_CONNECTIONS)
 
 
 def public_server_options(max_message_bytes: int) -> list[tuple[str, int]]:
-    """Return the options of a gRPC server at ports that strangers reach."""
+    """Return the options of a gRPC server at public ports."""
     return [
         *server_options(max_message_bytes),
-        # For each port: a unix socket keeps its own.
+        # For each port; a unix socket has its own.
         ("grpc.max_allowed_incoming_connections", most_connections()),
         ("grpc.server_handshake_timeout_ms", round(1000 * HANDSHAKE_SECONDS)),
     ]
 
 
 def shorten_accept_queue(port: int) -> None:
-    """Have at most ``ACCEPT_QUEUE`` connections wait at a TCP port that gRPC listens at.
+    """Limit the accept queue of gRPC's TCP port to ``ACCEPT_QUEUE`` connections.
 
-    gRPC lets as many wait as the system allows, 4096, and accepts all of them before it goes on.
+    gRPC lets as many wait as the system allows, 4096, and accepts all of them before it does
+    anything else.
     """
     for each in listening(port):
         each.listen(ACCEPT_QUEUE)
 
 
 class LimitedListener(socket.socket):
-    """A TCP socket that closes what it accepts beyond ``most`` open connections."""
+    """A TCP socket that closes accepted connections beyond ``most`` open ones."""
 
     def __init__(self, family: int, kind: int, *, most: int) -> None:
         super().__init__(family, kind)

@@ -1,7 +1,7 @@
-"""Adding services to a gRPC server so that malformed messages reach the service's own errors.
+"""Registration of gRPC services whose malformed messages are answered with our own errors.
 
 gRPC answers bytes that do not parse with UNKNOWN, and logs a traceback for each. Replies may be
-messages, or bytes already.
+messages, or serialized already.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from opdispatch_wire.v1 import (
 )
 
 MAX_REQUEST_BYTES = 256 * 1024
-"""How long a request may be that is no call: names, patterns, requirements."""
+"""The longest request that is not a call: names, patterns, requirements."""
 
 _MAX_FIELDS = 10_000
 
@@ -34,7 +34,7 @@ Parse = Callable[[bytes], Any]
 
 
 class Malformed(NamedTuple):
-    """The stand-in for a message that does not parse."""
+    """The placeholder for a message that does not parse."""
 
     reason: str
 
@@ -44,9 +44,9 @@ class Malformed(NamedTuple):
 
 
 def add_execution_service(server: grpc.aio.Server, servicer: object) -> None:
-    """Serve ``ExecutionService`` by ``servicer``.
+    """Add ``ExecutionService``, implemented by ``servicer``.
 
-    Calls come to it as ReceivedCall, and those of streams as their bytes.
+    It receives calls as ReceivedCall, and those of streams as bytes.
     """
     add = execution_pb2_grpc.add_ExecutionServiceServicer_to_server
     parsers: dict[str, Parse | None] = {
@@ -58,7 +58,7 @@ def add_execution_service(server: grpc.aio.Server, servicer: object) -> None:
 
 
 def add_registry_service(server: grpc.aio.Server, servicer: object) -> None:
-    """Add ``RegistryService`` to the server: its requests are small but for uploads."""
+    """Add ``RegistryService`` to the server: its requests are small, except uploads."""
     add = registry_pb2_grpc.add_RegistryServiceServicer_to_server
     large = {
         "LoadLibrary": [registry_pb2.LoadLibraryRequest.CONTENT_FIELD_NUMBER],
@@ -83,7 +83,7 @@ def add_interpreter_service(server: grpc.aio.Server, servicer: object) -> None:
 def small(parse: Parse, large: Collection[int] = ()) -> Parse:
     """Return ``parse`` with a limit of MAX_REQUEST_BYTES, not counting fields of ``large`` numbers.
 
-    What is to be looked at on the way is little then, whatever it is.
+    So requests are cheap to process, whatever they contain.
     """
 
     def parse_small(data: bytes) -> Any:
@@ -107,10 +107,9 @@ def add_service(
 ) -> None:
     """Do what the generated function ``add_to_server`` does; see Malformed.
 
-    Requests are parsed by what ``parse`` makes, of the name of a method and its parser; None leaves
-    them as they are. Methods that ``servicer`` only inherits from the generated class are left out:
-    gRPC answers calls of what it does not know with UNIMPLEMENTED, too, but logs no traceback for
-    each.
+    ``parse`` takes the name of a method and its parser and returns the parser to use; None leaves
+    requests as bytes. Methods that ``servicer`` only inherits from the generated class are left
+    out: gRPC answers unknown methods with UNIMPLEMENTED, too, but without logging a traceback.
     """
     generated = add_to_server.__module__
     handlers = GeneratedHandlers()
@@ -126,17 +125,17 @@ def add_service(
 
 
 class GeneratedHandlers:
-    """Takes a server's place to get hold of the generated handlers."""
+    """A stand-in for a server that captures the generated handlers."""
 
     def __init__(self) -> None:
         self.by_service: dict[str, dict[str, Any]] = {}
 
     def add_registered_method_handlers(self, service: str, methods: dict[str, Any]) -> None:
-        """Keep the handlers of a service."""
+        """Store the handlers of a service."""
         self.by_service[service] = methods
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """Add the same handlers again."""
+        """Store the same handlers again."""
 
 
 def _tolerant(handler: Any, parse: Parse | None) -> Any:

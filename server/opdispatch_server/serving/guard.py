@@ -1,4 +1,4 @@
-"""The guard of a gRPC server: nothing is served before it is known who asks, and that they may."""
+"""The guard of a gRPC server: authenticates every request before it is served."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from opdispatch_wire.status import end_with, find_status_code, status_from_error
 LOG = logging.getLogger("opdispatch.access")
 
 PATIENCE = 0.5
-"""How long a stream that is refused may take to begin, in seconds."""
+"""How long a refused stream may take to send its first message, in seconds."""
 
 _IS_REFUSED: ContextVar[bool] = ContextVar("opdispatch_is_refused", default=False)
 
@@ -38,10 +38,13 @@ if TYPE_CHECKING:
 
 
 class IdentitySource(Protocol):
-    """Base of what tells the identities of clients, by tokens or by tickets."""
+    """The base of sources of clients' identities: by tokens or by tickets."""
 
     def identify(self, method: str, peer: str, authorization: str) -> Identity:
-        """Return who calls, and may. Raises UnauthenticatedError, PermissionDeniedError."""
+        """Return the caller's identity, if permitted.
+
+        Raises UnauthenticatedError and PermissionDeniedError.
+        """
 
     @property
     def revocation(self) -> Revocation:
@@ -49,9 +52,10 @@ class IdentitySource(Protocol):
 
 
 class Guard(grpc.aio.ServerInterceptor):
-    """Stands before every method of every service, also those of other packages.
+    """Checks the caller of every method of every service, including other packages' services.
 
-    A request is parsed when it is known who asks: strangers cannot have the daemon parse theirs.
+    A request is parsed only once its caller is known: strangers cannot make the daemon parse
+    theirs.
     """
 
     def __init__(self, authentication: IdentitySource) -> None:
@@ -66,7 +70,7 @@ class Guard(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        """Return the handler of a request, with the guard before it; none if there is none."""
+        """Return the handler of a request, wrapped by the guard; None if there is none."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return handler
@@ -100,7 +104,7 @@ class Guard(grpc.aio.ServerInterceptor):
             async with self._admitted(method, context, handler.request_streaming) as identity:
                 if identity is not None:
                     return await serve(parsed(request), context)
-            return None  # gRPC sends none beside a status that is an error
+            return None  # gRPC sends no reply with an error status
 
         async def streaming(request: Any, context: Context) -> AsyncGenerator[Any, None]:
             async with self._admitted(method, context, handler.request_streaming) as identity:
@@ -118,9 +122,10 @@ class Guard(grpc.aio.ServerInterceptor):
     async def _admitted(
         self, method: str, context: Context, is_stream: bool
     ) -> AsyncIterator[Identity | None]:
-        """Enter a block with who asks, None if they may not; cut it short when they may no more.
+        """Enter the block with the caller's identity, or None if refused; end it upon revocation.
 
-        A request to the registry waits until that takes requests. The status of a refusal is set.
+        A request to the registry waits until the registry accepts requests. The status of a refusal
+        is set.
         """
         identity = await self._identify(method, context, is_stream)
         if identity is None:
@@ -159,7 +164,10 @@ class Guard(grpc.aio.ServerInterceptor):
                 self._authentication.revocation.finish(revoke)
 
     async def _identify(self, method: str, context: Context, is_stream: bool) -> Identity | None:
-        """Return who asks; None, with the status of the refusal, if they may not."""
+        """Return the caller's identity.
+
+        None, with the status of the refusal set, if not permitted.
+        """
         peer = context.peer() or ""
         try:
             return self._authentication.identify(method, peer, _authorization_of(context))
@@ -182,7 +190,7 @@ class Guard(grpc.aio.ServerInterceptor):
     def _log_refusal(
         self, method: str, peer: str, error: UnauthenticatedError | PermissionDeniedError
     ) -> None:
-        # By class: a flood of them is few records.
+        # By error class: a flood of refusals then makes few records.
         name = method.rpartition("/")[2]
         LOG.warning(
             "%s is refused to %s: %s",
@@ -194,7 +202,7 @@ class Guard(grpc.aio.ServerInterceptor):
 
 
 async def _hear_out(context: Context) -> None:
-    """Take the first message of a stream that is refused, if it comes soon, without parsing it.
+    """Read the first message of a refused stream, if it comes soon, without parsing it.
 
     gRPC's asyncio client forgets the status of a stream that ends while it writes.
     """
@@ -204,7 +212,7 @@ async def _hear_out(context: Context) -> None:
         await asyncio.wait({reading}, timeout=PATIENCE)
     finally:
         if not reading.cancel():
-            reading.exception()  # the client has gone
+            reading.exception()  # marks the error as retrieved: the client has gone
 
 
 def _authorization_of(context: Context) -> str:

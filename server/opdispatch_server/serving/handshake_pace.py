@@ -1,8 +1,8 @@
-"""The pace of TLS handshakes at a port of gRPC's: each is a millisecond of the daemon's time.
+"""Rate limiting of TLS handshakes at a gRPC port: each takes a millisecond of CPU time.
 
-gRPC can refuse no connection before its handshake. Where too many begin, the addresses that they
-come from are *shut out* of the port for a moment (``address_filter``), and so is an address that
-has taken most of the port's connections; all others get in meanwhile.
+gRPC cannot refuse a connection before its handshake. If too many begin, the addresses that they
+come from are *shut out* of the port for a while (``address_filter``), and so is an address that
+holds most of the port's connections; all others can connect meanwhile.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from opdispatch_server.serving.connection_limits import ACCEPT_QUEUE
 from opdispatch_server.serving.port_connections import Connection, Network, port_connections
 
 AT_ONCE: Final = 1000
-"""So many handshakes may begin at once,"""
+"""How many handshakes may begin at once,"""
 PER_SECOND: Final = 100.0
-"""and so many in each second from then on."""
+"""and how many per second after that."""
 SHORTEST, LONGEST = 0.25, 10.0
-"""In seconds: how long an address is shut out for its first flood, and at most for another soon."""
+"""Seconds for which an address is shut out: for its first flood, and at most.
+"""
 
 LOOK_EVERY: Final = 50
-"""Handshakes after which the port's connections are looked at."""
+"""The port's connections are examined after so many handshakes."""
 FLOOD_SHARE: Final = 1 / 8
-"""An address floods the port if it has connections for so many of the handshakes since the last
-look;"""
+"""An address with connections for this share of the last handshakes floods the port;
+"""
 MOST_PLACES: Final = 3 / 4
-"""so many of all that the port may have are the most for one address."""
+"""or if it has this share of the port's connections."""
 
 LOG = logging.getLogger("opdispatch.access")
 
 
 class HandshakePace:
-    """The handshakes of one port, once that is known. Its lock guards all that it keeps."""
+    """The handshakes of one port, once its number is known. ``_lock`` guards all fields."""
 
     def __init__(
         self,
@@ -48,24 +49,22 @@ class HandshakePace:
         clock: Callable[[], float] = time.monotonic,
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
-        """``places`` is how many connections the port may have; ``later`` calls a function after
-        so many seconds.
-        """
+        """Take ``places``, the limit of connections, and ``later``, which schedules a function."""
         self.port: int | None = None
         self._most = MOST_PLACES * places
         self._clock = clock
         self._later = later or _call_later
         self._lock = threading.Lock()
-        # When as many may begin at once again as ever.
+        # When the full number of handshakes may begin at once again.
         self._full_at = clock()
         self._begun = 0
         self._seen: Set[Connection] = frozenset()
         self._shut: set[Network] = set()
-        # Until when each was shut out the last time, and for how many seconds; the latest alone.
+        # Until when each network was last shut out, and for how many seconds; only the latest ones.
         self._lasted: dict[Network, tuple[float, float]] = {}
 
     def count(self) -> None:
-        """Count a handshake that begins, and shut out who floods the port; in any thread."""
+        """Count a handshake that begins, and shut out flooding addresses; in any thread."""
         with self._lock:
             now = self._clock()
             self._full_at = max(self._full_at, now) + 1 / PER_SECOND
@@ -86,11 +85,11 @@ class HandshakePace:
                 return
             for each in floods:
                 seconds = self._seconds(each, max(ahead, SHORTEST))
-                # In this order: who is shut out gets in again, whatever fails here.
+                # Scheduled first, so that networks are readmitted whatever fails below.
                 self._later(seconds, functools.partial(self._let_in, each))
                 self._lasted[each] = (now + seconds, seconds)
             self._shut |= floods
-            self._begun = -ACCEPT_QUEUE  # theirs that wait to be accepted are no other's
+            self._begun = -ACCEPT_QUEUE  # those waiting in the accept queue belong to the flood
             with contextlib.suppress(OSError):  # there is no descriptor left
                 shut_out(self.port, self._shut)
         LOG.warning(
@@ -101,19 +100,21 @@ class HandshakePace:
         )
 
     def _look(self, port: int, has_flood: bool) -> Set[Network]:
-        """Return who is to be shut out, by the connections that there are now."""
+        """Return the networks to shut out, by the connections that exist now."""
         seen = _connections(port)
         since, self._seen = seen - self._seen, seen
         floods = _have(seen, self._most)
         if has_flood:
             floods |= _have(since, FLOOD_SHARE * LOOK_EVERY)
-            # What is over already cannot be seen: then it is who flooded the port a moment ago.
+            # Connections that have ended cannot be seen: then it is who flooded the port a moment
+            # ago.
             floods = floods or self._lasted.keys() - self._shut or EVERYONE
         return floods
 
     def _seconds(self, network: Network, seconds: float) -> float:
-        """Return how long to shut a network out: twice as long as the last time, if that is not
-        long ago, and ``seconds`` at least.
+        """Return how long to shut a network out, at least ``seconds``.
+
+        Twice as long as the last time, if that was recently.
         """
         if network in EVERYONE or network not in self._lasted:
             return seconds
@@ -127,14 +128,14 @@ class HandshakePace:
                 self._shut.discard(network)
             try:
                 shut_out(self.port, self._shut)
-            except OSError:  # there is no descriptor left to look for its sockets
+            except OSError:  # there is no descriptor left for finding its sockets
                 stays = True
             if stays:
                 self._later(SHORTEST, functools.partial(self._let_in, network))
 
 
 def _connections(port: int) -> Set[Connection]:
-    """Return those of a port; none where the system does not tell."""
+    """Return the connections of a port; none if the system does not list them."""
     try:
         return frozenset(port_connections(port))
     except OSError:
@@ -142,7 +143,7 @@ def _connections(port: int) -> Set[Connection]:
 
 
 def _have(connections: Iterable[Connection], least: float) -> Set[Network]:
-    """Return the networks that have at least so many of these connections."""
+    """Return the networks with at least ``least`` of these connections."""
     counts = Counter(each.network for each in connections)
     return {network for network, count in counts.items() if count >= least}
 

@@ -1,4 +1,4 @@
-"""The large tensors of calls that come over one gRPC stream, before the calls themselves."""
+"""The large tensors of calls over one gRPC stream, which arrive before the calls themselves."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2
 
 PATIENCE = 30.0
-"""The seconds within which the next chunk of a call has to come, while the stream is read."""
+"""How soon the next chunk of a call has to come, in seconds, while the stream is read."""
 
 
 class IncomingTensors:
-    """Takes chunks, and gives the whole tensors to their call. Belongs to the event loop.
+    """Assembles chunks, and hands the complete tensors to their call. For the event loop only.
 
-    A call whose tensors are refused has its error at once; what else comes of it is ignored,
-    until the call itself comes or is cancelled. ``send`` gets the bytes of such a CallReply.
+    A call whose tensors are refused is answered with its error at once; the rest of it is ignored,
+    until the call itself arrives or is cancelled. ``send`` receives the serialized CallReply.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class IncomingTensors:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has come of any call that has not come itself."""
+        """Whether no chunks have arrived for calls that have not arrived themselves."""
         return not self._refused and not self._assembler
 
     def take(self, number: int, chunk: execution_pb2.Chunk) -> None:
-        """Take a chunk of the call of that id. Raises WireError if it makes no sense."""
+        """Take a chunk for the call with that id. Raises WireError for an invalid one."""
         if number in self._refused:
             return
         try:
@@ -55,7 +55,7 @@ class IncomingTensors:
             self._watch()
 
     def finish(self, number: int) -> Sequence[Buffer] | None:
-        """Return the tensors of a call that has come; None if it has had its error already."""
+        """Return the tensors of a call that has arrived; None if it was answered with its error."""
         if number in self._refused:
             self._refused.discard(number)
             return None
@@ -66,16 +66,16 @@ class IncomingTensors:
             return None
 
     def drop(self, number: int) -> None:
-        """Drop a call that is not awaited any more."""
+        """Drop a call that is no longer awaited."""
         self._assembler.drop(number)
         self._refused.discard(number)
 
     def note_pause(self) -> None:
-        """Record a pause in reading: that no chunks came is not the peer's fault."""
+        """Record a pause in reading: the peer is not to blame that no chunks arrived."""
         self._assembler.touch()
 
     def close(self) -> None:
-        """Drop all that is incomplete; no callback is called any more. Idempotent."""
+        """Drop all incomplete tensors; no callback is called any more. Idempotent."""
         self._assembler.clear()
         if self._timer is not None:
             self._timer.cancel()

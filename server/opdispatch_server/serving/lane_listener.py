@@ -1,4 +1,4 @@
-"""Takes the connections of a local lane."""
+"""Accepts the connections of a local lane."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from opdispatch_wire.lanes import lane_socket
 
 LOG = logging.getLogger("opdispatch.lane")
 
-# When there are no descriptors left, connections wait in the system for so long.
+# How long new connections wait in the system when no descriptors are left, in seconds.
 _EXHAUSTED_WAIT = 0.5
 
 CONNECTIONS_PER_TURN = 16
-"""A client that connects all the time must not keep all others waiting."""
+"""Limited, so that a client that connects continually does not keep others waiting."""
 
 
 class LaneListener:
-    """Listens at ``path`` and gives each connection, of our own user, to ``on_connection``.
+    """Listens at ``path`` and gives each connection of the same user to ``on_connection``.
 
-    Belongs to the event loop. Raises OSError if it cannot listen there.
+    For use in the event loop only. The constructor raises OSError if it cannot listen there.
     """
 
     def __init__(self, path: str, on_connection: Callable[[socket.socket], None]) -> None:
@@ -37,7 +37,7 @@ class LaneListener:
         self._listen()
 
     def close(self) -> None:
-        """Take no more connections; those that there are stay. Idempotent."""
+        """Accept no more connections; existing ones stay open. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -44,12 +44,12 @@ class AddressInUseError(OSError):
 class SocketLock:
     """The right to listen on a unix socket, held through a lock on ``SOCKET.lock``.
 
-    The system drops the lock with the process that holds it, however that ends; so a socket
-    whose lock is free belongs to no daemon, and may be replaced.
+    The system releases the lock with the process that holds it, however the process ends; so a
+    socket whose lock is free belongs to no daemon, and may be replaced.
     """
 
     def __init__(self, path: Path, *, take_over: bool = False) -> None:
-        """Take the lock; raise AddressInUseError if a living daemon has it.
+        """Acquire the lock; raise AddressInUseError if a living daemon has it.
 
         With ``take_over``, take it from that daemon.
         """
@@ -70,15 +70,15 @@ class SocketLock:
                 ) from error
             if self._is_current():
                 return
-            os.close(self._file)  # its last owner removed it between our two calls
+            os.close(self._file)  # its last owner removed it between open and lock
 
     @property
     def is_current(self) -> bool:
-        """Whether no other daemon has taken the lock over."""
+        """Whether no other daemon has taken over."""
         return self._file >= 0 and self._is_current()
 
     def renew(self) -> None:
-        """Put a lock file of this process in the place of the one that is there."""
+        """Replace the lock file by one of this process."""
         draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         file = open_lock_file(draft)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -88,12 +88,12 @@ class SocketLock:
         self._file = file
 
     def write(self, text: str) -> None:
-        """Write a line into the file, for those who may read the socket's folder."""
+        """Write a line into the file, for users who may read the socket's folder."""
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{text}\n".encode(), 0)
 
     def release(self) -> None:
-        """Release the right and remove the lock file. Idempotent."""
+        """Release the lock and remove its file. Idempotent."""
         if self._file < 0:
             return
         if self._is_current():
@@ -108,7 +108,7 @@ class SocketLock:
 
 
 class Listener:
-    """One bound address. ``address`` is what clients use: a real port, an absolute path."""
+    """One bound address. ``address`` is for clients: with the actual port, or an absolute path."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Listener:
         lock: SocketLock | None,
         bound: Path | None = None,
     ) -> None:
-        """``bound`` is the socket's own name, by which it is brought back to ``socket_path``."""
+        """Take ``bound``, the socket's own name, by which ``put_back`` restores ``socket_path``."""
         self.address = address
         self._socket_path = socket_path
         self._lock = lock
@@ -126,7 +126,7 @@ class Listener:
         self._lane = ""
 
     def put_back(self) -> None:
-        """Put a unix socket back in its place, which another daemon may have taken."""
+        """Restore the name of a unix socket that another daemon may have replaced."""
         if self._bound is None or self._socket_path is None or self._lock is None:
             return
         if not self._lock.is_current:
@@ -141,7 +141,7 @@ class Listener:
             self._lock.write(path)
 
     def close(self) -> None:
-        """Remove what is left of the address on disk. Idempotent."""
+        """Remove the address's files. Idempotent."""
         if self._socket_path is not None and self._lock is not None:
             if self._lock.is_current:
                 self._socket_path.unlink(missing_ok=True)
@@ -160,12 +160,11 @@ def bind(
     has_tokens: bool = False,
     take_over: bool = False,
 ) -> Listener:
-    """Bind ``server`` to ``address``, which must be free; a TCP one with ``tls``, if that is given.
+    """Bind ``server`` to ``address``, which must be free; a TCP address with ``tls``, if given.
 
-    With ``take_over``, another daemon may listen there, which ends soon.
-
-    Raises AddressError for one that is malformed, or reachable from other machines without TLS
-    and tokens unless it is ``insecure``, and AddressInUseError.
+    With ``take_over``, another daemon may still listen there, and ends soon. Raises AddressError
+    for an address that is malformed, or reachable from other machines without TLS and tokens unless
+    it is ``insecure``, and AddressInUseError.
     """
     parsed = parse_address(address)
     if isinstance(parsed, UnixAddress):
@@ -181,7 +180,7 @@ def bind(
 
 
 def warn_of_other_users(address: str) -> None:
-    """Log who can reach a TCP address, if the daemon listens at one: it authenticates no client.
+    """Log which users can reach a TCP address of a daemon that authenticates no client.
 
     Loading a library runs its code as the daemon's user.
     """
@@ -201,7 +200,7 @@ def warn_of_other_users(address: str) -> None:
 def listen_for_users(
     address: UnixAddress, *, take_over: bool = False
 ) -> tuple[Listener, socket.socket]:
-    """Return a unix socket that listens, and to which all users can connect. Raises as ``bind``."""
+    """Return a listening unix socket that all users can connect to. Raises as ``bind`` does."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
 
     def listen(path: Path) -> None:
@@ -232,23 +231,23 @@ def _claim(
     *,
     take_over: bool = False,
 ) -> Listener:
-    """Have ``listen`` put a socket at a path which is free, or whose daemon is no more.
+    """Let ``listen`` create a socket at a path that is free, or whose daemon has ended.
 
-    With ``take_over``, the socket takes the place of a daemon's that ends soon. It has a name of
-    its own beside that, since gRPC removes the name that it was given when it stops, whatever is
-    there by then. A path that leaves no room for that is listened at itself.
+    With ``take_over``, the socket replaces that of a daemon that ends soon. It also has a name of
+    its own, since gRPC, when it stops, removes the name that it was given, whatever has that name
+    by then. If the path leaves no room for such a name, the socket listens at the path itself.
     """
     path = Path(parsed.path).absolute()
     address = str(parse_address(f"unix:{path}"))
     try:
-        # Only a folder that is made here is made private: others are the user's decision.
+        # Only a folder created here is made private: for others the user decides.
         path.parent.mkdir(parents=True, exist_ok=True, mode=folder_mode)
         check_socket_folder(path.parent)
         lock = SocketLock(path, take_over=take_over)
     except AddressInUseError:
         raise
     except OSError as error:
-        # A link in the lock's place is nothing that the address could be blamed for.
+        # A link in place of the lock is no fault of the address.
         cls = UnsafeAddressError if error.errno == errno.ELOOP else AddressError
         raise cls(f"cannot listen on {address}: {error.strerror}") from error
     try:
@@ -256,8 +255,7 @@ def _claim(
         bound = own if len(os.fsencode(own)) <= MAX_UNIX_PATH_BYTES else None
         if not take_over:
             _remove_stale_socket(path)
-        # The socket file appears with its final mode: there is no moment in which others
-        # could connect.
+        # The socket file is created with its final mode: at no moment could others connect.
         before = os.umask(0o177)
         try:
             listen(bound or path)
@@ -275,16 +273,17 @@ def _claim(
 
 
 def _publish(bound: Path, path: Path) -> None:
-    """Give a socket the name ``path`` as well, whatever had it; at no moment has nothing."""
+    """Link a socket to the name ``path``, atomically replacing any other."""
     draft = bound.with_name(f"{bound.name}.")
     draft.unlink(missing_ok=True)
     os.link(bound, draft)
     draft.rename(path)
-    draft.unlink(missing_ok=True)  # a name of the same file is not renamed
+    # left over if both names were links to one file, which rename ignores
+    draft.unlink(missing_ok=True)
 
 
 def _remove_stale_socket(path: Path) -> None:
-    """Remove the socket of a daemon that is no more; the caller holds the lock."""
+    """Remove the socket of a daemon that has ended; the caller holds the lock."""
     for other in path.parent.glob(f".{path.name}.*"):
         with socket.socket(socket.AF_UNIX) as probe:
             if probe.connect_ex(str(other)) == errno.ECONNREFUSED:
@@ -309,7 +308,8 @@ def _bind_tcp(
         f"a daemon or another program already listens on {parsed}: stop it, or give "
         "this daemon another address with --listen"
     )
-    # A daemon shares its port, so that another one can take over; gRPC would share it with any.
+    # A daemon shares its port, so that another one can take over; gRPC would share it with any
+    # process.
     if parsed.port and not take_over and _is_taken(parsed):
         raise in_use
     pace = HandshakePace(most_connections())
@@ -328,7 +328,7 @@ def _bind_tcp(
 
 
 def _is_taken(parsed: TcpAddress) -> bool:
-    # gRPC's error has the reason only in prose, so the question is asked again.
+    # gRPC gives the reason only in prose, so binding is tried again to get an errno.
     try:
         info = socket.getaddrinfo(parsed.host, parsed.port, type=socket.SOCK_STREAM)[0]
         with socket.socket(info[0], info[1]) as probe:

@@ -1,6 +1,6 @@
-"""The connections of a TCP port of this machine, as its kernel has them: sock_diag(7).
+"""The connections of a TCP port of this machine, as its kernel lists them: sock_diag(7).
 
-gRPC tells the address of a connection only after its handshake, and of one that ends before never.
+gRPC reports the address of a connection only after its handshake, and not if it ends before.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Final, NamedTuple, TypeAlias
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
-# linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h
+# From linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _REQUEST_DUMP = 0x301
 _HEADER: Final = struct.Struct("=IHHII")
 _ADDRESS = 24
-"""Where the other end's address lies in an answer, behind the header: of 4 bytes or of 16."""
+"""The offset of the peer's address in a message, after the header: 4 bytes or 16."""
 
-# linux/tcp_states.h: all but those that listen, and those that are over (TIME_WAIT, CLOSE), of
-# which a flood leaves tens of thousands.
+# From linux/tcp_states.h: all states but those of listening and closed sockets (TIME_WAIT, CLOSE),
+# of which a flood leaves tens of thousands.
 _STATES = sum(1 << state for state in (1, 2, 3, 4, 5, 8, 9, 11, 12))
 
 
@@ -34,16 +34,16 @@ class Connection(NamedTuple):
 
     @property
     def network(self) -> Network:
-        """Return the least that one customer of a provider has: an IPv4 address, or a /64."""
+        """Return the smallest network of one customer: an IPv4 address, or a /64."""
         if self.address.version == 4:
             return IPv4Network(self.address)
         return IPv6Network((self.address, 64), strict=False)
 
 
 def port_connections(port: int) -> Iterator[Connection]:
-    """Yield the connections of a TCP port, also those that no process has accepted yet.
+    """Yield the connections of a TCP port, including those not yet accepted.
 
-    Raises OSError if the system has no such thing.
+    Raises OSError if the system has no such interface.
     """
     if not hasattr(socket, "AF_NETLINK"):
         raise OSError("sock_diag is Linux's")
@@ -55,7 +55,7 @@ def port_connections(port: int) -> Iterator[Connection]:
 
 def _request(port: int, family: int) -> bytes:
     body = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, 0, _STATES)
-    body += struct.pack(">H", port).ljust(40, b"\0") + b"\xff" * 8  # of whatever cookie
+    body += struct.pack(">H", port).ljust(40, b"\0") + b"\xff" * 8  # with any cookie
     return _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 0, 0) + body
 
 

@@ -16,22 +16,24 @@ from opdispatch_server.log_fields import Event, fields
 LOG = logging.getLogger("opdispatch.lane")
 
 PATIENCE = 0.005
-"""Seconds after which kernels that were thought to be quick keep no call waiting any more, at
-least; and how often it is looked whether they do."""
+"""The least time, in seconds, after which kernels expected to be quick stop blocking reads.
 
-# Threads that have nothing to do, and how long they wait for a turn.
+And the interval at which that is checked.
+"""
+
+# The number of idle threads, and how long each waits for a turn, in seconds.
 _MAX_RESTING = KERNEL_THREADS
 _REST = 10.0
 
-# Seconds between two tries to start a thread for a turn that no thread has: Python 3.11 loses a few
-# KiB each time it cannot.
+# Seconds between two attempts to start a thread for a vacant turn: Python 3.11 leaks a few KiB with
+# each failure.
 _TRY_AGAIN = 0.5
 
 _CURRENT = threading.local()
 
 
 class _Rest:
-    """One thread that waits for a turn."""
+    """A thread that waits for a turn."""
 
     def __init__(self) -> None:
         self.turn = 0
@@ -40,17 +42,17 @@ class _Rest:
 
 
 class ReadingTurn:
-    """Turns are counted from 1; the thread that was given the newest one may read.
+    """Assigns the right to read, in turns counted from 1; the thread with the newest may read.
 
-    ``start_thread`` begins a thread that reads, with its turn, when none rests here. ``on_pass``
+    ``start_thread`` starts a thread that reads, with its turn, if none is waiting here. ``on_pass``
     is called between two turns, by the thread that passes the right on.
 
-    The one with the turn either reads or runs kernels, and others may take it only while it runs
-    kernels: two threads never read at a time. If no thread can be started, the turn is vacant:
-    the first one that would rest takes it, and ``hand_over_if_stuck`` tries again.
+    The thread with the turn either reads or runs kernels, and others may take the turn only while
+    it runs kernels: two threads never read at a time. If no thread can be started, the turn is
+    vacant: the first thread that would wait takes it, and ``hand_over_if_stuck`` tries again.
 
-    ``_mutex`` protects every field; ``is_at`` looks without it, since no turn comes back, and so
-    does the watch, which looks again.
+    ``_mutex`` protects every field; ``is_at`` reads without it, since no turn comes back, and so
+    does the watch, which checks again.
     """
 
     def __init__(
@@ -59,25 +61,25 @@ class ReadingTurn:
         on_pass: Callable[[], None] = lambda: None,
         patience: Callable[[], float] = lambda: PATIENCE,
     ) -> None:
-        """``patience`` returns the seconds after which kernels keep no call waiting any more."""
+        """Take ``patience``, which returns how long kernels may block reading, in seconds."""
         self._patience = patience
         self._start_thread = start_thread
         self._on_pass = on_pass
         self._mutex = threading.Lock()
         self.number = 1
-        """The newest turn; looked at without ``_mutex``: see ``is_at``."""
+        """The newest turn; read without ``_mutex``: see ``is_at``."""
         self._resting: list[_Rest] = []
-        # When the thread whose turn it is began to run kernels; 0: it reads.
+        # When the thread with the turn began to run kernels; 0: it reads.
         self._busy_since = 0.0
         self._is_vacant = False
         self._no_thread_before = 0.0
         self._lacks_threads = False  # and that has been logged
         self._is_closed = False
         self.was_busy = False
-        """Whether a kernel has begun since ``hand_over_if_stuck`` last looked."""
+        """Whether a kernel has begun since the last call of ``hand_over_if_stuck``."""
 
     def is_at(self, turn: int) -> bool:
-        """Return whether it is still that turn; for its own thread, while that runs no kernel."""
+        """Return whether that turn is the newest; for its own thread, while that runs no kernel."""
         return self.number == turn
 
     def become_mine(self, turn: int) -> None:
@@ -85,11 +87,12 @@ class ReadingTurn:
         _CURRENT.turn = (self, turn)
 
     def begin_kernel(self, turn: int, now: float) -> None:
-        """Begin a kernel in the turn's thread, or one more without having read in between."""
+        """Begin a kernel in the turn's thread, perhaps one more without reading in between."""
         with self._mutex:
             if self.number == turn:
                 self.was_busy = True
-                # The first of several counts: however short they are, no thread reads meanwhile.
+                # The time of the first of several counts: however short they are, no thread reads
+                # meanwhile.
                 self._busy_since = self._busy_since or now
 
     def end_kernels(self, turn: int) -> None:
@@ -99,22 +102,22 @@ class ReadingTurn:
                 self._busy_since = 0.0
 
     def hand_over(self, turn: int) -> None:
-        """Pass the turn to another thread, if it is still that one; for its own thread."""
+        """Pass the turn to another thread, if it is still the newest; for its own thread."""
         self._pass_on(lambda: self.number == turn)
 
     def hand_over_if_stuck(self) -> bool:
         """Take the turn from a thread that has run kernels for too long.
 
-        Whether it has begun any since this was last called, or no thread has the turn.
+        Return whether it began any since the last call, or no thread has the turn.
         """
-        # Without the mutex: if a kernel begins in between, and this loses it, the next look finds
-        # it by ``_busy_since``.
+        # Without the mutex: if a kernel begins in between and this assignment loses it, the next
+        # check finds it by ``_busy_since``.
         was_busy, self.was_busy = self.was_busy, False
         self._pass_on(self._is_stuck)
         return was_busy or self._is_vacant
 
     def rest(self) -> int | None:
-        """Wait for a turn; None: this thread is not needed any more."""
+        """Wait for a turn; None: this thread is no longer needed."""
         rest = _Rest()
         with self._mutex:
             if self._is_vacant and not self._is_closed:
@@ -122,19 +125,18 @@ class ReadingTurn:
                 return self.number
             if self._is_closed or len(self._resting) >= _MAX_RESTING:
                 return None
-            # In one step with the look at the vacancy: a turn that falls vacant later finds this
-            # rest.
+            # Checked and queued in one step: a turn that becomes vacant later finds this thread.
             self._resting.append(rest)
         if not rest.wake.acquire(timeout=_REST):
             with self._mutex:
                 if rest in self._resting:
                     self._resting.remove(rest)
                     return None
-            rest.wake.acquire()  # it was chosen in that moment
+            rest.wake.acquire()  # it was chosen at that moment
         return rest.turn or None
 
     def close(self) -> None:
-        """End the turns and wake the threads that rest. Idempotent."""
+        """End the turns and wake the waiting threads. Idempotent."""
         with self._mutex:
             self._is_closed = True
             resting, self._resting = self._resting, []
@@ -151,16 +153,17 @@ class ReadingTurn:
         with self._mutex:
             if self._is_closed or not (self._may_try_again() if self._is_vacant else may_pass()):
                 return
-            # From here on the thread before sees that its turn is over; a vacant turn has had none
-            # yet.
+            # From here on the previous thread sees that its turn is over; a vacant turn has no
+            # thread.
             if not self._is_vacant:
                 self.number += 1
                 self._busy_since = 0.0
             self._is_vacant = False
             following = self.number
             rest = self._resting.pop() if self._resting else None
-        # After the mutex, since it writes to the connection, and before the next thread reads: what
-        # the last one has gathered must not wait for a kernel to end.
+        # After releasing the mutex, because it writes to the connection, and before the next thread
+        # reads, because replies that the last thread has buffered must not wait for a kernel to
+        # end.
         self._on_pass()
         if rest is None:
             self._start(following)
@@ -168,14 +171,14 @@ class ReadingTurn:
             _wake(rest, following)
 
     def _start(self, turn: int) -> None:
-        """Start a thread for a turn that no thread has, or leave it vacant."""
+        """Start a thread for a turn without one, or leave the turn vacant."""
         try:
             self._start_thread(turn)
-        except RuntimeError as error:  # of threading: the system's limit is reached
+        except RuntimeError as error:  # raised by threading at the system's limit
             with self._mutex:
                 is_news, self._lacks_threads = not self._lacks_threads, True
                 self._no_thread_before = time.monotonic() + _TRY_AGAIN
-                # A thread that came to rest meanwhile has not seen that it is vacant.
+                # A thread that came to wait meanwhile has not seen that the turn is vacant.
                 rest = self._resting.pop() if self._resting else None
                 self._is_vacant = rest is None and not self._is_closed
             if rest is not None:

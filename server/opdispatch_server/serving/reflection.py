@@ -1,7 +1,7 @@
-"""The standard reflection service: which services a server has, and their messages.
+"""The standard reflection service, which lists a server's services and their messages.
 
 It needs the descriptors of all descriptors, a megabyte that hardly any daemon is asked for: its
-package is imported with the first request.
+package is imported at the first request.
 """
 
 from __future__ import annotations

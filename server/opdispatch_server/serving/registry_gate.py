@@ -1,4 +1,4 @@
-"""Requests to the registry: let in, held for a moment, or refused for good."""
+"""Requests to the registry: admitted, held for a while, or refused for good."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHANGES = frozenset(
 
 
 class RegistryGate:
-    """Stands before the registry's methods. Belongs to the event loop."""
+    """Controls access to the registry's methods. For use in the event loop only."""
 
     def __init__(self) -> None:
         self._is_stopping = False
@@ -29,7 +29,7 @@ class RegistryGate:
         self._idle.set()
 
     async def enter(self, method: str) -> None:
-        """Let a request in; one that changes the registry waits while changes are held.
+        """Admit a request; one that changes the registry waits while changes are held.
 
         Raises RefusedError once the daemon is stopping. ``leave`` must follow, unless it raises.
         """
@@ -43,15 +43,16 @@ class RegistryGate:
             self._idle.clear()
 
     def leave(self, method: str) -> None:
-        """End a request that was let in."""
+        """End a request that was admitted."""
         if method in _CHANGES:
             self._running -= 1
             if not self._running:
                 self._idle.set()
 
     async def hold(self, patience: float) -> bool:
-        """Hold changes from now on, and wait for those under way; return False, and hold none, if
-        they take longer than ``patience`` seconds.
+        """Hold changes from now on, and wait for those in progress.
+
+        Return False, and hold none, if they take longer than ``patience`` seconds.
         """
         self._open.clear()
         try:
@@ -63,13 +64,13 @@ class RegistryGate:
         return True
 
     def resume(self) -> None:
-        """Let changes in again."""
+        """Admit changes again."""
         self._open.set()
 
     def stop(self) -> None:
-        """Refuse requests from now on, those that are held as well: the daemon is stopping.
+        """Refuse requests from now on, including those that are held: the daemon is stopping.
 
-        Requests to other services are no concern of this: some belong to calls that still run.
+        Requests to other services are not affected: some belong to calls that are still running.
         """
         self._is_stopping = True
         self._open.set()

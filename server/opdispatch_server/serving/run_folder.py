@@ -13,15 +13,15 @@ from opdispatch_wire.addresses import MAX_UNIX_PATH_BYTES, grpc_target
 
 _PREFIX = "opdispatch-run-"
 _LOCK = "owner.lock"
-# "/opdispatch-run-xxxxxxxx/worker-999.sock.lock"
+# The longest name below it: "/opdispatch-run-xxxxxxxx/worker-999.sock.lock"
 _ROOM_NEEDED = 50
 
 
 class RunFolder:
     """A folder of mode 0700 that lives as long as its daemon.
 
-    Its owner holds a lock inside it, so the next daemon can tell the folder of one that was
-    killed from one in use, and removes it.
+    Its owner holds a lock in it, so that the next daemon can tell the folder of a killed daemon
+    from one in use, and remove it.
     """
 
     def __init__(self, path: Path, lock: int) -> None:
@@ -30,7 +30,7 @@ class RunFolder:
 
     @classmethod
     def create(cls) -> RunFolder:
-        """Create a new folder below XDG_RUNTIME_DIR, or else among the temporary files."""
+        """Create a new folder below XDG_RUNTIME_DIR, or else in the folder for temporary files."""
         parent = _choose_parent()
         _remove_abandoned(parent)
         while True:
@@ -39,12 +39,15 @@ class RunFolder:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if (path / _LOCK).exists():
                 return cls(path, lock)
-            # Another daemon, starting too, got the lock between our two calls, and took
-            # the folder for an abandoned one.
+            # Another starting daemon acquired the lock first, and took the folder for an abandoned
+            # one.
             os.close(lock)
 
     def socket(self, name: str) -> str:
-        """Return the address of the socket of that name in the folder; AddressError if too long."""
+        """Return the address of the socket of that name in the folder.
+
+        Raises AddressError if it is too long.
+        """
         return grpc_target(f"unix:{self.path / name}")
 
     def lane(self, name: str) -> str:
@@ -52,7 +55,7 @@ class RunFolder:
         return str(self.path / f"{name}.lane")
 
     def remove(self) -> None:
-        """Delete the folder with all that is in it. Idempotent."""
+        """Delete the folder and everything in it. Idempotent."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)
@@ -60,7 +63,7 @@ class RunFolder:
 
 
 def _choose_parent() -> Path:
-    """Return the first writable place that leaves room for the path of a socket."""
+    """Return the first writable folder that leaves room for a socket's path."""
     places = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
     for place in filter(None, places):
         room = MAX_UNIX_PATH_BYTES - len(os.fsencode(place))
@@ -76,11 +79,11 @@ def _remove_abandoned(parent: Path) -> None:
                 continue
             lock = open_lock_file(path / _LOCK, create=False)
         except OSError:
-            continue  # being made or removed this moment, or not ours to read
+            continue  # being created or removed at this moment, or not readable
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            continue  # its daemon lives
+            continue  # its daemon is alive
         else:
             shutil.rmtree(path, ignore_errors=True)
         finally:

@@ -1,4 +1,4 @@
-"""The certificates of a server's TCP ports, read again when their files change."""
+"""The certificates of a server's TCP ports, reread when their files change."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ class TlsError(ValueError):
 
 
 class ServerCertificates:
-    """A certificate with its key, and the CA of clients, where these need certificates, too.
+    """A certificate with its key, and the CA of clients, if these need certificates.
 
-    The files are looked at in each handshake, by gRPC's threads. Files that cannot be read, or do
-    not fit each other yet, change nothing: what was read last stays in force, and that is logged
-    once.
+    The files are checked at each handshake, by gRPC's threads. Files that cannot be read, or do not
+    match yet, change nothing: what was read last stays in force, and the problem is logged once.
     """
 
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
@@ -54,7 +53,7 @@ class ServerCertificates:
         )
 
     def ssl_context(self) -> ssl.SSLContext:
-        """Return a context for servers that are not gRPC's; each handshake has the files of now."""
+        """Return a context for servers other than gRPC's; each handshake uses the current files."""
         outer = self._context
 
         def choose(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
@@ -113,7 +112,7 @@ class ServerCertificates:
         tuple[tuple[int, int, int], ...], grpc.ServerCertificateConfiguration, ssl.SSLContext
     ]:
         before = self._signatures()
-        # gRPC takes anything, and fails handshakes later.
+        # gRPC accepts anything, and fails handshakes later.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self._certificate, self._key, password=lambda: "")
         ca = None

@@ -1,6 +1,6 @@
-"""Notifications of a service manager, by systemd's protocol ``sd_notify``.
+"""Notifications to a service manager, by systemd's protocol ``sd_notify``.
 
-One datagram a message, to the socket that ``NOTIFY_SOCKET`` names. Container runtimes and
+Each message is a datagram to the socket that ``NOTIFY_SOCKET`` names. Container runtimes and
 supervisors other than systemd speak it, too. Source: sd_notify(3), sd_watchdog_enabled(3).
 """
 
@@ -18,22 +18,23 @@ LOG = logging.getLogger("opdispatch.daemon")
 
 
 class ServiceManager:
-    """The service manager that started this process; every method does nothing without one."""
+    """The service manager that started this process; without one, every method does nothing."""
 
     def __init__(self) -> None:
-        # Taken out of the environment: interpreters, and what libraries start, are not the service.
+        # Removed from the environment: interpreters, and processes of libraries, are not the
+        # service.
         self._address = os.environ.pop("NOTIFY_SOCKET", "")
         watched = os.environ.pop("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         microseconds = os.environ.pop("WATCHDOG_USEC", "")
         self._watchdog = int(microseconds) / 1e6 if watched and microseconds.isdecimal() else 0.0
 
     def ready(self, status: str) -> None:
-        """Report that the service has started, or has read its configuration again."""
+        """Report that the service has started, or has reread its configuration."""
         self._send("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """Report that the configuration is being read again; ``ready`` ends that."""
-        # The manager compares the time with that of its signal: both are of the monotonic clock.
+        """Report that the configuration is being reread; ``ready`` ends that."""
+        # The manager compares this time with that of its signal: both are of the monotonic clock.
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
@@ -41,7 +42,7 @@ class ServiceManager:
         self._send("STOPPING=1")
 
     async def keep_alive(self) -> None:
-        """Notify the watchdog, twice in its interval and until cancelled, that the loop turns."""
+        """Notify the watchdog that the event loop runs, twice per interval, until cancelled."""
         while self._watchdog:
             self._send("WATCHDOG=1")
             await asyncio.sleep(self._watchdog / 2)
@@ -53,7 +54,7 @@ class ServiceManager:
         address = self._address.replace("@", "\0", 1) if self._address[0] == "@" else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-                sender.setblocking(False)  # a manager that hangs is no reason to
+                sender.setblocking(False)  # a manager that hangs must not block the daemon
                 sender.sendto("\n".join(lines).encode(), address)
         except OSError as error:
             LOG.warning(

@@ -1,8 +1,8 @@
-"""A unix socket for several users: each connection is its user's, as the system says.
+"""A unix socket for several users: each connection has the identity of its user.
 
-gRPC does not tell whose process is at the other end of a unix socket. So connections are taken
-here, where that can be asked, and handed on to a socket of gRPC's in the daemon's private folder.
-Each has a name there, by which gRPC knows its peer, and ``peers`` has the identity by that name.
+gRPC does not report which process is at the other end of a unix socket. So connections are accepted
+here, where the system can be asked, and forwarded to a gRPC socket in the daemon's private folder.
+Each has a name there, by which gRPC knows its peer, and ``peers`` maps that name to the identity.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from opdispatch_wire.socket_owner import is_trusted, peer_of
 LOG = logging.getLogger("opdispatch.access")
 
 MOST_OF_STRANGERS = 16
-"""How many connections a user may have at a time who may do nothing: they hear that."""
+"""The most connections at a time of a user without permissions, which only receive refusals."""
 
 _CHUNK = 256 * 1024
 
 
 class SharedSocket:
-    """Hands connections on to the socket at ``inner``. Belongs to the event loop."""
+    """Forwards connections to the socket at ``inner``. For use in the event loop only."""
 
     def __init__(
         self, inner: str, users: Mapping[int, Identity], peers: dict[str, Identity]
     ) -> None:
-        """``users`` are those who may do something, by id; ``peers`` is kept up to date."""
+        """Take ``users``, the permitted users by id, and ``peers``, which is kept up to date."""
         self._inner = inner
         self._users = users
         self._peers = peers
-        # So that no other process has one of these names.
+        # Random, so that no other process has one of these names.
         self._names = map(f"opdispatch-{secrets.token_hex(16)}-{{}}".format, itertools.count(1))
         self._strangers: Counter[int] = Counter()
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
 
     async def listen(self, listener: socket.socket) -> None:
-        """Take the connections of a socket that listens."""
+        """Accept the connections of a listening socket."""
         server = await asyncio.start_unix_server(self._take, sock=listener, limit=_CHUNK)
         self._servers.append(server)
 
     async def close(self) -> None:
-        """Take no more connections, and end those that there are. Idempotent."""
+        """Accept no more connections, and end the existing ones. Idempotent."""
         for server in self._servers:
             server.close()
         connections = list(self._connections)
@@ -66,7 +66,7 @@ class SharedSocket:
         try:
             await self._serve(reader, writer)
         except (OSError, asyncio.CancelledError):
-            pass  # either side has gone, or the daemon stops
+            pass  # either side has closed, or the daemon stops
         finally:
             self._connections.discard(task)
             _hang_up(writer)
@@ -98,7 +98,7 @@ class SharedSocket:
         try:
             inner.setblocking(False)
             inner.bind(f"\0{name}")
-            self._peers[name] = identity  # before gRPC hears of it
+            self._peers[name] = identity  # before gRPC sees the connection
             await asyncio.get_running_loop().sock_connect(inner, self._inner)
             to_reader, to_writer = await asyncio.open_unix_connection(sock=inner, limit=_CHUNK)
             try:

@@ -1,4 +1,4 @@
-"""How errors leave the daemon: as the status that the client rebuilds them from."""
+"""How errors leave the daemon: as the status from which the client rebuilds them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class StatusError(Exception):
-    """Ends a request with a status that is not that of an error's class, or was one before."""
+    """Ends a request with a status other than that of an error's class, or a received status."""
 
     def __init__(self, status: status_pb2.Status) -> None:
         super().__init__(status.message)
@@ -37,22 +37,22 @@ class StatusError(Exception):
 
     @classmethod
     def with_code(cls, error: OpdispatchError, code: grpc.StatusCode) -> StatusError:
-        """Return the status of ``error``, but for its code."""
+        """Return the status of ``error`` with another code."""
         status = status_from_error(error)
         status.code = code.value[0]
         return cls(status)
 
     @property
     def code(self) -> grpc.StatusCode:
-        """Its code, as gRPC has it."""
+        """The code, as gRPC has it."""
         return _CODES.get(self.status.code, grpc.StatusCode.UNKNOWN)
 
 
 def answers(method: Method[Request, Reply]) -> Method[Request, Reply]:
-    """Make a servicer's method answer its errors.
+    """Wrap a servicer's method to convert its errors to statuses.
 
-    Errors of ours keep their class. An error of an interpreter passes as it came. Anything
-    else is a bug: the client learns its type, and the log has the traceback.
+    OpdispatchErrors keep their class. An interpreter's error is passed on unchanged. Anything else
+    is a bug: the client learns its type, and the log has the traceback.
     """
 
     @functools.wraps(method)
@@ -63,13 +63,13 @@ def answers(method: Method[Request, Reply]) -> Method[Request, Reply]:
             return await method(self, request, context)
         except Exception as error:
             _answer(error, method.__name__, context)
-            return cast("Reply", None)  # gRPC sends none beside such a status
+            return cast("Reply", None)  # gRPC sends no reply with an error status
 
     return answering
 
 
 def answers_in_steps(method: StreamMethod[Request, Reply]) -> StreamMethod[Request, Reply]:
-    """Answer errors like ``answers``, for a method that answers with a stream."""
+    """Convert errors like ``answers``, for a method that returns a stream."""
 
     @functools.wraps(method)
     async def answering(
@@ -98,16 +98,16 @@ def _answer(error: Exception, what: str, context: Context) -> None:
 
 
 def _is_of_stopped_server(error: Exception) -> bool:
-    """Return whether gRPC says with it that the server has stopped, as it does to open streams."""
+    """Return whether it is gRPC's error for streams that are open when the server stops."""
     others = (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.AbortError)
     return isinstance(error, grpc.aio.BaseError) and not isinstance(error, others)
 
 
 def forget_frames(error: BaseException) -> None:
-    """Drop the frames of a reported error and of those that led to it, to release their variables.
+    """Drop the frames of a reported error and of its causes, to release their variables.
 
-    Its traceback keeps the variables of every function on the way, one of which may well be the
-    error: the request and all that belongs to it would wait for the garbage collector.
+    A traceback refers to the variables of every function on the way, one of which may be the error:
+    the request and everything it refers to would wait for the garbage collector.
     """
     pending: list[BaseException | None] = [error]
     while pending:

@@ -1,17 +1,16 @@
 """The daemon over HTTP, for people and for Prometheus, in a thread of its own.
 
-service         all of it, put together
+service         the HTTP side of one daemon, assembled
 server          the thread, and the socket that it listens on
-routes          the addresses, and who may read them
+routes          the routes, and who may read them
 pages           the page at /, whose files are in page/
 page_calls      calls of operators from the page
-grid            operators by dispatch keys, and what has changed
+grid            operators by dispatch keys, and which have changed
 live            server-sent events
-facts           what is read of the daemon, as of one step of its event loop
-exposition      that, as metrics
-call_text       those of calls, as text that is kept
-triton          the same under the names of Triton's
+facts           one consistent reading of the daemon's state
+exposition      the facts as metrics
+call_text       the metrics of calls, as cached text
+triton          the same under Triton's names
 
-Nothing here is imported unless ``serve --http`` asks for it: Starlette, uvicorn and
-prometheus-client are an extra.
+Imported only for ``serve --http``: Starlette, uvicorn and prometheus-client are an extra.
 """

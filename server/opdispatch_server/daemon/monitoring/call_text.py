@@ -1,9 +1,9 @@
-"""The metrics of calls as text, made of many series at once.
+"""The metrics of calls as text, formatted for many series at once.
 
-prometheus-client makes an object of each sample and formats it: with ten thousand operators that
-have been called, a quarter of a million of them. Here the samples of a family are the rows of an
-array of bytes, with a field for the labels and one for the number of each. All labels of a row are
-equally long, and so are all numbers: these begin with zeros, which both formats allow.
+prometheus-client creates an object for each sample and formats it: a quarter of a million objects
+for ten thousand operators. Here the samples of a family are the rows of an array of bytes, with a
+field for the labels and one for the number of each. All labels of a row are equally long, and so
+are all numbers: these begin with zeros, which both formats allow.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ LABEL_LIMIT: Final = 200
 """The longest value of a label, in characters."""
 
 QUEUE_PLACES: Final = (1, 3, 5, 7, 9, 11)
-"""The bounds that times of waiting are shown by, as places in RUN_BOUNDS: of each decade one."""
+"""The bucket bounds of waiting times, as indices in RUN_BOUNDS: one per decade."""
 
 Bytes = NDArray[np.uint8]
 Piece = bytes | memoryview
 
 _PIECE = 1 << 20
-# Labels have so many characters, or a multiple of them.
+# Labels are padded to a multiple of this many characters.
 _WIDTH = 16
-# So many texts of series are looked at together, and each by itself if one of them is not plain.
+# This many series texts are checked together; if one of them is not plain, each by itself.
 _BATCH = 256
-# Numbers have a multiple of four digits: each four are looked up.
+# Numbers have a multiple of four digits, which are looked up four at a time.
 _FOUR = 4
 _FOUR_DIGITS: Final = np.array([f"{n:04}" for n in range(10_000)], "S4").view(np.uint32)
-# Times are in units of 10 ns: eight digits behind the point.
+# Times are in units of 10 ns: eight digits after the decimal point.
 _NS = 10
 _FRACTION = 8
 _PER_SECOND = 10**_FRACTION
 
 
 class Sample(NamedTuple):
-    """A line of a family: what its name is, and the label before those of the series."""
+    """A line of a family: the suffix of its name, and the label before those of the series."""
 
     name: str
     label: str = ""
     is_time: bool = False
-    """The number is in units of 10 ns, and shown in seconds."""
+    """Whether the number is in units of 10 ns, and shown in seconds."""
 
 
 class Family(NamedTuple):
@@ -74,17 +74,17 @@ class Family(NamedTuple):
     about: str
     samples: Sequence[Sample]
     columns: Callable[[Numbers], Numbers]
-    """Makes the numbers of the samples, a column for each, of those of a table."""
+    """Computes the numbers of the samples, one column each, from those of a table."""
 
     def header(self, *, openmetrics: bool) -> bytes:
-        """Return its first lines."""
+        """Return the header lines."""
         suffix = "_total" if self.kind == "counter" and not openmetrics else ""
         kind = "untyped" if self.kind == "unknown" and not openmetrics else self.kind
         name = self.name + suffix
         return f"# HELP {name} {self.about}\n# TYPE {name} {kind}\n".encode()
 
     def write(self, labels: Bytes, numbers: Numbers) -> Iterator[memoryview]:
-        """Yield the samples of series whose labels are equally long, in pieces."""
+        """Yield the samples of series whose labels have equal lengths, in pieces."""
         heads = [
             f"{sample.name}{{{sample.label}{',' if sample.label else ''}".encode()
             for sample in self.samples
@@ -98,7 +98,7 @@ class Family(NamedTuple):
 
 
 def _lines(heads: Sequence[bytes], labels: Bytes, columns: Numbers, counts: int) -> memoryview:
-    """Return a line for each column of each row, all of which are equally long.
+    """Return a line for each column of each row, all of equal length.
 
     The columns from ``counts`` on are times.
     """
@@ -120,22 +120,22 @@ def _lines(heads: Sequence[bytes], labels: Bytes, columns: Numbers, counts: int)
 
 
 class CallText:
-    """Writes metrics of calls: families of series by labels. For one thread at a time."""
+    """Writes the metrics of calls: families of series by labels. For one thread at a time."""
 
     def __init__(self, families: Sequence[Family], labels: Mapping[str, str]) -> None:
-        """``labels`` has the label of each field of a series that has one."""
+        """Take ``labels``, the label of each field of a series that has one."""
         self._families = families
         self._fields = labels
         self._texts: Sequence[bytes] = []
-        # Where the numbers of a series go: of those with the same labels, to one row.
+        # The row to which the numbers of a series are added: one for all series with equal labels.
         self._rows: NDArray[np.intp] = np.zeros(0, np.intp)
         # The labels of rows, in blocks of equal lengths.
         self._blocks: list[Bytes] = []
 
     def write(self, calls: CallTable, *, openmetrics: bool = False) -> Iterator[Piece]:
-        """Return the text in pieces of a sensible size, each of which is made when it is asked for.
+        """Return the text in pieces of moderate size, each created on demand.
 
-        Any thread may ask, and others may write meanwhile.
+        Any thread may call this, and others may write meanwhile.
         """
         if self._texts != calls.texts:
             self._arrange(calls.texts)
@@ -154,7 +154,7 @@ class CallText:
                 first += len(block)
 
     def _arrange(self, texts: Sequence[bytes]) -> None:
-        """Give each series its row."""
+        """Assign each series its row."""
         found: dict[bytes, int] = {}
         at = [found.setdefault(each, len(found)) for each in labels_of(texts, self._fields)]
         labels = [*found]
@@ -171,17 +171,17 @@ class CallText:
 
 
 def _block(labels: Sequence[bytes], width: int) -> Bytes:
-    """Return labels that are padded with the first digits of their numbers."""
+    """Return labels padded with the leading digits of their numbers."""
     block = np.array(labels, f"S{width}").view(np.uint8).reshape(-1, width)
     block[block == 0] = ord("0")
     return block
 
 
 def _digits(numbers: Numbers, least: int = 1) -> Bytes:
-    """Return the digits of numbers of any shape along a new last axis: ``least`` or some more."""
+    """Return the digits of numbers of any shape along a new last axis: ``least`` or more."""
     count = -(-max(len(str(numbers.max(initial=0))), least) // _FOUR)
     found = np.empty((*numbers.shape, count), np.uint32)
-    # Those of 32 bits are divided in half the time.
+    # Division of 32-bit numbers takes half the time.
     rest: NDArray[Any] = numbers.astype(np.uint32) if count <= 2 else numbers
     base = rest.dtype.type(10**_FOUR)
     for place in reversed(range(1, count)):
@@ -198,7 +198,7 @@ def _histogram(name: str, bounds: Sequence[float]) -> list[Sample]:
 
 
 def _histogram_columns(buckets: Numbers, ns: Numbers) -> Numbers:
-    """Return the numbers of a histogram's samples: of its buckets, which add up, and its sum."""
+    """Return the numbers of a histogram's samples: cumulative buckets, and the sum."""
     return np.column_stack([buckets, buckets[:, -1], ns // np.uint64(_NS)])
 
 
@@ -256,11 +256,11 @@ CALL_FAMILIES: Final = (
 
 
 def labels_of(texts: Sequence[bytes], fields: Mapping[str, str]) -> list[bytes]:
-    """Return the labels of series by their texts, as they are written, up to the number.
+    """Return the labels of series by their texts, as written before the number.
 
     ``fields`` has the label of each field of a series that has one.
     """
-    # Of a series: what is before each value, the value, and at last what is behind them.
+    # For each series: the text before each value, the value, and finally the text after them.
     row = [text for label in fields.values() for text in (f'",{label}="', "")] + ['"} \n']
     row[0] = row[0].removeprefix('",')
     columns = [Series._fields.index(field) for field in fields]
@@ -282,7 +282,7 @@ def _is_plain(text: str) -> bool:
 
 
 def label_of(text: str) -> str:
-    """Return a label's value: of names that users choose, one line of limited length."""
+    """Return a label's value: a user-chosen name, as one line of limited length."""
     return printable_line(text)[:LABEL_LIMIT]
 
 

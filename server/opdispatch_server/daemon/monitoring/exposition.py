@@ -39,7 +39,7 @@ class Exposition:
     """The metrics of a daemon as text. ``_lock`` guards the texts that are kept between scrapes."""
 
     def __init__(self, read: Callable[[], Facts], *, compat: str | None = None) -> None:
-        """``compat`` is whose names the metrics of calls have, too: ``triton``."""
+        """Take ``compat``, the product whose names the metrics of calls also get: ``triton``."""
         self._read = read
         self._lock = threading.Lock()
         self._calls = [CallText(CALL_FAMILIES, CALL_LABELS)]
@@ -47,8 +47,7 @@ class Exposition:
             self._calls.append(CallText(TRITON_FAMILIES, TRITON_LABELS))
 
     def scrape(self, accept: str) -> tuple[Iterator[Piece], str]:
-        """Return the text in pieces that are made when they are asked for, and its content type,
-        which is among those of ``accept``.
+        """Return the text, in pieces created on demand, and its content type, one of ``accept``.
 
         Raises DaemonUnavailableError if the daemon cannot be read.
         """
@@ -58,7 +57,7 @@ class Exposition:
         ProcessCollector(registry=registry)
         try:
             encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # a version that is none
+        except (TypeError, ValueError):  # an invalid version
             encode, content_type = choose_encoder("")
         others, end = encode(registry), b""
         if content_type.startswith("application/openmetrics-text"):
@@ -72,7 +71,7 @@ _END = b"# EOF\n"
 
 
 class _Collected:
-    """Metrics that have been collected, as a registry takes them."""
+    """Metrics that have been collected, in the form that a registry takes."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics
@@ -212,7 +211,7 @@ def _of_registry(facts: Facts) -> Iterator[Metric]:
 
 
 def _of_libraries(facts: Facts) -> Iterator[Metric]:
-    """Yield metrics of libraries' own. Interpreters run code of users: nothing is taken as said."""
+    """Yield the metrics that libraries define. Interpreters run user code: nothing is trusted."""
     samples: dict[tuple[str, bool], dict[tuple[tuple[str, str], ...], float]] = {}
     documentation: dict[tuple[str, bool], str] = {}
     for interpreter, found in facts.library_metrics.items():

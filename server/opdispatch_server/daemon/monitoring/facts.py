@@ -27,7 +27,7 @@ STEP_TIMEOUT = 5.0
 
 _SHARED = re.compile(r"^RssShmem:\s+(\d+) kB$", re.MULTILINE)
 _RESIDENT = re.compile(r"^VmRSS:\s+(\d+) kB$", re.MULTILINE)
-_TICKS = 100  # of USER_HZ, which Linux shows to programs whatever the kernel counts in
+_TICKS = 100  # USER_HZ, the unit that Linux reports to programs whatever the kernel uses
 
 T = TypeVar("T")
 
@@ -38,11 +38,11 @@ class ProcessUse(NamedTuple):
     cpu_seconds: float
     resident_bytes: int
     shared_bytes: int
-    """Of memory that it shares with others: tensors of calls, for the most part."""
+    """Memory shared with other processes: mostly tensors of calls."""
 
 
 class Facts(NamedTuple):
-    """One reading of a daemon."""
+    """One reading of a daemon's state."""
 
     interpreters: Sequence[pb.Interpreter]
     libraries: Sequence[pb.Library]
@@ -54,17 +54,20 @@ class Facts(NamedTuple):
     changes: Mapping[str, int]
     calls: CallTable
     refusals: Mapping[str, int]
-    """Calls that the daemon has refused or failed itself, by error."""
+    """Calls that the daemon itself refused or failed, by error."""
     clients: Mapping[str, int]
-    """The calls that each client has sent."""
+    """The number of calls that each client has sent."""
     library_metrics: Mapping[str, Sequence[interpreter_pb2.LibraryMetric]]
-    """Metrics of libraries' own, by interpreter."""
+    """Metrics that libraries define, by interpreter."""
     processes: Mapping[str, ProcessUse]
-    """By interpreter, of this machine."""
+    """By interpreter, for those on this machine."""
 
 
 class DaemonReader:
-    """Reads a daemon from other threads. Its parts belong to ``loop``, which takes one step."""
+    """Reads a daemon from other threads.
+
+    ``loop`` is the event loop that owns the daemon's parts.
+    """
 
     def __init__(
         self,
@@ -90,7 +93,7 @@ class DaemonReader:
         return self.view.epoch
 
     def ask(self, question: Callable[[], T]) -> T:
-        """Return the answer of one step of the event loop.
+        """Return the answer to a question, which one step of the event loop computes.
 
         Raises DaemonUnavailableError if it takes too long, or the loop has ended.
         """
@@ -124,14 +127,14 @@ class DaemonReader:
             return future.result(timeout)
         except (TimeoutError, FutureCancelledError) as error:
             if future.done() and not future.cancelled():
-                raise  # the coroutine's own
+                raise  # the coroutine's own error
             future.cancel()
             raise DaemonUnavailableError(
                 f"the daemon's event loop has not answered for {timeout:g} s"
             ) from error
 
     def calls(self) -> CallTable:
-        """Return the counts of all calls, in any state of the daemon."""
+        """Return the counts of all calls, whatever the state of the daemon."""
         return self._totals.read()
 
     def is_ready(self) -> bool:
@@ -169,7 +172,7 @@ def read_process(pid: int) -> ProcessUse | None:
     """Return the resources of a process of this machine; None if it is gone."""
     with suppress(OSError, ValueError, IndexError):
         folder = Path(f"/proc/{pid}")
-        # The name of the program, in parentheses, may have spaces.
+        # The program's name, in parentheses, may contain spaces.
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
         status = (folder / "status").read_text()
         resident, shared = _RESIDENT.search(status), _SHARED.search(status)

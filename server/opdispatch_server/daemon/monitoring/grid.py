@@ -17,7 +17,7 @@ MOST_CELLS: Final = 200
 """How many operators one request may ask for."""
 
 FIRST_CELLS: Final = 40
-"""How many operators come with their cells in the first answer."""
+"""How many operators have their cells in the first reply."""
 
 ALWAYS: Final = (
     "CPU",
@@ -29,7 +29,7 @@ ALWAYS: Final = (
     "FuncTorchBatched",
     "Functionalize",
 )
-"""The columns that are there without a kernel of their own."""
+"""The columns shown even if no operator has a kernel of its own for them."""
 
 ORIGINS: Final = {
     "kernel": "exact",
@@ -45,16 +45,16 @@ ORIGINS: Final = {
 
 
 class OperatorGrid:
-    """The operators, and which of them have changed. Any thread may ask."""
+    """The operators, and which of them have changed. Any thread may use it."""
 
     def __init__(self, view: RegistryView) -> None:
         self._view = view
 
     def since(self, log: OperatorLog, epoch: int | None) -> dict[str, Any]:
-        """Return the rows that have changed since an epoch, or all where that is too long ago."""
+        """Return the rows that have changed since an epoch, or all if that is too long ago."""
         found = log.since(epoch)
         names = [each.name for each in found.changed]
-        # A page shows the first ones at once; it asks for others as they become visible.
+        # A page shows the first rows at once; it requests others as they become visible.
         first = self.cells(log, names[:FIRST_CELLS]) if found.is_whole else {}
         return {
             "epoch": found.epoch,
@@ -68,14 +68,14 @@ class OperatorGrid:
     def cells(self, log: OperatorLog, names: Sequence[str]) -> dict[str, dict[str, list[str]]]:
         """Return the cells of operators by column: origin, reason, and where registered.
 
-        Operators that are not there have none; one key that has no kernel has no cell.
+        Operators that do not exist are left out, as are cells without a kernel.
         """
         found: dict[str, dict[str, list[str]]] = {}
         columns = set(_columns(log.keys))
         for name in names[:MOST_CELLS]:
             try:
                 table = self._view.dispatch_table(name).rows
-            except OpdispatchError:  # it has just gone
+            except OpdispatchError:  # it has just been removed
                 found[name] = {}
                 continue
             found[name] = {
@@ -113,7 +113,7 @@ def origin_of(row: pb.TableRow) -> str:
 
 
 def _arguments(schema: str) -> list[list[str]]:
-    """Return name, type and default of each argument; the default is empty where there is none."""
+    """Return name, type and default of each argument; the default is empty if there is none."""
     found = parse_schema(schema).arguments if schema else ()
     return [
         [each.name, str(each.type), str(each.default) if each.has_default else ""] for each in found
@@ -121,6 +121,6 @@ def _arguments(schema: str) -> list[list[str]]:
 
 
 def _columns(keys: Iterable[str]) -> list[str]:
-    """Return the columns: those that are always there, and all keys with a kernel of their own."""
+    """Return the columns: the permanent ones, and all keys with a kernel of their own."""
     own = {key for key in keys if not is_alias_key(parse_dispatch_key(key))}
     return [*ALWAYS, *sorted(own.difference(ALWAYS))]

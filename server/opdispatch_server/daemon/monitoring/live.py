@@ -1,4 +1,4 @@
-"""Server-sent events: one watcher of the registry for all pages that are open."""
+"""Server-sent events: one watcher of the registry for all open pages."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from opdispatch_server.daemon.servicers.registry_feed import RegistrySnapshot
 SILENCE = 15.0
 MOST_PAGES = 256
 UNANSWERED = 5.0
-"""Seconds without a look at the registry after which pages say so."""
+"""Seconds without a reading of the registry after which pages say so."""
 
 
 class LiveEvents:
-    """The events of all pages. Belongs to the event loop of the HTTP thread.
+    """The events of all pages. For use in the event loop of the HTTP thread only.
 
-    The registry is watched, in the event loop ``daemon``, while a page is open. A page that reads
-    slowly misses states, and gets the latest.
+    While a page is open, the registry is watched in the event loop ``daemon``. A page that reads
+    slowly skips states, and gets the latest.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class LiveEvents:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many pages are open as may be."""
+        """Whether no further page may open."""
         return self._pages >= MOST_PAGES
 
     async def events(self) -> AsyncIterator[str]:
@@ -106,9 +106,9 @@ class LiveEvents:
         self._tell(self._epoch, json.dumps({"error": error}))
 
     def _take(self, snapshot: RegistrySnapshot) -> None:
-        if self._watching is not None:  # the last page may have gone meanwhile
+        if self._watching is not None:  # the last page may have closed meanwhile
             self._expect()
-            # A line end in it would end the event: JSON has none.
+            # A line end would end the event: JSON contains none.
             self._tell(snapshot.epoch, json.dumps(self._describe(snapshot)))
 
     def _tell(self, epoch: int, state: str) -> None:

@@ -1,10 +1,10 @@
 """Calls of operators from the page: JSON and pictures in, numbers and pictures out.
 
 Note [Calls from a page]
-    A browser sends its user's password along with the requests of any site. So a call needs a
-    token in a header of its own, for which the page asks its user and which no other site can
-    send: one with the role ``call``, where the daemon has tokens; otherwise the secret of this
-    daemon, in a file that only its user can read. The page keeps it as long as it is open.
+    A browser sends its user's password with requests from any site. So a call needs a token in a
+    separate header, for which the page asks its user, and which no other site can send: a token
+    with the role ``call`` if the daemon has tokens, otherwise this daemon's secret, from a file
+    that only its user can read. The page keeps it while it is open.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from opdispatch_wire.v1 import execution_pb2
 
 TOKEN_HEADER: Final = "x-opdispatch-token"
 CALL_TIMEOUT: Final = 60.0
-"""Seconds that a call may take."""
+"""The timeout of a call, in seconds."""
 MOST_BYTES: Final = 32 << 20
-"""The size of a request, pictures included."""
+"""The largest request, including pictures, in bytes."""
 
 _METHOD = "/opdispatch.v1.ExecutionService/Call"
 _MOST_TEXT = 10_000
@@ -62,7 +62,7 @@ FindRunner = Callable[[Identity], CallRunner[Any]]
 
 
 class OwnerSecret:
-    """A secret that only the daemon's user can read, in a file, for a daemon without tokens."""
+    """A secret in a file that only the daemon's user can read, for a daemon without tokens."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -97,7 +97,7 @@ class PageCalls:
 
     @property
     def route(self) -> Route:
-        """The one address that takes calls."""
+        """The one route that takes calls."""
         return Route("/api/call", self._answer, methods=["POST"])
 
     async def _answer(self, request: Request) -> Response:
@@ -175,7 +175,7 @@ class PageCalls:
 
 
 async def _body_of(request: Request) -> bytes | None:
-    """Return the body; None if it is too long, of which no more is read then."""
+    """Return the body; None if it is too long, in which case reading stops."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -199,8 +199,8 @@ def _read(body: bytes) -> tuple[str, Mapping[str, Any]]:
 def arguments_of(schema: FunctionSchema, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments by name, with arrays where the schema has tensors.
 
-    A number or a list of them becomes one, and so does a picture: ``{"shape": [height, width,
-    channels], "pixels": BASE64}``. Raises WireError for what cannot be one.
+    A number or a list of them becomes an array, and so does a picture: ``{"shape": [height, width,
+    channels], "pixels": BASE64}``. Raises WireError for values that cannot be converted.
     """
     types = {each.name: str(each.type) for each in schema.arguments}
     return {name: _argument(types.get(name, ""), value, name) for name, value in given.items()}
@@ -228,7 +228,7 @@ def _array(value: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def described(value: Any) -> dict[str, Any]:
-    """Return a result as the page shows it: text, and pixels of what may be a picture."""
+    """Return a result as the page shows it: text, and pixels if it may be a picture."""
     if not isinstance(value, np.ndarray):
         return {"text": printable_lines(repr(value)[:_MOST_TEXT])}
     text = np.array2string(value, threshold=200, edgeitems=5)[:_MOST_TEXT]
@@ -243,7 +243,7 @@ def described(value: Any) -> dict[str, Any]:
 def _pixels(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
     """Return an array as red, green, blue and opacity; None if it is unlike a picture.
 
-    Numbers other than bytes are shown from their least, black, to their greatest.
+    Numbers other than bytes are scaled from their minimum, black, to their maximum.
     """
     is_grey = value.ndim == 2
     if not is_grey and not (value.ndim == 3 and value.shape[2] in (1, 3, 4)):

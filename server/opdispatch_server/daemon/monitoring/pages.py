@@ -1,4 +1,4 @@
-"""The page at ``/``, and what it asks for."""
+"""The page at ``/``, and the routes that it requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_BUSY = 12
 
 
 def page_routes(reader: DaemonReader) -> tuple[list[Route], LiveEvents]:
-    """Return the routes of the page, and the events that it is sent."""
+    """Return the routes of the page, and the events sent to it."""
     grid = OperatorGrid(reader.view)
     live = LiveEvents(reader.loop, lambda: reader.feed.snapshots(), _described)
 
@@ -87,7 +87,7 @@ def _file(path: str, name: str, media_type: str) -> Route:
 
 
 def _described(snapshot: RegistrySnapshot) -> Mapping[str, Any]:
-    """Return what the page shows beside the grid."""
+    """Return what the page shows besides the grid."""
     activity = snapshot.activity
     doing = {each.name: each for each in activity.interpreters}
     nothing = pb.InterpreterActivity()
@@ -142,7 +142,7 @@ def _described(snapshot: RegistrySnapshot) -> Mapping[str, Any]:
 
 
 def _figures(counts: Counts) -> list[float]:
-    """Return calls that went well, failed, were cut off; and mean seconds of runs and of waits."""
+    """Return the calls that succeeded, failed and were cut off, and mean run and wait seconds."""
     ended = max(counts.ok + counts.failed, 1)
     means = (counts.run_ns / ended / 1e9, counts.queue_ns / ended / 1e9)
     return [counts.ok, counts.failed, counts.died, *means]

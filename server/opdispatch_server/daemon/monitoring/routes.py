@@ -1,4 +1,4 @@
-"""Routes that can be read over HTTP, and their access."""
+"""The routes that can be read over HTTP, and the access to them."""
 
 from __future__ import annotations
 
@@ -41,19 +41,21 @@ _SCRAPES_AT_ONCE = 2
 
 
 Identify = Callable[[str, str], Identity]
-"""Tells who asks, by the other end (``ipv4:HOST:PORT``) and the header ``authorization``; raises
-UnauthenticatedError and PermissionDeniedError."""
+"""Identifies a caller by its address (``ipv4:HOST:PORT``) and the header ``authorization``.
 
-# Probes come from what runs the machine, and tell nothing.
+Raises UnauthenticatedError and PermissionDeniedError.
+"""
+
+# Probes come from the machine's own supervisor, and reveal nothing.
 _OPEN = frozenset({"/livez", "/readyz"})
-# A browser asks its user for a password, which is the token then.
+# A browser asks its user for a password, which is the token.
 _CHALLENGE = {"www-authenticate": 'Basic realm="opdispatch", charset="UTF-8"'}
 
 
 class IdentityCheck:
-    """The one place where it is decided who may read.
+    """The one place that decides who may read.
 
-    Everything behind it only reads, but for calls: see Note [Calls from a page].
+    Everything behind it only reads, except calls: see Note [Calls from a page].
     """
 
     def __init__(self, app: ASGIApp, identify: Identify) -> None:
@@ -61,7 +63,7 @@ class IdentityCheck:
         self._identify = identify
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, with headers that keep its answer from being interpreted."""
+        """Pass a request on; add headers that keep browsers from interpreting the response."""
 
         is_open, is_cut_off, checked_at = scope["path"] in _OPEN, False, time.monotonic()
 
@@ -74,7 +76,7 @@ class IdentityCheck:
                 checked_at = time.monotonic()
                 if not is_cut_off and await self._refusal(Request(scope)) is not None:
                     is_cut_off = True
-                    # The application hears then that it is over.
+                    # The application is then told that the client has disconnected.
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
             if not is_cut_off:
                 await send(message)
@@ -95,7 +97,7 @@ class IdentityCheck:
 
 
 def _as_bearer(authorization: str) -> str:
-    """Return the header of a browser, whose password is a token, as one that has the token."""
+    """Convert a browser's header, whose password is a token, to one with a bearer token."""
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() != "basic":
         return authorization
@@ -119,8 +121,8 @@ def make_app(
 ) -> Starlette:
     """Return the application.
 
-    ``hosts`` are the names by which it may be asked: a page of another site that has its own name
-    lead here is refused.
+    ``hosts`` are the names under which it accepts requests, so that a page of another site cannot
+    reach it through a domain name of that site (DNS rebinding).
     """
     scrapes = asyncio.Semaphore(_SCRAPES_AT_ONCE)
 
@@ -128,7 +130,7 @@ def make_app(
         accept = request.headers.get("accept", "")
         async with scrapes:
             pieces, content_type = await asyncio.to_thread(exposition.scrape, accept)
-        # Of tens of megabytes, no more lie in memory than are on their way.
+        # Of tens of megabytes, only what is being sent is in memory.
         return StreamingResponse(_each(pieces), headers={"content-type": content_type})
 
     async def livez(request: Request) -> Response:

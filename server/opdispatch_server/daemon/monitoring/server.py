@@ -1,4 +1,4 @@
-"""The thread that serves HTTP, so that a slow reader holds up no call."""
+"""The thread that serves HTTP, so that a slow reader blocks no call."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _START_TIMEOUT = 10.0
 def bind_http(address: str, *, insecure: bool, take_over: bool = False) -> socket.socket:
     """Return a socket that listens at ``HOST:PORT``.
 
-    Raises AddressError for one that is malformed, or reachable from other machines, unless it is
-    ``insecure`` or has TLS and tokens, and AddressInUseError, unless it may ``take_over`` the
+    Raises AddressError for an address that is malformed, or reachable from other machines, unless
+    it is ``insecure`` or has TLS and tokens; and AddressInUseError, unless it may ``take_over`` the
     address of a daemon.
     """
     parsed = parse_address(address)
@@ -52,7 +52,7 @@ def bind_http(address: str, *, insecure: bool, take_over: bool = False) -> socke
             with socket.socket(info[0], info[1]) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(info[4])
-        # So that another daemon can take over.
+        # So that another daemon can take over the address.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         found.bind(info[4])
         found.listen(ACCEPT_QUEUE)
@@ -65,13 +65,13 @@ def bind_http(address: str, *, insecure: bool, take_over: bool = False) -> socke
 
 
 def url_of(listening: socket.socket, *, has_tls: bool = False) -> str:
-    """Return where browsers find it."""
+    """Return the URL for browsers."""
     host, port = listening.getsockname()[:2]
     return f"http{'s' * has_tls}://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
 def hosts_of(listening: socket.socket) -> list[str]:
-    """Return the names by which it may be asked."""
+    """Return the names under which it accepts requests."""
     host = listening.getsockname()[0]
     if host in ("127.0.0.1", "::1"):
         return ["localhost", "127.0.0.1", "[::1]"]
@@ -79,7 +79,7 @@ def hosts_of(listening: socket.socket) -> list[str]:
 
 
 class _Connection(H11Protocol):
-    """One that is closed if its next request does not come, or comes to no end."""
+    """A connection that is closed if its next request does not arrive, or does not end."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See ``asyncio.Protocol``."""
@@ -87,7 +87,7 @@ class _Connection(H11Protocol):
         self._look(...)
 
     def _look(self, seen: object) -> None:
-        """Close it if it has waited since the last look, with nothing to answer."""
+        """Close the connection if it has been idle since the previous check."""
         if self.transport.is_closing():
             return
         is_idle = getattr(self.cycle, "response_complete", True)  # None before the first request
@@ -98,7 +98,7 @@ class _Connection(H11Protocol):
 
 
 class HttpServer:
-    """Serves one application until it is stopped. ``loop`` is the thread's own, once it runs."""
+    """Serves one application until it is stopped. ``loop`` is its thread's own, once it runs."""
 
     def __init__(self, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
@@ -108,7 +108,7 @@ class HttpServer:
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def start(self, app: ASGIApp) -> None:
-        """Begin to serve."""
+        """Start to serve."""
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         config = uvicorn.Config(
             app,
@@ -140,7 +140,7 @@ class HttpServer:
         asyncio.run(serve())
 
     def stop(self) -> None:
-        """End all connections, and wait for that. Blocks for up to two seconds."""
+        """End all connections, and wait until they have ended. Blocks for up to two seconds."""
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             self._thread.join(2 * _GRACE)

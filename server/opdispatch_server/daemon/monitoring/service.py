@@ -1,4 +1,4 @@
-"""The HTTP side of one daemon, put together."""
+"""The HTTP side of one daemon, assembled."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from opdispatch_server.daemon.monitoring.routes import make_app
 from opdispatch_server.daemon.monitoring.server import HttpServer, bind_http, hosts_of, url_of
 from opdispatch_server.serving.server_certificates import ServerCertificates
 
-# What is shown here is what this shows.
+# Reading over HTTP needs the role that this method needs.
 _METHOD = "/opdispatch.v1.RegistryService/ListOperators"
 
 
 class Monitoring:
-    """Metrics, probes and the page of a daemon. ``compat`` is whose names metrics have, too."""
+    """The metrics, probes and page of a daemon.
+
+    ``compat`` names a product whose names metrics also get.
+    """
 
     def __init__(
         self,
@@ -32,7 +35,7 @@ class Monitoring:
         secret_file: Path,
         tls: ServerCertificates | None = None,
     ) -> None:
-        """``secret_file`` is made where there are no tokens, see Note [Calls from a page]."""
+        """Take ``secret_file``, created if there are no tokens: see Note [Calls from a page]."""
         self._tls = tls
         self._reader = reader
         self._authentication = authentication
@@ -43,7 +46,7 @@ class Monitoring:
         self._live: LiveEvents | None = None
 
     def start(self, address: str, *, insecure: bool, take_over: bool = False) -> str:
-        """Begin to serve; return where. Raises AddressError and AddressInUseError."""
+        """Start to serve; return the URL. Raises AddressError and AddressInUseError."""
         is_guarded = self._tls is not None and self._authentication.has_tokens
         listening = bind_http(address, insecure=insecure or is_guarded, take_over=take_over)
         exposition = Exposition(self._reader.read, compat=self._compat)
@@ -61,7 +64,7 @@ class Monitoring:
         return self._authentication.identify(_METHOD, peer, authorization)
 
     def stop(self) -> None:
-        """End it. Blocks for up to two seconds; idempotent."""
+        """Stop serving. Blocks for up to two seconds; idempotent."""
         server, self._server = self._server, None
         if server is not None:
             if server.loop is not None and self._live is not None:

@@ -1,6 +1,6 @@
-"""The metrics of calls under the names of Triton Inference Server's, for dashboards that know them.
+"""The metrics of calls under the names of Triton Inference Server, for its dashboards.
 
-An operator is a model, and the version of its library, the model's.
+An operator counts as a model, and the version of its library as that of the model.
 """
 
 from __future__ import annotations
