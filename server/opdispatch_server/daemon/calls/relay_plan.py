@@ -181,6 +181,7 @@ class RelayedCall:
         self._form = self.plan.form(tensors)
 
         def end(result: Any) -> None:
+            self._running = None  # refers to this function: both are freed without the collector
             if isinstance(result, bytes):
                 result = reply_with_id(result, self.number)
                 if len(result) > limit:
@@ -197,5 +198,6 @@ class RelayedCall:
 
     def abandon(self) -> None:
         """Discard the reply when it comes. Idempotent."""
-        if self._running is not None:
-            self._running.abandon()
+        running, self._running = self._running, None
+        if running is not None:
+            running.abandon()
