@@ -179,22 +179,27 @@ REQUESTS: dict[str, Callable[[GarbageDaemon], None]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def served(daemon: GarbageDaemon) -> GarbageDaemon:
+    """The daemon once it has served everything: what is imported or made first of all is there."""
+    for serve in REQUESTS.values():
+        serve(daemon)
+    return daemon
+
+
 @pytest.mark.parametrize("name", REQUESTS)
-def test_requests_leave_no_garbage(daemon: GarbageDaemon, name: str):
-    REQUESTS[name](daemon)  # whatever is imported, or made, when it is first needed
-    daemon.take_garbage()
+def test_requests_leave_no_garbage(served: GarbageDaemon, name: str):
+    served.take_garbage()
     for _ in range(2):
-        REQUESTS[name](daemon)
-    left = [kind for kind in daemon.take_garbage() if not kind.startswith(OF_GRPC)]
+        REQUESTS[name](served)
+    left = [kind for kind in served.take_garbage() if not kind.startswith(OF_GRPC)]
     assert left == [], "\n".join(left)
 
 
 def test_a_daemon_that_has_served_everything_has_loaded_no_module_of_interpreters(
-    daemon: GarbageDaemon,
+    served: GarbageDaemon,
 ):
-    for name in REQUESTS:
-        REQUESTS[name](daemon)
-    daemon.take_garbage()
-    loaded = daemon.report.with_suffix(".modules").read_text().split()
+    served.take_garbage()
+    loaded = served.report.with_suffix(".modules").read_text().split()
     assert "opdispatch_server.daemon.lifecycle" in loaded
     assert [name for name in loaded if name.startswith("opdispatch_server.worker")] == []
