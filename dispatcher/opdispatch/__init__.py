@@ -129,7 +129,7 @@ from opdispatch.library.library import (
     impl,
     ops,
 )
-from opdispatch.local_state import higher_floors as _higher_floors
+from opdispatch.local_state import lazy_imports as _lazy_imports
 # isort: on
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _call_below_python() -> object:
     return call_below_python
 
 
-_higher_floors.fill_slots(
+_lazy_imports.fill_slots(
     array_namespace=_array_namespace,
     array_operators=_array_operators,
     vmap=_vmap,

@@ -21,7 +21,7 @@ from opdispatch.arrays import give_by_dlpack, register_tensor_type
 from opdispatch.dispatch.operator_handle import OperatorHandle
 from opdispatch.errors import ArgumentError
 from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 from opdispatch.local_state.local_dispatch_key_set import local_dispatch_key_set_is_default
 from opdispatch.local_state.torch_dispatch_mode import keys_outside_modes
 from opdispatch.local_state.tracing_state import is_traced

@@ -17,7 +17,7 @@ from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
 from opdispatch.autograd.watch import GRAPH_WATCH, GraphWatch, change_watch
 from opdispatch.errors import AutogradError
 from opdispatch.local_state.grad_mode import no_grad
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 
 
 class set_detect_anomaly:  # noqa: N801 - PyTorch's name

@@ -24,7 +24,7 @@ from opdispatch.autograd.variable import AccumulateGrad, Variable, edge_of, want
 from opdispatch.autograd.watch import WATCHED
 from opdispatch.errors import AutogradError
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, grad_mode_state, set_grad_enabled
-from opdispatch.local_state.higher_floors import array_namespace, vmap
+from opdispatch.local_state.lazy_imports import array_namespace, vmap
 from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.local_state.observed_range import ObservedRange
 

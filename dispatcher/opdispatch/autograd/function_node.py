@@ -13,7 +13,7 @@ from opdispatch.autograd.node import Gradients, Node
 from opdispatch.autograd.variable import Variable, edge_of, facts_of
 from opdispatch.autograd.watch import WATCHED, note_recorded
 from opdispatch.errors import AutogradError
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 
 if TYPE_CHECKING:
     from opdispatch.autograd.context import Context

@@ -13,7 +13,7 @@ from opdispatch.autograd.node import Gradients, Node
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS, edge_of, facts_of, meta_of
 from opdispatch.errors import AutogradError
 from opdispatch.local_state.grad_mode import is_grad_enabled
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 
 
 class ToCopy(Node):

@@ -23,7 +23,7 @@ from opdispatch.autograd.variable import (
     version_of,
 )
 from opdispatch.local_state.grad_mode import enable_grad, is_grad_enabled
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 
 
 class ReplayedView(Node):

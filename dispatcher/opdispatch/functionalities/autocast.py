@@ -38,7 +38,7 @@ from opdispatch.local_state.autocast_mode import (
     get_autocast_dtype,
 )
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
-from opdispatch.local_state.higher_floors import array_operators
+from opdispatch.local_state.lazy_imports import array_operators
 from opdispatch.local_state.local_dispatch_key_set import ExcludeDispatchKeyGuard
 from opdispatch.tensors.tensor import Tensor
 

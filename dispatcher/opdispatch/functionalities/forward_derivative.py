@@ -32,7 +32,7 @@ from opdispatch.functorch.dynamic_layer import TOP, Lowered
 from opdispatch.functorch.forward_rule import ForwardRule
 from opdispatch.functorch.jvp_layer import DualLayer
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.tensors.tensor import Tensor
 

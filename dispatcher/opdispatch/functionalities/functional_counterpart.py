@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from opdispatch.arrays import copy_of
 from opdispatch.errors import ArgumentError
 from opdispatch.functorch.functionalization import FunctionalTensor, Level
-from opdispatch.local_state.higher_floors import array_operators
+from opdispatch.local_state.lazy_imports import array_operators
 from opdispatch.schema.function_schema import Argument, FunctionSchema, OperatorName
 from opdispatch.tensors.tensor import Tensor
 

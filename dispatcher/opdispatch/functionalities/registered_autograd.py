@@ -30,7 +30,7 @@ from opdispatch.functionalities.autograd_kernel_text import (
 )
 from opdispatch.functionalities.derivative import has_tensors, title_of
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, NOT_RECORDING
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.tensors.tensor import Tensor
 

@@ -19,7 +19,7 @@ from opdispatch.functionalities.registered_autograd import (
 )
 from opdispatch.functorch.batched_tensor import is_tensor
 from opdispatch.functorch.forward_rule import ForwardRule
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.tensors.tensor import Tensor
 

@@ -12,7 +12,7 @@ from opdispatch.functorch.aliased_return import original_of_write
 from opdispatch.functorch.batched_tensor import is_tensor, make_batched
 from opdispatch.functorch.batched_writes import check_writes
 from opdispatch.functorch.dynamic_layer import DynamicLayer
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 
 if TYPE_CHECKING:
     from opdispatch.dispatch.operator_handle import OperatorHandle

@@ -15,7 +15,7 @@ from opdispatch.errors import TransformError
 from opdispatch.functorch.dynamic_layer import DynamicLayer
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import DispatchKeySet, bits_of_key
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 from opdispatch.tensors.tensor import Tensor, key_set_of_backend
 
 _BATCHED = bits_of_key(DispatchKey.FuncTorchBatched)

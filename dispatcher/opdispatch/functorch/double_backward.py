@@ -21,7 +21,7 @@ from opdispatch.functorch.forward_rule import ForwardRule
 from opdispatch.functorch.grad_transform import Recorded
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
 from opdispatch.functorch.tree import leaves
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 from opdispatch.tensors.tensor import Tensor
 
 if TYPE_CHECKING:

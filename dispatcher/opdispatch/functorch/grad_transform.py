@@ -24,7 +24,7 @@ from opdispatch.functorch.grad_layer import GradLayer
 from opdispatch.functorch.tensor_wrapper import make_wrapper, unwrap_dead
 from opdispatch.functorch.tree import describe, leaves, map_tree, rebuild
 from opdispatch.local_state.grad_mode import enable_grad, inference_mode, is_grad_enabled
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 from opdispatch.tensors.tensor import Tensor
 
 Argnums = int | tuple[int, ...]

@@ -14,7 +14,7 @@ from opdispatch.functorch.jvp_layer import JvpLayer
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
 from opdispatch.functorch.tree import leaves, map_tree, rebuild
 from opdispatch.functorch.vmap import vmap
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 
 
 def jacrev(

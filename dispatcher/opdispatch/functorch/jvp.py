@@ -25,7 +25,7 @@ from opdispatch.functorch.jvp_layer import DualLayer, JvpLayer
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
 from opdispatch.functorch.tree import describe, leaves, leaves_as_in, map_tree, rebuild
 from opdispatch.local_state.grad_mode import inference_mode, is_inference_mode_enabled
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 
 
 def jvp(

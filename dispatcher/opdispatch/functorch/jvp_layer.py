@@ -35,7 +35,7 @@ from opdispatch.functorch.tensor_wrapper import WrappedArray, unwrap_dead
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET, DispatchKeySet
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, no_grad
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE, LocalState
 from opdispatch.tensors.tensor import Tensor
 

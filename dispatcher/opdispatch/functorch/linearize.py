@@ -25,7 +25,7 @@ from opdispatch.functorch.jvp import DualCall
 from opdispatch.functorch.jvp_layer import DualLayer
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
 from opdispatch.functorch.tree import rebuild
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 
 
 def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:

@@ -17,7 +17,7 @@ from opdispatch.functorch.dynamic_layer import next_level, pushed
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
 from opdispatch.functorch.tree import describe, leaves, rebuild, spread
 from opdispatch.functorch.vmap_layer import RANDOMNESS, VmapLayer
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 
 Dims = Any
 """An int, None, or such in tuples, lists and dicts."""

@@ -1,7 +1,7 @@
 """State of the running task: key sets, guards, modes, traces.
 
 operator                what lower floors know of operators
-higher_floors           what lower floors call of higher ones
+lazy_imports            what lower floors call of higher ones, imported at the first call
 caller_frames           the lines of Python that have called an operator
 deprecation             warnings about names that a later version removes
 trace_line              one step of a call, as it is shown

@@ -16,7 +16,7 @@ from opdispatch.autograd.engine import grad
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
 from opdispatch.functorch.functionalization import functionalize
 from opdispatch.local_state.grad_mode import enable_grad
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 from opdispatch.modes.fake_tensor import FakeTensorMode
 from opdispatch.optests.fake_tensor import NOT_FAKED, call_with_fakes, compare_facts
 from opdispatch.optests.sample import Sample, array_of, check_close, off_leaf, tensors_in

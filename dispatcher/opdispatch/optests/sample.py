@@ -23,7 +23,7 @@ from opdispatch.arrays import (
 from opdispatch.arrays.math_bits import stored
 from opdispatch.dispatch.operator_handle import OperatorHandle
 from opdispatch.errors import OpCheckError
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 from opdispatch.tensors.generator import Generator, with_default_generators
 from opdispatch.tensors.tensor import Tensor
 from opdispatch.tracing.structure import leaves, map_leaves

@@ -16,7 +16,7 @@ from opdispatch.arrays.level_array import LevelArray
 from opdispatch.errors import AutogradError, DeviceError
 from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.local_state.tracing_state import note_reading
 

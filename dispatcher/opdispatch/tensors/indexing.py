@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from opdispatch.arrays import find_key_bits
-from opdispatch.local_state.higher_floors import array_namespace, array_operators
+from opdispatch.local_state.lazy_imports import array_namespace, array_operators
 
 SCALARS = frozenset({bool, int, float, complex})
 _LARGE = 0x3FFFFFFF  # smaller ones need no conversion, and Python compares them faster

@@ -20,7 +20,7 @@ from opdispatch.autograd.inference_tensor import is_inference, make_inference
 from opdispatch.autograd.to_copy import record_without_derivative
 from opdispatch.errors import ArgumentError, TransformError
 from opdispatch.local_state.grad_mode import is_inference_mode_enabled
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 from opdispatch.local_state.tracing_state import note_reading
 
 

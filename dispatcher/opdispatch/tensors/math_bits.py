@@ -12,7 +12,7 @@ from opdispatch.arrays.math_bits import MathBitsArray
 from opdispatch.arrays.zero_array import ZeroArray
 from opdispatch.autograd.inference_tensor import make_inference
 from opdispatch.local_state.grad_mode import is_inference_mode_enabled
-from opdispatch.local_state.higher_floors import array_operators
+from opdispatch.local_state.lazy_imports import array_operators
 
 
 class TensorMathBits:

@@ -39,7 +39,7 @@ from opdispatch.errors import ArgumentError
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, NOT_RECORDING, no_grad
-from opdispatch.local_state.higher_floors import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace
 from opdispatch.local_state.tracing_state import is_traced, note_reading
 from opdispatch.tensors.indexing import SCALARS, getitem, setitem
 

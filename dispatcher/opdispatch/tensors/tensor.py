@@ -32,7 +32,7 @@ from opdispatch.errors import ArgumentError, AutogradError
 from opdispatch.keys.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.local_state.grad_mode import is_inference_mode_enabled, no_grad
-from opdispatch.local_state.higher_floors import (
+from opdispatch.local_state.lazy_imports import (
     array_namespace,
     array_operators,
     call_below_python,

@@ -13,7 +13,7 @@ from typing import Any
 from opdispatch.errors import ArgumentError
 from opdispatch.functorch.dynamic_layer import pushed
 from opdispatch.functorch.functionalization.level import Level
-from opdispatch.local_state.higher_floors import array_operators
+from opdispatch.local_state.lazy_imports import array_operators
 
 
 def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Callable[..., Any]:

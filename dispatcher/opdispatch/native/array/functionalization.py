@@ -18,7 +18,7 @@ from opdispatch.functionalities.functionalize_fallback import (
     make_view_kernel,
 )
 from opdispatch.library.library import Library
-from opdispatch.local_state.higher_floors import array_operators
+from opdispatch.local_state.lazy_imports import array_operators
 from opdispatch.native.array.operators.functional_variants import VIEWS
 from opdispatch.native.array.operators.functions import FUNCTIONS
 from opdispatch.native.array.operators.indexing import getitem as getitem_of_arrays

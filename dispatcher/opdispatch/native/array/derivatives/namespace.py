@@ -10,7 +10,7 @@ from typing import Any
 
 from opdispatch.autograd.view_nodes import with_room_for
 from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
-from opdispatch.local_state.higher_floors import array_namespace, array_operators
+from opdispatch.local_state.lazy_imports import array_namespace, array_operators
 
 
 class _Namespace:
