@@ -8,17 +8,23 @@ from collections.abc import AsyncIterator, Callable
 import numpy as np
 import pytest
 
+from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.event_loop.slices import SLICE
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.values.grants import ValueLimits
-from opdispatch_server.daemon.values.remote_part import Keeping
+from opdispatch_server.daemon.values.remote_part import Keeping, RemotePart
 from opdispatch_server.daemon.values.table import (
     HeldValue,
     RemoteValueTable,
     ValueHolder,
     kept_in,
 )
-from opdispatch_wire.errors import RemoteLimitError, RemoteValueGoneError, WireError
+from opdispatch_wire.errors import (
+    InterpreterDiedError,
+    RemoteLimitError,
+    RemoteValueGoneError,
+    WireError,
+)
 from opdispatch_wire.remote_values import RemoteFacts, store_key, value_id
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2, remote_pb2, values_pb2
 
@@ -196,6 +202,22 @@ async def test_a_value_that_has_moved_is_counted_where_it_is(table, make_session
     _told(after)
     table.has_moved(value, before, 2)  # its client went while it was on its way
     assert [list(told.ids) for told in _told(before)] == [[store_key(value_id(A, 0), 2)]]
+    assert table.check_invariants() == []
+
+
+async def test_both_homes_learn_of_a_move_that_has_failed(table, make_session):
+    before, after = make_session("before"), make_session("after")
+    holder = table.open()
+    table.add_all(holder, before, _kept(A))
+    part = RemotePart(table, execution_pb2.CallRequest())
+    message = values_pb2.RemoteTensor(session=holder.name, id=value_id(A, 0))
+    value = part.find(message, "$.args[0]", writable=False)
+    with pytest.raises(InterpreterDiedError, match="it was fetching remote tensors"):
+        async with part.at(after, CallContext()):  # which has no lane
+            pytest.fail("the call began")
+    for session in (before, after):
+        assert [list(told.ids) for told in _told(session)] == [[store_key(value_id(A, 0), 1)]]
+    assert (value.home, value.uses, value.moving) == (before, 0, None)
     assert table.check_invariants() == []
 
 

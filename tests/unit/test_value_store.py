@@ -25,6 +25,13 @@ def _remote(session: bytes, number: bytes) -> values_pb2.RemoteTensor:
     return values_pb2.RemoteTensor(session=session, id=number[:-4], place=number[-1])
 
 
+def _leaving(key: bytes, place: int) -> values_pb2.RemoteTensor:
+    """Return what the interpreter asks for that is to have the value at that place."""
+    message = _remote(ME, key)
+    message.next_place = place
+    return message
+
+
 X_KEY, Y_KEY = store_key(b"x" * 16, 0), store_key(b"y" * 16, 0)
 
 
@@ -118,11 +125,31 @@ def test_direct_calls_find_the_place_to_which_a_value_came_last():
 def test_direct_calls_do_not_find_what_is_to_move_away():
     store = ValueStore()
     store.add(ME, X_KEY, np.arange(3))
-    store.note_leaving(_remote(ME, X_KEY))
+    store.note_leaving(_leaving(X_KEY, 1))
     assert store.find_here(ME, b"x" * 16) is None
     assert store.pin([_remote(ME, X_KEY)]) is None
     assert store.get(_remote(ME, X_KEY), "$", False) is not None  # the daemon's do
-    store.note_leaving(_remote(ME, Y_KEY))  # nothing: it has gone
+    store.note_leaving(_leaving(Y_KEY, 1))  # nothing: it has gone
+
+
+def test_direct_calls_find_a_value_again_that_has_failed_to_move():
+    store = ValueStore()
+    store.add(ME, X_KEY, np.arange(3))
+
+    def fail_to_move(place: int) -> None:
+        store.release(remote_pb2.ReleaseValues(session=ME, ids=[store_key(b"x" * 16, place)]))
+
+    store.note_leaving(_leaving(X_KEY, 1))
+    fail_to_move(1)
+    assert store.find_here(ME, b"x" * 16) is not None
+    assert store.pin([_remote(ME, X_KEY)]) is not None
+    store.note_leaving(_leaving(X_KEY, 1))  # late: what has asked for it has died
+    assert store.find_here(ME, b"x" * 16) is not None
+    store.note_leaving(_leaving(X_KEY, 3))  # before it is known that it has not moved to 2
+    fail_to_move(2)
+    assert store.find_here(ME, b"x" * 16) is None
+    fail_to_move(3)
+    assert store.find_here(ME, b"x" * 16) is not None
 
 
 def test_a_pinned_value_stays_until_the_last_call_with_it_has_ended():

@@ -216,7 +216,7 @@ class SharedMemory(_message.Message):
     def __init__(self, region: _Optional[int] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., read_only: _Optional[bool] = ...) -> None: ...
 
 class RemoteTensor(_message.Message):
-    __slots__ = ("id", "session", "interpreter", "dtype", "shape", "device", "dispatch_keys", "requires_grad", "source", "place", "layout", "bytes", "leaves")
+    __slots__ = ("id", "session", "interpreter", "dtype", "shape", "device", "dispatch_keys", "requires_grad", "source", "place", "layout", "bytes", "next_place")
     ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     INTERPRETER_FIELD_NUMBER: _ClassVar[int]
@@ -229,7 +229,7 @@ class RemoteTensor(_message.Message):
     PLACE_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
-    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PLACE_FIELD_NUMBER: _ClassVar[int]
     id: bytes
     session: bytes
     interpreter: str
@@ -242,8 +242,8 @@ class RemoteTensor(_message.Message):
     place: int
     layout: str
     bytes: int
-    leaves: bool
-    def __init__(self, id: _Optional[bytes] = ..., session: _Optional[bytes] = ..., interpreter: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., device: _Optional[str] = ..., dispatch_keys: _Optional[int] = ..., requires_grad: _Optional[bool] = ..., source: _Optional[_Union[ValueSource, _Mapping]] = ..., place: _Optional[int] = ..., layout: _Optional[str] = ..., bytes: _Optional[int] = ..., leaves: _Optional[bool] = ...) -> None: ...
+    next_place: int
+    def __init__(self, id: _Optional[bytes] = ..., session: _Optional[bytes] = ..., interpreter: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., device: _Optional[str] = ..., dispatch_keys: _Optional[int] = ..., requires_grad: _Optional[bool] = ..., source: _Optional[_Union[ValueSource, _Mapping]] = ..., place: _Optional[int] = ..., layout: _Optional[str] = ..., bytes: _Optional[int] = ..., next_place: _Optional[int] = ...) -> None: ...
 
 class ValueSource(_message.Message):
     __slots__ = ("lane", "address", "place", "ticket", "tls")

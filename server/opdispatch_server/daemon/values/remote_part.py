@@ -240,6 +240,8 @@ async def _move(
     try:
         reply = await session.call(request, CallContext())
     except (LaneClosedError, asyncio.CancelledError):
+        for value, place in zip(values, places, strict=True):
+            table.has_not_moved(value, session, place)
         await session.explain_end()
         raise session.death("it was fetching remote tensors") from None
     if reply.HasField("error"):

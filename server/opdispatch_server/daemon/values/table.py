@@ -352,8 +352,12 @@ class RemoteValueTable:
         _tell(before, value.holder, (key,))
 
     def has_not_moved(self, value: HeldValue, home: InterpreterSession, place: int) -> None:
-        """Release, in an interpreter, the part of a value that it may have received."""
-        _tell(home, value.holder, (store_key(value.number, place),))
+        """Release, in an interpreter, the part of a value that it may have received.
+
+        The home of the value keeps it, and stops refusing direct calls with it.
+        """
+        for each in (home, value.home):
+            _tell(each, value.holder, (store_key(value.number, place),))
 
     def check_invariants(self) -> list[str]:
         """Return descriptions of the violated invariants."""

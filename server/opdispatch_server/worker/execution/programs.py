@@ -91,7 +91,7 @@ class ProgramExecution:
         hand_over_turn()
         for i, argument in enumerate(request.args):
             message = argument.remote
-            message.leaves = True
+            message.next_place = message.place
             fetched = self._peers.fetch(message, context.timeout, f"$.args[{i}]")
             origin = Origin(message.id, f"interpreter {message.interpreter}")
             arrive(fetched.value, origin, has_history=fetched.has_history)
@@ -173,7 +173,7 @@ class ProgramExecution:
         tensors: CalleeTensors | None,
     ) -> list[Any]:
         def remote(message: values_pb2.RemoteTensor, at: str, writable: bool) -> Any:
-            if message.leaves:
+            if message.next_place:
                 self._values.note_leaving(message)
             if not message.HasField("source"):
                 return self._values.get(message, at, writable)

@@ -97,8 +97,10 @@ class StoredValue:
         "is_leaving",
         "is_released",
         "key",
+        "next_place",
         "pins",
         "session",
+        "unreached_place",
         "writers",
     )
 
@@ -113,7 +115,21 @@ class StoredValue:
         self.is_released = False
         """It goes when there are no ``pins`` any more."""
         self.is_leaving = False
-        """Another interpreter has asked for it, to be its next home."""
+        """Another interpreter has asked for it, to be its next home, and has not failed since."""
+        self.next_place = 0
+        """The latest place for which another interpreter has asked for it."""
+        self.unreached_place = 0
+        """The latest place to which it has failed to move."""
+
+    def note_next_place(self, place: int) -> None:
+        """Note that another interpreter has asked for it, to have it at that place."""
+        self.next_place = max(self.next_place, place)
+        self.is_leaving = self.next_place > self.unreached_place
+
+    def note_unreached_place(self, place: int) -> None:
+        """Note that it has not moved to that place, whose interpreter may ask for it even so."""
+        self.unreached_place = max(self.unreached_place, place)
+        self.is_leaving = self.next_place > self.unreached_place
 
     @property
     def must_wait(self) -> bool:

@@ -189,7 +189,7 @@ class PeerValues:
         )
         remote = request.args.add().remote
         remote.id, remote.session = message.id, message.session
-        remote.place, remote.leaves = message.source.place, message.leaves
+        remote.place, remote.next_place = message.source.place, message.next_place
         tensors = CallerTensors(BESIDE_BYTES)
         return self._call(message, request, tensors, timeout, at), tensors
 

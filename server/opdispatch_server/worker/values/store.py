@@ -54,7 +54,10 @@ class ValueStore:
         it. Of calls that come directly it does not know. They find a value by its id, in whichever
         of its places it is here, until it is asked for as what is to move away: from then on it may
         be written to elsewhere. Those that have come by then read it as it was; none of them may
-        write to it. They keep it until they have ended, also if it is released meanwhile.
+        write to it. They keep it until they have ended, also if it is released meanwhile. If the
+        move fails, the daemon releases the place to which it was to move, here as well. It may move
+        to another place before that message is here, or be asked for after it by an interpreter
+        that has failed: so what counts is the latest place of each kind.
     """
 
     def __init__(self) -> None:
@@ -152,7 +155,7 @@ class ValueStore:
                 store_key(message.id, message.place)
             )
             if stored is not None:
-                stored.is_leaving = True
+                stored.note_next_place(message.next_place)
 
     def begin_writes(self, wanted: _Wanted, deadline: float | None) -> Sequence[StoredValue]:
         """Make the caller a writer of these values, once each, until ``end_writes`` of what is
@@ -257,18 +260,24 @@ class ValueStore:
             self._newest.setdefault(session, {})[key[: -len(FIRST_PLACE)]] = stored  # ``id_of``
 
     def release(self, message: remote_pb2.ReleaseValues) -> None:
-        """Release some of a session's values, or all. What is in use stays until then."""
+        """Release some of a session's values, or all. What is in use stays until then.
+
+        A value whose next place is released instead stays here, and direct calls find it again.
+        """
         if not message.ids:
             self.keeps.close(message.session)
         with self._changed:
             values = self._sessions.get(message.session)
             if values is None:
                 return
+            newest = self._newest[message.session]
             if not message.ids:
                 del self._sessions[message.session], self._newest[message.session]
             for key in ids_meant(message.ids, values):
                 if (stored := values.get(key)) is not None:
                     self._drop(stored)
+                elif (stored := newest.get(id_of(key))) is not None:
+                    stored.note_unreached_place(place_of(key))
 
     def clear(self) -> None:
         """Release all values."""
