@@ -219,9 +219,31 @@ def test_every_kind_of_call_through_the_daemon_is_planned(
         before = len(numbers)
         for args, kwargs in calls:
             mine = outcome(lambda: session.call(name, *args, **kwargs), ONES)  # noqa: B023
+            late = outcome(lambda: session.submit(name, *args, **kwargs).result(), ONES)  # noqa: B023
             other = outcome(lambda: general.call(name, *args, **kwargs), ONES)  # noqa: B023
-            assert str(mine) == str(other)  # no number equals none
-    assert len(numbers) == before + len(calls)
+            assert str(mine) == str(late) == str(other)  # no number equals none
+    assert len(numbers) == before + 2 * len(calls)
+
+
+def test_submitted_calls_through_the_daemon_are_planned(relayed: Planned):
+    session, numbers = relayed
+    x, y = np.ones(4, np.float32), np.ones((2, 2))
+    for _ in range(4):
+        assert session.submit("planned::total", x, y).result() == 8
+    before = len(numbers)
+    assert before
+    futures = [session.submit("planned::total", x, y) for _ in range(20)]
+    x[:] = 7.0  # what was submitted is what was there then
+    assert [future.result() for future in futures] == [8.0] * 20
+    assert list(session.map("planned::total", [(x, y)] * 20)) == [32.0] * 20
+    for _ in range(4):
+        session.call("planned::positive", ONES)
+    with pytest.raises(oc.KernelError, match="negative"):
+        session.submit("planned::positive", -ONES).result()
+    waiting = session.submit("planned::wait", -ONES)
+    assert waiting.cancel()
+    assert session.call("planned::positive", ONES).tolist() == [2.0] * 4
+    assert len(numbers) >= before + 41
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -295,7 +317,7 @@ def test_planned_calls_wait_for_a_daemon_that_restarts(
         assert before
         assert daemon.stop() == 0
         start_daemon(workers=1, listen=[daemon.address])
-        assert session.call("planned::positive", ONES).tolist() == [2.0] * 4
+        assert session.submit("planned::positive", ONES).result().tolist() == [2.0] * 4
         assert session.call("planned::positive", ONES).tolist() == [2.0] * 4
         assert len(numbers) > before
 

@@ -201,27 +201,45 @@ class BlockingCalls:
         If the daemon is away, in the thread for second attempts.
         """
 
-        def on_done(result: execution_pb2.CallReply | Exception) -> None:
-            why = attempt.find_lost(result)
-            if why is not None:
-                waiting = wait or DaemonWait(self._endpoint.wait, attempt.deadline)
-                # Not in this thread, which reads replies: sending may block.
-                self._at_second(attempt, future, why, ask_again, waiting, why)
-                return
-            if not isinstance(result, Exception):
-                self._learn(attempt, result)
-            self._end(attempt, future, result)
-
-        def ask_again(waiting: DaemonWait, why: Exception) -> None:
-            self._at_daemon.prepare_to_ask_again(attempt, waiting, lane, why)
-            self._begin_at_daemon(attempt, future, waiting)
-
         lane = self._daemon.get(attempt.deadline)
         attempt.prepare(lane.inline_bytes)
+        on_done = functools.partial(self.end_at_daemon, attempt, lane, future, wait=wait)
         try:
             self._begin_on(lane, attempt, future, on_done)
         except (LaneClosedError, DaemonUnavailableError) as error:
             on_done(error)
+
+    def end_at_daemon(
+        self,
+        attempt: CallAttempt,
+        lane: CallLane,
+        future: CallFuture,
+        result: execution_pb2.CallReply | Exception,
+        wait: DaemonWait | None = None,
+    ) -> None:
+        """End a call that was sent to the daemon on that lane, or ask the daemon again."""
+        why = attempt.find_lost(result)
+        if why is not None:
+            waiting = wait or DaemonWait(self._endpoint.wait, attempt.deadline)
+            # Not in this thread, which reads replies: sending may have to wait.
+            again = functools.partial(self._ask_again, attempt, lane, future, waiting, why)
+            self._at_second(attempt, future, why, again)
+            return
+        if not isinstance(result, Exception):
+            self._learn(attempt, result)
+            self._at_daemon.learn(attempt, lane)
+        self._end(attempt, future, result)
+
+    def _ask_again(
+        self,
+        attempt: CallAttempt,
+        lane: CallLane,
+        future: CallFuture,
+        wait: DaemonWait,
+        why: Exception,
+    ) -> None:
+        self._at_daemon.prepare_to_ask_again(attempt, wait, lane, why)
+        self._begin_at_daemon(attempt, future, wait)
 
     def _at_second(
         self,

@@ -59,11 +59,16 @@ class DaemonCalls:
             if (why := attempt.find_lost(outcome)) is None:
                 if isinstance(outcome, Exception):
                     raise outcome
-                asks = request.wants_route or request.preferred_session or request.HasField("lost")
-                if not (asks or request.HasField("keep")):
-                    self._plans.learn(attempt.call, request, None, lane.max_message_bytes)
+                self.learn(attempt, lane)
                 return outcome
             self.prepare_to_ask_again(attempt, wait, lane, why)
+
+    def learn(self, attempt: CallAttempt, lane: CallLane) -> None:
+        """Plan calls like one that the daemon has answered, unless it asked for more than that."""
+        request = attempt.request
+        asks = request.wants_route or request.preferred_session or request.HasField("lost")
+        if not (asks or request.HasField("keep")):
+            self._plans.learn(attempt.call, request, None, lane.max_message_bytes)
 
     def prepare_to_ask_again(
         self, attempt: CallAttempt, wait: DaemonWait, lane: CallLane, why: Exception
@@ -81,10 +86,7 @@ class DaemonCalls:
 
         UNPLANNED if that does not hold, and nothing has been sent. Raises what went wrong.
         """
-        lane = self._open_lane()
-        if lane is None or plan.size > lane.max_message_bytes:
-            return UNPLANNED
-        if self._may_go_directly(plan.shape):
+        if (lane := self.find_lane(plan)) is None:
             return UNPLANNED
         timeout = self._timeout
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -104,6 +106,21 @@ class DaemonCalls:
         finally:
             attempt.close()
 
+    def find_lane(self, plan: CallPlan) -> BlockingLane | BlockingStream | None:
+        """Return the lane to the daemon for a plan's call.
+
+        None: the general path is to make it. The lane is not open or takes single requests, or the
+        call may go directly.
+        """
+        if not (self._endpoint.is_of_this_process and self._daemon.is_open):
+            return None
+        lane = self._daemon.get(None)
+        if not isinstance(lane, BlockingLane | BlockingStream):
+            return None
+        if plan.size > lane.max_message_bytes or self._may_go_directly(plan.shape):
+            return None
+        return lane
+
     def failure(self, error: Exception, attempt: CallAttempt) -> Exception:
         """Return the exception to raise to the caller for a transport error."""
         if isinstance(error, LaneClosedError | DaemonUnavailableError) and self._daemon.is_closed:
@@ -115,13 +132,6 @@ class DaemonCalls:
         if direct_kind(self._endpoint, self._daemon.name) is None:
             return False
         return self._routes.find(shape) is not None or self._routes.wants(shape)
-
-    def _open_lane(self) -> BlockingLane | BlockingStream | None:
-        """Return the lane to the daemon, if it is open, and more than single requests."""
-        if not (self._endpoint.is_of_this_process and self._daemon.is_open):
-            return None
-        lane = self._daemon.get(None)
-        return lane if isinstance(lane, BlockingLane | BlockingStream) else None
 
     def _go_on(
         self,

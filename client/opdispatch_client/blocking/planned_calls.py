@@ -56,6 +56,15 @@ class GeneralCalls(Protocol):
     ) -> None:
         """End a call that was sent directly, or hand it over to the daemon."""
 
+    def end_at_daemon(
+        self,
+        attempt: CallAttempt,
+        lane: CallLane,
+        future: CallFuture,
+        result: execution_pb2.CallReply | Exception,
+    ) -> None:
+        """End a call that was sent to the daemon on that lane, or ask the daemon again."""
+
     def let_end(
         self,
         lane: CallLane,
@@ -201,6 +210,9 @@ class PlannedCalls:
 
         None if no plan is valid, or the call would have to wait; nothing has begun then.
         """
+        by_daemon = self._plans.find(planned.key)
+        if by_daemon is not None and by_daemon.way is None:
+            return self._submit_to_daemon(operator, planned, by_daemon, flush=flush)
         found = self._find_planned(planned.key, alone=False)
         keep = planned.keep
         abandon = None if keep is None else keep.abandon
@@ -259,6 +271,44 @@ class PlannedCalls:
                 return None  # the general path finds another route, or reports why there is none
             raise
         self._general.let_end(way.lane, number, future, on_done, None, waiting)
+        if flush:
+            self._general.flush()
+        return future
+
+    def _submit_to_daemon(
+        self, operator: str, planned: PlannedArguments, plan: CallPlan, *, flush: bool
+    ) -> Future[Any] | None:
+        """Begin a call through the daemon like ``submit``."""
+        lane = self._daemon.find_lane(plan)
+        if lane is None or (future := self._futures.begin()) is None:
+            return None
+        timeout, request = self._timeout, b""
+        deadline = None if timeout is None else time.monotonic() + timeout
+
+        def encode(number: int) -> bytes:
+            nonlocal request
+            request = plan.form.write(planned.leaves, timeout, number)
+            return request
+
+        def on_done(result: Any) -> None:
+            if type(result) is tuple:
+                future.succeed(result[0])
+                return
+            call = planned.call(operator, retry=self._endpoint.retry)
+            call.hold()
+            planned.leaves.clear()  # an exception that is kept would keep these alive
+            attempt = CallAttempt.of_sent(call, self._endpoint, request, None)
+            attempt.deadline = deadline
+            self._general.end_at_daemon(attempt, lane, future, result)
+
+        try:
+            number = lane.begin_plain(encode, timeout, on_done, plan.read)
+        except BaseException as error:
+            future.cancel()
+            if isinstance(error, LaneClosedError | RefusedError):
+                return None  # the general path opens another lane, or reports why there is none
+            raise
+        self._general.let_end(lane, number, future, on_done, None, None)
         if flush:
             self._general.flush()
         return future
