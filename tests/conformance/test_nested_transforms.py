@@ -12,7 +12,8 @@ import pytest
 from golden_file import SCALE, SEED
 
 pytest.importorskip("torch")
-from array_programs import OF_SIGNS, SIDES, Case, drawn, tolerance
+from array_programs import OF_SIGNS, Case, drawn, tolerance
+from array_sides import SIDES
 
 # torch.func.jvp compiles rules of its own when it first meets their operator.
 pytestmark = [
