@@ -205,7 +205,7 @@ class QuickCalls:
                 )
             if context.message:
                 self.plans.add(context.message, request, choice, library, place)
-            slot = self._try_enter(replica, library, choice)
+            slot = self._try_enter(replica, library, str(choice.op.name))
             if slot is None:
                 return None
             context = context.in_lane(library.load_id, library.max_concurrency)
@@ -234,7 +234,7 @@ class QuickCalls:
         """Begin a planned call like ``begin``."""
         plan = relayed.plan
         replica = self._choose_replica(plan.library, plan.choice, 0)
-        slot = None if replica is None else self._try_enter(replica, plan.library, plan.choice)
+        slot = None if replica is None else self._try_enter(replica, plan.library, plan.operator)
         if replica is None or slot is None:
             return None
         call = QuickCall(plan.library, replica, None, on_reply, on_end)
@@ -254,9 +254,9 @@ class QuickCalls:
         replica = choose_replica(library, unable, preferred)
         return replica if replica is not None and replica.session.has_lane else None
 
-    def _try_enter(self, replica: Replica, library: LibraryVersion, choice: Choice) -> Slot | None:
+    def _try_enter(self, replica: Replica, library: LibraryVersion, operator: str) -> Slot | None:
         queue = self._queues.queue_of(replica.session)
-        return queue.try_enter(library.load_id, library.max_concurrency, str(choice.op.name))
+        return queue.try_enter(library.load_id, library.max_concurrency, operator)
 
     def _end_nested(self, parent: RunningKernel, on_end: Callable[[], None]) -> None:
         self._runs.end_nested_in(parent)

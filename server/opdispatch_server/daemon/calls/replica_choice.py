@@ -31,6 +31,8 @@ def choose_replica(
         if replica is not None and replica.is_serving and home not in excluding:
             return replica
     serving = [r for r in library.replicas if r.is_serving and r.session not in excluding]
+    if len(serving) == 1:
+        return serving[0]
     return min(serving, key=lambda replica: _load_of(replica, preferred), default=None)
 
 
