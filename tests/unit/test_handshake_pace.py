@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -21,6 +22,7 @@ from opdispatch_server.serving.handshake_pace import (
     HandshakePace,
 )
 from tests.unit.test_address_filter import LOOPBACK, connected_from, is_open, port_of
+from tests.waits import LONGEST_WAIT
 
 PLACES = 40
 # Twice the least: a port that one of the last flood had counts for no new connection.
@@ -41,14 +43,17 @@ class Time:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.later: list[tuple[float, Callable[[], None]]] = []
+        self.later: list[tuple[float, Callable[[], float | None]]] = []
+        self.has_threads = True
 
     def pace(self, port: int) -> HandshakePace:
         pace = HandshakePace(PLACES, lambda: self.now, self.call_later)
         pace.port = port
         return pace
 
-    def call_later(self, seconds: float, function: Callable[[], None]) -> None:
+    def call_later(self, seconds: float, function: Callable[[], float | None]) -> None:
+        if not self.has_threads:
+            raise RuntimeError("can't start new thread")
         self.later.append((self.now + seconds, function))
 
     def pass_until_all_are_let_in(self) -> None:
@@ -58,8 +63,14 @@ class Time:
     def pass_until_the_next(self) -> float:
         """Call what is to be called next; return how long that took."""
         before, (self.now, function) = self.now, self.later.pop(0)
-        function()
+        again = function()
+        if again is not None:
+            self.later.append((self.now + again, function))
         return self.now - before
+
+
+def fail_without_descriptors(path: str) -> list[str]:
+    raise OSError(24, "Too many open files")
 
 
 def count(pace: HandshakePace, times: int) -> None:
@@ -150,6 +161,56 @@ def test_flood_is_shut_out_for_longer_the_more_came_meanwhile(listener: socket.s
     assert took == pytest.approx((ACCEPT_QUEUE + LOOK_EVERY) / PER_SECOND)
 
 
+def test_flood_is_shut_out_for_no_longer_however_many_come_meanwhile(listener: socket.socket):
+    time = Time()
+    pace = time.pace(port_of(listener))
+    count(pace, 5 * AT_ONCE)
+    time.pass_until_all_are_let_in()
+    count(pace, LOOK_EVERY)
+    assert LONGEST / 2 < time.pass_until_the_next() <= LONGEST + 0.01
+
+
+def test_flood_that_could_not_be_shut_out_is_at_the_next_look(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+):
+    time = Time()
+    pace = time.pace(port_of(listener))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", fail_without_descriptors)
+        count(pace, AT_ONCE + LOOK_EVERY)
+    time.has_threads = False
+    count(pace, ACCEPT_QUEUE + LOOK_EVERY)
+    assert is_open(listener, LOOPBACK)
+    time.has_threads = True
+    count(pace, LOOK_EVERY)
+    assert not is_open(listener, LOOPBACK)
+
+
+def test_address_is_let_in_again_though_no_thread_can_be_started(listener: socket.socket):
+    time = Time()
+    pace = time.pace(port_of(listener))
+    with connected_from(listener, *[STRANGER] * int(MOST_PLACES * PLACES)):
+        count(pace, LOOK_EVERY)
+        time.has_threads = False
+        time.pass_until_the_next()
+        assert not is_open(listener, STRANGER)
+    time.pass_until_the_next()
+    assert is_open(listener, STRANGER)
+
+
+def test_function_is_called_later_as_often_as_it_asks_for():
+    left, called = [0.0, 0.0, None], threading.Event()
+
+    def function() -> float | None:
+        again = left.pop(0)
+        if not left:
+            called.set()
+        return again
+
+    handshake_pace._call_later(0.0, function)
+    assert called.wait(LONGEST_WAIT)
+
+
 def test_address_that_floods_again_is_shut_out_for_twice_as_long(listener: socket.socket):
     time = Time()
     pace = time.pace(port_of(listener))
@@ -218,11 +279,8 @@ def test_port_is_opened_though_no_descriptor_is_left(
     time = Time()
     count(time.pace(port_of(listener)), AT_ONCE + LOOK_EVERY)
 
-    def fail(path: str) -> list[str]:
-        raise OSError(24, "Too many open files")
-
     with monkeypatch.context() as patched:
-        patched.setattr(os, "listdir", fail)
+        patched.setattr(os, "listdir", fail_without_descriptors)
         time.pass_until_the_next()
     assert not is_open(listener, LOOPBACK)
     time.pass_until_all_are_let_in()

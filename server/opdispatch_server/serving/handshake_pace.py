@@ -7,7 +7,6 @@ holds most of the port's connections; all others can connect meanwhile.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import threading
@@ -22,20 +21,18 @@ from opdispatch_server.serving.connection_limits import ACCEPT_QUEUE
 from opdispatch_server.serving.port_connections import Connection, Network, port_connections
 
 AT_ONCE: Final = 1000
-"""How many handshakes may begin at once,"""
+"""How many handshakes may begin at once."""
 PER_SECOND: Final = 100.0
-"""and how many per second after that."""
+"""How many handshakes may begin per second, after those that begin at once."""
 SHORTEST, LONGEST = 0.25, 10.0
-"""Seconds for which an address is shut out: for its first flood, and at most.
-"""
+"""Seconds for which a flood shuts its address out: at least, and at most."""
 
 LOOK_EVERY: Final = 50
 """The port's connections are examined after so many handshakes."""
 FLOOD_SHARE: Final = 1 / 8
-"""An address with connections for this share of the last handshakes floods the port;
-"""
+"""Share of the last handshakes from which on the connections of one address flood the port."""
 MOST_PLACES: Final = 3 / 4
-"""or if it has this share of the port's connections."""
+"""Share of the port's connections from which on one address has too many."""
 
 LOG = logging.getLogger("opdispatch.access")
 
@@ -47,9 +44,12 @@ class HandshakePace:
         self,
         places: int,
         clock: Callable[[], float] = time.monotonic,
-        later: Callable[[float, Callable[[], None]], object] | None = None,
+        later: Callable[[float, Callable[[], float | None]], object] | None = None,
     ) -> None:
-        """Take ``places``, the limit of connections, and ``later``, which schedules a function."""
+        """Take ``places``, the limit of connections, and ``later``, which schedules a function.
+
+        The function returns after how many seconds it is to be called again, or None.
+        """
         self.port: int | None = None
         self._most = MOST_PLACES * places
         self._clock = clock
@@ -67,7 +67,9 @@ class HandshakePace:
         """Count a handshake that begins, and shut out flooding addresses; in any thread."""
         with self._lock:
             now = self._clock()
-            self._full_at = max(self._full_at, now) + 1 / PER_SECOND
+            full_at = max(self._full_at, now) + 1 / PER_SECOND
+            # However many begin meanwhile, no address is shut out for longer than that.
+            self._full_at = min(full_at, now + AT_ONCE / PER_SECOND + LONGEST)
             self._begun += 1
             if self._begun < LOOK_EVERY or self.port is None:
                 return
@@ -83,15 +85,17 @@ class HandshakePace:
                 floods = EVERYONE - self._shut
             if not floods:
                 return
-            for each in floods:
-                seconds = self._seconds(each, max(ahead, SHORTEST))
+            seconds = {each: self._seconds(each, max(ahead, SHORTEST)) for each in floods}
+            try:
                 # Scheduled first, so that networks are readmitted whatever fails below.
-                self._later(seconds, functools.partial(self._let_in, each))
-                self._lasted[each] = (now + seconds, seconds)
+                for each in floods:
+                    self._later(seconds[each], functools.partial(self._let_in, each))
+                shut_out(self.port, self._shut | floods)
+            except (OSError, RuntimeError):  # there is no descriptor left, or no thread
+                return  # the next look tries again
             self._shut |= floods
+            self._lasted |= {each: (now + seconds[each], seconds[each]) for each in floods}
             self._begun = -ACCEPT_QUEUE  # those waiting in the accept queue belong to the flood
-            with contextlib.suppress(OSError):  # there is no descriptor left
-                shut_out(self.port, self._shut)
         LOG.warning(
             "too many connections begin at port %d: new ones of %s wait",
             self.port,
@@ -120,18 +124,18 @@ class HandshakePace:
             return seconds
         return max(seconds, min(2 * self._lasted[network][1], LONGEST))
 
-    def _let_in(self, network: Network) -> None:
+    def _let_in(self, network: Network) -> float | None:
+        """Readmit a network; return after how many seconds to try again if it stays shut out."""
         assert self.port is not None, "it was shut out"
         with self._lock:
-            stays = network in _have(_connections(self.port), self._most)
-            if not stays:
-                self._shut.discard(network)
+            if network in _have(_connections(self.port), self._most):
+                return SHORTEST
             try:
-                shut_out(self.port, self._shut)
+                shut_out(self.port, self._shut - {network})
             except OSError:  # there is no descriptor left for finding its sockets
-                stays = True
-            if stays:
-                self._later(SHORTEST, functools.partial(self._let_in, network))
+                return SHORTEST
+            self._shut.discard(network)
+            return None
 
 
 def _connections(port: int) -> Set[Connection]:
@@ -148,7 +152,16 @@ def _have(connections: Iterable[Connection], least: float) -> Set[Network]:
     return {network for network, count in counts.items() if count >= least}
 
 
-def _call_later(seconds: float, function: Callable[[], None]) -> None:
-    timer = threading.Timer(seconds, function)
-    timer.daemon = True
-    timer.start()
+def _call_later(seconds: float, function: Callable[[], float | None]) -> None:
+    """Call a function in a thread, which stays until the function needs no further call.
+
+    So only the first call needs a new thread. Raises RuntimeError if there is none.
+    """
+
+    def run() -> None:
+        left: float | None = seconds
+        while left is not None:
+            time.sleep(left)
+            left = function()
+
+    threading.Thread(target=run, daemon=True).start()
