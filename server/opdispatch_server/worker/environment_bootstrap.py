@@ -2,12 +2,12 @@
 
     PYTHON -E environment_bootstrap.py PACKAGES [OPTIONS OF interpreter_process]
 
-PACKAGES is a JSON file (see interpreter_packages) that says where the daemon's packages are. Its
-own, opdispatch and the others, are taken from there: daemon and interpreters are always of one
-version. What these need, such as gRPC, is taken from the environment, and only if it is not
-there, and both Pythons have the same binary interface, from the daemon's. Nothing else of the
-daemon's environment can be seen, so the environment's own packages, and versions, are what
-the library gets. Without options, it only tries whether the interpreter can be imported.
+PACKAGES is a JSON file (see interpreter_packages) that says where the daemon's packages are. The
+packages of opdispatch are imported from there, so that daemon and interpreters always have the same
+version. Their dependencies, such as gRPC, are imported from the environment; only if it lacks them,
+and both Pythons have the same binary interface, from the daemon's. Nothing else of the daemon's
+environment is visible, so libraries get the environment's own packages and versions. Without
+options, it only checks whether the interpreter can be imported.
 
 The environment's Python reads this file before anything of opdispatch can be imported.
 """
@@ -40,10 +40,10 @@ class OwnPackages(MetaPathFinder):
 
 
 class BorrowedPackages(MetaPathFinder):
-    """Finds packages in another environment, after every other finder has been asked.
+    """Finds packages in another environment, after all other finders.
 
-    A package is taken from one environment as a whole: never a module of it from here,
-    because the environment's own, perhaps older version of the package has no such module.
+    A package is taken from one environment as a whole: a module is never added from here to the
+    environment's own, perhaps older, version of its package.
     """
 
     def __init__(self, folders: dict[str, list[str]]) -> None:
@@ -52,7 +52,7 @@ class BorrowedPackages(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a package, or of one below a namespace without an owner."""
+        """Return the spec of a package, or of one in a namespace package without an owner."""
         top, *below = fullname.split(".")
         folders = self._folders.get(top)
         if folders is None:
@@ -65,11 +65,12 @@ class BorrowedPackages(MetaPathFinder):
 
 
 def main(argv: Sequence[str]) -> None:
-    """Prepare ``sys.path`` and the rest, then becomes the interpreter."""
+    """Prepare ``sys.path`` and the environment, then run the interpreter."""
     with open(argv[0], encoding="utf-8") as file:
         packages = json.load(file)
     sys.path[0] = os.getcwd()  # as with -m; it was the folder of this file
-    for name in ("PYTHONPATH", "PYTHONHOME"):  # of the daemon's, and for what kernels start
+    # they are the daemon's, and would affect processes that kernels start
+    for name in ("PYTHONPATH", "PYTHONHOME"):
         os.environ.pop(name, None)
     sys.meta_path.insert(0, OwnPackages(packages["own"]))
     if sysconfig.get_config_var("SOABI") == packages["abi"]:

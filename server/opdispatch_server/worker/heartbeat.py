@@ -1,4 +1,4 @@
-"""The message that an interpreter sends again and again: that it lives, and its counters."""
+"""The periodic message of an interpreter: a sign of life, with its counters."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from opdispatch_wire.v1 import registry_pb2
 
 Say = Callable[[pb.InterpreterMessage], Awaitable[None]]
 
-# How long an interpreter that was held up for a heartbeat listens before it says that it lives.
+# How long an interpreter that was blocked for a heartbeat listens before it reports that it lives.
 _SECOND_THOUGHTS = 0.02
 
 
 class Heartbeats:
-    """The heartbeats of one interpreter, and whether it is fit. Belongs to the event loop.
+    """The heartbeats of one interpreter, and its fitness. For use in the event loop only.
 
-    From the event loop: a library that keeps the interpreter lock, or a process that is stopped, is
-    silent, as it should be; a kernel that releases the lock is not.
+    They are sent from the event loop, so that an interpreter whose library holds the interpreter
+    lock, or whose process is stopped, falls silent, as it should; one whose kernel releases the
+    lock does not.
     """
 
     def __init__(self, calls: DirectCalls, counts: CallCounts) -> None:
         self.fitness = Fitness(self._report_unfit)
         self.tells_counts = False
-        """Whether heartbeats have what was counted: the daemon cannot see it."""
+        """Whether heartbeats carry the counters, because the daemon cannot access their memory."""
         self._calls = calls
         self._counts = counts
         self._told: dict[int, bytes] = {}
@@ -40,16 +41,16 @@ class Heartbeats:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self) -> None:
-        """Take heed of what threads report, from now on. To be called in the event loop."""
+        """Start to receive what threads report. Call it in the event loop."""
         self._loop = asyncio.get_running_loop()
 
     async def run(
         self, say: Say, period: float, beat: Callable[[], None] | None, then: Callable[[], None]
     ) -> None:
-        """Send a sign of life every ``period`` seconds, and call ``then``, until cancelled.
+        """Send a heartbeat every ``period`` seconds, and call ``then``, until cancelled.
 
-        One that would repeat the last is given by ``beat`` instead, unless that is None: to send
-        it would wake all threads of gRPC, of both processes.
+        One that would repeat the previous one is recorded by ``beat`` instead, unless that is None:
+        sending it would wake all gRPC threads of both processes.
         """
         sent: pb.InterpreterMessage | None = None
         loop = asyncio.get_running_loop()
@@ -57,7 +58,8 @@ class Heartbeats:
             due = loop.time() + period
             await asyncio.sleep(period)
             if loop.time() > due + period:
-                # It was held up, and may have been given up: that has come meanwhile, then.
+                # It was blocked, and the daemon may have given it up: that message has arrived
+                # meanwhile.
                 await asyncio.sleep(_SECOND_THOUGHTS)
             self.fitness.check()
             message = self._message()
@@ -69,12 +71,12 @@ class Heartbeats:
             then()
 
     async def say_when_unfit(self, say: Say) -> None:
-        """Send a report at once when kernels cannot run properly any more."""
+        """Send a report at once when kernels can no longer run properly."""
         await self._unfit.wait()
         await say(self._message())
 
     def _report_unfit(self) -> None:
-        """Request a heartbeat at once; callable in any thread."""
+        """Request a heartbeat at once. May be called in any thread."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._unfit.set)

@@ -1,4 +1,4 @@
-"""The accounts of every run of a kernel, whichever way its call came."""
+"""The accounting of every kernel run, by whichever path its call came."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opdispatch_server.worker.libraries.loaded import LoadedLibrary
 from opdispatch_wire.v1 import execution_pb2
 
 PROGRAM = "program"
-"""The operator that programs are counted under."""
+"""The operator name under which programs are counted."""
 
 
 class CallAccounting:
@@ -27,16 +27,16 @@ class CallAccounting:
         self.slow_calls = slow_calls
 
     def row_of(self, choice: ChosenKernel, library: LoadedLibrary | None) -> int:
-        """Return where calls of a kernel are counted.
+        """Return the counter row for calls of a kernel.
 
-        It is of no library where every process has it.
+        A kernel that every process has belongs to no library.
         """
         if library is None:
             return self.counts.row_of(choice.series("", 0))
         return self.counts.row_of(choice.series(library.name, library.version))
 
     def row_of_program(self, libraries: Sequence[LoadedLibrary]) -> int:
-        """Return where programs are counted that use these libraries."""
+        """Return the counter row for programs that use these libraries."""
         if len(libraries) != 1:
             return self.counts.row_of(Series(PROGRAM))
         [library] = libraries
@@ -52,7 +52,7 @@ class CallAccounting:
         *,
         failed: bool,
     ) -> None:
-        """Record the run of a kernel for a call, which was counted in ``row``."""
+        """Record a kernel's run for a call, which is counted in ``row``."""
         self.counts.note(
             row,
             run_ns,

@@ -1,4 +1,4 @@
-"""The local state of a call's caller, in which its kernel runs: keys, grad mode, trace, profile."""
+"""The local state in which a kernel runs, that of its caller: keys, grad mode, trace, profile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INFERENCE = AutogradState(grad_mode=False, inference_mode=True)
 
 
 class GradModeOf:
-    """A block in which gradients are recorded, or not, as the caller would have them."""
+    """A block with the caller's grad mode."""
 
     __slots__ = ("_state", "_token")
 
@@ -32,10 +32,10 @@ class GradModeOf:
 
 
 def grad_mode_of(request: execution_pb2.CallRequest) -> AutogradState:
-    """Return whether gradients are recorded, as the caller would have it."""
+    """Return the caller's grad mode."""
     if not request.no_grad:
         return RECORDING
-    # There is no flag for inference mode: it alone leaves ADInplaceOrView out, as in PyTorch.
+    # There is no flag for inference mode: it alone excludes ADInplaceOrView, as in PyTorch.
     if request.HasField("local_keys"):
         included, _ = local_keys_of(request)
         if not included.has(DispatchKey.ADInplaceOrView):
@@ -53,5 +53,5 @@ def local_state_of(
     included, excluded = local_keys_of(request)
     if profile is None:
         return LocalState(included.bits, excluded.bits, sink)
-    # The lines of a trace name interpreters, and so go nowhere else: visits are not counted then.
+    # The lines of a trace name interpreters; they are passed on, and visits are not counted.
     return LocalState(included.bits, excluded.bits, sink or profile.sink(), profile.observer)

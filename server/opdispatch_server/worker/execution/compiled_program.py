@@ -1,7 +1,7 @@
-"""A program as an interpreter runs it: names looked up, references turned into places.
+"""A program as an interpreter runs it: names resolved, references converted to indices.
 
-Everything that a program uses lies in one list, the registers: its inputs, its constants, and
-then what each step returned. A step is the operator and where its arguments lie.
+All values of a program are in one list, the registers: its inputs, its constants, and then the
+result of each step. A step is an operator and the indices of its arguments.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ _Gather = Callable[[Registers], Sequence[Any]]
 
 _CACHED = 256
 _CACHED_BYTES = 64 << 20
-# What a compiled program takes, measured with long ones of steps with one argument and with many.
+# The memory of a compiled program, measured with long programs of steps with one argument and with
+# many.
 _STEP_BYTES = 600
 _BYTES_OF_ONE = 8
 
 
 class StepError(Exception):
-    """Make the error of a step, ``number``; the exception that was raised is its cause."""
+    """Makes the error of a step by its ``number``; the raised exception is its cause."""
 
     def __init__(self, number: int, operator: str) -> None:
         super().__init__(number, operator)
@@ -40,9 +41,9 @@ class StepError(Exception):
 
 
 class _Step(NamedTuple):
-    """``gather`` gives the positional arguments, ``keywords`` the others, if there are any.
+    """``gather`` returns the positional arguments, ``keywords`` the others, if there are any.
 
-    ``last_uses`` are the registers that nothing looks at afterwards.
+    ``last_uses`` are the registers that are not used afterwards.
     """
 
     call: Callable[..., Any]
@@ -61,11 +62,11 @@ class CompiledProgram:
     def __init__(self, program: CheckedProgram, dispatcher: Dispatcher) -> None:
         """Raise WireError, and StepError for an operator that does not exist."""
         self._outline = program.outline
-        # Of the message no more than that is kept: it takes several times as much.
+        # Only this is kept of the message, which takes several times the memory.
         self._kept = remote_pb2.Program(outputs=program.message.outputs)
         self._constants: list[Any] = []
         self._operators = [step.operator for step in program.message.steps]
-        self._rows: list[int] | None = None  # of the steps, in the flight record
+        self._rows: list[int] | None = None  # the flight-record rows of the steps
         handles: dict[str, Callable[..., Any]] = {}
         self.writes = False
         """Whether any operator writes to an argument."""
@@ -80,7 +81,7 @@ class CompiledProgram:
                 self.writes = self.writes or _may_write(dispatcher, step.operator)
             steps.append((call, step))
         gathered = [self._compile(number, step) for number, (_, step) in enumerate(steps)]
-        # Constants lie between the inputs and the results, whose places are known only now.
+        # Constants are between inputs and results, whose indices are known only now.
         self._offset = self._outline.inputs + len(self._constants)
         last_uses = self._find_last_uses(gathered)
         self._steps = [
@@ -90,12 +91,12 @@ class CompiledProgram:
 
     @property
     def steps(self) -> int:
-        """How many it has."""
+        """The number of steps."""
         return len(self._steps)
 
     @property
     def is_transfer(self) -> bool:
-        """Whether it calls nothing, and gives one input back."""
+        """Whether it calls nothing, and returns one input."""
         return not self._steps and len(self.outputs) == 1
 
     @property
@@ -110,11 +111,10 @@ class CompiledProgram:
         key: int = 0,
         counts_row: int = -1,
     ) -> list[Any]:
-        """Run it; the values of its outputs, which no other code here knows any more.
+        """Run it; return the outputs, to which no other code here refers any more.
 
-        Notes in the record which step is running, for the call of that ``call_key``, which is
-        counted in that row. Raises
-        StepError, whose cause is what a step raised; WireError and ArgumentError.
+        Records which step is running, for the call of that ``call_key``, which is counted in that
+        row. Raises StepError, whose cause is what a step raised; WireError and ArgumentError.
         """
         self._outline.check_inputs(len(inputs))
         registers: Registers = [*inputs[: self._outline.inputs], *self._constants]
@@ -182,9 +182,9 @@ class CompiledProgram:
         return _Part(None, tuple(found), decoded)
 
     def _find_last_uses(self, gathered: Sequence[_Parts]) -> list[tuple[int, ...]]:
-        """Return for each step the results that nothing needs after it.
+        """Return, for each step, the results that are not needed after it.
 
-        Inputs are their owners'.
+        Inputs belong to their owners.
         """
         wanted = {
             output.what.step
@@ -204,9 +204,9 @@ class CompiledProgram:
 
 
 class _Ref(NamedTuple):
-    """A register, as far as its place is known before all constants are: see CompiledProgram."""
+    """A register, whose index is final once all constants are known: see CompiledProgram."""
 
-    is_input: bool  # or a constant
+    is_input: bool  # otherwise it is a constant
     place: int
     items: tuple[int, ...]
     at: str
@@ -216,7 +216,7 @@ class _Ref(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """One argument: a register as it is, or else ``template`` with references in it."""
+    """One argument: a register as it is, or ``template`` with references in it."""
 
     register: _Ref | None
     references: tuple[_Ref, ...]
@@ -236,12 +236,12 @@ class _Parts(NamedTuple):
     kwargs: dict[str, _Part]
 
     def references(self) -> list[_Ref]:
-        """Return every register that the step reads, but for constants."""
+        """Return every register that the step reads, except constants."""
         parts = [*self.args, *self.kwargs.values()]
         return [ref for part in parts for ref in part.references]
 
     def bound(self, offset: int) -> tuple[_Gather, Callable[[Registers], dict[str, Any]] | None]:
-        """Return how the arguments are read from the registers."""
+        """Return functions that read the arguments from the registers."""
         keywords = {name: part.bound(offset) for name, part in self.kwargs.items()}
 
         def gather_keywords(registers: Registers) -> dict[str, Any]:
@@ -253,7 +253,7 @@ class _Parts(NamedTuple):
         registers = [part.register for part in self.args]
         places = [ref.bound(offset) for ref in registers if ref is not None]
         if len(places) == len(self.args) >= 2:
-            return operator.itemgetter(*places)  # the fast way: one call in C
+            return operator.itemgetter(*places)  # the fast path: one call in C
         getters = [part.bound(offset) for part in self.args]
         return lambda registers: [get(registers) for get in getters]
 
@@ -281,7 +281,7 @@ def _item_of(value: Any, items: tuple[int, ...], at: str) -> Any:
 
 
 def _find(dispatcher: Dispatcher, name: str) -> Callable[..., Any]:
-    """Return the operator of that name, to be called. Raises OperatorNotFoundError."""
+    """Return the callable operator of that name. Raises OperatorNotFoundError."""
     parsed = parse_operator_name(name)
     if parsed.overload_name:
         return dispatcher.get_schema(parsed)
@@ -306,10 +306,10 @@ def _may_write(dispatcher: Dispatcher, name: str) -> bool:
 
 
 class ProgramCache:
-    """Compiled programs by their bytes, as long as what is registered stays the same.
+    """Compiled programs by their bytes, valid while the registry stays the same.
 
-    Used under a lock of its owner. At most 256 programs, which take some 64 MiB, are kept: those
-    that were used last.
+    Its owner holds a lock while using it. Keeps the programs used last: at most 256, which take
+    some 64 MiB.
     """
 
     def __init__(self, dispatcher: Dispatcher) -> None:
@@ -320,14 +320,14 @@ class ProgramCache:
 
     @property
     def size(self) -> int:
-        """The bytes that the kept programs take, by estimate."""
+        """The estimated bytes of the kept programs."""
         return self._bytes
 
     def get(self, data: bytes) -> CompiledProgram:
-        """Raise WireError and StepError."""
+        """Return the compiled program. Raises WireError and StepError."""
         epoch = self._dispatcher.epoch
         if epoch != self._epoch:
-            # Another overload may be meant by a name now.
+            # A name may select another overload now.
             self._programs.clear()
             self._bytes = 0
             self._epoch = epoch

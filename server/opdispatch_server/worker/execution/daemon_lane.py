@@ -1,4 +1,4 @@
-"""Calls from an interpreter to operators whose kernels are in other interpreters."""
+"""Nested calls from an interpreter to operators whose kernels are in other interpreters."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RemoteTraceLine(TraceLine):
 
 
 class CallTrace:
-    """The trace of one call in this interpreter, with what it caused in others."""
+    """The trace of one call in this interpreter, with that of its nested calls in others."""
 
     def __init__(self) -> None:
         self.lines: list[TraceLine] = []
@@ -65,20 +65,19 @@ class CallTrace:
 
 
 class DaemonLane:
-    """The connection for nested calls. Its calls block, and may come from any thread.
+    """The connection for nested calls, which block. Any thread may make them.
 
-    A local lane that broke is opened again by the next call: those under way fail with it, since
-    they may have run. Calls go over gRPC while another one does that, and from then on if it
-    cannot be done; but for lack of time of one call, the next one tries again. So does a call that
-    finds the lane broken when it is about to be sent.
+    A local lane that broke is reopened by the next call; the calls in flight on it fail, since they
+    may have run. While one call reopens it, others go over gRPC, and if reopening fails, so do all
+    later ones; but if it fails only because that call ran out of time, the next one tries again. A
+    call that finds the lane broken just before it is sent also tries again.
 
-    ``_is_in_doubt`` is set after a call on ``_lane`` has failed; the next one looks at the lane,
-    or opens it where there is none.
-    ``_opening`` is held by a thread that may replace ``_lane``, so that one thread does so.
-    It takes ``_lane`` away, clears ``_is_in_doubt``, and only then looks: no call begins on a lane
-    that is known to have broken, and one that breaks meanwhile is looked at again. ``close`` sets
-    ``_is_closed`` before it takes ``_lane``, and a lane is put there before ``_is_closed`` is
-    read: one of both closes it.
+    ``_is_in_doubt`` is set after a call on ``_lane`` has failed; the next call checks the lane, or
+    opens it if there is none. ``_opening`` is held by the one thread that may replace ``_lane``. It
+    takes ``_lane`` away, clears ``_is_in_doubt``, and only then checks, in this order: no call
+    begins on a lane that is known to be broken, and one that breaks meanwhile is checked again.
+    ``close`` sets ``_is_closed`` before it takes ``_lane``, and a lane is stored before
+    ``_is_closed`` is read: so one of the two closes it.
     """
 
     def __init__(
@@ -97,11 +96,11 @@ class DaemonLane:
         self._execution = execution_pb2_grpc.ExecutionServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     def kernel(self, place: int, documentation: str) -> KernelFunction:
-        """Return a kernel that forwards the stack to the daemon, which finds the kernel."""
+        """Return a kernel that forwards the stack to the daemon, which finds the actual kernel."""
         return KernelFunction.from_boxed(_ForwardingKernel(self, documentation), is_elsewhere=True)
 
     def call(self, op: OperatorHandle, keys: DispatchKeySet, stack: Sequence[Any]) -> list[Any]:
-        """Call ``op`` with exactly ``keys`` and return the returns. Raises the errors of a call."""
+        """Call ``op`` with exactly ``keys`` and return its results. Raises the errors of a call."""
         running = RUNNING_CALL.get()
         if running.depth >= MAX_DEPTH:
             raise RecursionError(
@@ -125,7 +124,7 @@ class DaemonLane:
             with running.nested() as context:
                 try:
                     reply = self._send(request, context, lane, tensors)
-                except LaneClosedError:  # surely not sent: see ``_send``
+                except LaneClosedError:  # certainly not sent: see ``_send``
                     request, tensors = encode(None)
                     if span is not None:
                         span.ask(request)
@@ -140,24 +139,24 @@ class DaemonLane:
     def use_local_lane(self, path: str) -> None:
         """Route calls through the daemon's local lane, if it can be reached.
 
-        Blocks for as long as the daemon takes to answer, up to the time of a handshake; meanwhile
-        they go over gRPC.
+        Blocks until the daemon answers, at most for the time of a handshake; meanwhile calls go
+        over gRPC.
         """
         with self._opening:
             self._path = path
             self._put(self._open(lane_messages.HANDSHAKE_TIMEOUT))
 
     def close(self) -> None:
-        """Close the connection; calls under way fail."""
+        """Close the connection; calls in flight fail."""
         self._is_closed = True
         self._channel.close()
         if (lane := self._lane) is not None:
             lane.close()
 
     def _working_lane(self, deadline: float | None) -> BlockingLane | None:
-        """Return the lane, opened again if it broke; None where the call goes over gRPC.
+        """Return the lane, reopened if it broke; None if the call has to go over gRPC.
 
-        Waits no longer than until ``deadline``, by ``time.monotonic``.
+        Waits at most until ``deadline``, by ``time.monotonic``.
         """
         hand_over_turn()  # the daemon may be slow to answer
         patience = lane_messages.patience_until(deadline)
@@ -211,7 +210,7 @@ class DaemonLane:
     ) -> tuple[execution_pb2.CallRequest, CallerTensors | None]:
         """Return the request for the lane, and its detached tensors.
 
-        None where it goes over gRPC.
+        None if it goes over gRPC.
         """
         tensors = CallerTensors(lane.inline_bytes) if lane is not None else None
         request = call_request(
@@ -229,7 +228,10 @@ class DaemonLane:
         lane: BlockingLane | None,
         tensors: CallTensors | None,
     ) -> execution_pb2.CallReply:
-        """Raise LaneClosedError if the call was surely not sent, and can be over gRPC."""
+        """Send a call and return the reply.
+
+        Raises LaneClosedError if the call was certainly not sent, and can go over gRPC.
+        """
         if lane is None:
             try:
                 reply: execution_pb2.CallReply = self._execution.Call(
@@ -264,7 +266,7 @@ def _emit_remote_lines(sink: TraceSink, reply: execution_pb2.CallReply) -> None:
     trace = getattr(sink.emit, "__self__", None)
     if isinstance(trace, CallTrace):
         trace.served_by(reply.interpreter)
-    # The daemon's first line says again what this process's dispatcher has said.
+    # The daemon's first line repeats one of this process's dispatcher.
     for line in reply.trace[1:]:
         depth = sink.depth - 1 + line.depth
         sink.emit(

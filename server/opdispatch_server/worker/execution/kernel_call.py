@@ -1,4 +1,4 @@
-"""The call of a kernel, and the errors that are the kernel's."""
+"""The call of a kernel, and which errors are the kernel's."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from opdispatch.errors import AmbiguousKernelError, InternalError, NoKernelError
 from opdispatch_server.worker.execution.raised_errors import error_of_kernel
 from opdispatch_server.worker.libraries.chosen_kernel import ChosenKernel
 
-# What the dispatch of the call itself may raise after its kernel was chosen: a redispatch that
-# finds no kernel, a return that breaks the schema's promise.
+# Errors that the dispatch of the call itself may raise after its kernel was chosen: a redispatch
+# without a kernel, a result that violates the schema.
 _OWN_ERRORS = (NoKernelError, AmbiguousKernelError, ReturnError)
 
 
@@ -19,13 +19,14 @@ def call_kernel(
 ) -> list[Any]:
     """Call a kernel, in the interpreter of that name.
 
-    Raises KernelError and others of ``error_of_kernel`` for what it raises, and InternalError.
+    Raises KernelError and other errors of ``error_of_kernel`` for what it raises, and
+    InternalError.
     """
     try:
         return choice.call(stack)
     except InternalError:
         raise
-    except BaseException as error:  # a kernel may raise anything, and survive it
+    except BaseException as error:  # a kernel may raise anything, and the interpreter survives it
         operator = str(choice.name)
         if isinstance(error, _OWN_ERRORS) and error.facts.get("operator") == operator:
             raise

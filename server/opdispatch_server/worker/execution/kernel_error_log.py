@@ -1,10 +1,9 @@
-"""The log of what kernels raise: each error once, of many alike a few; and their number.
+"""The log of errors that kernels raise, with few lines for many similar ones, and their count.
 
-Kernels fail calls in the interpreter, whichever way these came: clients that call it directly pass
-the daemon by. So this is where errors are logged and counted.
+Errors are logged and counted in the interpreter, since direct calls bypass the daemon.
 
-Errors of one operator and one class of exception are alike. See Note [Records that are alike]; what
-was left out is logged when its pause is over, though no other one follows.
+Errors of one operator and one exception class are similar. See Note [Records that are alike];
+errors that were left out are logged when their pause is over, even if none follows.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from opdispatch_wire.v1 import interpreter_pb2
 
 LOG = logging.getLogger("opdispatch.kernels")
 
-# Classes of exceptions that are distinguished for one operator, and all that are remembered: a
-# kernel may make a class for each call.
+# How many exception classes are distinguished for one operator, and how many groups are remembered:
+# a kernel may create a class for each call.
 _CLASSES_PER_OPERATOR = 8
 _MOST_REMEMBERED = 1024
 _MESSAGE_LIMIT = 1000
@@ -35,12 +34,12 @@ _MESSAGE_LIMIT = 1000
 
 @dataclass(frozen=True, slots=True)
 class FailedCall:
-    """One call that a kernel has failed: text only, since an error keeps the call's arguments."""
+    """A call that a kernel failed: only text, since an exception keeps the arguments alive."""
 
     operator: str
     message: str
     exception: str
-    """The class of what the kernel raised."""
+    """The class of the kernel's exception."""
     traceback: str = ""
     call: int = 0
     load_id: int = 0
@@ -49,12 +48,11 @@ class FailedCall:
     trace: str = ""
     """The id of the distributed trace."""
     level: int = logging.ERROR
-    """DEBUG where what the kernel has raised was logged already, by the interpreter that it had
-    called."""
+    """DEBUG if the interpreter that the kernel had called has already logged the error."""
 
     @classmethod
     def of(cls, error: OpdispatchError, **about: Any) -> FailedCall:
-        """Return what is logged of ``error``, a call's; ``about`` are the other attributes."""
+        """Return what is logged of a call's ``error``; ``about`` are the other attributes."""
         return cls(
             message=cut(error.message, _MESSAGE_LIMIT),
             exception=error.facts.get("exception_type") or type(error).__name__,
@@ -65,7 +63,7 @@ class FailedCall:
 
 @dataclass(slots=True)
 class _Alike(Repetition):
-    """A group of errors that are alike; the last of those that were left out."""
+    """A group of similar errors; the last of those that were left out."""
 
     last: FailedCall | None = None
 
@@ -73,9 +71,9 @@ class _Alike(Repetition):
 class KernelErrorLog:
     """Logs and counts; any thread may call it.
 
-    ``interpreter`` gives the interpreter's name; ``on_news`` is called, in any thread, when the
-    first call since ``take_counts`` has failed. ``_lock`` guards everything below it, and is held
-    for moments: nothing is logged under it.
+    ``interpreter`` returns the interpreter's name; ``on_news`` is called, in any thread, when the
+    first call since ``take_counts`` has failed. ``_lock`` guards everything declared below it, and
+    is held briefly: nothing is logged under it.
     """
 
     def __init__(
@@ -93,7 +91,7 @@ class KernelErrorLog:
         self._counts: Counter[tuple[str, int]] = Counter()
 
     def note(self, call: FailedCall) -> None:
-        """Count a call that has failed; log it, unless many like it were just logged."""
+        """Count a failed call; log it, unless many similar ones were just logged."""
         to_log: list[tuple[FailedCall, int]] = []
         with self._lock:
             is_news = not self._counts
@@ -108,9 +106,9 @@ class KernelErrorLog:
             self.on_news()
 
     def flush(self, *, all_of_them: bool = False) -> float | None:
-        """Log what was left out and is due; return the seconds until more is, None if nothing is.
+        """Log left-out errors that are due; return the seconds until the next is, or None.
 
-        ``all_of_them`` logs what is not due yet, too.
+        ``all_of_them`` also logs errors that are not due yet.
         """
         with self._lock:
             now = self._clock()
@@ -124,7 +122,7 @@ class KernelErrorLog:
         return max(min(due) - now, 0.0) if due else None
 
     def take_counts(self) -> interpreter_pb2.KernelErrors | None:
-        """Return how many calls have failed since the last time; None if none has."""
+        """Return how many calls have failed since the last time; None if none have."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
         if not counts:
@@ -177,7 +175,7 @@ class KernelErrorLog:
 
 
 def _next_line(alike: _Alike, now: float) -> tuple[FailedCall, int]:
-    """Return the last error of those alike, and how many before it were left out."""
+    """Return the last error of a group, and how many before it were left out."""
     last, alike.last = alike.last, None
     assert last is not None, "what is left out has a last one"
     return last, alike.log_one(now) - 1

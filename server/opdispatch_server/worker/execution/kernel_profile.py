@@ -1,4 +1,4 @@
-"""The profile of one call in an interpreter: its kernel, and whatever that calls."""
+"""The profile of one call in an interpreter: its kernel, and that kernel's calls."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from opdispatch.profiler.recorder import Place, Recorder, this_process
 from opdispatch_wire.profiles import MAX_BYTES, MAX_EVENTS, profile_to_proto
 from opdispatch_wire.v1 import execution_pb2
 
-# The share of the message limit that a profile may take: the results come first.
+# The share of the message limit that a profile may take: results come first.
 _SHARE = 4
 
 
 class KernelProfile:
-    """Of a call that asks for it."""
+    """The profile of a call that asks for one."""
 
     def __init__(self, request: execution_pb2.CallRequest) -> None:
         asked = request.profile
@@ -31,7 +31,7 @@ class KernelProfile:
         )
         self._place = Place(self._recorder)
         self.has_begun = False
-        """Whether there is anything to tell."""
+        """Whether there is anything to report."""
 
     def begin_kernel(
         self,
@@ -56,7 +56,7 @@ class KernelProfile:
 
     @property
     def observer(self) -> Place:
-        """Observer of the kernel's calls."""
+        """The observer of the kernel's calls."""
         return self._place
 
     def sink(self) -> TraceSink | None:
@@ -64,7 +64,7 @@ class KernelProfile:
         return self._recorder.sink(None) if self._recorder.record_keys else None
 
     def end(self, result: Any = None, *, failed: bool = False) -> None:
-        """End the kernel, which has returned, or raised."""
+        """End the kernel, which has returned or raised."""
         self._place.end(result, failed=failed)
         self._recorder.stop()
 

@@ -1,4 +1,4 @@
-"""Runs kernels for calls that the daemon has routed to this interpreter."""
+"""Runs kernels for calls that are routed to this interpreter."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ _NO_BACKENDS = contextlib.nullcontext()
 
 
 class KernelExecution:
-    """Runs one call at a time in whichever thread asks.
+    """Runs one call at a time in the calling thread.
 
-    ``on_device_lost`` is called in that thread when this process can use a device no more;
-    ``errors`` logs and counts what kernels raise, and ``accounting`` every run of a kernel.
+    ``on_device_lost`` is called in that thread when this process can no longer use a device;
+    ``errors`` logs and counts errors of kernels, and ``accounting`` every run.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class KernelExecution:
         self._values = values
         self._programs = programs
         self.fitness = fitness
-        """Whether calls can be run here."""
+        """Whether calls can run here."""
         self._on_device_lost = on_device_lost
         self._errors = errors
         self._accounting = accounting
@@ -146,13 +146,11 @@ class KernelExecution:
     ) -> execution_pb2.CallReply:
         """Run the kernel that ``request.kernel`` names.
 
-        Without it, the one in the slot of ``request.redispatch_keys``, which every process has.
-        Tensors may be in ``memory``.
-
-        Raises KernelError for whatever the kernel raises, or DeviceMemoryError and
-        DeviceLostError; the errors of arguments and returns that do not fit; and
-        DeadlineExceededError if it is too late to begin. With a profile, what is raised once the
-        kernel has begun is in the reply, beside the events until then.
+        Without one, the kernel in the slot of ``request.redispatch_keys``, which every process has.
+        Tensors may be in ``memory``. Raises KernelError for whatever the kernel raises, or
+        DeviceMemoryError and DeviceLostError; the errors of arguments and results that do not match
+        the schema; and DeadlineExceededError if it is too late to begin. With a profile, an error
+        after the kernel has begun is in the reply, with the events so far.
         """
         profile = KernelProfile(request) if request.HasField("profile") else None
         keeps_itself = context.direct is not None and request.HasField("keep")
@@ -178,15 +176,15 @@ class KernelExecution:
             return reply
 
     def note_error(self, request: execution_pb2.CallRequest, error: BaseException) -> None:
-        """Log and count a call if its kernel has failed it; of a program, that step's.
+        """Log and count a call if its kernel failed it; for a program, the step's.
 
-        And tell of a device that it has lost.
+        Also report a device that was lost.
         """
         if not isinstance(error, OpdispatchError):
             return
         if is_of_kernel(error):
             self._log_error(request, error)
-        # Or another interpreter's, that a kernel has called.
+        # Or that of another interpreter, which a kernel has called.
         if isinstance(error, DeviceLostError) and (lost := find_lost_device()) is not None:
             self._on_device_lost(lost)
 
@@ -209,13 +207,13 @@ class KernelExecution:
     def _find_library(
         self, request: execution_pb2.CallRequest, operator: str
     ) -> LoadedLibrary | None:
-        """Return the library of a call whose kernel has failed; None if that was of none."""
+        """Return the library of a call whose kernel failed; None if it belonged to none."""
         if request.HasField("kernel") and not request.program:
             load_ids = [request.kernel.load_id]
         else:
             load_ids = [request.kernel.load_id, *request.libraries]
         for load_id in load_ids:
-            with contextlib.suppress(RefusedError):  # it may have gone meanwhile
+            with contextlib.suppress(RefusedError):  # it may have been unloaded meanwhile
                 library = self._libraries.get(load_id)
                 if len(load_ids) == 1 or library.has_operator(parse_operator_name(operator)):
                     return library
@@ -229,7 +227,7 @@ class KernelExecution:
         profile: KernelProfile | None,
     ) -> execution_pb2.CallReply:
         if context.deadline is not None and context.deadline <= monotonic():
-            # It has waited for a thread, and its caller has given up.
+            # It waited for a thread, and its caller has given up.
             raise DeadlineExceededError(
                 f"the deadline passed before {request.operator} was started in interpreter "
                 f"{self._interpreter()}",
@@ -255,7 +253,7 @@ class KernelExecution:
         if not request.traceparent:
             return self._run_noted(request, context, memory, profile, library, choice)
         about = _attributes_of(choice, library, self._interpreter())
-        queued = context.queued - request.path.queued  # the daemon has a span for that
+        queued = context.queued - request.path.queued  # the daemon has a span for that time
         with traced_run(str(choice.name), request.traceparent, queued, about) as traceparent:
             return self._run_noted(request, context, memory, profile, library, choice, traceparent)
 
@@ -299,7 +297,7 @@ class KernelExecution:
         libraries = [self._libraries.get(load_id) for load_id in request.libraries]
         if profile is not None:
             profile.begin_program(request.operator)
-        # What is kept must not be in memory of the caller's.
+        # Kept values must not be in the caller's memory.
         tensors = memory if isinstance(memory, CalleeTensors) else None
         call = RunningCall.of(context)
         tracing_stack = ExitStack()
@@ -319,9 +317,9 @@ class KernelExecution:
                 GradModeOf(request),
                 autocast_of(request),
             ):
-                if request.HasField("kernel"):  # whose turn it is already
+                if request.HasField("kernel"):  # its turn has come already
                     libraries.append(self._libraries.get(request.kernel.load_id))
-                # What kernels leave switched on ends with the call.
+                # Modes that kernels leave active end with the call.
                 reply = copy_context().run(
                     self._programs.run, request, context, libraries, tensors, counts_row
                 )
@@ -342,7 +340,7 @@ class KernelExecution:
         memory: CalleeTensorMemory | None,
         profile: KernelProfile | None,
     ) -> execution_pb2.CallReply:
-        if choice.may_be_plain:  # and so writes to no argument
+        if choice.may_be_plain:  # so it writes to no argument
             return self._run_kernel(request, choice, memory, profile)
         writes = CallWrites(self._values, RUNNING_CALL.get().deadline)
         try:
@@ -380,7 +378,7 @@ class KernelExecution:
         is_plain_task = trace is None and profile is None and not request.traceparent
         if not is_plain_task or request.HasField("local_keys"):
             local = local_state_of(request, trace, profile)
-        # What the kernel leaves switched on ends with the call.
+        # Modes that the kernel leaves active end with the call.
         stack = copy_context().run(self._call_in, local, request, choice, arguments)
         name = self._interpreter()
         returns = signature.check_returns(stack)
@@ -393,7 +391,7 @@ class KernelExecution:
         if profile is not None:
             profile.end(signature.unbox_returns(returns))
         result_bytes = count_bytes(returns)
-        stack.clear()  # see KeptResults
+        stack.clear()  # releases references: see KeptResults
         reply = reply_of_returns(
             request,
             signature.schema,
@@ -429,7 +427,7 @@ class KernelExecution:
         choice: ChosenKernel,
         arguments: list[Any],
     ) -> list[Any]:
-        """Run ``_call`` in a context of its own, in which the caller's modes are on."""
+        """Run ``_call`` in a separate context, with the caller's modes."""
         LOCAL_STATE.set(local)
         AUTOGRAD_STATE.set(grad_mode_of(request) if request.no_grad else RECORDING)
         stack = list(arguments)

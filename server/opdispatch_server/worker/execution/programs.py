@@ -1,4 +1,4 @@
-"""The execution of programs in an interpreter, and of requests for values that it keeps."""
+"""Runs programs in an interpreter, and serves requests for values that it keeps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from opdispatch_wire.tensor_bytes import count_bytes
 from opdispatch_wire.v1 import execution_pb2, remote_pb2, values_pb2
 from opdispatch_wire.values import fill_value, value_from_proto
 
-# What the dispatch of a step itself may raise.
+# Errors that the dispatch of a step itself may raise.
 _OWN_ERRORS = (
     NoKernelError,
     AmbiguousKernelError,
@@ -56,7 +56,7 @@ _OWN_ERRORS = (
 
 
 class ProgramExecution:
-    """Runs programs and fetches values, in whichever thread asks.
+    """Runs programs and fetches values, in the calling thread.
 
     ``_lock`` protects ``_programs``.
     """
@@ -81,7 +81,7 @@ class ProgramExecution:
     def adopt(
         self, request: execution_pb2.CallRequest, context: CallContext
     ) -> execution_pb2.CallReply:
-        """Fetch values from other interpreters; or one of these has got what it has asked for.
+        """Fetch values from other interpreters, or record that another one has fetched a value.
 
         Raises RemoteValueGoneError.
         """
@@ -106,13 +106,11 @@ class ProgramExecution:
         tensors: CalleeTensors | None = None,
         counts_row: int = -1,
     ) -> execution_pb2.CallReply:
-        """Run a program, while ``libraries`` stay. Its large ``tensors`` are detached.
+        """Run a program, while ``libraries`` stay loaded. Its large ``tensors`` are detached.
 
-        ``counts_row`` is its row in ``call_counts``.
-
-        Raises WireError, RemoteValueGoneError, DeviceError for what is to be on a device, and for
-        what a step raises its error, or KernelError, which names the step: ``facts["step"]``,
-        counted from 0.
+        ``counts_row`` is its row in ``call_counts``. Raises WireError, RemoteValueGoneError,
+        DeviceError for values needed on a device, and the error of a step, or KernelError, with the
+        index of the step as ``facts["step"]``.
         """
         keep = None
         if request.HasField("keep"):
@@ -138,7 +136,7 @@ class ProgramExecution:
                 results = run_on_device(
                     inputs, self._results, program, inputs, device, call, counts_row
                 )
-                del inputs  # see KeptResults
+                del inputs  # releases references: see KeptResults
                 result_bytes = count_bytes(results)
                 leaves_history = program.is_transfer and has_history(results[0])
         except StepError as error:  # an operator that does not exist
@@ -191,14 +189,14 @@ class ProgramExecution:
             )
             for i, message in enumerate(request.args)
         ]
-        if request.keep.device:  # what the caller has sent has left its history there
+        if request.keep.device:  # values that the caller sent have lost their history
             for i, message in enumerate(request.args):
                 if not any(remote_tensors_in(message, "$")):
                     inputs[i] = Copied(inputs[i])
         return inputs
 
     def _offer(self, reply: execution_pb2.CallReply, results: list[Any], device_id: bytes) -> bool:
-        """Offer the one result on that device, instead of sending it.
+        """Offer the single result on that device, instead of sending it.
 
         Return whether that was possible.
         """
@@ -235,7 +233,7 @@ class ProgramExecution:
             )
 
     def _explained(self, error: StepError) -> OpdispatchError:
-        """Return the error of a step, with its place in the program."""
+        """Return the error of a step, with its index in the program."""
         cause, name = error.__cause__, error.operator
         where = f"step {error.number} of the program"
         facts = {"step": str(error.number), "operator": name}
@@ -252,7 +250,7 @@ class ProgramExecution:
 
 
 def _is_about(error: OpdispatchError, name: str) -> bool:
-    """Return whether it is of the call of ``name`` itself, and not of one that its kernel makes."""
+    """Return whether it concerns the call of ``name`` itself, not one that its kernel makes."""
     about = error.facts.get("operator", "")
     return not about or about == name or about.partition(".")[0] == name
 

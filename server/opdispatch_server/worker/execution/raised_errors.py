@@ -1,4 +1,4 @@
-"""Exceptions of kernels, as the errors of their calls."""
+"""Converts exceptions of kernels to the errors of their calls."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from opdispatch_wire.kernel_errors import facts_of_exception
 
 
 def is_of_kernel(error: OpdispatchError) -> bool:
-    """Return whether a call has failed by its kernel: by what that raised or returned."""
+    """Return whether a call failed because of its kernel: its exception, or its results."""
     return isinstance(error, KernelError | ReturnError) or (
         isinstance(error, DeviceError | DeviceMemoryError) and "traceback" in error.facts
     )
 
 
 def was_logged_elsewhere(error: OpdispatchError) -> bool:
-    """Return whether what the kernel raised is the error of a call that it had made.
+    """Return whether the kernel raised the error of a nested call.
 
     The interpreter that ran that call has logged it.
     """
@@ -38,18 +38,18 @@ def was_logged_elsewhere(error: OpdispatchError) -> bool:
 
 
 def error_of_kernel(error: BaseException, what: str, facts: Mapping[str, str]) -> OpdispatchError:
-    """Return a KernelError; or a DeviceError, if the kernel, or a device alone, is not to blame.
+    """Return a KernelError; or a DeviceError, if the kernel, or only a device, is not to blame.
 
-    ``what`` names the kernel; ``facts`` are its operator and interpreter, at least.
+    ``what`` names the kernel; ``facts`` are at least its operator and interpreter.
     """
     found = explain_device_error(error)
     if found is None and isinstance(error, DeviceMemoryError | DeviceLostError):
-        found = error  # a backend's, or that of another operator
+        found = error  # raised by a backend, or by another operator
     if found is not None:
         return type(found)(
             f"{what} failed: {found.message}",
             hint=found.hint,
-            # Another interpreter's has a traceback already, which the new one ends with.
+            # Another interpreter's error has a traceback already, with which the new one ends.
             **{**found.facts, **facts, "traceback": format_user_traceback(error)},
         )
     message, hint = exception_message(error), hint_of_write(error)
@@ -57,7 +57,7 @@ def error_of_kernel(error: BaseException, what: str, facts: Mapping[str, str]) -
         message, hint = error.message, ""
     text = f"{what} raised {describe_exception(error)}"
     cause = {}
-    if error.__cause__ is not None:  # which a traceback that is cut may have lost
+    if error.__cause__ is not None:  # a truncated traceback may have lost it
         described = describe_exception(error.__cause__)
         text, cause = f"{text}, caused by {described}", {"exception_cause": described}
     return KernelError(

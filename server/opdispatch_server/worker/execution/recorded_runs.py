@@ -1,4 +1,4 @@
-"""Each run of a kernel, from its beginning to its end: on record, counted, and judged."""
+"""Records, counts and judges each run of a kernel."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from opdispatch_server.worker.libraries.loaded import LoadedLibrary
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# A kernel that has run so often in this process without harm is not suspected of any.
+# A kernel with so many harmless runs in this process is not suspected.
 _OFTEN = 5
 
 
 class RecordedRuns:
-    """Runs of kernels, one at a time in whichever thread asks.
+    """Runs kernels, one at a time in the calling thread, and records each run.
 
-    ``accounting`` counts every one of them, and ``fitness`` says whether the process may go on.
+    ``accounting`` counts every run, and ``fitness`` says whether the process may continue.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class RecordedRuns:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Call a function that runs a kernel for a call, which the flight record names ``key``.
+        """Call a function that runs a kernel for a call with that ``key`` in the flight record.
 
-        The call has waited for ``queued`` ns. Raises RefusedError if the library is gone, or the
+        The call was queued for ``queued`` ns. Raises RefusedError if the library is gone, or the
         process unfit to run it.
         """
         if library is not None:
             library.begin_call()
         token = RUNNING_CALL.set(call)
-        # FlightRecorder.begin and end, in line: every call passes here.
+        # FlightRecorder.begin and end, inlined: every call comes through here.
         recorder, fitness = self._recorder, self._fitness
         row = choice.row
         if row is None:
@@ -76,14 +76,14 @@ class RecordedRuns:
         words[slot + 3] = key
         words[slot + 4] = choice.counts_row + 1
         words[slot] = row + 1
-        at = FIRST_ROW + row * ROW_WORDS  # end_word, in line
+        at = FIRST_ROW + row * ROW_WORDS  # end_word, inlined
         failed = True
         try:
             result = function(*args, **kwargs)
             failed = False
             return result
         except Exception as error:
-            # One that has not run often may have done that itself, and would do so elsewhere, too.
+            # A kernel with few runs may have caused that itself, and would do so elsewhere, too.
             may_run_elsewhere = (
                 recorder.words[at + 1] >= _OFTEN and not choice.signature.schema.is_mutable
             )
@@ -92,8 +92,8 @@ class RecordedRuns:
                 raise fitness.refusal(operator) from error
             raise
         finally:
-            words = recorder.words  # another one in the child of a fork
-            # Counted once: from here on it is no call that its interpreter's end cuts off.
+            words = recorder.words  # a different array in a forked child
+            # Counted once: from here on its interpreter's end no longer cuts it off.
             words[slot] = 0
             ended = words[at] = monotonic_ns()
             self._accounting.counts.note(

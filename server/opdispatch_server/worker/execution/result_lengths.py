@@ -1,4 +1,4 @@
-"""Results that are too long for any message: found out before they are packed, which takes long."""
+"""Detects results that are too long for any message before they are encoded, which takes long."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from opdispatch_wire.nesting import MAX_VALUES
 from opdispatch_wire.packed_numbers import number_type
 
 RESULT: Final = "the result of the call"
-"""Names what is too long."""
+"""Names the value that is too long."""
 
-# What is certain of the size of an item on the wire, in bytes.
+# The least size of an item on the wire, in bytes.
 _LEAST_BYTES: dict[type, int] = {int: 8, float: 8, complex: 16, bool: 1}
 _LEAST_OF_OTHERS = 2
-# Longer lists are not looked into, unless they may be of numbers, which travel packed.
+# Longer lists are not searched, unless they may contain numbers, which are packed.
 _FEW = 1024
 
 
 def check_lengths(results: Iterable[Any], limit: int, what: str) -> None:
-    """Raise MessageTooLargeError if texts and lists are longer than ``limit`` bytes for certain.
+    """Raise MessageTooLargeError if strings and lists certainly exceed ``limit`` bytes.
 
-    Tensors are not counted: they may travel outside the message. Lists that lie in themselves, or
-    share so many parts that there are too many values, are left to the packer: they are
-    refused there, and are not walked to their end here.
+    Tensors are not counted: they may be sent outside the message. Lists that contain themselves, or
+    share so many parts that there are too many values, are left to the encoder, which refuses them,
+    and are not fully traversed here.
     """
     size = values = 0
     lists: list[list[Any] | tuple[Any, ...]] = [tuple(results)]

@@ -1,4 +1,4 @@
-"""The log of slow calls: the threshold, and what a record says of one."""
+"""The log of slow calls: the threshold, and the content of a record."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ LOG = logging.getLogger("opdispatch.calls")
 class SlowCallLog:
     """Logs the slow calls of one interpreter, in any thread.
 
-    Each run compares its time with ``threshold_ns`` in line: every call passes there.
+    Each run compares its time with ``threshold_ns`` inline: every call comes through there.
     """
 
     def __init__(self, interpreter: Callable[[], str]) -> None:
         self._interpreter = interpreter
         self.threshold_ns: float = math.inf
-        """After how many ns, in queues and in its kernel, a call is logged."""
+        """The time in queues and in its kernel, in ns, after which a call is logged."""
 
     def log_calls_slower_than(self, seconds: float) -> None:
-        """Set the threshold; 0: none is logged."""
+        """Set the threshold; 0 disables the log."""
         self.threshold_ns = seconds * 1e9 if seconds > 0 else math.inf
 
     def log(
@@ -39,7 +39,7 @@ class SlowCallLog:
         kernel_ns: int,
         running: RunningCall,
     ) -> None:
-        """Log a call; of many alike a few: see ``FLOODS``."""
+        """Log a call; few of many similar ones: see ``FLOODS``."""
         extra = fields(
             Event.SLOW_CALL,
             operator=operator,

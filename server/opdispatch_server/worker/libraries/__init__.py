@@ -1,8 +1,8 @@
-"""The libraries that an interpreter holds, and whose turn it is in each.
+"""The libraries that an interpreter holds, and the queue of each.
 
-instructions, loaded                all of them, as the daemon instructs, and one
-fetch                               files of libraries, from a daemon on another machine
+instructions, loaded                carry out the daemon's instructions; one loaded library
+fetch                               fetches library files from a daemon on another machine
 chosen_kernel                       the kernel that a call names, ready to be called
-unloaded_code                       memory of those that have gone, while a call still ends
-turns, several_turns, queue_space   whose turn it is
+unloaded_code                       frees the memory of unloaded libraries
+turns, several_turns, queue_space   queues of calls for each library
 """

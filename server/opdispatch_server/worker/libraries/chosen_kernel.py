@@ -19,14 +19,14 @@ from opdispatch_wire.planned_calls import may_be_planned
 from opdispatch_wire.v1 import execution_pb2
 
 MOST_KERNELS = 4096
-"""How many a library keeps ready: clients that call directly say themselves what they name."""
+"""How many kernels a library keeps ready; limited, because direct callers choose what they name."""
 
-# How long an interpreter may need, in seconds, to be told of what has been published.
+# How long an interpreter may need, in seconds, to learn of a publication.
 _NEWS_TAKE = 1.0
 
 
 Call = Callable[[list[Any]], list[Any]]
-"""Calls a kernel with all of its arguments; returns the returns, which are not checked."""
+"""Calls a kernel with all of its arguments; returns its results, unchecked."""
 
 
 class ChosenKernel:
@@ -52,7 +52,7 @@ class ChosenKernel:
         key: str,
         link: Callable[[], Call] | None = None,
     ) -> None:
-        """``link`` makes what does the same as ``call`` where no argument requires gradients."""
+        """Take ``link``, which makes an equivalent of ``call`` for arguments without gradients."""
         self._link = link
         self.name = name
         self.may_be_plain = may_be_plain(signature.schema)
@@ -64,16 +64,16 @@ class ChosenKernel:
         self.row: int | None = None
         """Its row in the flight record, once it has run."""
         self.key = key
-        """The dispatch key that it is registered for."""
+        """The dispatch key for which it is registered."""
         self.counts_row = 0
         """Its row in ``call_counts``, once ``row`` is known."""
 
     def subject(self, library: str) -> Subject:
-        """Return its name in the flight record, as a kernel of that library."""
+        """Return its subject in the flight record, as a kernel of that library."""
         return Subject(KERNEL, library, str(self.name))
 
     def series(self, library: str, version: int) -> Series:
-        """Return what its calls are counted under, as a kernel of that library."""
+        """Return the series in which its calls are counted, as a kernel of that library."""
         return Series(str(self.name), self.key, library, str(version or ""))
 
     @classmethod
@@ -90,7 +90,7 @@ class ChosenKernel:
     def without_gradients(self) -> ChosenKernel:
         """Return the kernel for calls of which no argument requires gradients.
 
-        It is for the operator as it is now.
+        It is valid for the operator as it is now.
         """
         if self._link is None:
             return self
@@ -98,36 +98,36 @@ class ChosenKernel:
 
 
 class KernelBatch(Protocol):
-    """The kernels that one library has registered, by their places."""
+    """The kernels that one library has registered, by index."""
 
     def get_kernel(self, place: int) -> KernelFunction:
         """Return the kernel. Raises WireError if there is none."""
 
     def get_key(self, place: int) -> str:
-        """Return the dispatch key that the kernel is registered for."""
+        """Return the dispatch key for which the kernel is registered."""
 
     def find_signature(self, name: OperatorName) -> Signature | None:
-        """Return the signature of an operator that the library has defined; None for others."""
+        """Return the signature of an operator that the library defines; None for others."""
 
     def get_function(self, place: int, signature: Signature) -> Callable[..., Any]:
-        """Return the kernel as a function that takes what the signature says."""
+        """Return the kernel as a function of the arguments in the signature."""
 
 
 class ChosenKernels:
-    """Those of one library, by what calls name. Any thread may ask."""
+    """The chosen kernels of one library, by what calls name. Any thread may use it."""
 
     def __init__(self, library: KernelBatch) -> None:
         self._library = library
         self._ready: dict[tuple[str, int, int], ChosenKernel] = {}
 
     def find(self, dispatcher: Dispatcher, request: execution_pb2.CallRequest) -> ChosenKernel:
-        """Return the kernel of the library that a request names.
+        """Return the library's kernel that a request names.
 
-        It can be called though the operator has changed or gone since, if its library
-        defined it, and unless it is a boxed one, which takes the operator as an argument, or a
-        layer, which goes on with the operator as it is then. What another library has just
-        defined is waited for: the call may have been faster than the news of it.
-        Raises WireError if there is no such kernel, and OperatorNotFoundError.
+        If the library defined the operator, the kernel can be called even after the operator has
+        changed or gone, except a boxed kernel, which takes the operator as an argument, or a layer,
+        which redispatches to the operator as it is then. If another library has just defined it,
+        this waits until the definition arrives: the call may have been faster. Raises WireError if
+        there is no such kernel, and OperatorNotFoundError.
         """
         place, bits = request.kernel.registration, request.kernel.dispatch_keys
         if request.kernel.in_slot:
@@ -153,7 +153,7 @@ class ChosenKernels:
         return chosen
 
     def _in_slot(self, dispatcher: Dispatcher, operator: str, bits: int) -> ChosenKernel:
-        """Return what this process has in the slot for these keys of an operator of the library."""
+        """Return this process's kernel in the slot for these keys of an operator of the library."""
         if self._library.find_signature(parse_operator_name(operator)) is None:
             raise WireError(f"$.kernel is of a library that does not define {operator}")
         return ChosenKernel.of_slot(dispatcher, operator, bits)
@@ -174,11 +174,11 @@ def _find_defined(dispatcher: Dispatcher, name: OperatorName) -> OperatorHandle:
         return op
     with suppress(WaitTimeoutError):
         return dispatcher.wait_for_def(name, _NEWS_TAKE)
-    return dispatcher.get_schema(name)  # raises what is raised of those that are not there
+    return dispatcher.get_schema(name)  # raises the error for an unknown operator
 
 
 def _unpacking(function: Callable[..., Any], signature: Signature) -> Call:
-    """Return what calls a function of the arguments."""
+    """Return a function that calls ``function`` with the arguments in a list."""
 
     def call(stack: list[Any]) -> list[Any]:
         args, kwargs = signature.split(stack)

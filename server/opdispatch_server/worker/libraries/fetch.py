@@ -1,4 +1,4 @@
-"""Getting uploads from a daemon whose files this interpreter cannot read."""
+"""Fetches uploads from a daemon whose files this interpreter cannot read."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 CHUNK_PATIENCE = 30.0
-"""Seconds without a chunk after which the daemon is asked again, from there on."""
+"""Seconds without a chunk after which the request is repeated, from that offset on."""
 TRIES = 3
 CACHE_BYTES = 64 * 1024**3
-"""Beyond this, what no interpreter of this machine uses is removed from the cache."""
+"""Beyond this size, uploads that no interpreter of this machine uses are removed from the cache."""
 
 
 class LibraryFetch:
-    """Gets uploads and unpacks them in ``cache``, which all such interpreters of a user share."""
+    """Fetches uploads and unpacks them in ``cache``, which a user's interpreters share."""
 
     def __init__(self, cache: Path, daemon: str) -> None:
         self.unpacked = UnpackedLibraries(cache)
         self._daemon = daemon
 
     async def fetch(self, stub: Any, wanted: pb.Fetch) -> None:
-        """Get an upload, unless it is there.
+        """Fetch an upload, unless it is there.
 
-        Raises LibraryLoadError, and JournalError for a disk that refuses; what has come by then is
-        gone on with the next time, but for a full disk.
+        Raises LibraryLoadError, and JournalError if the disk refuses; the next attempt resumes,
+        unless the disk was full.
         """
         target = self.unpacked.find(wanted.sha256, wanted.filename)
         if target.is_dir():
@@ -42,7 +42,7 @@ class LibraryFetch:
         try:
             part = await asyncio.to_thread(self._begin, wanted)
             with closing(part):
-                if not target.is_dir():  # another interpreter may have had it
+                if not target.is_dir():  # another interpreter may have fetched it
                     await self._fill(part, stub, wanted)
                     part.check(wanted.filename)
                     await asyncio.to_thread(
@@ -96,7 +96,7 @@ class LibraryFetch:
 
 
 def default_cache_folder() -> Path:
-    """Return ``$XDG_CACHE_HOME/opdispatch``, or the place that the standard gives it."""
+    """Return ``$XDG_CACHE_HOME/opdispatch``, or the standard default for it."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     home = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
     return home / "opdispatch" / "libraries"

@@ -1,4 +1,4 @@
-"""The libraries of an interpreter: it carries out what the daemon instructs, one at a time."""
+"""The libraries of an interpreter: carries out the daemon's instructions, one at a time."""
 
 from __future__ import annotations
 
@@ -40,16 +40,17 @@ from opdispatch_server.worker.libraries.unloaded_code import UnloadedCode
 from opdispatch_wire.errors import LibraryLoadError
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
-# Numbers for the modules of uploads. Not the load ids: another daemon counts those anew.
+# Numbers for the modules of uploads. Not load ids, which another daemon counts from the beginning.
 _IMPORTS = itertools.count(1)
 MANY_REGISTRATIONS = 5_000
-HIGHEST_CONCURRENCY = 2**31 - 1  # what fits into the batch; threads run out long before
+# the largest value in the batch's field; threads run out long before
+HIGHEST_CONCURRENCY = 2**31 - 1
 
 
 class InterpreterLibraries:
     """Libraries that are loaded here, and mirrors of others', by load id.
 
-    Instructions come from one thread. ``get`` may be called from any.
+    One thread carries out instructions. Any thread may call ``get``.
     """
 
     def __init__(
@@ -63,15 +64,15 @@ class InterpreterLibraries:
         self._make_forwarding_kernel = make_forwarding_kernel
         self._unpacked = unpacked
         self._libraries: dict[int, LoadedLibrary] = {}
-        # The version that was imported last, and not published yet.
+        # The version that was imported last, and is not published yet.
         self._staged: LoadedLibrary | None = None
         self._collections = FullCollections()
         self.unloaded = UnloadedCode()
-        """Code of libraries that have gone which is still in use."""
+        """The code of unloaded libraries that is still in use."""
         NAMES.reserve_loaded()
 
     def get(self, load_id: int) -> LoadedLibrary:
-        """Return the version with code that has this load id. Raises RefusedError if it is gone."""
+        """Return the version with code of this load id. Raises RefusedError if it is gone."""
         library = self._libraries.get(load_id)
         if library is None or library.imported is None:
             raise gone_error(load_id)
@@ -91,12 +92,12 @@ class InterpreterLibraries:
                 library = self._staged
             case _:
                 return None
-        if library is None or library.imported is None:  # a mirror of what runs elsewhere
+        if library is None or library.imported is None:  # a mirror: its code runs elsewhere
             return None
         return Subject(UNLOAD, library.name)
 
     def drop_all(self) -> None:
-        """Undo and release everything: the daemon that wanted it is gone."""
+        """Undo and release everything: the daemon that loaded it is gone."""
         self._abandon_staged()
         while self._libraries:
             _, library = self._libraries.popitem()  # the newest first
@@ -104,9 +105,9 @@ class InterpreterLibraries:
             library.release()
 
     def close(self, seconds: float) -> None:
-        """Call what libraries have given to ``on_unload``: the process ends.
+        """Call the functions that libraries passed to ``on_unload``: the process ends.
 
-        Each has so many seconds, and all of them at the same time.
+        They run concurrently, for at most ``seconds``.
         """
         self._abandon_staged()
         threads = [
@@ -120,7 +121,7 @@ class InterpreterLibraries:
             thread.join(2 * seconds)
 
     def obey(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
-        """Carry out one instruction. Raises OpdispatchError: then nothing has changed."""
+        """Carry out one instruction. Raises OpdispatchError, and then nothing has changed."""
         with self._collections.put_off():
             return self._obey(message)
 
@@ -158,7 +159,7 @@ class InterpreterLibraries:
         imported = self._prepare_import(stage, replaced.imported if replaced else None)
         with self.dispatcher.transaction() as transaction:
             for library in self._libraries.values():
-                # Versions that are neither active nor replaced are on their way out.
+                # Versions that are neither active nor replaced are being unloaded.
                 if library is replaced or library.name == stage.name:
                     for handle in library.handles:
                         handle.close()
@@ -170,10 +171,11 @@ class InterpreterLibraries:
                     collected_warmup_calls() as calls,
                 ):
                     imported.run()
-                    for call in calls:  # of what this thread alone sees, until it is published
+                    # calls that only this thread can make, until it is published
+                    for call in calls:
                         step = f"its warm-up call of {call.operator} ran"
                         call.run()
-            except BaseException as error:  # sys.exit() too must not end the interpreter
+            except BaseException as error:  # even sys.exit() must not end the interpreter
                 failure = _load_error(error, stage, imported, step)
                 run_unload_hooks(hooks, UNLOAD_SECONDS)
                 imported.abandon()
@@ -189,7 +191,7 @@ class InterpreterLibraries:
             batch.has_unload_hooks = any(hooks)
             if stage.WhichOneof("source") == "module":
                 batch.sha256 = digest_module(stage.module)
-        except BaseException as error:  # a module may hide anything behind an attribute
+        except BaseException as error:  # a module may execute anything when an attribute is read
             failure = _load_error(error, stage, imported)
             run_unload_hooks(hooks, UNLOAD_SECONDS)
             imported.abandon()
@@ -208,8 +210,8 @@ class InterpreterLibraries:
             self.unloaded,
         )
         if len(registrations) > MANY_REGISTRATIONS and gc.isenabled():
-            # It would come soon, and take so long that the daemon might miss heartbeats: of an
-            # import it expects none.
+            # A full collection would soon be due, and take so long that the daemon might miss
+            # heartbeats; during an import it expects none.
             gc.collect()
         return batch
 
@@ -240,7 +242,7 @@ class InterpreterLibraries:
             imported = staged.imported
             staged.close_backends()
             staged.unload(UNLOAD_SECONDS)
-            imported.abandon()  # what it has displaced is there again
+            imported.abandon()  # restores the modules that it replaced
 
     def _retire(self, retire: pb.Retire) -> None:
         library = self._libraries.get(retire.load_id)
@@ -266,7 +268,7 @@ class InterpreterLibraries:
             library.imported.reinstate()
 
     def _publish(self, library: LoadedLibrary, above: Iterable[int] = ()) -> None:
-        """Put a version in force, below those with the load ids ``above`` that are here."""
+        """Publish a version, below those with the load ids ``above`` that are here."""
         before = self._libraries.get(library.load_id)
         if before is not None and before is not library and before.in_force:
             self._exchange(before, library)
@@ -275,7 +277,7 @@ class InterpreterLibraries:
         later = [self._libraries[i] for i in above if i in self._libraries]
         with self._below(later, library):
             library.publish(self.dispatcher, others)
-        # The order is that of publication.
+        # In the order of publication.
         for each in (library, *later):
             self._libraries.pop(each.load_id, None)
             self._libraries[each.load_id] = each
@@ -287,10 +289,10 @@ class InterpreterLibraries:
         )
 
     def _exchange(self, before: LoadedLibrary, library: LoadedLibrary) -> None:
-        """Put a version in the place of what this interpreter had of the same version.
+        """Replace what this interpreter had of the same version.
 
-        Of kernels for one slot the newest counts. So whatever was published later, here and
-        everywhere else, is registered once more above it.
+        Of several kernels for one slot the newest wins. So everything published later, here and in
+        all processes, is registered again above it.
         """
         ids = list(self._libraries)
         later = [self._libraries[i] for i in ids[ids.index(library.load_id) + 1 :]]
@@ -327,7 +329,7 @@ def _load_error(
 ) -> OpdispatchError:
     """Return the error for the client, with the traceback and the line that is to blame.
 
-    ``step`` is what was being done.
+    ``step`` describes what was being done.
     """
     if isinstance(error, LibraryLoadError):
         return error

@@ -1,4 +1,4 @@
-"""One version of a library in an interpreter: its own, with code, or the mirror of another's."""
+"""One version of a library in an interpreter: loaded, with code, or the mirror of another's."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from opdispatch_wire.errors import RefusedError, WireError
 LOG = logging.getLogger("opdispatch.interpreter")
 
 UNLOAD_SECONDS = 5.0
-"""How long the functions of ``on_unload`` may take, all of a library's together."""
+"""How long all ``on_unload`` functions of a library together may take."""
 
 
 class LoadedLibrary:
-    """The registrations of one version, in their order, and whether they are in force.
+    """The registrations of one version, in order, and whether they are in force.
 
-    ``imported`` is None for a mirror. Registrations change in one thread only; ``begin_call``,
-    ``end_call`` and ``release`` may come from any: ``_lock`` protects ``_running``, ``_released``
-    and ``_is_gone``. Threads may race to adapt a kernel; either one will do.
+    ``imported`` is None for a mirror. Only one thread changes registrations; any thread may call
+    ``begin_call``, ``end_call`` and ``release``: ``_lock`` protects ``_running``, ``_released`` and
+    ``_is_gone``. Threads may race to adapt a kernel; either result will do.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class LoadedLibrary:
         hooks: Sequence[UnloadHooks] = (),
         unloaded: UnloadedCode | None = None,
     ) -> None:
-        """Hold a loaded version; ``unloaded`` frees the memory of the code when it has gone."""
+        """Hold a loaded version; ``unloaded`` frees the memory of its code once it is gone."""
         self.load_id = load_id
         self.name = name
         self.version = version
@@ -65,7 +65,7 @@ class LoadedLibrary:
             for registration in registrations
             if registration.schema is not None
         }
-        # Unboxed kernels by place, fitted to the signature they were last called with.
+        # Unboxed kernels by index, adapted to the signature they were last called with.
         self._adapted: dict[int, tuple[Signature, Callable[..., Any]]] = {}
         self.turns: LibraryTurns[Any] = LibraryTurns()
         self.kernels = ChosenKernels(self)
@@ -77,11 +77,10 @@ class LoadedLibrary:
     def publish(self, dispatcher: Dispatcher, others: Iterable[LoadedLibrary]) -> None:
         """Put the registrations in force, in one publication.
 
-        Of ``others``, versions of the same library yield whatever this one registers too; what
-        only they have stays until they are retired, since their kernels that are still
-        running may call it. Any other library yields what cannot be in force twice: the
-        daemon has checked that it is on its way out.
-        Raises RegistrationError, and then changes nothing.
+        Of ``others``, versions of the same library give up everything that this one registers, too;
+        what only they have stays until they are retired, since their running kernels may still call
+        it. Any other library gives up what must be unique: the daemon has checked that it is being
+        unloaded. Raises RegistrationError, and then nothing has changed.
         """
         operators = {operator_of(registration) for registration in self.registrations}
         unique = {part for each in self.registrations for part in _unique_parts_of(each)}
@@ -102,12 +101,12 @@ class LoadedLibrary:
 
     @property
     def in_force(self) -> bool:
-        """Whether any of the registrations is."""
+        """Whether any of the registrations is in force."""
         return any(handle.live for handle in self.handles)
 
     @property
     def wholly_in_force(self) -> bool:
-        """Whether all of the registrations are."""
+        """Whether all of the registrations are in force."""
         is_published = bool(self.handles) or not self.registrations
         return is_published and all(handle.live for handle in self.handles)
 
@@ -117,7 +116,7 @@ class LoadedLibrary:
             for handle in reversed(self.handles):
                 handle.close()
         self.handles = ()
-        for backend in self.backends:  # values of clients may still be arrays of it
+        for backend in self.backends:  # clients' values may still be arrays of it
             backend.retire()
 
     def close_backends(self) -> None:
@@ -128,7 +127,7 @@ class LoadedLibrary:
     def release(self) -> None:
         """Release the code as soon as none of its kernels is running for a call.
 
-        If none is, that is done when this returns.
+        If none is, it has been released on return.
         """
         with self._lock:
             self._released = True
@@ -144,11 +143,11 @@ class LoadedLibrary:
             self._running += 1
 
     def end_call(self) -> None:
-        """Take a call off the count."""
+        """Stop counting a call."""
         with self._lock:
             self._running -= 1
             now = self._is_gone = self._released and not self._running
-        if now:  # not in the thread of the call, whose caller waits for its reply
+        if now:  # not in the call's thread, whose caller waits for the reply
             threading.Thread(
                 target=self.unload, args=(UNLOAD_SECONDS,), name="unloading", daemon=True
             ).start()
@@ -156,8 +155,8 @@ class LoadedLibrary:
     def get_kernel(self, place: int) -> KernelFunction:
         """Return the kernel of the registration at ``place``, as a call names it.
 
-        Raises WireError if it has none: direct callers are not trusted; RefusedError if
-        the code is gone.
+        Raises WireError if it has none, because direct callers are not trusted; RefusedError if the
+        code is gone.
         """
         if self._is_gone:
             raise gone_error(self.load_id)
@@ -169,7 +168,7 @@ class LoadedLibrary:
         return kernel
 
     def get_key(self, place: int) -> str:
-        """Return the dispatch key of the registration at ``place``, which ``get_kernel`` knows."""
+        """Return the dispatch key of the kernel at ``place``, which ``get_kernel`` has checked."""
         return str(self.registrations[place].key or "")
 
     def has_operator(self, operator: OperatorName) -> bool:
@@ -179,24 +178,21 @@ class LoadedLibrary:
     def find_signature(self, operator: OperatorName) -> Signature | None:
         """Return the signature of an operator that this version defines.
 
-        Calls that were routed to this version are bound by it, whatever has become of the
-        operator since.
+        Calls routed to this version are bound by it, whatever has become of the operator since.
         """
         return self._signatures.get(operator)
 
     def get_function(self, place: int, signature: Signature) -> Callable[..., Any]:
-        """Return the unboxed kernel at ``place``, to be called with every argument of
-        ``signature``.
-        """
+        """Return the unboxed kernel at ``place``, called with all arguments of ``signature``."""
         adapted = self._adapted.get(place)
         if adapted is None or adapted[0] is not signature:
             adapted = self._adapted[place] = (signature, self.get_kernel(place).adapt(signature))
         return adapted[1]
 
     def unload(self, seconds: float) -> None:
-        """Call what the library has given to ``on_unload``, and give its memory back.
+        """Call the library's ``on_unload`` functions, and free its memory.
 
-        The first takes so many seconds at most. Idempotent.
+        They may take at most ``seconds``. Idempotent.
         """
         imported, self.imported = self.imported, None
         if imported is None:
@@ -213,18 +209,18 @@ class LoadedLibrary:
         imported.forget()
         process_call_counts().retire(self.name, str(self.version or ""))
         functions = functions_of(each.kernel for each in self.registrations if each.kernel)
-        # Whatever still refers to this object keeps nothing of the library.
+        # Code that still refers to this object keeps nothing of the library alive.
         self.registrations = self.handles = self._hooks = self.backends = ()
         self._adapted = {}
         self._signatures = {}
         self.kernels = ChosenKernels(self)
-        # Its functions, and what they refer to, are part of cycles: Python would find them some
-        # time later, and the operating system would have none of it.
+        # Its functions, and what they refer to, are in cycles: Python would collect them some time
+        # later, and would not return the memory to the system.
         self._unloaded.note(functions)
 
 
 def gone_error(load_id: int) -> RefusedError:
-    """Return the error of a call whose library has been unloaded meanwhile."""
+    """Return the error for a call whose library has been unloaded meanwhile."""
     return RefusedError(
         f"the interpreter does not hold the library of load {load_id}",
         hint="it has just been unloaded; try again",
@@ -232,14 +228,14 @@ def gone_error(load_id: int) -> RefusedError:
 
 
 def _unique_parts_of(registration: Registration) -> Collection[Hashable]:
-    """Return the parts that must be unique in force; none for kernels, which pile up."""
+    """Return the parts that must be unique; none for kernels, which may be stacked."""
     match registration.kind:
         case "library":
             return (registration.namespace,)
         case "def":
             return (operator_of(registration),)
         case "fallback":
-            return runtime_keys_of_fallback(registration.key)  # several, of an alias key
+            return runtime_keys_of_fallback(registration.key)  # several, for an alias key
         case "dispatch_rule":
             return ((registration.name, registration.rule_class),)
         case "impl":

@@ -1,4 +1,4 @@
-"""How much may wait in an interpreter of what has come there directly."""
+"""Limits on the direct calls that wait in an interpreter."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import threading
 
 from opdispatch_wire.errors import QueueFullError
 
-# Between two calls of a library of which none has ended yet, in seconds.
+# Assumed between the ends of two calls until one has ended, in seconds.
 _UNKNOWN_PACE = 0.1
 
 
 class QueueSpace:
-    """The calls that wait, and their bytes, of all libraries together.
+    """The waiting calls, and their bytes, of all libraries together.
 
     ``_lock`` protects both counts, which are within the limits.
     """
@@ -25,12 +25,12 @@ class QueueSpace:
         self.bytes = 0
 
     def enter(self, operator: str, size: int, seconds: float) -> None:
-        """Enter a call that begins to wait; those of its library take ``seconds``.
+        """Enter a call that begins to wait; the calls of its library take ``seconds``.
 
         Raises QueueFullError.
         """
         with self._lock:
-            # One that comes alone may be as large as any message.
+            # A call that waits alone may be as large as any message.
             if not self.calls or (
                 self.calls < self._most_calls and self.bytes + size <= self._most_bytes
             ):
@@ -50,7 +50,7 @@ class QueueSpace:
         )
 
     def leave(self, size: int) -> None:
-        """Leave: the call waits no more."""
+        """Leave: the call no longer waits."""
         with self._lock:
             self.calls -= 1
             self.bytes -= size

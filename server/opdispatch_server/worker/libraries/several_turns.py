@@ -13,23 +13,23 @@ from opdispatch_server.worker.libraries.turns import LibraryTurns
 
 
 class _TurnWait:
-    """One turn that a thread waits for: a Job."""
+    """One turn for which a thread waits: a Job."""
 
     size = 0
     waits_since = 0
 
     def __init__(self, operator: str) -> None:
         self.operator = operator
-        self.source = self  # no other call has to keep its order with this one
+        self.source = self  # unique: no other call has to keep its order with this one
         self._given = threading.Event()
         self._refusal: OpdispatchError | None = None
 
     def start(self, turns: LibraryTurns[_TurnWait]) -> None:
-        """Start the call: it is its turn, until ``LibraryTurns.end``."""
+        """Start the call: it has its turn until ``LibraryTurns.end``."""
         self._given.set()
 
     def wait(self) -> None:
-        """Return when it is its turn, or raise what it was refused with."""
+        """Wait for the turn, or raise the error with which it was refused."""
         self._given.wait()
         if self._refusal is not None:
             raise self._refusal
@@ -42,10 +42,10 @@ class _TurnWait:
 
 @contextmanager
 def turns_of_all(libraries: Sequence[LoadedLibrary], operator: str) -> Iterator[None]:
-    """Wait for a turn in each, in the order of their load ids, so that no two can wait for each
-    other; see Note [Calls of several libraries] for the daemon's part.
+    """Wait for a turn in each library, in the order of load ids, so that no two programs deadlock.
 
-    The calls of clients that come here directly take turns, too, of which the daemon knows nothing.
+    See Note [Calls of several libraries] for the daemon's part. Direct calls of clients take turns,
+    too, of which the daemon does not know.
     """
     taken = []
     try:
@@ -54,7 +54,7 @@ def turns_of_all(libraries: Sequence[LoadedLibrary], operator: str) -> Iterator[
             limit = min(library.max_concurrency, KERNEL_THREADS)
             if not library.turns.begin(waiting, limit):
                 waiting.wait()
-            # Only now: a turn that was refused raises above, and is not this program's to end.
+            # Only now: a turn that was refused raises above, and must not be ended.
             taken.append(library.turns)
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Turns of the calls of one library in an interpreter."""
+"""The turns of the calls of one library in an interpreter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_server.worker.libraries.queue_space import QueueSpace
 from opdispatch_wire.errors import RefusedError
 
-# The weight of the newest call in the average.
+# The weight of the newest call in the moving average.
 _NEWEST_SHARE = 0.2
 
 
@@ -28,16 +28,16 @@ class Job(Protocol):
 
     @property
     def operator(self) -> str:
-        """The kernel."""
+        """The operator that it calls."""
 
     @property
     def size(self) -> int:
-        """The memory that it occupies while it waits, in bytes."""
+        """Its size in bytes while queued."""
 
     def start(self, turns: LibraryTurns[Any]) -> None:
-        """Start in another thread and end in its turn.
+        """Start in another thread, which ends the turn.
 
-        ``LibraryTurns.end`` has returned it in a thread that does not run calls. Raises
+        Called when ``LibraryTurns.end`` has returned it in a thread that does not run calls. Raises
         RuntimeError if no thread can be started.
         """
 
@@ -51,12 +51,12 @@ J = TypeVar("J", bound=Job)
 class LibraryTurns(Generic[J]):
     """The calls of one library that run, and those that wait for one of them to end.
 
-    Calls of one source begin in the order of their coming; sources that wait take turns. The
-    daemon is one source, and sends a few calls more than the library runs at a time: see
-    Note [Calls that are sent ahead].
+    Calls of one source begin in order of arrival; waiting sources take turns. The daemon is one
+    source, and sends a few calls more than the library runs at a time: see Note [Calls that are
+    sent ahead].
 
-    ``_lock`` protects all of it; a call waits only while ``limit`` calls run, and each of
-    these, when it ends, starts the next one in its place.
+    ``_lock`` protects everything; calls wait only while ``limit`` calls run, and each of these,
+    when it ends, starts the next one in its place.
     """
 
     def __init__(self) -> None:
@@ -64,16 +64,16 @@ class LibraryTurns(Generic[J]):
         self._running = 0
         self._waiting: OrderedDict[Hashable, deque[tuple[J, QueueSpace | None]]] = OrderedDict()
         self.seconds = 0.0
-        """How long a call takes, on average; 0 before the first one has ended."""
+        """The average duration of a call; 0 before the first one has ended."""
 
     def begin(self, job: J, limit: int, room: QueueSpace | None = None) -> bool:
-        """Begin the call and return True; otherwise ``end`` of another call returns it later.
+        """Begin the call and return True; otherwise a later ``end`` returns it.
 
-        Raises QueueFullError if it would have to wait, and there is no ``room`` for it.
+        Raises QueueFullError if it would have to wait and there is no ``room``.
         """
         with self._lock:
-            # Behind those that wait, even if this call's limit is higher: its source may be among
-            # them, and the calls of one source begin in order.
+            # Queued behind waiting calls even if this call's limit is higher: one of them may be of
+            # the same source, and the calls of one source begin in order.
             if self._running < max(limit, 1) and not self._waiting:
                 self._running += 1
                 return True
@@ -87,7 +87,7 @@ class LibraryTurns(Generic[J]):
             return False
 
     def begin_at_once(self, limit: int) -> bool:
-        """Begin a call like ``begin``, but return False, and note nothing, if it had to wait."""
+        """Begin a call like ``begin``, but return False, unqueued, if it would have to wait."""
         with self._lock:
             if self._running >= max(limit, 1) or self._waiting:
                 return False
@@ -95,9 +95,9 @@ class LibraryTurns(Generic[J]):
             return True
 
     def end(self, seconds: float | None = None) -> J | None:
-        """End a call; return the one that is to run in its place, if one waits.
+        """End a call; return the call that is to run in its place, if one waits.
 
-        It took so many ``seconds``, unless that has been noted.
+        It took ``seconds``, unless that has been noted.
         """
         with self._lock:
             if seconds is not None:
@@ -105,40 +105,40 @@ class LibraryTurns(Generic[J]):
             if not self._waiting:
                 self._running -= 1
                 return None
-            # ``_running`` stays: the slot passes on without being free, or a call that comes in
-            # this moment would take it from one that has waited.
+            # ``_running`` is unchanged: the slot is passed on without becoming free, or a call that
+            # arrives now would take it from one that has waited.
             source, queue = self._waiting.popitem(last=False)
             job, room = queue.popleft()
             if queue:
-                # At the end, so that sources take turns.
+                # To the end of the order, so that sources take turns.
                 self._waiting[source] = queue
             if room is not None:
                 room.leave(job.size)
             return job
 
     def start(self, job: J) -> None:
-        """Start a job whose turn it is in another thread.
+        """Start a job whose turn has come in another thread.
 
-        If none can be started, it is refused, and so are those in whose place it was.
+        If no thread can be started, it is refused, and so are its successors in that slot.
         """
         following: J | None = job
         while following is not None:
             try:
                 following.start(self)
-            except RuntimeError as error:  # of threading: the system's limit is reached
+            except RuntimeError as error:  # raised by threading at the system's limit
                 following.refuse(no_thread_error(following.operator, error))
                 following = self.end()
             else:
                 return
 
     def note(self, seconds: float) -> None:
-        """Count the time that a call took."""
+        """Record how long a call took."""
         # Without the lock: of two calls that end at once, the average may miss one.
         self.seconds += _NEWEST_SHARE * (seconds - self.seconds)
 
 
 def no_thread_error(operator: str, error: RuntimeError) -> RefusedError:
-    """Return the error of a call for which no thread could be started."""
+    """Return the error for a call for which no thread could be started."""
     return RefusedError(
         f"the interpreter has no thread for the call of {operator}, which never started: {error}",
         hint="a limit of threads or memory is reached; try again in a moment, or raise it",

@@ -1,7 +1,7 @@
-"""Code of libraries that have gone which something still refers to, and the memory it keeps.
+"""The code of unloaded libraries that is still referenced, and the memory it occupies.
 
-The last call of a library has its answer sent before its thread has released the kernel. What is
-collected in that moment misses the kernel, and all that its module has.
+The reply to a library's last call is sent before its thread has released the kernel. A collection
+at that moment does not free the kernel, nor anything its module refers to.
 """
 
 from __future__ import annotations
@@ -13,17 +13,21 @@ from typing import Any
 
 from opdispatch_server.process_memory import trim_memory
 
-# What a user's object refers to stays, however often it is collected.
+# How often to collect: code that a user's object refers to is never freed.
 _MOST_TRIES = 3
 
 
 class UnloadedCode:
-    """Any thread may call it; ``_lock`` guards ``_remaining``."""
+    """The unloaded libraries whose code is still alive. Any thread may use it.
+
+    ``_lock`` guards ``_remaining``.
+    """
 
     def __init__(self, trim: Callable[[], None] = trim_memory) -> None:
         self._trim = trim
         self._lock = threading.Lock()
-        # Each library's functions that were alive when it had gone, and the tries that are left.
+        # For each library, its functions that were alive after it was unloaded, and the attempts
+        # left.
         self._remaining: list[tuple[list[weakref.ref[Any]], int]] = []
 
     def note(self, functions: Iterable[weakref.ref[Any]]) -> None:
@@ -33,11 +37,11 @@ class UnloadedCode:
 
     @property
     def remains(self) -> bool:
-        """Whether some of it was still alive when it was last collected."""
+        """Whether some of it was still alive at the last collection."""
         return bool(self._remaining)
 
     def collect(self) -> None:
-        """Free what was still in use the last time; it takes a full collection."""
+        """Free what was still in use the last time, with a full collection."""
         with self._lock:
             remaining, self._remaining = self._remaining, []
         if remaining:
@@ -53,11 +57,11 @@ class UnloadedCode:
 
 
 def functions_of(kernels: Iterable[Any]) -> list[weakref.ref[Any]]:
-    """Return references to the functions that kernels are made of, which do not keep them."""
+    """Return weak references to the functions that kernels are made of."""
     found = []
     for kernel in kernels:
         try:
             found.append(weakref.ref(kernel.function))
-        except TypeError:  # None, or of C: it has no module's globals
+        except TypeError:  # None, or a C function: it has no module's globals
             continue
     return found

@@ -1,7 +1,7 @@
 """The tensors that an interpreter keeps for clients.
 
-store, forms           the tensors themselves, and as arrays of which backend
-direct_keeps           those of which the daemon has not heard yet
-device_moves           one on another device
-device_exports, peers  from one interpreter to another, without the daemon
+store, forms           the tensors, and the backends of their arrays
+direct_keeps           values kept by direct calls, unknown to the daemon so far
+device_moves           moving values to another device
+device_exports, peers  transfers between interpreters, without the daemon
 """

@@ -1,16 +1,16 @@
-"""Values on a device that another interpreter is copying, from device memory to device memory.
+"""Values on a device that another interpreter copies from device memory to device memory.
 
 Note [Reading another process's device memory]
-    An interpreter that is asked for a value by another one on the same device answers with where
-    it is, and a lease: until the lease ends, it keeps the value. The other one copies it, and then
-    says that it has it. Only if the lease was still there at that time is the copy taken for the
-    value: memory that is not kept may be used for something else, unnoticed.
+    An interpreter that is asked for a value by another one on the same device answers with its
+    address, and a lease: until the lease ends, it keeps the value. The reader copies it, and then
+    ends the lease. The copy is valid only if the lease still existed at that time: memory that is
+    no longer kept may have been reused unnoticed.
 
     - The reader dies: the lease ends by itself after PATIENCE seconds.
     - The owner dies: there is no process to ask, and the value has gone with it.
-    - The reader cannot open the memory, or comes too late: it asks for the elements themselves,
-      by way of host memory, as it does where there is no such device. Whenever it has no copy,
-      it ends the lease all the same.
+    - The reader cannot open the memory, or is too late: it asks for the elements themselves,
+      through host memory, as it does without such a device. It ends the lease even if it has no
+      copy.
 
     An operator that writes to a value does not run meanwhile: see Note [Where a value is].
 """
@@ -34,7 +34,7 @@ from opdispatch_wire.v1 import values_pb2
 LOG = logging.getLogger("opdispatch.interpreter")
 
 PATIENCE = 60.0
-"""Seconds after which a reader is taken for gone."""
+"""Seconds after which a reader counts as gone."""
 MOST_LEASES = 256
 LEASE_BYTES = 16
 
@@ -50,7 +50,8 @@ class DeviceExports:
     def offer(self, message: values_pb2.Tensor, value: Any, device_id: bytes) -> bool:
         """Offer a value to a process that can read that device.
 
-        False: it is not there, cannot be shared, or MOST_LEASES others are. Raises DeviceLostError.
+        Return False if it is not there, cannot be shared, or MOST_LEASES others are leased. Raises
+        DeviceLostError.
         """
         array = value.array if isinstance(value, Tensor) else value
         backend = find_backend(type(array))
@@ -82,7 +83,7 @@ class DeviceExports:
     def end(self, lease: bytes) -> None:
         """End the lease of a reader that has its copy.
 
-        Raises RemoteValueGoneError if the value was not kept so long.
+        Raises RemoteValueGoneError if the value was not kept until now.
         """
         self.drop_expired()
         if not self.drop(lease):
@@ -93,7 +94,7 @@ class DeviceExports:
             )
 
     def drop(self, lease: bytes) -> bool:
-        """End a lease; whether it was there."""
+        """End a lease; return whether it existed."""
         with self._lock:
             return self._leases.pop(lease, None) is not None
 
@@ -110,7 +111,7 @@ class DeviceExports:
 
 
 def find_device_id(device: str) -> bytes:
-    """Return the identity of a device of this process whose memory can be shared; else empty."""
+    """Return the identity of a device of this process whose memory can be shared; else b""."""
     if device in ("", "cpu"):
         return b""
     try:

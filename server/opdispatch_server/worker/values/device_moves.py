@@ -1,4 +1,4 @@
-"""A value on another device, as ``Tensor.to`` has it there."""
+"""Moving a value to another device, as ``Tensor.to`` does."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from opdispatch_wire.v1 import values_pb2
 
 
 class Copied(NamedTuple):
-    """A value that came from somewhere else, and has left its history there."""
+    """A value copied from another interpreter, without its history."""
 
     value: Any
 
 
 def moved_to(device: str, value: Any, *, is_copy: bool = False) -> Any:
-    """Return the value on a device, tensors in lists as well; what is there is returned as it is.
+    """Return the value on a device, also tensors in lists; values already there are unchanged.
 
-    The move is recorded, but for one of a copy: that begins a history of its own. Raises
-    DeviceError, and DeviceMemoryError.
+    The move is recorded, except for a copy, which begins a new history. Raises DeviceError, and
+    DeviceMemoryError.
     """
     if isinstance(value, Copied):
         return moved_to(device, value.value, is_copy=True)
@@ -44,7 +44,7 @@ def _begun_at(device: str, value: Tensor) -> Tensor:
 def put_on_host(message: values_pb2.Value) -> bool:
     """Change a tensor sent from a device to be decoded on the host, with the host's keys.
 
-    Whether it is a plain array. The keys of a ``Tensor`` will be those of its new device.
+    Return whether it is a plain array. A ``Tensor`` will get the keys of its new device.
     """
     kind = message.WhichOneof("kind") or "tensor"
     sent = getattr(message, kind)

@@ -1,16 +1,16 @@
-"""The values that direct calls keep by a grant of the daemon's, until it hears of them.
+"""The values that direct calls keep under a grant of the daemon, until the daemon learns of them.
 
 Note [Values kept without the daemon]
-    The daemon counts the values, moves them and lets go of them. Of one that a direct call has kept
-    it hears when it asks: when a call that it routes names an id of which it has not heard, when a
-    client releases one or is near its limits, when it is to say how many there are. Until then the
-    value is a part of what the daemon has granted the client in this interpreter: at most so many
-    values, of so many bytes. A call whose results are more keeps none, and is made again through
-    the daemon: it is one that may run twice.
+    The daemon counts, moves and releases values. It learns of values kept by direct calls only when
+    it asks: when a call that it routes names an unknown id, when a client releases a value or is
+    near its limits, or when the values are to be counted. Until then a value counts towards the
+    grant that the daemon has given the client in this interpreter: at most so many values, of so
+    many bytes. A call whose results exceed the grant keeps none, and is repeated through the
+    daemon: it is one that may run twice.
 
-    What asks may say that some are released. Those of which the daemon has not heard are dropped
-    here, and it never hears of them. A prefix stands for all that one call keeps, which may not
-    have ended: its caller has given up, and it keeps nothing.
+    The query may release values. Those that the daemon does not know yet are dropped here, without
+    ever being reported. A prefix stands for all values of one call, which may still be running: its
+    caller has given up, and the call will keep nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_UNWANTED: Final = 1024
 """How many calls of a client are remembered that are to keep nothing."""
 
 Kept = Sequence[tuple[bytes, RemoteFacts]]
-"""Ids of values, and their facts."""
+"""The ids of values, and their facts."""
 
 
 class _Account:
@@ -38,17 +38,17 @@ class _Account:
     def __init__(self) -> None:
         self.values = 0
         self.bytes = 0
-        # Those of which the daemon has not heard.
+        # The values of which the daemon has not learned.
         self.untold: dict[bytes, RemoteFacts] = {}
         # Prefixes of calls that are to keep nothing, the oldest first.
         self.unwanted: dict[bytes, None] = {}
 
 
 class DirectKeeps:
-    """Any thread may use it. See Note [Values kept without the daemon].
+    """The values kept by direct calls, by client. Any thread may use it.
 
-    ``_mutex`` protects the accounts, but that ``has_room`` may look without. ``release`` releases
-    values in the store.
+    See Note [Values kept without the daemon]. ``_mutex`` protects the accounts, except that
+    ``has_room`` reads without it. ``release`` releases values in the store.
     """
 
     def __init__(self, release: Callable[[remote_pb2.ReleaseValues], None]) -> None:
@@ -62,8 +62,7 @@ class DirectKeeps:
         return account is not None and account.values > 0 and account.bytes > 0
 
     def note(self, session: bytes, prefix: bytes, kept: Kept, nbytes: int) -> bool:
-        """Note the values that a direct call has kept, of so many bytes; release them if they are
-        too many.
+        """Record the values that a direct call has kept; release them if they exceed the grant.
 
         Return whether they are kept.
         """
@@ -84,11 +83,14 @@ class DirectKeeps:
         return is_kept
 
     def drop(self, session: bytes, prefix: bytes) -> None:
-        """Release what a call has kept that has failed since."""
+        """Release what a call kept that has since failed."""
         self._release(remote_pb2.ReleaseValues(session=session, ids=(prefix,)))
 
     def settle(self, message: remote_pb2.SettleValues) -> remote_pb2.SettledValues:
-        """Say what was kept since the last time, without what is released; take the new grant."""
+        """Report the values kept since the last time, without released ones.
+
+        Store the new grant.
+        """
         session = message.session
         with self._mutex:
             account = self._accounts.setdefault(session, _Account())

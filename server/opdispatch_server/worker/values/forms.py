@@ -1,21 +1,20 @@
-"""One of the values that an interpreter keeps, as an array of one backend at a time.
+"""A value that an interpreter keeps, as an array of one backend at a time.
 
 Note [Values of two versions]
-    A value on a device is an array of some backend, which a library may have brought along. Kernels
-    of its next version do not know such arrays, nor do those of the version before after a
-    rollback: what they are given is a copy, which is the value from then on. That would lose what
-    a call under way then writes to the array that it was given. So a call says before its kernel
-    runs which values it writes to (``Tensor(a!)``), and is a writer of them until it has ended.
-    While a value has writers, it stays what they were given:
+    A value on a device is an array of some backend, which a library may provide. Kernels of the
+    library's next version do not know such arrays, nor do those of the previous version after a
+    rollback: they are given a copy, which becomes the value. That would lose what a call in
+    progress then writes to the array that it was given. So a call declares before its kernel runs
+    which values it writes to (``Tensor(a!)``), and is a writer of them until it has ended. While a
+    value has writers, it keeps their form:
 
-    - a call that reads it as another array gets a copy of its own. It runs beside the write, as
-      calls of one version do;
-    - a call that writes to it as another array waits until the writers have ended.
+    - a call that reads it in another form gets a copy of its own, and runs concurrently with the
+      write, as calls of one version do;
+    - a call that writes to it in another form waits until the writers have ended.
 
-    A call becomes a writer of all its values at once, and waits while it is one of none: calls that
-    have values in common do not wait for each other in a circle. What a kernel calls itself gets
-    the array from the kernel, and not from here. Values of the host are never copied, and no call
-    waits for them.
+    A call becomes a writer of all its values at once, and of none while it waits, so that calls
+    with common values cannot deadlock. A kernel's nested calls get the array from the kernel, not
+    from here. Values on the host are never copied, and no call waits for them.
 """
 
 from __future__ import annotations
@@ -43,20 +42,20 @@ class Form(NamedTuple):
 
     @classmethod
     def of(cls, value: Any) -> Form:
-        """Return the form in which a value arrives."""
+        """Return the form of a value on arrival."""
         backend = find_backend(type(elements_of(getattr(value, "array", value))))
         return cls(value, None if backend is None or backend.device_type == "cpu" else backend)
 
     @property
     def device(self) -> str:
-        """Where it is, if that is not the host."""
+        """The device, if it is not the host."""
         assert self.backend is not None, "values of the host stay what they are"
         return self.backend.device_of(elements_of(getattr(self.value, "array", self.value)))
 
     def find_wanted(self) -> ArrayBackend | None:
-        """Return the backend that makes arrays for its device now, for this task.
+        """Return the backend that now makes arrays for its device, for this task.
 
-        None: its own does.
+        None: its own backend does.
         """
         if self.backend is None:
             return None
@@ -67,7 +66,7 @@ class Form(NamedTuple):
         return None if wanted is self.backend else wanted
 
     def converted(self, wanted: ArrayBackend) -> Form:
-        """Return the same on its device, by another backend: copied through host memory.
+        """Return the value on its device, by another backend: copied through host memory.
 
         Raises DeviceError, and DeviceMemoryError.
         """
@@ -84,11 +83,10 @@ class Form(NamedTuple):
 
 
 class StoredValue:
-    """One value. Its store's lock protects the changes of every field; ``form`` is read without.
+    """One value. Its store's lock protects changes of all fields; ``form`` is read without it.
 
-    Invariant: while there are ``writers``, calls that may write to it now, or while it
-    ``is_changing``, since one thread is about to put another form there, no other thread changes
-    ``form``.
+    Invariant: no other thread changes ``form`` while there are ``writers``, calls that may be
+    writing to it, or while it ``is_changing``, because one thread is about to store another form.
     """
 
     __slots__ = (
@@ -111,9 +109,9 @@ class StoredValue:
         self.writers = 0
         self.is_changing = False
         self.pins = 0
-        """How many direct calls that have come will use it."""
+        """How many direct calls that have arrived will use it."""
         self.is_released = False
-        """It goes when there are no ``pins`` any more."""
+        """Whether it is dropped when there are no ``pins`` any more."""
         self.is_leaving = False
         """Another interpreter has asked for it, to be its next home, and has not failed since."""
         self.next_place = 0

@@ -1,4 +1,4 @@
-"""Values that this interpreter asks other interpreters for, without the daemon."""
+"""Fetches values from other interpreters, without the daemon."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from opdispatch_wire.values import value_from_proto
 LOG = logging.getLogger("opdispatch.interpreter")
 
 
-# Seconds that an owner may take to hear that a reader has failed, which is then told anyway.
+# Seconds that an owner may take to acknowledge that a reader has failed.
 _LAST_WORDS = 5.0
 
 
@@ -49,15 +49,15 @@ TRANSFER = transfer_program()
 
 
 class Fetched(NamedTuple):
-    """A value that another interpreter had."""
+    """A value fetched from another interpreter."""
 
     value: Any
     has_history: bool
-    """Calls that are recorded there have made it."""
+    """Whether recorded calls in that interpreter made it."""
 
 
 class _Place(NamedTuple):
-    """Where another interpreter takes calls: the path of its lane, or else an address."""
+    """Where another interpreter accepts calls: the path of its lane, or else an address."""
 
     lane: str
     address: str
@@ -78,10 +78,10 @@ class _Way(NamedTuple):
 
 
 class _Opening:
-    """A connection that one thread makes.
+    """A connection that one thread is opening.
 
-    ``error`` is what others get, too, who wait until ``is_done``: there is none if it is made, or
-    was given up for lack of that thread's time.
+    ``error`` is for the threads that wait until ``is_done``; it is not set if the connection was
+    opened, or was given up only because the opening thread ran out of time.
     """
 
     def __init__(self) -> None:
@@ -90,18 +90,18 @@ class _Opening:
 
 
 class PeerValues:
-    """Connections to other interpreters, made when they are needed. Any thread may use it.
+    """Connections to other interpreters, opened on demand. Any thread may use it.
 
     ``_lock`` protects every field. ``_ways`` has at most one connection for each place, which
-    threads share, and ``_opening`` what others wait for while one thread makes a connection to a
-    place; ``_lock`` is not held for that: a silent place does not delay threads that want to go
-    to another one. After ``_is_closed``, no connection is put into ``_ways``.
+    threads share; ``_opening`` has what others wait for while one thread opens a connection.
+    ``_lock`` is not held during that, so that a silent place does not delay threads that need
+    another one. After ``_is_closed``, no connection is put into ``_ways``.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.credentials = NO_CREDENTIALS
-        """Credentials for those that speak TLS."""
+        """Credentials for interpreters that use TLS."""
         self._lock = threading.Lock()
         self._ways: dict[_Place, _Way] = {}
         self._opening: dict[_Place, _Opening] = {}
@@ -112,8 +112,8 @@ class PeerValues:
     ) -> Any:
         """Return a copy that is to be moved to ``device``.
 
-        On the one that the value is on, if both are of one type, and this process can read its
-        memory; else on the host. Raises as ``fetch``.
+        On the device of the value, if both are of one type and this process can read its memory;
+        else on the host. Raises the errors of ``fetch``.
         """
         is_alike = device.partition(":")[0] == message.device.partition(":")[0]
         if is_alike and find_device_id(message.device):
@@ -126,10 +126,8 @@ class PeerValues:
     def fetch(self, message: values_pb2.RemoteTensor, timeout: float | None, at: str) -> Fetched:
         """Return the value, as its interpreter has it.
 
-        Raises that one's error, RemoteValueGoneError if it cannot be reached, WireError,
-        DeviceMemoryError and DeviceLostError.
-
-        See Note [Reading another process's device memory].
+        Raises that interpreter's error, RemoteValueGoneError if it cannot be reached, WireError,
+        DeviceMemoryError and DeviceLostError. See Note [Reading another process's device memory].
         """
         device_id = find_device_id(message.device) if message.source.lane else b""
         reply, tensors = self._ask(message, device_id, timeout, at)
@@ -156,15 +154,15 @@ class PeerValues:
         timeout: float | None,
         at: str,
     ) -> Any:
-        """Return a copy of what the owner shares, which was kept meanwhile.
+        """Return a copy of what the owner shares, having checked that it was kept meanwhile.
 
-        Raises as ``fetch`` does.
+        Raises the errors of ``fetch``.
         """
         lease = tensor.device_memory.lease
         try:
             value = _copy_of(tensor, message.device, at)
         except BaseException:
-            # No other thread tells the owner, which would keep the value for a reader that is slow.
+            # No other thread notifies the owner, which would keep the value for a slow reader.
             patience = _LAST_WORDS if timeout is None else min(timeout, _LAST_WORDS)
             with contextlib.suppress(OpdispatchError):
                 self._end_lease(message, lease, patience, at)
@@ -179,7 +177,7 @@ class PeerValues:
         timeout: float | None,
         at: str,
     ) -> tuple[execution_pb2.CallReply, CallerTensors]:
-        """Request the value, or its place on the device of that id."""
+        """Request the value, or its address on the device of that id."""
         request = execution_pb2.CallRequest(
             operator="a transfer of a value",
             program=TRANSFER,
@@ -209,7 +207,8 @@ class PeerValues:
         timeout: float | None,
         at: str,
     ) -> execution_pb2.CallReply:
-        # It waits for no thread, and must not wait for the threads of those who wait for values.
+        # It needs no kernel thread, and must not wait for the threads of calls that wait for
+        # values.
         request.path.depth = 1
         source = message.source
         place = _Place(source.lane, "")
@@ -245,7 +244,7 @@ class PeerValues:
             each.is_done.set()
 
     def _way_to(self, place: _Place, deadline: float | None) -> _Way:
-        """Return the connection to a place. Raises as ``_open`` does, and TimeoutError."""
+        """Return the connection to a place. Raises TimeoutError, and the errors of ``_open``."""
         while True:
             with self._lock:
                 if self._is_closed:
@@ -271,7 +270,7 @@ class PeerValues:
             with self._lock:
                 del self._opening[place]
             opening.is_done.set()
-            del opening  # its error refers to this frame
+            del opening  # its error refers to this frame: a cycle
 
     def _add(self, place: _Place, deadline: float | None) -> _Way:
         """Add a new connection, which replaces one that has ended."""
@@ -285,7 +284,10 @@ class PeerValues:
         raise LaneClosedError("this interpreter is stopping", was_sent=False)
 
     def _open(self, place: _Place, patience: float) -> _Way:
-        """Raise OSError, LaneClosedError, and the error of a peer that refuses."""
+        """Open a connection.
+
+        Raises OSError, LaneClosedError, and the error of a peer that refuses.
+        """
         if place.lane:
             GUARD.own_peer(f"unix:{place.lane}")
             return _Way(
@@ -321,7 +323,7 @@ def _left_until(deadline: float | None) -> float | None:
 
 
 def _copy_of(tensor: values_pb2.Tensor, device: str, at: str) -> Any:
-    """Return a copy on that device of what its owner shares. Raises WireError and DeviceError."""
+    """Return a copy, on that device, of what its owner shares. Raises WireError and DeviceError."""
     facts, there = facts_from_proto(tensor, at=at), tensor.device_memory
     if facts.device != device or facts.nbytes != there.length:
         raise WireError(

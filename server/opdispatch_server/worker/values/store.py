@@ -42,12 +42,12 @@ _Wanted = Sequence[tuple[values_pb2.RemoteTensor, str]]
 
 
 class ValueStore:
-    """Values by the session whose they are, and by ``store_key``. Any thread may use it.
+    """The kept values, by session and ``store_key``. Any thread may use it.
 
-    ``_changed`` protects the changes of ``_sessions``, in which a session has at least one value,
-    and of the values; it is notified of what a writer may wait for: a value has lost its last
-    writer, or has changed. Readers need no lock: they look into two dicts, and find the value or do
-    not. The daemon decides what is released, and when.
+    ``_changed`` protects changes of ``_sessions``, in which each session has at least one value,
+    and of the values; it is notified when a value loses its last writer or changes, for which
+    writers wait. Readers need no lock: they look into two dicts, and find the value or not. The
+    daemon decides what is released, and when.
 
     Note [Direct calls with values]
         The daemon knows where a value is, and moves it only while no call that it has routed uses
@@ -64,17 +64,17 @@ class ValueStore:
         self._mutex = threading.Lock()
         self._changed = threading.Condition(self._mutex)
         self._sessions: dict[bytes, dict[bytes, StoredValue]] = {}
-        # Those that direct calls find, by session and id.
+        # The values that direct calls find, by session and id.
         self._newest: dict[bytes, dict[bytes, StoredValue]] = {}
         self.keeps = DirectKeeps(self.release)
-        """Those that direct calls have kept."""
+        """The values that direct calls have kept."""
         self.waiting = 0
         """How many calls wait for the writers of a value."""
 
     def find(self, session: bytes, key: bytes) -> Any:
-        """Return the value of that key, to be read; None if it is not here.
+        """Return the value of that key for reading; None if it is not here.
 
-        It is an array of the backend that makes arrays for its device now, so that kernels of a
+        It is an array of the backend that now makes arrays for its device, so that kernels of a
         library's next version know it: see Note [Values of two versions]. Raises DeviceError, and
         DeviceMemoryError.
         """
@@ -95,7 +95,7 @@ class ValueStore:
         return form.converted(wanted).value if stays else self._change(stored, wanted)
 
     def get(self, message: values_pb2.RemoteTensor, at: str, writable: bool) -> Any:
-        """Return the named value for a writer of it; or a value that cannot be written to.
+        """Return the named value for a writer of it; or a read-only value.
 
         Raises RemoteValueGoneError, DeviceError and DeviceMemoryError.
         """
@@ -107,9 +107,8 @@ class ValueStore:
     def find_here(self, session: bytes, number: bytes) -> Any:
         """Return the value of that id for a direct call, which cannot write to it.
 
-        None: it is not here, is leaving, or is to be converted.
-
-        See Note [Direct calls with values].
+        None if it is not here, is leaving, or has to be converted. See Note [Direct calls with
+        values].
         """
         stored = self._newest.get(session, _NONE).get(number)
         if stored is None or stored.is_leaving:
@@ -119,14 +118,16 @@ class ValueStore:
             return None
         if type(value) is not np.ndarray:
             return _read_only(value)
-        view = value.view()  # ``read_only_view``, in line
+        view = value.view()  # ``read_only_view``, inlined
         view.flags.writeable = False
         return view
 
     def pin(self, messages: Sequence[values_pb2.RemoteTensor]) -> tuple[StoredValue, ...] | None:
-        """Keep the values that a direct call names, until ``unpin``; write which place is meant.
+        """Keep the values that a direct call names until ``unpin``.
 
-        None: not all of them are here to stay. See Note [Direct calls with values].
+        Write their places into ``messages``.
+
+        None if not all of them are here to stay. See Note [Direct calls with values].
         """
         found = []
         with self._changed:
@@ -149,7 +150,7 @@ class ValueStore:
                     self._drop(stored)
 
     def note_leaving(self, message: values_pb2.RemoteTensor) -> None:
-        """Note that a value is about to be fetched by its next home."""
+        """Record that a value's next home is about to fetch it."""
         with self._changed:
             stored = self._sessions.get(message.session, _NONE).get(
                 store_key(message.id, message.place)
@@ -158,11 +159,11 @@ class ValueStore:
                 stored.note_next_place(message.next_place)
 
     def begin_writes(self, wanted: _Wanted, deadline: float | None) -> Sequence[StoredValue]:
-        """Make the caller a writer of these values, once each, until ``end_writes`` of what is
-        returned; wait for those that have them as other arrays: see Note [Values of two versions].
+        """Make the caller a writer of these values, once each, until ``end_writes`` of the result.
 
-        ``deadline`` is a time of ``time.monotonic``. Raises RemoteValueGoneError, DeviceError,
-        DeviceMemoryError and DeadlineExceededError; the caller writes to none of them then.
+        Waits for writers of them in other forms: see Note [Values of two versions]. ``deadline`` is
+        a time of ``time.monotonic``. Raises RemoteValueGoneError, DeviceError, DeviceMemoryError
+        and DeadlineExceededError; the caller is then a writer of none.
         """
         found = [(self._get(message, at), at) for message, at in wanted]
         places = {stored: at for stored, at in found if stored.form.backend is not None}
@@ -180,7 +181,7 @@ class ValueStore:
         except BaseException:
             with self._changed:
                 for stored in writes:
-                    stored.is_changing = False  # no other thread has begun to, beside a writer
+                    stored.is_changing = False  # no other thread has begun to: there is a writer
             self.end_writes(tuple(writes))
             raise
         return tuple(writes)
@@ -217,7 +218,7 @@ class ValueStore:
     ) -> Mapping[StoredValue, ArrayBackend | None] | None:
         """Add a writer to the values; return the form to which the caller is to change each.
 
-        None: it has to wait. The caller holds ``_changed``.
+        None if it has to wait. The caller holds ``_changed``.
         """
         if any(stored.must_wait for stored in places):
             return None
@@ -228,7 +229,7 @@ class ValueStore:
         return writes
 
     def _change(self, stored: StoredValue, wanted: ArrayBackend) -> Any:
-        """Change the form of a value that ``is_changing``, by the only thread that may."""
+        """Change the form of a value that ``is_changing``; only one thread may."""
         form = stored.form
         try:
             form = form.converted(wanted)
@@ -253,11 +254,12 @@ class ValueStore:
         )
 
     def add(self, session: bytes, key: bytes, value: Any, form: Form | None = None) -> None:
-        """Keep a value, which has that form if it is known."""
+        """Keep a value, in the given form if known."""
         stored = StoredValue(form or Form.of(value), session, key)
         with self._mutex:
             self._sessions.setdefault(session, {})[key] = stored
-            self._newest.setdefault(session, {})[key[: -len(FIRST_PLACE)]] = stored  # ``id_of``
+            # ``id_of``, inlined
+            self._newest.setdefault(session, {})[key[: -len(FIRST_PLACE)]] = stored
 
     def release(self, message: remote_pb2.ReleaseValues) -> None:
         """Release some of a session's values, or all. What is in use stays until then.
@@ -316,7 +318,7 @@ class CallWrites:
         self._held: Sequence[StoredValue] = ()
 
     def begin(self, wanted: _Wanted) -> None:
-        """Begin ``ValueStore.begin_writes``, once at most."""
+        """Call ``ValueStore.begin_writes``, once at most."""
         self._held = self._store.begin_writes(wanted, self._deadline)
 
     def end(self) -> None:
@@ -328,8 +330,8 @@ class CallWrites:
 class KeptResults:
     """Keeps the tensors among the results of one call. For one thread.
 
-    It must be given each result by the only one who knows it, so that what a kernel has kept for
-    itself can be told from other results: see ``take``.
+    Its caller must hold the only reference to each result, so that results that the kernel itself
+    still refers to can be recognized: see ``take``.
     """
 
     def __init__(self, store: ValueStore, session: bytes, prefix: bytes, interpreter: str) -> None:
@@ -339,22 +341,22 @@ class KeptResults:
         self._interpreter = interpreter
         self._values = ValueCount()
         self.kept: list[tuple[bytes, RemoteFacts]] = []
-        """The ids of the values that have been kept, and their facts."""
+        """The ids of the kept values, and their facts."""
         self.nbytes = 0
         """The size of their elements."""
 
     def take(self, results: list[Any], place: int, at: str = "$.returns") -> Any:
-        """Return the message for one result: a KeptValue for a tensor, in lists as well.
+        """Return the message for one result: a KeptValue for a tensor, also in lists.
 
-        Takes it off the list. A tensor that the kernel, the caller or another value may know,
-        too, is copied: no other code must be able to write to it. Raises WireError, which begins
-        with the place in ``at``, for one that could not be fetched as it is, and ArgumentError for
-        lists that nest too deep to be sent, or have too many values.
+        Removes it from the list. A tensor to which the kernel, the caller or another value may
+        refer, too, is copied: no other code must be able to write to it. Raises WireError, which
+        begins with the place in ``at``, for one that could not be fetched as it is, and
+        ArgumentError for lists that are nested too deeply to be sent, or have too many values.
         """
         if type(results[place]) is not np.ndarray:
             check_nesting(results[place], f"{at}[{place}]", self._values)
             return self._take(results, place, at)
-        # As ``_take`` does, for what most results are.
+        # As ``_take`` does, for the most frequent kinds of results.
         is_known = sys.getrefcount(results[place]) > 2
         value = results[place]
         results[place] = None
@@ -365,14 +367,14 @@ class KeptResults:
         facts = _facts_of_array(value.dtype, value.shape, f"{at}[{place}]")
         self.kept.append((number, facts))
         self.nbytes += value.nbytes
-        form = tuple.__new__(Form, (value, None))  # without a call
+        form = tuple.__new__(Form, (value, None))  # without a Python call
         self._store.add(self._session, number + FIRST_PLACE, value, form)
         return KeptValue(number, facts, self._interpreter)
 
     def _take(self, results: list[Any], place: int, at: str) -> Any:
         at = f"{at}[{place}]"
-        # One reference is the list's, the other one is getrefcount's own. Of a local variable there
-        # may be one more, or not: Python 3.14 passes it on without.
+        # One reference is the list's, the other getrefcount's own. A local variable may add one:
+        # Python 3.14 passes it on without.
         is_known = sys.getrefcount(results[place]) > 2
         value = results[place]
         results[place] = None
@@ -395,7 +397,7 @@ class KeptResults:
 
 
 class KeptValue:
-    """Stands for a value that was kept, in a reply."""
+    """The proxy for a kept value in a reply."""
 
     __slots__ = ("_facts", "_interpreter", "_number")
 
@@ -425,13 +427,13 @@ class KeptValue:
         return True
 
 
-@functools.lru_cache(1024)  # most results are like earlier ones
+@functools.lru_cache(1024)  # most results have earlier facts
 def _facts_of_array(dtype: np.dtype[Any], shape: tuple[int, ...], at: str) -> RemoteFacts:
     return RemoteFacts.of(np.broadcast_to(np.zeros((), dtype), shape), at=at)
 
 
 def _read_only(value: Any) -> Any:
-    """Return a read-only argument for a kernel; of a tensor, one with the same history."""
+    """Return a read-only argument for a kernel; for a tensor, one with the same history."""
     if isinstance(value, Tensor):
         return with_history_of(value, _read_only(value.array))
     if isinstance(value, np.ndarray):
@@ -441,18 +443,18 @@ def _read_only(value: Any) -> Any:
 
 
 def _own(value: Any, *, is_known: bool) -> Any:
-    """Return the tensor, or a copy if other code could write to it, or none can."""
+    """Return the tensor, or a copy if other code could write to it, or if it is read-only."""
     if isinstance(value, Tensor):
         # Two references are the tensor's and getrefcount's.
         is_known = is_known or sys.getrefcount(value.array) > 2
         own = _own(value.array, is_known=is_known)
         kept = Tensor(own, keys=value.key_set, requires_grad=value.requires_grad)
-        if not value.is_leaf:  # a gradient of the copy is one of what it was copied from
+        if not value.is_leaf:  # gradients of the copy are gradients of the original
             meta_of(kept).edge = edge_of(value)
         return kept
     backend = find_backend(type(value))
     if backend is None and find_layout(type(value)) is not None:
-        return copy_of(value)  # its parts may be known elsewhere
+        return copy_of(value)  # other code may refer to its parts
     if backend is None:
-        return np.array(value)  # another library's array by its protocol
+        return np.array(value)  # another library's array, by its protocol
     return value if not is_known and backend.is_its_own(value) else backend.copy(value)
