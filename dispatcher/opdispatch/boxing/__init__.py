@@ -1,12 +1,12 @@
-"""Kernels, boxed and unboxed, and the values that they are called with.
+"""Kernels, boxed and unboxed, and the conversion of their arguments and results.
 
-basic_conversion     Python's values as those of a schema, where they are exact
-argument_conversion  the same for every type
+basic_conversion     exact conversions of Python values to schema types
+argument_conversion  conversions to every schema type
 read_only_arguments  arguments that a kernel must not write to
-named_results        results that have names
-signature            arguments bound to a schema
-generated_source     source text, compiled, with lines in tracebacks
+named_results        named tuples for results
+signature            binds arguments to a schema
+generated_source     compiles generated source, with lines in tracebacks
 boxing               adapters between stacks and arguments
-kernel_operator      what a kernel is fitted to
-kernel_function      a kernel that can be called both ways
+kernel_operator      the operator interface that kernels use
+kernel_function      a kernel, callable boxed and unboxed
 """

@@ -2,8 +2,8 @@
 
 Mirrors ``ATen/core/boxing/KernelFunction.h``. Boxed, a kernel takes one stack of values and
 replaces its arguments by its returns. Unboxed, it takes the operator's arguments, positional
-ones by position and keyword-only ones by name, and returns its returns. Whichever a kernel was
-made from, it can be called both ways; ``boxing.py`` has the adapters.
+ones by position and keyword-only ones by name, and returns its returns. A kernel can be called both
+ways, whichever it was made from; ``boxing.py`` has the adapters.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ class KernelFunction:
     """A kernel, made by one of the class methods; immutable.
 
     ``function`` is what it was made from: None for a fallthrough, and for a kernel whose function
-    is not made before it is called. ``signature`` is what the
-    kernel itself says that it takes and returns, as a schema without a name: None if it does not
-    say (PyTorch infers one for a C++ function, and none for a Python function). Registrations
-    for one operator must agree on it.
+    is made at its first call. ``signature`` is the kernel's own declaration of its arguments and
+    returns, as a schema without a name: None if it has none (PyTorch infers one for a C++ function,
+    and none for a Python function). Registrations for one operator must agree on it.
     """
 
     __slots__ = (
@@ -81,33 +80,33 @@ class KernelFunction:
         self._make_for = make_for
         self._make_without_gradients = make_without_gradients
         self._make = make
-        # The unboxed function as it is called for the signature it was last called for. A
-        # pair replaced as a whole, so that no lock is needed.
+        # The unboxed function, adapted to the signature it was last called for. A pair that is
+        # replaced as a whole, so that no lock is needed.
         self._adapted: tuple[Signature, UnboxedFunction] | None = None
 
     @classmethod
     def from_unboxed(
         cls, function: UnboxedFunction, *, with_keyset: bool = False, signature: str = ""
     ) -> KernelFunction:
-        """Make a kernel of a Python function of the operator's arguments.
+        """Make a kernel from a Python function of the operator's arguments.
 
-        With ``with_keyset``, the dispatch key set of the call comes before them. With
-        ``signature``, such as ``"(Tensor x) -> Tensor"``, it is only registered for an operator
-        of that signature. Raises KernelTypeError if ``function`` cannot be called, SchemaError
-        if ``signature`` does not parse.
+        With ``with_keyset``, the dispatch key set of the call comes first. With ``signature``, such
+        as ``"(Tensor x) -> Tensor"``, it can only be registered for an operator of that signature.
+        Raises KernelTypeError if ``function`` is not callable, SchemaError if ``signature`` does
+        not parse.
         """
         parsed = None
         if signature:
-            # The grammar wants a name, and a kernel has none.
+            # The grammar requires a name, which a kernel does not have.
             parsed = parse_schema(f"kernel{signature}").with_name(OperatorName(""))
         return cls(_callable(function), with_keyset=with_keyset, signature=parsed)
 
     @classmethod
     def from_maker(cls, make: Callable[[], UnboxedFunction]) -> KernelFunction:
-        """Make a kernel of the function that ``make()`` returns when a call first arrives there.
+        """Make a kernel whose function ``make()`` creates at the first call.
 
-        For libraries of many operators, of which a process calls few. Threads that arrive at once
-        may each make one.
+        For libraries of many operators, of which a process calls few. Threads that arrive at the
+        same time may each make one.
         """
         return cls(None, make=_callable(make))
 
@@ -121,9 +120,9 @@ class KernelFunction:
     ) -> KernelFunction:
         """Make a kernel of ``function(op, keys, stack)``, which changes the stack in place.
 
-        ``is_elsewhere`` says that it only passes the call on, to be dispatched in another process.
-        ``make_without_gradients(op, keys)`` is a function of all the operator's arguments that does
-        the same for calls of which no argument requires gradients: see ``linked``.
+        ``is_elsewhere`` says that it only forwards the call to another process.
+        ``make_without_gradients(op, keys)`` returns an equivalent function of all the operator's
+        arguments for calls without arguments that require gradients: see ``linked``.
         """
         return cls(
             _callable(function),
@@ -136,10 +135,10 @@ class KernelFunction:
     def from_fallback(
         cls, function: Callable[..., Any], *, with_keyset: bool = False
     ) -> KernelFunction:
-        """Make a kernel for any operator of ``function(op, *args, **kwargs)``.
+        """Make a kernel for any operator from ``function(op, *args, **kwargs)``.
 
-        With ``with_keyset``, the dispatch key set of the call comes first of all. Arguments that
-        have their default are left out: trailing ones, and keywords. This is the convention of
+        With ``with_keyset``, the dispatch key set of the call comes first. Arguments equal to their
+        defaults are omitted: trailing ones, and keywords. This is the convention of
         ``torch.library.Library.fallback``.
         """
         _callable(function)
@@ -154,10 +153,10 @@ class KernelFunction:
 
     @classmethod
     def from_operator(cls, make: MakeFunction) -> KernelFunction:
-        """Return a kernel for any operator, out of what can be found once for many calls.
+        """Make a kernel for any operator whose function can be cached for many calls.
 
-        ``make(op, keys)`` is a function of all the operator's arguments, for calls with these keys.
-        It is kept until something is registered for the operator.
+        ``make(op, keys)`` returns a function of all the operator's arguments, for calls with these
+        keys. It is cached until something is registered for the operator.
         """
         return cls(_callable(make), make_for=make)
 
@@ -169,13 +168,13 @@ class KernelFunction:
         *,
         is_for_gradients: bool = False,
     ) -> KernelFunction:
-        """Make a kernel that wraps the kernel for other keys, mostly those below.
+        """Make a kernel that wraps the kernel for other keys, usually those below.
 
-        ``make(below)`` is a function of all the operator's arguments. ``below`` is the operator's
-        ``redispatch_converted`` for ``keys_below(keys of the call)``; its kernel is looked up when
-        the function is made, which is once for all calls with the same keys. To leave a call to
-        that kernel, arguments and result, ``return below.kernel(...)`` costs less. With
-        ``is_for_gradients``, it leaves all calls to that one whose arguments require no gradients.
+        ``make(below)`` returns a function of all the operator's arguments. ``below`` is the
+        operator's ``redispatch_converted`` for ``keys_below(keys of the call)``; its kernel is
+        looked up when the function is made, once for all calls with the same keys. To pass a call
+        on unchanged, ``return below.kernel(...)`` is cheaper. With ``is_for_gradients``, calls
+        without arguments that require gradients skip this kernel.
         """
 
         def make_for(op: KernelOperator, keys: DispatchKeySet) -> UnboxedFunction:
@@ -193,7 +192,7 @@ class KernelFunction:
 
     @classmethod
     def fallthrough(cls) -> KernelFunction:
-        """Return the kernel that is never called: calls pass on to the next key."""
+        """Return the kernel that is never called: calls continue with the next key."""
         return cls(None, is_fallthrough=True)
 
     @property
@@ -203,12 +202,12 @@ class KernelFunction:
 
     @property
     def is_layer(self) -> bool:
-        """Whether the kernel is made for one operator, as what goes on with another one is."""
+        """Whether the kernel is made for each operator, wrapping that operator's next kernel."""
         return self._make_for is not None
 
     @property
     def is_for_gradients(self) -> bool:
-        """Whether ``linked`` leaves it out of calls of which no argument requires gradients."""
+        """Whether ``linked`` skips it in calls without arguments that require gradients."""
         return self._make_without_gradients is not None
 
     @property
@@ -220,7 +219,7 @@ class KernelFunction:
     def unboxed(self, op: KernelOperator, keys: DispatchKeySet) -> UnboxedFunction:
         """Return the kernel as a function of ``op``'s arguments, for calls with ``keys``.
 
-        It is for ``op`` as it is now: keep it only in its ``OperatorState``.
+        It is valid for ``op`` as it is now: keep it only in its ``OperatorState``.
         """
         if self._boxed is not None:
             return unboxed_from_boxed(self._boxed, op, keys)
@@ -239,15 +238,15 @@ class KernelFunction:
     ) -> UnboxedFunction:
         """Return ``unboxed`` for unobserved calls: one function for all keys that they pass.
 
-        Unless ``is_recorded``, no argument requires gradients, and kernels for Autograd that have
-        nothing to do then are left out.
+        Unless ``is_recorded``, no argument requires gradients, and kernels for Autograd that then
+        have nothing to do are skipped.
         """
         if is_recorded or self._make_without_gradients is None:
             return self.unboxed(op, keys)
         return self._make_without_gradients(op, keys)
 
     def adapt(self, signature: Signature) -> UnboxedFunction:
-        """Return its function in a form that can be called with every argument of ``signature``.
+        """Return its function, adapted to calls with every argument of ``signature``.
 
         With ``with_keyset``, the key set comes first. Not for boxed kernels and layers.
         """
@@ -256,9 +255,7 @@ class KernelFunction:
         return elide_defaults(function, signature, skip=int(self.with_keyset))
 
     def boxed(self, op: KernelOperator, keys: DispatchKeySet) -> Callable[[list[Any]], None]:
-        """Return the kernel as a function of a stack of ``op``'s arguments, for calls with
-        ``keys``.
-        """
+        """Return the kernel as a function of a stack of ``op``'s arguments, for ``keys``."""
         if self._boxed is not None:
             return partial(self._boxed, op, keys)
         return boxed_from_unboxed(self.unboxed(op, keys), op.call_signature)
@@ -283,7 +280,7 @@ def _callable(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _FallthroughKernel:
-    """Register it as a kernel, and calls pass on to the next dispatch key."""
+    """A marker: registered as a kernel, it makes calls continue with the next dispatch key."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError("fallthrough_kernel says how to register, and is never called")

@@ -1,6 +1,6 @@
-"""How a call's arguments become a stack, and a stack becomes a call's result.
+"""The conversion of a call's arguments to a stack, and of a stack to a call's result.
 
-A ``Signature`` is what the calls of one schema need, worked out once: converters, positions of
+A ``Signature`` has what the calls of one schema need, computed once: converters, positions of
 tensors, names. It is the interpreter path of the code that ``call_source.py`` generates.
 """
 
@@ -34,7 +34,7 @@ from opdispatch.tensors.tensor import Tensor
 class Signature:
     """Binds, boxes and checks for one schema; immutable.
 
-    Its parts are computed when one of them is first asked for: of many operators, few are called.
+    Its attributes are computed on first access: of many operators, few are called.
     """
 
     __slots__ = (
@@ -53,14 +53,14 @@ class Signature:
     )
 
     dispatching: tuple[int, ...]
-    """Places on the stack of the arguments whose tensors have a say in the dispatch."""
+    """The stack indices of arguments whose tensors affect the dispatch."""
     has_defaults: bool
     hides_tensors: bool
     """Whether tensors may be where no key bits are read, such as in an argument of type Any."""
     keyword_only_names: tuple[str, ...]
     num_positional: int
     written: tuple[int, ...]
-    """Places of the arguments that calls write to."""
+    """The stack indices of arguments that calls write to."""
 
     def __init__(self, schema: FunctionSchema) -> None:
         self.schema = schema
@@ -68,7 +68,7 @@ class Signature:
     def __getattr__(self, name: str) -> Any:
         if name not in Signature.__slots__:
             raise AttributeError(f"a Signature has no attribute {name!r}")
-        self._compute()  # by several threads, maybe, and to the same values
+        self._compute()  # perhaps by several threads, with equal results
         return getattr(self, name)
 
     def _compute(self) -> None:
@@ -108,7 +108,7 @@ class Signature:
             elif argument.has_default:
                 stack.append(argument.default)
             else:
-                # A misspelt name is most often why: it is the one to name.
+                # A misspelt name is the most likely cause, and so is named.
                 raise self._unexpected_keyword(args, kwargs) or self._error(
                     f"is missing its argument {argument.name!r}", argument.name
                 )
@@ -122,9 +122,7 @@ class Signature:
         return stack
 
     def key_bits(self, stack: Sequence[Any]) -> int:
-        """Return the union of the dispatch keys of all tensors and generators on a stack of
-        arguments.
-        """
+        """Return the union of the dispatch keys of all tensors and generators on a stack."""
         bits = 0
         for place in self.dispatching:
             value = stack[place]
@@ -141,12 +139,12 @@ class Signature:
         return bits
 
     def needs_gradient(self, stack: Sequence[Any]) -> bool:
-        """Return whether a tensor that takes part in the dispatch requires gradients."""
+        """Return whether a tensor that affects the dispatch requires gradients."""
         for place in self.dispatching:
             value = stack[place]
             for each in value if isinstance(value, list) else (value,):
-                # Of one without an autograd key nothing is recorded here; to ask a functional
-                # tensor for its flag would bring it up to date.
+                # A tensor without an autograd key is not recorded here; asking a functional tensor
+                # for its flag would update it.
                 if (
                     isinstance(each, Tensor)
                     and each.key_bits & AUTOGRAD_BITS
@@ -162,7 +160,10 @@ class Signature:
         )
 
     def box_returns(self, result: Any) -> list[Any]:
-        """Return an unboxed kernel's results as a stack. Raises ReturnError if they do not fit."""
+        """Return an unboxed kernel's results as a stack.
+
+        Raises ReturnError if they do not match.
+        """
         count = len(self.schema.returns)
         if count == 1:
             return [result]
@@ -176,11 +177,10 @@ class Signature:
         return list(result)
 
     def unbox_returns(self, stack: Sequence[Any]) -> Any:
-        """Return the returns on a stack as an unboxed call returns them: None, the one, or a tuple.
+        """Return the returns on a stack as an unboxed call does: None, the only one, or a tuple.
 
-        It is a named tuple if the schema names them: see ``named_results``.
-
-        Raises ReturnError if there are more or fewer values than the schema promises.
+        It is a named tuple if the schema names them: see ``named_results``. Raises ReturnError if
+        there are more or fewer values than the schema declares.
         """
         if len(stack) != len(self.schema.returns):
             raise self._broken_promise(
@@ -195,11 +195,11 @@ class Signature:
     def check_returns(self, stack: Iterable[Any]) -> list[Any]:
         """Return the returns on a stack, converted to their types.
 
-        Raises ReturnError if one does not fit.
+        Raises ReturnError if one does not match.
         """
         values = list(stack)
         if len(values) != len(self.schema.returns):
-            self.unbox_returns(values)  # raises
+            self.unbox_returns(values)  # raises for a wrong number
         for place, convert in enumerate(self._return_converters):
             try:
                 values[place] = convert(values[place])
@@ -213,10 +213,7 @@ class Signature:
         return self.unbox_returns(self.check_returns(self.box_returns(result)))
 
     def converted_defaults(self) -> list[Any]:
-        """Return the default of each argument as a kernel gets it.
-
-        NO_DEFAULT where there is none.
-        """
+        """Return the default of each argument as a kernel gets it; NO_DEFAULT if there is none."""
         defaults: list[Any] = []
         for argument, convert in zip(self.schema.arguments, self._converters, strict=True):
             default = argument.default
@@ -242,8 +239,8 @@ class Signature:
     def _unexpected_keyword(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ArgumentError | None:
-        """Return the error of the first keyword that names no free argument; None if all do."""
-        import difflib  # for errors alone
+        """Return the error for the first keyword that names no free argument; None if all do."""
+        import difflib  # only errors need it
 
         for name in kwargs:
             place = self._places.get(name)

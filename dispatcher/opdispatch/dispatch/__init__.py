@@ -1,28 +1,28 @@
 """The dispatcher: what is registered, and which kernel a call reaches.
 
 registration            one registration, and the handle that undoes it
-registration_listener   callbacks for operators that come and go
-dispatch_key_extractor  which key serves a call, and which bits it passes over
-dispatch_table          which kernel wins
-attribute_stores        how generated objects keep their attributes
-operator_state          what an operator is, unchanging
+registration_listener   callbacks for operators that are defined or removed
+dispatch_key_extractor  the key that serves a call; fallthrough masks
+dispatch_table          which kernel serves a key, and why
+attribute_stores        stores to several attributes at one instant
+operator_state          one operator as an immutable snapshot
 operator_dump           an operator's tables as text
-operator_entry          one operator, as it changes
-call_watch              what watches a call
-op_overload_names       the names that an operator has for users
-missing_kernel          the errors of calls that no kernel serves
-operator_handle         what calls an operator
-inspection              what tools read of an operator
+operator_entry          the registrations of one operator
+call_watch              traces and observes a call
+op_overload_names       the attributes of PyTorch's OpOverload
+missing_kernel          errors for calls without a kernel
+operator_handle         an operator as callers hold it
+inspection              queries about an operator, for tools
 argument_source         generated lines for one argument
-call_source             the generated text of a call
-compiled_call           that text, compiled
+call_source             the generated source of a call
+compiled_call           compiles that source for each schema
 signature_check         whether a kernel fits a schema
-left_right              readers that never wait
+left_right              two copies of a value, for lock-free readers
 name_table              operators by their names
-transaction             several registrations at once
+transaction             several registrations in one publication
 registry                all operators
-wait_for_registration   waiting for an operator that is not there yet
-similar_names           names that may have been meant
-builtin_fallbacks       those that every dispatcher starts with
-dispatcher              the face of all of it
+wait_for_registration   waiting for an operator or kernel
+similar_names           suggestions for misspelt names
+builtin_fallbacks       the fallbacks that every dispatcher starts with
+dispatcher              the interface to all of it
 """

@@ -1,7 +1,7 @@
-"""The lines that have to do with one argument, in what ``call_source.py`` generates.
+"""The lines for one argument in the source that ``call_source.py`` generates.
 
-They set a value to what the caller gave or to the default, convert it, and read its key bits. They
-may raise KeyError and TypeError: then the interpreter path takes the call.
+They set a variable to the given value or the default, convert it, and read its key bits. If they
+raise KeyError or TypeError, the interpreter path takes the call.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from opdispatch.tensors.tensor import Tensor
 _INTS = (INT, SYM_INT)
 _OPTIONAL_TENSORS = ListType(OptionalType(TENSOR))
 
-# Python classes whose values need no conversion to these types: nothing but the class is asked.
+# Python classes whose values need no conversion to these types: only the class is checked.
 _EXACT = {BOOL: "bool", FLOAT: "float", STR: "str"}
 
 IS_TENSOR = "(_t := _type({0})) is _ndarray or _t is _Tensor or _t in _PLAIN"
-"""True of what is known to be a tensor: the commonest types first."""
+"""True for values known to be tensors: the most frequent types first."""
 IS_USUAL_TENSOR = "((_t := _type({0})) is _ndarray or _t is _Tensor)"
 _NEEDS_GRADIENT = "if _t is _Tensor and {0}.requires_grad_flag: _b |= _GRAD"
 _BITS = "_CPU if (_t := _type({0})) is _ndarray else {0}.key_bits if _t is _Tensor else _PLAIN[_t]"
 
-# True of what needs no conversion to an int: Python compares small numbers faster, and the
-# converter knows of the larger ones. And what is no such element of a list.
+# True for values that need no conversion to an int. Python compares small numbers faster, and the
+# converter handles larger ones. And for values that are no such element of a list.
 _IS_SMALL = "_type({0}) is _int and -0x3FFFFFFF <= {0} <= 0x3FFFFFFF"
 _IS_NOT_SMALL = "_type({0}) is not _int or {0} > 0x3FFFFFFF or {0} < -0x3FFFFFFF"
 
 
 class _Missing:
-    """Stands for an argument that was not given."""
+    """The placeholder for an argument that was not given."""
 
     __slots__ = ()
 
@@ -66,7 +66,7 @@ MISSING: Any = _Missing()
 
 
 def _key_bits_of_all(values: Sequence[Any]) -> int:
-    """Return the key bits of a list of tensors, of which any may be None.
+    """Return the key bits of a list of tensors, any of which may be None.
 
     They include ``NEEDS_GRADIENT`` if one requires gradients. Raises TypeError for any other value.
     """
@@ -76,7 +76,7 @@ def _key_bits_of_all(values: Sequence[Any]) -> int:
             continue
         kind = type(value)
         its = value.key_bits if kind is Tensor else PLAIN_KEY_BITS.get(kind) or key_bits_of(value)
-        if its is not bits:  # a union makes a new int
+        if its is not bits:  # a union creates a new int
             bits = bits | its if bits else its
         # As ``Signature.needs_gradient``.
         if isinstance(value, Tensor) and its & AUTOGRAD_BITS and value.requires_grad_flag:
@@ -86,7 +86,7 @@ def _key_bits_of_all(values: Sequence[Any]) -> int:
 
 @functools.cache
 def argument_globals() -> dict[str, Any]:
-    """Return the globals of the lines, for any argument."""
+    """Return the globals that the lines for any argument use."""
     return {
         "_M": MISSING,
         "_PLAIN": PLAIN_KEY_BITS,
@@ -97,7 +97,7 @@ def argument_globals() -> dict[str, Any]:
         "_GRAD": NEEDS_GRADIENT,
         "_bits_of_all": _key_bits_of_all,
         "_bits_of_generator": key_bits_of_generator,
-        # A schema may call an argument "type": built-in names get names of ours.
+        # A schema may name an argument "type", so built-in names are aliased.
         **{f"_{cls.__name__}": cls for cls in (type, bool, int, float, str, list, tuple)},
         "_len": len,
         "_dtypes": usual_dtypes(),
@@ -106,15 +106,15 @@ def argument_globals() -> dict[str, Any]:
 
 
 class ArgumentSource:
-    """The lines of the argument at ``place`` of a schema, whose parameter is called ``name``."""
+    """The lines for the argument at ``place`` of a schema, whose parameter is called ``name``."""
 
     def __init__(self, place: int, argument: Argument, name: str) -> None:
         self.place = place
         self.argument = argument
         self.name = name
         self.kind = argument.type
-        # Parameter and value differ where there is a default or a conversion, since the interpreter
-        # path is given what the caller gave.
+        # Parameter and value differ if there is a default or a conversion, since the interpreter
+        # path needs what the caller gave.
         as_given = _is_one_tensor(self.kind) and not argument.has_default
         self.value = name if as_given else f"_v{place}"
         self.globals: dict[str, Any] = {}
@@ -130,7 +130,7 @@ class ArgumentSource:
             self.globals[self._converter] = converter_of(self.kind)
 
     def set_value(self, reads_bits: bool) -> list[str]:
-        """Set its value to what was given, converted, or to the default."""
+        """Set its value to the given one, converted, or to the default."""
         name, value, argument = self.name, self.value, self.argument
         convert = self._convert(reads_bits)
         if argument.kwarg_only and name != argument.name:
@@ -144,7 +144,7 @@ class ArgumentSource:
         return [f"if {name} is _M: {value} = {self._default_list or self._default}", *otherwise]
 
     def convert(self) -> list[str]:
-        """Set its value to what was given, converted, where it was given."""
+        """Set its value to the given one, converted, if it was given."""
         same = [] if self.value == self.name else [f"{self.value} = {self.name}"]
         return [*same, *self._convert(reads_bits=True)]
 
@@ -160,7 +160,7 @@ class ArgumentSource:
         return f"({self.name} is _M or {test})" if is_usual else ""
 
     def take(self) -> list[str]:
-        """Set its value to what was given, or to the default, where that ``is_sure``."""
+        """Set its value to the given one, or to the default, where that ``is_sure``."""
         if self.value == self.name:
             return []
         has_default = self.argument.has_default
@@ -168,7 +168,7 @@ class ArgumentSource:
         return [f"{self.value} = {unless}{self.name}"]
 
     def set_bits(self) -> list[str]:
-        """Set ``_b`` to its key bits: of the first argument that has any.
+        """Set ``_b`` to its key bits, for the first argument that has any.
 
         They include ``NEEDS_GRADIENT`` if it requires gradients.
         """
@@ -183,7 +183,7 @@ class ArgumentSource:
         name, kind = self.value, self.kind
         if isinstance(kind, ListType):
             return [f"_b |= _bits_of_all({name})"]
-        # Mostly the tensors of a call have the same bits, and a union makes a new int.
+        # Usually the tensors of a call have the same bits, and a union creates a new int.
         add = [f"_c = {_BITS.format(name)}", "if _c is not _b: _b |= _c"]
         add.append(_NEEDS_GRADIENT.format(name))
         if kind is TENSOR:
@@ -192,16 +192,16 @@ class ArgumentSource:
 
     @property
     def is_usual(self) -> bool:
-        """Whether ``are_arrays`` and ``are_tensors`` can tell of it."""
+        """Whether ``are_arrays`` and ``are_tensors`` can classify it."""
         return self.kind in (TENSOR, OptionalType(TENSOR), ListType(TENSOR), _OPTIONAL_TENSORS)
 
     @property
     def may_be_nothing(self) -> bool:
-        """Whether it may have no tensor, and then has no part in the choice of a kernel."""
+        """Whether it may contain no tensor, and then does not affect the choice of a kernel."""
         return self.kind in (OptionalType(TENSOR), _OPTIONAL_TENSORS)
 
     def sort_list(self) -> list[str]:
-        """Return lines that find out what is in a list, for ``are_arrays`` and ``are_tensors``."""
+        """Return lines that classify a list's items, for ``are_arrays`` and ``are_tensors``."""
         if not isinstance(self.kind, ListType):
             return []
         name, found, needs = self.value, f"_l{self.place}", f"_g{self.place}"
@@ -229,7 +229,7 @@ class ArgumentSource:
     def are_tensors(self, is_first: bool) -> str:
         """Return an expression for whether it is a plain CPU tensor, a list of them, or nothing.
 
-        ``are_arrays`` of the first one comes before.
+        ``are_arrays`` of the first such argument must come before.
         """
         name = self.value
         if isinstance(self.kind, ListType):
@@ -257,17 +257,17 @@ class ArgumentSource:
         return [f"if {self.value} is not None: _b |= _bits_of_generator({self.value})"]
 
     def look_at_type(self) -> list[str]:
-        """Raise KeyError if a tensor is none; where no key bits are read."""
+        """Raise KeyError if a value should be a tensor and is not, where key bits are not read."""
         if not _is_one_tensor(self.kind):
             return []
         unless = "" if self.kind is TENSOR else f"{self.value} is not None and "
         return [f"if {unless}(_t := _type({self.value})) is not _Tensor: _PLAIN[_t]"]
 
     def fresh(self) -> str:
-        """Return an expression for the value of its parameter, or for a new list if that is one."""
+        """Return an expression for the value of its parameter; a list is copied."""
         match self.kind:
             case ListType():
-                return f"[*{self.name}]"  # quicker than a slice
+                return f"[*{self.name}]"  # faster than a slice
             case OptionalType(ListType()):
                 return f"None if {self.name} is None else [*{self.name}]"
         return self.name
@@ -275,7 +275,7 @@ class ArgumentSource:
     def _convert(self, reads_bits: bool) -> list[str]:
         """Convert its value.
 
-        What is in a list of tensors needs no look where the bits of each are read.
+        The items of a list of tensors need no check if the key bits of each are read.
         """
         name, kind = self.value, self.kind
         if _is_one_tensor(kind):
@@ -295,7 +295,7 @@ class ArgumentSource:
         unusual = ""
         if of is SCALAR:
             unusual = f"_type({name}) is not _float and ({_IS_NOT_SMALL.format(name)})"
-        elif of is FLOAT:  # a small int is exactly this float
+        elif of is FLOAT:  # such a small int is exactly this float
             small = f"_t is _int and -0x3FFFFFFF <= {name} <= 0x3FFFFFFF"
             return [
                 f"if (_t := _type({name})) is not _float:",
@@ -334,7 +334,7 @@ def _is_one_tensor(kind: SchemaType) -> bool:
 
 
 def is_taken(kind: SchemaType, name: str) -> str:
-    """Return an expression that is true only of values that the converter returns unchanged."""
+    """Return an expression that is true only for values that the converter returns unchanged."""
     if isinstance(kind, OptionalType):
         test = is_taken(kind.element, name)
         return test and f"({name} is None or {test})"
@@ -352,7 +352,7 @@ def _without_none(kind: SchemaType) -> SchemaType:
 
 
 def _is_converted(argument: Argument) -> bool:
-    """Return whether the default can be passed to kernels as it is: each call needs a new list."""
+    """Return whether the default can be passed to kernels unchanged: lists must be copied."""
     try:
         converted = converter_of(argument.type)(argument.default)
     except TypeError:  # PyTorch's schemas may have defaults of the wrong type
@@ -363,7 +363,7 @@ def _is_converted(argument: Argument) -> bool:
 def _list_of_ints(argument: Argument) -> str:
     """Return the source of the new list of ints that kernels get for a default.
 
-    "" if it is something else.
+    "" if it is none.
     """
     try:
         converted = converter_of(argument.type)(argument.default)

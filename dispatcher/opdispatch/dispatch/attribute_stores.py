@@ -1,4 +1,4 @@
-"""Attributes of several objects that change at one instant."""
+"""Stores to attributes of several objects at one instant."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from itertools import starmap
 from typing import Any
 
 AttributeStore = tuple[object, str, Any]
-"""An object, the name of an attribute that it has, and the value for it."""
+"""An object, the name of one of its attributes, and the value to store."""
 
 
 def store_at_once(stores: Sequence[AttributeStore]) -> None:
-    """Store them all: a thread that has seen one of them finds the others so, too.
+    """Store them all at once: a thread that sees one of the new values sees all of them.
 
-    They are one step of C code, in which CPython does not change threads. Nothing is finalized in
-    it either, which might run Python: what there was before is let go afterwards.
+    The stores are one step of C code, in which CPython does not switch threads. The old values are
+    released only afterwards, so that no finalizer, which might run Python code, runs in between.
     """
     before = [getattr(owner, name) for owner, name, _ in stores]
     any(starmap(setattr, stores))  # setattr returns None
-    while before:  # one by one: so much may go that one step would hold up other threads
+    while before:  # one by one: freeing many objects in one step would block other threads
         before.pop()

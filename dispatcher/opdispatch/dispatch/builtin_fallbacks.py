@@ -1,7 +1,7 @@
 """The backend fallbacks that every dispatcher has from the start: PyTorch's, by runtime key.
 
-A slot that ``functionalities/`` fills when it is imported: its kernels redispatch, and so stand
-above the dispatcher.
+``functionalities/`` sets it on import: its kernels redispatch, and so belong to a layer above the
+dispatcher.
 """
 
 from __future__ import annotations

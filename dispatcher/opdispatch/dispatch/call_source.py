@@ -1,6 +1,6 @@
-"""The text of the functions that are generated for a schema; see ``compiled_call.py``.
+"""The source of the functions that are generated for a schema; see ``compiled_call.py``.
 
-For ``(Tensor x, int n=1) -> Tensor`` it is, but for the order of a few lines::
+For ``(Tensor x, int n=1) -> Tensor`` it is, except for the order of a few lines::
 
     def __call__(_op, /, x=_M, n=_M, *_extra, **_more):
         if _extra or _more:
@@ -53,9 +53,9 @@ _FIND_CALLS = (
 
 
 class CallSource:
-    """Writes the source of one schema's entry points. All names of ours start with ``_``.
+    """Writes the source of one schema's entry points. Generated names start with ``_``.
 
-    ``globals`` is what the generated code refers to.
+    ``globals`` are the names that the generated code refers to.
     """
 
     def __init__(self, schema: FunctionSchema) -> None:
@@ -67,8 +67,8 @@ class CallSource:
             "_given": _given,
             "_none": NO_CALLS,
         }
-        # A schema may use Python's keywords, our names, or one name twice: such an argument gets a
-        # name of ours, by which no caller can give it. See `_parameters`.
+        # A schema may use Python's keywords, generated names, or one name twice: such an argument
+        # gets a generated name, by which no caller can pass it. See `_parameters`.
         self.arguments: list[ArgumentSource] = []
         known = [argument.name for argument in schema.arguments]
         for place, argument in enumerate(schema.arguments):
@@ -84,8 +84,8 @@ class CallSource:
         self.names = [each.name for each in self.arguments]
         self.dispatching = [each for each in self.arguments if each.kind.dispatches]
         positional = [each for each in self.arguments if not each.argument.kwarg_only]
-        # Up to the last one that has a name of ours, parameters are given by position only. The
-        # interpreter path deals with callers that give them by name.
+        # Parameters up to the last one with a generated name are positional-only. The interpreter
+        # path handles callers that pass them by name.
         ours = [place for place, each in enumerate(positional) if each.name != each.argument.name]
         first = ours[-1] + 1 if ours else 0
         self.positional_only = [each.name for each in positional[:first]]
@@ -103,16 +103,16 @@ class CallSource:
         return self._function(function, ["_op"], [], unusual, self._find_kernel(), fallback)
 
     def packet(self, function: str) -> str:
-        """Return the source of a packet's ``__call__``: that of ``_only`` when the call begins."""
+        """Return the source of a packet's ``__call__``, which reads ``_only`` once."""
         unusual = "_op is None or _extra or _more"
         fallback = f"return _packet._interpret_call(*{self._collected()})"
-        first = ["_op = _packet._only"]  # once: another thread may set it to None
+        first = ["_op = _packet._only"]  # read once: another thread may set it to None
         return self._function(function, ["_packet"], first, unusual, self._find_kernel(), fallback)
 
     def call_converted(self, function: str) -> str:
         """Return the source of ``call_converted``: all arguments are given, and converted.
 
-        Nothing, where ``link`` is nothing.
+        Empty, if ``link`` is empty.
         """
         if not (parameters := self._given_by_name()):
             return ""
@@ -123,14 +123,14 @@ class CallSource:
         return "\n    ".join(lines) + "\n"
 
     def direct(self, otherwise: str, *, converts: bool = False) -> list[str]:
-        """Return the lines of a function that calls the kernel for tensors itself, of a handle
-        ``_op``; the line ``otherwise`` is for all other arguments, and for first calls.
+        """Return the lines of a function that directly calls the kernel for tensors of ``_op``.
 
-        Its parameters are the schema's arguments, all of them given. It ``converts`` them to the
-        kernel's, if they are not what that takes.
+        The line ``otherwise`` is for all other arguments, and for first calls. The parameters are
+        the schema's arguments, all of them given. If ``converts``, it converts them for the kernel.
         """
         values = [line for each in self.arguments for line in each.convert()] if converts else []
-        if all(each.kind is TENSOR for each in self.arguments):  # of which each is one, or is not
+        # each argument either is a tensor or is not
+        if all(each.kind is TENSOR for each in self.arguments):
             find = self._find_by_bits(["_k = None"])
         else:
             lines = [f"    {line}" for line in (*values, *self._find_kernel())]
@@ -144,16 +144,17 @@ class CallSource:
 
     @property
     def is_sure(self) -> bool:
-        """Whether the types of arguments can say that an overload takes them, whatever comes."""
+        """Whether the types of the arguments alone can show that an overload accepts them."""
         named = sum(argument.kwarg_only for argument in self.schema.arguments)
         all_sure = all(each.is_sure() for each in self.arguments)
         return bool(self.arguments) and len(self.keyword_only) == named and all_sure
 
     def packet_of_several(self, function: str) -> str:
-        """Return the source of ``__call__`` of a packet whose ``_only`` is the overload that is
-        tried first, and is chosen if it certainly accepts the arguments; see ``is_sure``.
+        """Return the source of ``__call__`` of a packet with several overloads.
 
-        Parameters by position have no names, since those of the other overloads may be others.
+        Its ``_only`` is the overload that is tried first, and is chosen if it certainly accepts the
+        arguments; see ``is_sure``. Positional parameters have no names, since those of other
+        overloads may differ.
         """
         positional = [*self.positional_only, *self.positional]
         given, named = ", ".join(positional), _named(self.keyword_only)
@@ -161,8 +162,8 @@ class CallSource:
         any_call = f"_packet._call_any([{given}], _extra, {{{named}**_more}})"
         call_any = f"return {any_call}"
         unusual, otherwise, unknown = "_extra or _more", call_any, call_any
-        # What is given to other overloads, such as for numbers beside arrays, is mostly as much as
-        # this one must have. A conditional expression reads no more than it needs.
+        # Other overloads, such as those for a number with an array, usually get as many arguments
+        # as this one requires. A conditional expression evaluates no more than it needs.
         if required and required == positional[: len(required)]:
             types = ", ".join(f"_type({name})" for name in required)
             args = ", ".join(required)
@@ -191,7 +192,7 @@ class CallSource:
         return "\n    ".join([head, *lines]) + "\n"
 
     def redispatch(self, function: str) -> str:
-        """Return the source of ``redispatch``: the keys are given; local sets do not count."""
+        """Return the source of ``redispatch``: the keys are given; local key sets do not apply."""
         body = [
             *(line for each in self.arguments for line in each.look_at_type()),
             "_k = _op._entry.redispatches[_keys.bits]",
@@ -204,7 +205,7 @@ class CallSource:
     def redispatch_converted(self, function: str) -> str:
         """Return the source of ``redispatch_converted``: all arguments are given, and converted.
 
-        A list is a new one again: a kernel may change its own, and the caller may keep this one.
+        Lists are copied again: a kernel may change its own, and the caller may keep this one.
         """
         values = [each.fresh() for each in self.arguments]
         lines = [
@@ -218,11 +219,9 @@ class CallSource:
         return "\n".join(lines) + "\n"
 
     def link(self, function: str) -> str:
-        """Return the source of ``_link``.
+        """Return the source of ``_link``, which is ``redispatch_converted`` for a given kernel.
 
-        ``redispatch_converted`` for a kernel that has been found.
-
-        Nothing, if a keyword-only argument has a name that cannot be a parameter's.
+        Empty, if a keyword-only argument has a name that cannot be a parameter's.
         """
         if not (parameters := self._given_by_name()):
             return ""
@@ -239,9 +238,9 @@ class CallSource:
         return "\n".join(lines) + "\n"
 
     def _given_by_name(self) -> str:
-        """Return the source of parameters that are all given, keyword-only ones by their names.
+        """Return the source of parameters that are all given, keyword-only ones by name.
 
-        Nothing, if one of these names cannot be a parameter's.
+        Empty, if one of these names cannot be a parameter's.
         """
         if len(self.keyword_only) < sum(a.kwarg_only for a in self.schema.arguments):
             return ""
@@ -251,7 +250,7 @@ class CallSource:
     def boxed(self) -> str:
         """Return the source of ``redispatch_boxed``.
 
-        A stack is taken as it is, and its returns are checked.
+        It takes the stack unchecked, and checks the returns.
         """
         lines = [
             "def redispatch_boxed(_op, keys, stack):",
@@ -286,7 +285,8 @@ class CallSource:
             *(f"        {line}" for line in (*values, *body)),
             "    except _errors:",
             "        _k = None",
-            # Outside the handler, or the interpreter path's errors would drag this one along.
+            # Outside the handler, so that the interpreter path's errors do not have this one as
+            # context.
             "    if _k is None:",
             f"        {fallback}",
             f"    _r = _k({self._arguments([each.value for each in self.arguments])})",
@@ -297,10 +297,8 @@ class CallSource:
     def _parameters(self, own: list[str]) -> str:
         """Return the source of the parameters; unknown keyword arguments are in ``_more``.
 
-        What is given by a name that is none of theirs is in ``_more``.
-
-        An argument given both by position and by name is refused by Python itself, with a
-        TypeError: telling it apart here would cost every call by name half its time again.
+        Python itself refuses an argument that is given both by position and by name, with a
+        TypeError: detecting that here would make each call by name half as slow again.
         """
         defaulted = [f"{name}=_M" for name in self.positional]
         before = [*own, *(f"{name}=_M" for name in self.positional_only), "/"]
@@ -317,7 +315,7 @@ class CallSource:
     def _find_by_bits(self, others: list[str]) -> list[str]:
         """Return lines that set ``_k``, by ``others`` unless all tensors are arrays or plain."""
         arguments = self.dispatching
-        # At least one tensor is there for sure, so that the bits are those of arrays, or tensors.
+        # At least one tensor is certainly there, so that the bits are those of arrays, or tensors.
         is_usual = arguments and all(each.is_usual for each in arguments)
         has_generators = any(each.add_bits_of_generator() for each in self.arguments)
         if not is_usual or arguments[0].may_be_nothing or has_generators:
@@ -348,13 +346,11 @@ class CallSource:
         ]
 
     def _find_kernel_if_sure(self, otherwise: str) -> list[str]:
-        """Return lines that set ``_k``, or run ``otherwise`` if the types do not show that the
-        arguments are accepted.
-        """
+        """Return lines that set ``_k``, or run ``otherwise`` if types do not prove acceptance."""
         tensors = [each for each in self.arguments if each.kind is TENSOR]
         others = " and ".join(each.is_sure() for each in self.arguments if each not in tensors)
         sure = " and ".join(each.is_sure() for each in tensors)
-        # Nothing here raises: what a kernel raises that is called otherwise must not be caught.
+        # Nothing here raises: an error of a kernel called by ``otherwise`` must not be caught.
         by_bits = [*self._set_bits(), "_k = _calls.get(_b)"]
         return [
             *([f"if not ({others}): {otherwise}"] if others else []),
@@ -362,9 +358,7 @@ class CallSource:
         ]
 
     def _arguments(self, values: Sequence[str]) -> str:
-        """Return the source of the kernel's arguments, by the kernel's own names for keyword-only
-        ones.
-        """
+        """Return the source of the kernel's arguments, keyword-only ones by its own names."""
         places = list(zip(self.names, values, self.schema.arguments, strict=True))
         parts = [value for _, value, argument in places if not argument.kwarg_only]
         named = [(n, v, a) for n, v, a in places if a.kwarg_only]
@@ -375,11 +369,8 @@ class CallSource:
         return ", ".join(parts)
 
     def _collected(self) -> str:
-        """Return the source of the arguments for the interpreter path.
-
-        A pair of args and kwargs.
-        """
-        # A keyword-only argument with a name of ours was not given, or is in `_more`.
+        """Return the source of the interpreter path's arguments, a pair of args and kwargs."""
+        # A keyword-only argument with a generated name was not given, or is in `_more`.
         parts = [
             f"[{', '.join(self.positional_only)}]",
             _pairs(self.positional),
@@ -389,7 +380,7 @@ class CallSource:
         ]
         return f"_given({', '.join(parts)})"
 
-    # The entry's, since the operator may be gone by the time its kernel returns.
+    # The entry's signature, since the operator may be gone when its kernel returns.
     def _returns(self, check_result: str = "_op._entry.signature.check_result") -> list[str]:
         returns = self.schema.returns
         check = f"return {check_result}(_r)"
@@ -406,7 +397,7 @@ class CallSource:
                 "if _type(_r) is _list:",
                 "    for _e in _r:",
                 f"        if not ({test}): break",
-                "    else: return [*_r]",  # the kernel may keep its list
+                "    else: return [*_r]",  # a copy, because the kernel may keep its list
                 check,
             ]
         names = [f"_r{place}" for place in range(len(returns))]
@@ -416,7 +407,7 @@ class CallSource:
         usual, new = f"_type(_r) is _tuple and _len(_r) == {len(returns)}", "_r"
         if named := result_names(self.schema):
             self.globals |= {"_named": result_class(named), "_new": tuple.__new__}
-            # What another layer has named already stays what it is.
+            # A result that another layer has already named stays unchanged.
             usual, new = f"(_n := _type(_r) is _named) or {usual}", "_r if _n else _new(_named, _r)"
         return [
             f"if {usual}:",
@@ -427,17 +418,17 @@ class CallSource:
 
 
 def _is_returned(kind: SchemaType, name: str) -> str:
-    """Return an expression that is true only of results that a check returns unchanged."""
+    """Return an expression that is true only for results that a check returns unchanged."""
     return IS_TENSOR.format(name) if kind is TENSOR else is_taken(kind, name)
 
 
 def _named(names: list[str]) -> str:
-    """Return the source of the items of a dict of values by names."""
+    """Return the source of the items of a dict from names to values."""
     return "".join(f"{name!r}: {name}, " for name in names)
 
 
 def _pairs(names: list[str]) -> str:
-    """Return the source of a list of names with their values."""
+    """Return the source of a list of pairs of names and values."""
     return "[" + ", ".join(f"({name!r}, {name})" for name in names) + "]"
 
 
@@ -450,8 +441,8 @@ def _given(
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return the given arguments of a call as the interpreter path takes them.
 
-    All that can go by name does; see Note [Compiled for one schema]. With ``extra`` arguments,
-    which come after all others, that is not possible, and not needed: the call is refused.
+    All that can be passed by name is; see Note [Compiled for one schema]. With ``extra`` arguments,
+    which come after all others, that is neither possible nor needed: the call is refused.
     """
     args = [value for value in positional_only if value is not MISSING]
     if extra:

@@ -1,4 +1,4 @@
-"""Watching a call while its kernel runs: a line of the trace, and the observer."""
+"""Watches a call while its kernel runs: writes a line of the trace, and notifies the observer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CALLS = frozenset({"call", "callBoxed"})
 
 
 class CallWatch:
-    """A block in which a kernel runs. ``result`` is what it returned."""
+    """A block in which a kernel runs. ``result`` is what the kernel returned."""
 
     __slots__ = ("_arguments", "_observer", "_token", "result")
 

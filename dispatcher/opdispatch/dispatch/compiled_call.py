@@ -1,25 +1,24 @@
-"""The short way through a call, generated for each schema.
+"""The fast path of a call, generated for each schema.
 
 The counterpart of the C++ templates around ``Dispatcher::call``. A handle's class gets a
-``__call__`` with the schema's own parameters, which reads the key bits of the tensors, finds the
-kernel that a call with these bits led to before, in a task that had the same keys switched on and
-off, and calls it. Whenever anything is out of the ordinary (a first call, a trace, a missing,
-surplus or unusual argument), it hands over to the interpreter path,
-``OperatorHandle.interpret_call``, which gives the same answer or the error.
-``OPDISPATCH_COMPILE=0`` leaves everything to that path.
+``__call__`` with the schema's own parameters, which reads the key bits of the tensors, looks up the
+kernel that an earlier call with these bits found, in a task with the same included and excluded
+keys, and calls it. In every unusual case (a first call, a trace, a missing, surplus or unusual
+argument) it calls the interpreter path, ``OperatorHandle.interpret_call``, which returns the same
+result or raises the error. With ``OPDISPATCH_COMPILE=0``, all calls take that path.
 
-The three kinds of redispatch have compiled forms of the same kind; kernels that are layers get one
-with the kernel already found (``KernelFunction.from_layer``). So has the call
-of a packet that has one overload, or one for tensors alone: it is the call of the handle, in one
-function. What is generated is in ``call_source.py``.
+The three kinds of redispatch have compiled forms, too; kernels that are layers get one for a kernel
+that has been looked up already (``KernelFunction.from_layer``). The call of a packet with one
+overload, or one overload for tensors only, is compiled to a single function together with the call
+of the handle. ``call_source.py`` generates the source.
 
 Note [Compiled for one schema]
     Generated parameters have the names of one schema. An entry's schema never changes while it is
-    published (I4 of ``OperatorEntry``), so they fit for as long as it is. When it dies, its handle
-    becomes an ordinary OperatorHandle, which takes the arguments as they come, and binds them by
-    whatever schema the name has then. A call that was under way at that moment, its arguments
-    bound, goes to the interpreter path with each argument under its old name: it may be refused,
-    but a value can never end up under another name than its caller gave it.
+    published (I4 of ``OperatorEntry``), so the parameters match it all that time. When the entry
+    dies, its handle becomes an ordinary OperatorHandle, which binds arguments by the current schema
+    of the name. A call in progress at that moment, whose arguments are already bound, goes to the
+    interpreter path with each argument under its old name: it may be refused, but no value can be
+    bound to another name than its caller gave it.
 """
 
 from __future__ import annotations
@@ -36,10 +35,11 @@ from opdispatch.schema.function_schema import FunctionSchema
 COMPILE = os.environ.get("OPDISPATCH_COMPILE", "1") != "0"
 
 MOST_ARGUMENTS = 64
-"""Operators with more are interpreted: 500 took 0.2 s to compile, and 8,000 seven seconds."""
+"""Operators with more arguments are interpreted: compiling 500 took 0.2 s, and 8,000 seven seconds.
+"""
 
-# Classes by the text of their parameters and returns: operators of one shape share one.
-# Two threads may both compile a shape; either class will do.
+# Classes by the source of their parameters and returns, shared by operators of equal shape. Two
+# threads may both compile a shape; either class will do.
 _classes: WeakValueDictionary[str, type[OperatorHandle]] = WeakValueDictionary()
 _packet_classes: WeakValueDictionary[tuple[type, str], type] = WeakValueDictionary()
 
@@ -51,9 +51,9 @@ def packet_class_for(
 ) -> type[P]:
     """Return ``base`` with a ``__call__`` for packets that have an overload of that schema.
 
-    It calls the handle that is the packet's ``_only``. While that is None, and whenever it is in
-    doubt, it hands over to methods of the packet. If there are other overloads, this one must be
-    the one that is tried first; ``base`` itself, if types do not tell what it takes.
+    It calls the handle in the packet's ``_only``. While that is None, and in every unusual case, it
+    calls methods of the packet. If there are other overloads, this one must be the one that is
+    tried first; the result is ``base`` itself if types do not show what this one accepts.
     """
     if not COMPILE or len(schema.arguments) > MOST_ARGUMENTS:
         return base
@@ -95,7 +95,7 @@ def _shape_of(schema: FunctionSchema) -> str:
 
 
 def _subclass(base: type[P], title: str, source: CallSource, functions: list[str]) -> type[P]:
-    """Return ``base`` with the methods of that source."""
+    """Return a subclass of ``base`` with the methods in that source."""
     members: dict[str, Any] = {}
     filename = run_source(title, "\n".join(functions), source.globals, members)
     cls = type(base.__name__, (base,), {"__slots__": (), **members})

@@ -1,4 +1,4 @@
-"""From the key bits of a call to the key that serves it, and the bits that calls pass over.
+"""From the key bits of a call to the key that serves it, skipping fallthrough kernels.
 
 Mirrors ``ATen/core/dispatch/DispatchKeyExtractor.h``: an operator's mask has the functionalities
 whose kernels do not fall through, one mask for each backend.
@@ -34,9 +34,10 @@ def table_key(bits: int) -> DispatchKey:
 
 
 def non_fallthrough_mask(backend: int, falls_through: Callable[[DispatchKey], bool]) -> int:
-    """Return the bits of the functionalities that calls with this highest backend stop at.
+    """Return the bits of the functionalities that are not skipped with this highest backend.
 
-    ``falls_through`` says it of the slot of one runtime key. Bits of backends are all set.
+    ``falls_through`` says whether the slot of a runtime key falls through. All backend bits are
+    set.
     """
     mask = WORD_MASK
     for functionality in FUNCTIONALITIES:

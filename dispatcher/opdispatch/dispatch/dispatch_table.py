@@ -41,10 +41,10 @@ EXPANDS: dict[DispatchKey, frozenset[DispatchKey]] = {
 _REGISTRABLE_KEYS = tuple(key for key in DispatchKey if key and not is_alias_key(key))
 
 
-@functools.cache  # most runtime keys have the same few sets
+@functools.cache  # most runtime keys share a few sets
 def _registrable_keys_in(keys: DispatchKeySet) -> frozenset[DispatchKey]:
-    # Functionalities count too: a kernel for Dense itself fills no slot, but it is a kernel of
-    # the CPU's backend for the rules below.
+    # Functionalities are included: a kernel for Dense itself fills no slot, but counts as a kernel
+    # of the CPU's backend in the rules below.
     return frozenset(key for key in _REGISTRABLE_KEYS if keys.has(key)) if keys else frozenset()
 
 
@@ -55,10 +55,10 @@ _AUTOGRADOTHER_BACKENDS = _registrable_keys_in(AUTOGRADOTHER_BACKENDS)
 
 
 class Slot(NamedTuple):
-    """Entry of an operator's table for one dispatch key.
+    """The entry of an operator's table for one dispatch key.
 
-    ``registration`` is None if nothing does, or if two kernels have an equal claim; ``reason`` is
-    the word in brackets of a dumped table.
+    ``registration`` is None if there is no kernel, or if two kernels have an equal claim;
+    ``reason`` is the word in brackets in a dumped table.
     """
 
     registration: Registration | None
@@ -81,13 +81,13 @@ def compute_slot(
     if (direct := kernels.get(key)) is not None:
         return Slot(direct, "kernel")
 
-    # 2.1, 2.2. One kernel for every backend, which says nothing of autograd.
+    # 2.1, 2.2. One kernel for every backend, which does not cover autograd.
     for alias in (K.CompositeExplicitAutogradNonFunctional, K.CompositeExplicitAutograd):
         explicit = kernels.get(alias)
         if explicit is not None and (undefined or key in EXPANDS[alias]):
             return Slot(explicit, "default backend kernel")
 
-    # 2.3. One kernel for every backend and for autograd, of nested tensors.
+    # 2.3. One kernel for every backend and for autograd, for nested tensors.
     alias = K.CompositeImplicitAutogradNestedTensor
     if (nested := kernels.get(alias)) is not None and key in EXPANDS[alias]:
         return Slot(nested, "nested kernel")
@@ -112,9 +112,9 @@ def compute_slot(
     if (batched := kernels.get(alias)) is not None and key in EXPANDS[alias]:
         return Slot(batched, "batched kernel")
 
-    # 3. The same for every operator.
+    # 3. The fallback, which is the same for every operator.
     if (fallback := fallbacks.get(key)) is not None:
         return Slot(fallback, "backend fallback")
 
-    # 4. None is registered.
+    # 4. Nothing is registered.
     return Slot(None, MISSING)

@@ -1,4 +1,4 @@
-"""The registry of operators, libraries and fallbacks, and the way to every operator.
+"""The registry of operators, libraries and fallbacks, and the lookup of operators.
 
 Mirrors ``ATen/core/dispatch/Dispatcher.h``. A ``Dispatcher`` is an ordinary object; the process
 has one default, in ``library.py``.
@@ -38,22 +38,21 @@ from opdispatch.schema.function_schema import FunctionSchema, OperatorName
 LOG = logging.getLogger("opdispatch")
 
 _NAMED = 3
-"""How many operators of a namespace an error names."""
+"""How many operators of a namespace an error lists."""
 
 
 class Dispatcher:
-    """Takes registrations, finds operators, waits for others. Every method is thread-safe."""
+    """Accepts registrations, finds operators, and waits for them. Every method is thread-safe."""
 
     def __init__(
         self, *, allowed_keys: Iterable[DispatchKey] | None = None, compiles: bool = True
     ) -> None:
         """Create a dispatcher.
 
-        With ``allowed_keys``, kernels and fallbacks for any other key are skipped.
-
-        A key is allowed as it is registered, so an alias key must be listed itself. What
-        opdispatch itself registers is always allowed. Without ``compiles``, every call takes the
-        interpreter path: for dispatchers that look kernels up, and call none.
+        With ``allowed_keys``, kernels and fallbacks for any other key are skipped. Keys are
+        compared as registered, so an alias key must be listed itself. What opdispatch itself
+        registers is always allowed. Without ``compiles``, every call takes the interpreter path:
+        for dispatchers that look kernels up but call none.
         """
         self._compiles = compiles
         self._registry = Registry(lambda name: OperatorEntry(self, name))
@@ -76,7 +75,7 @@ class Dispatcher:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether the calling thread is in a transaction, and sees what is not published."""
+        """Whether the calling thread is in a transaction, and so sees its unpublished changes."""
         return self._registry.is_mine
 
     def hold_publications(self) -> AbstractContextManager[object]:
@@ -84,9 +83,9 @@ class Dispatcher:
         return self._registry.mutex
 
     def register_library(self, namespace: str, *, site: str = "") -> RegistrationHandle:
-        """Take ``namespace`` for a library of kind DEF.
+        """Claim ``namespace`` for a library of kind DEF.
 
-        Raises DuplicateDefinitionError if another one has it.
+        Raises DuplicateDefinitionError if another library has it.
         """
         return self.register(Registration("library", site, namespace=namespace))
 
@@ -99,10 +98,10 @@ class Dispatcher:
         alias_analysis: str = "FROM_SCHEMA",
         debug: str = "",
     ) -> RegistrationHandle:
-        """Define an operator. Dumps show ``debug``, and without it ``site``.
+        """Define an operator. Dumps show ``debug``, or ``site`` by default.
 
-        Raises DuplicateDefinitionError if it is defined already, SchemaMismatchError if it has
-        a kernel of another signature.
+        Raises DuplicateDefinitionError if it is already defined, SchemaMismatchError if it has a
+        kernel with another signature.
         """
         return self.register(
             Registration(
@@ -126,9 +125,9 @@ class Dispatcher:
     ) -> RegistrationHandle:
         """Register a kernel of the operator ``name``, defined or not, for ``key``.
 
-        None and Undefined mean CompositeImplicitAutograd, as in PyTorch. The kernel covers an
-        older one for the same key until it is undone. Raises SchemaMismatchError if it has
-        another signature than the definition or another kernel.
+        None and Undefined mean CompositeImplicitAutograd, as in PyTorch. The kernel takes
+        precedence over older ones for the same key until it is undone. Raises SchemaMismatchError
+        if its signature differs from that of the definition or another kernel.
         """
         key = normalize_key(key)
         return self.register(
@@ -141,16 +140,16 @@ class Dispatcher:
         """Register a kernel for ``key`` of every operator that has none of its own.
 
         An alias key stands for each of its runtime keys. Raises DispatchKeyError for Undefined,
-        DuplicateDefinitionError if one of the keys has a fallback already.
+        DuplicateDefinitionError if one of the keys already has a fallback.
         """
         return self.register(
             Registration("fallback", site, key=key, kernel=kernel, debug_text=debug)
         )
 
     def register(self, registration: Registration) -> RegistrationHandle:
-        """Apply a registration; the same one may be applied again after it was undone.
+        """Apply a registration; it may be applied again after it was undone.
 
-        Raises RegistrationError, and changes nothing, if it cannot be.
+        Raises RegistrationError, and then nothing has changed.
         """
         handle = RegistrationHandle(self, registration)
         if self._registry.allowed_keys is not None and self._registry.is_skipped(registration):
@@ -162,7 +161,7 @@ class Dispatcher:
         return handle
 
     def undo(self, *handles: RegistrationHandle) -> None:
-        """Undo registrations, each once, in that order and in one publication.
+        """Undo registrations, each once, in order and in one publication.
 
         ``RegistrationHandle.close`` calls it, and so finalizers may, at any moment.
         """
@@ -177,14 +176,14 @@ class Dispatcher:
         if entry is None:
             return None
         if self._registry.is_mine:
-            # Not compiled: compiled code would go by what is published.
+            # Not compiled: compiled code uses only published state.
             return OperatorHandle(entry)
         handle: OperatorHandle | None = entry.handle
         if handle is None:
-            # Two threads may both make one: they are equal, and either may stay.
+            # Two threads may both make one: they are equal, and either will do.
             handle = handle_class_for(entry.schema if self._compiles else None)(entry)
             entry.handle = handle
-            if entry.state is None:  # it has died meanwhile, and could not tell this one
+            if entry.state is None:  # it has died meanwhile, and could not notify this handle
                 entry.forget_handle()
         return handle
 
@@ -212,11 +211,11 @@ class Dispatcher:
     def resolve_overload(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> OperatorHandle:
-        """Return the operator that a call by name means.
+        """Return the operator that a call by name selects.
 
-        With an overload name, exactly that one. Without, the overload without a name if it
-        takes the arguments; else the first one, in order of definition, that does. Raises
-        OperatorNotFoundError, or ArgumentError if no overload takes them.
+        With an overload name, exactly that one. Without, the overload without a name if it accepts
+        the arguments; else the first one, in order of definition, that does. Raises
+        OperatorNotFoundError, or ArgumentError if no overload accepts them.
         """
         parsed = OperatorName.parse(name)
         if parsed.overload_name:
@@ -232,7 +231,7 @@ class Dispatcher:
             try:
                 handle.bind(args, kwargs)
             except (ArgumentError, DataDependentOutputError, TransformError) as error:
-                # Without elements that can be read, a tensor is no number.
+                # A tensor without readable elements does not count as a number.
                 refusals.append(f"{handle.schema}: {error.message.partition('; its schema')[0]}")
             else:
                 return handle
@@ -241,10 +240,9 @@ class Dispatcher:
         )
 
     def finder_of(self, name: OperatorName | str) -> Callable[[], OperatorHandle]:
-        """Return ``get_schema`` as a function, for a kernel that is made before its operator is
-        published.
+        """Return ``get_schema`` as a function, for a kernel made before its operator is published.
 
-        Its handle is looked up when a kernel first asks: one that was had before stays slow.
+        The handle is looked up when a kernel first uses it: a handle made earlier is not compiled.
         """
         return functools.cache(functools.partial(self.get_schema, name))
 
@@ -270,9 +268,7 @@ class Dispatcher:
         return OperatorNotFoundError(f"there is no operator {name}", hint=hint, operator=name)
 
     def operators(self) -> list[OperatorName]:
-        """Return the names of all operators with a definition or a kernel, in order of
-        registration.
-        """
+        """Return all operators with a definition or a kernel, in order of registration."""
         if self._registry.is_mine:
             return [n for n, entry in self._registry.entries.items() if entry.is_registered]
         return self._registry.names.read(lambda names: list(names.entries))
@@ -284,10 +280,7 @@ class Dispatcher:
     def get_registrations_for_dispatch_key(
         self, key: DispatchKey | str | None = None
     ) -> list[OperatorName]:
-        """Return the operators with a kernel registered for exactly ``key``.
-
-        Without one, all of them.
-        """
+        """Return the operators with a kernel registered for exactly ``key``; all without a key."""
         if key is None:
             return self.operators()
         key = key_of(key)
@@ -297,7 +290,7 @@ class Dispatcher:
             ]
 
     def has_backend_fallback_for_dispatch_key(self, key: DispatchKey | str) -> bool:
-        """Return whether operators without a kernel for ``key`` have one in common."""
+        """Return whether a fallback serves ``key`` for operators without a kernel of their own."""
         return key_of(key) in self.fallbacks()
 
     def list_kernels(self, name: OperatorName) -> list[RegisteredKernel]:
@@ -312,18 +305,12 @@ class Dispatcher:
             ]
 
     def find_handle(self, registration: Registration) -> RegistrationHandle | None:
-        """Return the handle that undoes a kernel's registration, covered or not.
-
-        None if not in force.
-        """
+        """Return the live handle that undoes a kernel's registration; None if not in force."""
         with self._registry.mutex:
             return self._registry.find_handle(registration)
 
     def find_dispatch_rule(self, name: OperatorName, cls: type) -> Callable[..., Any] | None:
-        """Return the rule for calls of an operator by a mode or tensor of a class.
-
-        None without one.
-        """
+        """Return a class's rule for calls of an operator by its modes or tensors, or None."""
         registration = self._registry.rule_seen(name, cls)
         return registration.rule if registration is not None else None
 
@@ -333,7 +320,7 @@ class Dispatcher:
             return [handle.registration for handle in self._registry.skipped]
 
     def libraries(self) -> dict[str, Registration]:
-        """Return the namespaces that a library of kind DEF has taken."""
+        """Return the namespaces that libraries of kind DEF have claimed."""
         with self._registry.mutex:
             return {ns: h[0].registration for ns, h in self._registry.namespaces.items() if h}
 
@@ -343,7 +330,7 @@ class Dispatcher:
 
     @property
     def epoch(self) -> int:
-        """Count publications: unequal values mean that something may have changed."""
+        """The number of publications: if it differs, something may have changed."""
         return self._registry.epoch
 
     # -- waiting and listening ------------------------------------------------------------------
@@ -353,8 +340,8 @@ class Dispatcher:
     ) -> OperatorHandle:
         """Wait until the operator is defined, for at most ``timeout`` seconds.
 
-        Raises WaitTimeoutError, which says that ``awaited_from`` was expected to define it.
-        The default is PyTorch's (``Dispatcher::waitForDef``).
+        Raises WaitTimeoutError, which says that ``awaited_from`` was expected to define it. The
+        default timeout is PyTorch's (``Dispatcher::waitForDef``).
         """
         self._wait(
             lambda: self.find_schema(name), timeout, f"the definition of {name}", awaited_from
@@ -392,7 +379,7 @@ class Dispatcher:
             wait_until(self._registry.changed, reached, timeout, what, awaited_from)
 
     def add_registration_listener(self, listener: RegistrationListener) -> None:
-        """Call ``listener`` for every operator defined now, and for all changes from now on."""
+        """Call ``listener`` for every operator that is defined now, and for all later changes."""
         with self._registry.mutex:
             for name, entry in self._registry.entries.items():
                 if entry.definitions:
@@ -415,7 +402,7 @@ class Dispatcher:
     # -- looking inside -------------------------------------------------------------------------
 
     def check_invariants(self) -> list[str]:
-        """Recompute every state and return the violated invariants, one sentence each."""
+        """Recompute every state and return descriptions of the violated invariants."""
         return self._registry.find_violations()
 
     def state_of(self, entry: OperatorEntry) -> OperatorState | None:

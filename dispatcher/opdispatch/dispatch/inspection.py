@@ -1,9 +1,9 @@
-"""Questions about one operator that no call asks.
+"""Queries about one operator that calls do not need.
 
 Mirrors the methods of ``OperatorHandle`` (``ATen/core/dispatch/Dispatcher.h``) and the functions of
-``torch._C`` that begin with ``_dispatch_``. Those that ask for a *computed* kernel look at the
-dispatch table, where composite kernels and fallbacks count; the others look at what has been
-registered for exactly that key.
+``torch._C`` that begin with ``_dispatch_``. Those about a *computed* kernel consult the dispatch
+table, which includes composite kernels and fallbacks; the others consult what is registered for
+exactly that key.
 """
 
 from __future__ import annotations
@@ -40,12 +40,15 @@ def is_observed(op: Operator) -> bool:
 
 
 def has_kernel_for_any_dispatch_key(op: OperatorHandle, keys: DispatchKeySet) -> bool:
-    """Return whether a kernel is registered for any of ``keys`` itself; alias keys do not count."""
+    """Return whether a kernel is registered for any of ``keys`` itself.
+
+    Alias keys are not expanded.
+    """
     return any(not is_alias_key(kernel.key) and keys.has(kernel.key) for kernel in op.kernels())
 
 
 def is_kernel_for_dispatch_key_fallthrough(op: OperatorHandle, key: DispatchKey | str) -> bool:
-    """Return whether the kernel that is registered for exactly ``key`` is a fallthrough.
+    """Return whether the kernel registered for exactly ``key`` is a fallthrough.
 
     Raises NoKernelError if there is none.
     """
@@ -57,17 +60,16 @@ def is_kernel_for_dispatch_key_fallthrough(op: OperatorHandle, key: DispatchKey 
 
 
 def has_computed_kernel_for_dispatch_key(op: OperatorHandle, key: DispatchKey | str) -> bool:
-    """Return whether the dispatch table has a row for ``key``, be it a fallthrough or an ambiguous
-    one.
+    """Return whether the dispatch table has a row for ``key``, fallthrough and ambiguous included.
 
-    A functionality of several backends stands for its row of the CPU. Raises DispatchKeyError
-    for an alias key, which has no row.
+    A functionality with several backends stands for its CPU row. Raises DispatchKeyError for an
+    alias key, which has no row.
     """
     return _find_row(op, key) is not None
 
 
 def get_computed_kernel_for_dispatch_key(op: OperatorHandle, key: DispatchKey | str) -> TableRow:
-    """Return the row of the dispatch table for ``key``: its kernel, and why it is this one.
+    """Return the row of the dispatch table for ``key``: its kernel, and the reason.
 
     Raises NoKernelError if there is none, DispatchKeyError for an alias key.
     """

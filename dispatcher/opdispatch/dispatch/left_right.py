@@ -27,18 +27,18 @@ class LeftRight(Generic[T]):
                 I3  whenever ``_writer`` is free, the two copies are equal.
     Cost        ``change`` runs once for each copy: keep it cheap and deterministic.
 
-    A ``look`` should be one step of C code, such as a look-up. The garbage collector may run a
+    A ``look`` should be one step of C code, such as a lookup. The garbage collector may run a
     finalizer in the middle of a ``read``, and that finalizer may write: it does not wait for the
-    read of its own thread, which would be for ever. It must not wait for another writer either,
-    who waits for that read: see ``is_being_read``.
+    read of its own thread, which would never end. Nor may it wait for another writer, which waits
+    for that read: see ``is_being_read``.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._copies = [make(), make()]
         self._front = 0
         self._side = 0
-        # The threads that read on each side. Appending to and removing from a deque are atomic
-        # where `count += 1` is not.
+        # The threads that read on each side. Appending to and removing from a deque is atomic,
+        # unlike `count += 1`.
         self._readers: tuple[deque[int], deque[int]] = (deque(), deque())
         self._writer = threading.Lock()
 
@@ -60,10 +60,10 @@ class LeftRight(Generic[T]):
     def write(self, change: Callable[[T], R], stores: Sequence[AttributeStore] = ()) -> R:
         """Apply ``change`` to both copies, one after the other; return the second result.
 
-        ``stores`` are stored at the very instant at which readers see the change.
-        If ``change`` raises on the first copy, that copy is made anew from the second by
-        ``copy``, nothing has changed, and the exception propagates. If it raises only on the
-        second, the first stands: readers have seen it.
+        ``stores`` are stored at the very instant at which readers see the change. If ``change``
+        raises on the first copy, that copy is recreated from the second by ``copy``, nothing has
+        changed, and the exception propagates. If it raises only on the second, the first remains in
+        force: readers have seen it.
         """
         with self._writer:
             front, side = self._front, self._side
@@ -80,12 +80,15 @@ class LeftRight(Generic[T]):
         try:
             return change(self._copies[onto])
         except BaseException:
-            # The other copy is whole: the old value in step 1, the new one in step 6.
+            # The other copy is intact: the old value in step 1, the new one in step 6.
             self._copies[onto] = _copy(self._copies[1 - onto])
             raise
 
     def _drain(self, side: int) -> None:
-        """Wait until no other thread marks ``side``. Readers are quick: it yields, and looks."""
+        """Wait until no other thread marks ``side``.
+
+        Reads are short, so this yields and checks again.
+        """
         readers = self._readers[side]
         while readers and any(reader != threading.get_ident() for reader in tuple(readers)):
             time.sleep(0)

@@ -1,4 +1,4 @@
-"""The errors of calls that no kernel serves, in words: which key they arrived at, and why.
+"""Errors for calls that no kernel serves: which key they arrived at, and why.
 
 Mirrors ``OperatorEntry::reportError`` of PyTorch 2.13.
 """
@@ -23,9 +23,9 @@ def missing_kernel_error(
     reason: str,
     registration: Registration | None,
 ) -> NoKernelError | AmbiguousKernelError:
-    """Return the error of a call of ``operator`` that arrived at the key ``arrived``.
+    """Return the error for a call of ``operator`` that arrived at the key ``arrived``.
 
-    ``registration`` and ``reason`` are what its slot has: nothing, or a kernel that falls through.
+    ``registration`` and ``reason`` are those of its slot: None, or a kernel that falls through.
     """
     if reason == AMBIGUOUS:
         return AmbiguousKernelError(
@@ -56,7 +56,7 @@ def missing_kernel_error(
 
 
 def no_kernel_error(state: OperatorState, operator: str, key: str, what: str) -> NoKernelError:
-    """Return the error of a call that ``what`` describes, and the keys that have kernels."""
+    """Return the error for a call described by ``what``, with the keys that have kernels."""
     served = [str(k) for k in state.keys_with_kernel()]
     have = f"kernels serve {_shorten(served)}" if served else "no key has a kernel"
     return NoKernelError(f"{what}; {have}", operator=operator, key=key, available=", ".join(served))

@@ -1,4 +1,4 @@
-"""The names of all operators, as readers look them up."""
+"""The names of all operators, for lookups by readers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ if TYPE_CHECKING:
 
 
 NameChange = tuple[OperatorName, "OperatorEntry | None", int | None]
-"""New meaning of a name: an entry, defined or not, or nothing (None), and the number of its
-definition, if there is one. No class of its own, since each definition makes one."""
+"""The new meaning of a name, and the number of its definition, if it has one.
+
+The meaning is an entry, defined or not, or None. A tuple, not a class, since each definition
+creates one.
+"""
 
 
 class NameTable:
-    """Operator names to entries, and names without overload to their defined overloads.
+    """Maps operator names to entries, and names without overload to their defined overloads.
 
-    It lives in a ``LeftRight``, so it is changed only by ``update``, twice with the same changes.
+    It lives in a ``LeftRight``, so only ``update`` changes it, twice with the same changes.
     """
 
     def __init__(self) -> None:
         self.entries: dict[OperatorName, OperatorEntry] = {}
-        # In order of definition: the overloads of a call by name are tried in this order.
+        # In order of definition, in which a call by name tries the overloads.
         self.overloads: dict[str, tuple[OperatorName, ...]] = {}
         self._numbers: dict[OperatorName, int] = {}
 

@@ -1,7 +1,6 @@
-"""PyTorch's names for what an operator is: the attributes of ``OpOverload`` in ``torch/_ops.py``.
+"""The attributes of PyTorch's ``OpOverload`` in ``torch/_ops.py``, under the same names.
 
-Code that is written for PyTorch's operators, handlers of ``__torch_dispatch__`` above all, finds
-them here under these names.
+They are for code written for PyTorch's operators, above all handlers of ``__torch_dispatch__``.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class OpOverloadNames:
-    """A base of ``OperatorHandle``."""
+    """The base of ``OperatorHandle`` with PyTorch's attributes."""
 
     __slots__ = ()
 
-    if TYPE_CHECKING:  # what OperatorHandle has
+    if TYPE_CHECKING:  # attributes of OperatorHandle
 
         @property
         def name(self) -> OperatorName:
@@ -30,7 +29,7 @@ class OpOverloadNames:
 
         @property
         def dispatcher(self) -> Any:
-            """The dispatcher that it is an operator of."""
+            """The dispatcher to which it belongs."""
 
         @property
         def schema(self) -> FunctionSchema:
@@ -38,7 +37,7 @@ class OpOverloadNames:
 
         @property
         def call_signature(self) -> Signature:
-            """The signature of a call that is under way."""
+            """The signature of a call in progress."""
 
         def has_kernel_for_dispatch_key(self, key: DispatchKey | str) -> bool:
             """Return whether a kernel is registered for exactly ``key``."""
@@ -48,7 +47,7 @@ class OpOverloadNames:
 
     @property
     def _handle(self) -> Self:
-        """The operator, by PyTorch's name for the object that dispatches."""
+        """The operator itself, under PyTorch's name for the object that dispatches."""
         return self
 
     @property
@@ -70,7 +69,7 @@ class OpOverloadNames:
 
     @property
     def _name(self) -> str:
-        """The whole name, as text."""
+        """The full name, as a string."""
         return str(self._handle.name)
 
     @property
@@ -105,7 +104,7 @@ class OpOverloadNames:
 
     @property
     def is_view(self) -> bool:
-        """Whether, by its schema, results share the elements of arguments that it leaves alone."""
+        """Whether, by its schema, results share the elements of arguments it does not write to."""
         shared = [a.alias_info for a in self._handle.schema.arguments if a.alias_info is not None]
         return bool(shared) and not any(alias.is_write for alias in shared)
 
@@ -114,7 +113,7 @@ class OpOverloadNames:
         return any(self._handle.has_kernel_for_dispatch_key(key) for key in keys)
 
     def _can_decompose(self) -> bool:
-        """Return whether ``decompose`` calls anything."""
+        """Return whether ``decompose`` has a kernel to call."""
         return self._handle.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd)
 
     def decompose(self, *args: Any, **kwargs: Any) -> Any:
@@ -127,7 +126,7 @@ class OpOverloadNames:
         return signature.unbox_returns(stack)
 
     def __copy__(self) -> Self:
-        """Return itself: there is one handle of an operator."""
+        """Return itself: an operator has a single handle."""
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

@@ -29,7 +29,7 @@ class TableRow(NamedTuple):
 
 
 class RegisteredKernel(NamedTuple):
-    """A kernel of an operator; ``active`` if no newer one for the same key covers it."""
+    """A kernel of an operator; ``active`` unless a newer one for the same key covers it."""
 
     key: DispatchKey
     registration: Registration
@@ -79,7 +79,7 @@ def format_registrations(
 
 
 def _dumped(kernel: KernelFunction) -> str:
-    """Return a kernel's signature and flags; as in PyTorch, one without a signature is "boxed"."""
+    """Return a kernel's signature and flags; as in PyTorch, "boxed" for one without a signature."""
     if kernel.signature is not None:
         return f"{kernel.signature} [ boxed unboxed ]"
     return f"(none) [ {'fallthrough ' if kernel.is_fallthrough else ''}boxed ]"

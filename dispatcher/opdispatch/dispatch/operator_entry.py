@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NO_CALLS: Final = Calls()
 
 
-if TYPE_CHECKING:  # nothing at run time asks for it
+if TYPE_CHECKING:  # only type checkers need it
 
     class EntryOwner(Protocol):
         """The part of a dispatcher that entries, and their handles, need."""
@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # nothing at run time asks for it
             """Whether this thread is within a transaction."""
 
         def state_of(self, entry: OperatorEntry) -> OperatorState | None:
-            """Return what calls from this thread see of an entry; None if it is dead."""
+            """Return the state of an entry that calls from this thread see; None if it is dead."""
 
         def find_op(self, name: OperatorName) -> Any:
             """Return the handle of that name, or None."""
@@ -79,18 +79,18 @@ class OperatorEntry:
         self.name = name
         self.definitions: list[RegistrationHandle] = []
         self.kernels: dict[DispatchKey, list[RegistrationHandle]] = {}
-        # The ones it was ever published with (I4): they stay when the entry is dead, for
-        # the calls that are under way then.
+        # The schema with which it was ever published, and its signature (I4). They stay when the
+        # entry is dead, for calls in progress at that time.
         self.schema: FunctionSchema | None = None
         self.signature: Signature | None = None
         self.state: OperatorState | None = None
-        # That of the definition in ``state``; None without one. It belongs to the mutex, too.
+        # The number of the definition in ``state``; None without one. Guarded by the mutex, too.
         self.definition_number: int | None = None
         self.calls = NO_CALLS
         self.calls_of_states: Mapping[tuple[int, int], Calls] = {}
         self.redispatches = NO_CALLS
         self.boxed_redispatches = NO_CALLS
-        self.handle: Any = None  # an OperatorHandle, which is made of an entry
+        self.handle: Any = None  # an OperatorHandle, which is made from an entry
         self.report_error: Callable[[str], None] | None = None
 
     @property
@@ -100,7 +100,7 @@ class OperatorEntry:
 
     @property
     def newest_definition_number(self) -> int | None:
-        """The number of its definition, published or not; None without one."""
+        """The number of its newest definition, published or not; None without one."""
         return self.definitions[0].number if self.definitions else None
 
     def kernels_for(self, key: DispatchKey) -> list[RegistrationHandle]:
@@ -124,18 +124,18 @@ class OperatorEntry:
         return OperatorState(definition, signature, kernels, fallbacks)
 
     def prune(self) -> None:
-        """Forget the keys that have no kernels any more (I2)."""
+        """Remove the keys that have no kernels any more (I2)."""
         if not all(self.kernels.values()):
             for key in [key for key, handles in self.kernels.items() if not handles]:
                 del self.kernels[key]
 
     def begin(self, state: OperatorState) -> None:
-        """Show ``state``, in an entry that is not called yet."""
+        """Set ``state`` in an entry that cannot be called yet."""
         for _, name, value in self.stores_of(state):
             setattr(self, name, value)
 
     def stores_of(self, state: OperatorState) -> tuple[AttributeStore, ...]:
-        """Return the stores that, once made, show ``state`` to callers."""
+        """Return the stores that make ``state`` visible to callers."""
         self.definition_number = self.definitions[0].number if self.definitions else None
         shown = (
             (self, "state", state),
@@ -150,11 +150,14 @@ class OperatorEntry:
             *shown,
             (self, "schema", state.definition.schema),
             (self, "signature", state.signature),
-            (self, "handle", None),  # it was made when there was no schema to compile
+            (self, "handle", None),  # it was made when there was no schema to compile for
         )
 
     def stores_of_death(self) -> tuple[AttributeStore, ...]:
-        """Return the stores that show the entry's death to callers; ``forget_handle`` follows."""
+        """Return the stores that make the entry's death visible to callers.
+
+        ``forget_handle`` follows.
+        """
         self.definition_number = None
         return (
             (self, "state", None),
@@ -165,9 +168,9 @@ class OperatorEntry:
         )
 
     def forget_handle(self) -> None:
-        """Leave the handle of a dead entry to those who hold it.
+        """Drop the reference to a dead entry's handle, which callers may still hold.
 
-        Each of the two would keep the other until the garbage collector comes.
+        Otherwise the two would form a cycle that only the garbage collector frees.
         """
         handle, self.handle = self.handle, None
         if handle is not None:
@@ -175,7 +178,7 @@ class OperatorEntry:
 
     @property
     def needs_successor(self) -> bool:
-        """Whether its definition has another schema than the one callers know it by (I4)."""
+        """Whether its definition has another schema than the published one (I4)."""
         if self.schema is None or not self.definitions:
             return False
         schema = self.definitions[0].registration.schema
@@ -190,7 +193,7 @@ class OperatorEntry:
         return entry
 
     def find_violations(self, fallbacks: Fallbacks) -> list[str]:
-        """Return the violated invariants, one sentence each. The caller holds the mutex."""
+        """Return descriptions of the violated invariants. The caller holds the mutex."""
         wrong = []
         if len(self.definitions) > 1:
             wrong.append(f"it has {len(self.definitions)} definitions")
@@ -220,5 +223,5 @@ class OperatorEntry:
 
 
 def _is_same_schema(one: FunctionSchema | None, other: FunctionSchema | None) -> bool:
-    # Equal schemas may still differ: a default of 1 equals one of True, and one of 1.0.
+    # Equal schemas may still differ: a default of 1 equals True and 1.0.
     return one is other or (one == other and str(one) == str(other))

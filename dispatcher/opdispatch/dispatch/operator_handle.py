@@ -1,13 +1,12 @@
 """An operator as callers hold it: ``handle(x, y)`` dispatches.
 
 Mirrors ``OperatorHandle`` of ``ATen/core/dispatch/Dispatcher.h`` and ``OpOverload`` of
-``torch/_ops.py``. The methods here are the specification of a call, in steps that one can
-read; ``compiled_call.py`` generates a shorter way to the same answer for each schema.
+``torch/_ops.py``. The methods here are the specification of a call, in readable steps;
+``compiled_call.py`` generates a fast path with the same results for each schema.
 
 Note [A handle follows its name]
-    PyTorch 2.13 crashes when an operator is called that has been unregistered. Here the handle
-    looks the name up again: it calls whatever is registered under it now, or raises
-    OperatorNotFoundError.
+    PyTorch 2.13 crashes when an unregistered operator is called. Here the handle looks its name up
+    again: it calls the operator that now has the name, or raises OperatorNotFoundError.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class OperatorHandle(OpOverloadNames):
     def __init__(self, entry: OperatorEntry) -> None:
         self._entry = entry
 
-    # -- what it is ---------------------------------------------------------------------------
+    # -- properties ---------------------------------------------------------------------------
 
     @property
     def name(self) -> OperatorName:
@@ -60,21 +59,21 @@ class OperatorHandle(OpOverloadNames):
 
     @property
     def dispatcher(self) -> Any:
-        """The ``Dispatcher``, a class that is made of this one, that it is an operator of."""
+        """The ``Dispatcher`` to which it belongs; the class is defined above this module."""
         return self._entry.dispatcher
 
     @property
     def published_state(self) -> object:
-        """Definition and kernels, as of the last publication that changed any of them.
+        """The definition and kernels, as of the last publication that changed any of them.
 
-        It is another object after each change: two that are the same tell that nothing changed.
-        Raises OperatorNotFoundError if the operator is gone.
+        It is a new object after each change: if it is the same, nothing has changed. Raises
+        OperatorNotFoundError if the operator is gone.
         """
         return self._state()
 
     @property
     def has_schema(self) -> bool:
-        """Whether the operator is defined; one with kernels alone cannot be called."""
+        """Whether the operator is defined; one that only has kernels cannot be called."""
         return self._state().signature is not None
 
     @property
@@ -84,16 +83,16 @@ class OperatorHandle(OpOverloadNames):
 
     @property
     def call_signature(self) -> Signature:
-        """The signature of a call that is under way: it stays if the operator is unregistered."""
+        """The signature of a call in progress: it stays if the operator is unregistered."""
         entry = self._entry
-        # Within a transaction, a call may be of a definition that is not published.
+        # Within a transaction, a call may use a definition that is not published.
         if entry.signature is None or entry.dispatcher.in_transaction:
             return self.signature
         return entry.signature
 
     @property
     def may_write(self) -> bool:
-        """Whether calls may write to arguments: at once, for those who ask in each call."""
+        """Whether calls may write to arguments; fast, for code that checks it in each call."""
         signature = self._entry.signature
         return signature is None or bool(signature.written)
 
@@ -104,7 +103,7 @@ class OperatorHandle(OpOverloadNames):
 
     @property
     def tags(self) -> list[str]:
-        """The tags of its definition: each a ``Tag``, which is its own name as text."""
+        """The tags of its definition: each a ``Tag``, which is a string with its own name."""
         definition = self._state().definition
         return list(definition.tags) if definition is not None else []
 
@@ -124,15 +123,13 @@ class OperatorHandle(OpOverloadNames):
         return self._entry.dispatcher.list_kernels(self.name)
 
     def has_kernel_for_dispatch_key(self, key: DispatchKey | str) -> bool:
-        """Return whether a kernel is registered for exactly ``key``, be it a runtime or an alias
-        key.
-        """
+        """Return whether a kernel is registered for exactly ``key``, a runtime or an alias key."""
         return key_of(key) in self._state().kernels
 
     @property
     def asks_vmap_mode(self) -> bool:
         """Whether calls within ``vmap`` differ even without a batch: see ``OperatorState``."""
-        state = self._entry.state  # at once: it is asked in each call
+        state = self._entry.state  # read once, since this is checked in each call
         return (self._state() if state is None else state).asks_vmap_mode
 
     def kernel_for_dispatch_key(self, key: DispatchKey) -> KernelFunction | None:
@@ -147,11 +144,11 @@ class OperatorHandle(OpOverloadNames):
         return self.signature.bind(args, kwargs)
 
     def dispatch_keys(self, stack: Sequence[Any]) -> DispatchKeySet:
-        """Return the keys that a call with these arguments is dispatched with, in this task."""
+        """Return the keys with which a call with these arguments is dispatched, in this task."""
         return DispatchKeySet(self._bits(self._state(), stack))
 
     def lookup(self, keys: DispatchKeySet) -> Resolution:
-        """Return the kernel for ``keys``, as ``dispatch_keys`` gives them.
+        """Return the kernel for ``keys``, as ``dispatch_keys`` returns them.
 
         Raises NoKernelError if there is none, AmbiguousKernelError if there are two.
         """
@@ -166,9 +163,8 @@ class OperatorHandle(OpOverloadNames):
     ) -> NoKernelError:
         """Return the error for a call that no kernel serves at ``key``.
 
-        ``what`` failed, and which keys have kernels.
-
-        ``state`` is the one the call was looked up in; the current one, if it is not given.
+        It says that ``what`` failed, and which keys have kernels. ``state`` is the one in which the
+        call was looked up; by default the current one.
         """
         return no_kernel_error(state or self._state(), str(self.name), key, what)
 
@@ -178,14 +174,15 @@ class OperatorHandle(OpOverloadNames):
         """Call the kernel for the keys of the arguments.
 
         Raises ArgumentError, NoKernelError, AmbiguousKernelError, ReturnError,
-        OperatorNotFoundError, and what the kernel raises.
+        OperatorNotFoundError, and the kernel's own errors.
         """
         return self.interpret_call(args, kwargs)
 
     def call_converted(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the operator with arguments that are all there, and as conversion leaves them.
+        """Call the operator with a complete list of converted arguments.
 
-        Positional ones come by position, the others by name. Lists are new: the kernel gets them.
+        Positional ones are passed by position, the others by name. Lists must be new, because the
+        kernel gets them.
         """
         return self(*args, **kwargs)
 
@@ -194,19 +191,19 @@ class OperatorHandle(OpOverloadNames):
         return self.interpret_redispatch(keys, args, kwargs)
 
     def redispatch_converted(self, keys: DispatchKeySet, /, *args: Any, **kwargs: Any) -> Any:
-        """Call ``redispatch`` from a kernel of this operator that passes on the arguments it was
-        given.
+        """Call ``redispatch`` from a kernel of this operator that passes on its own arguments.
 
-        All arguments must be there, converted: compiled code does not look at them again.
+        All arguments must be given and converted: compiled code does not check them again.
         """
         return self.interpret_redispatch(keys, args, kwargs)
 
     def redispatch_function(self, keys: DispatchKeySet) -> Callable[..., Any]:
         """Return ``redispatch_converted`` for these keys, as a function of the arguments alone.
 
-        The kernel is looked up now, unless calls are traced: to be kept in an ``OperatorState``.
-        The function has it as ``kernel``, for who passes on what is its own and looks at no
-        result: the kernel gets those very lists, and what it returns is not checked.
+        The kernel is looked up now, unless calls are traced, so the function may only be kept in an
+        ``OperatorState``. Its attribute ``kernel`` is the bare kernel, for callers that own their
+        arguments and do not use the result: it gets those very lists, and its results are not
+        checked.
         """
         handle, state = self._follow()
         if LOCAL_STATE.get().trace is None:
@@ -216,10 +213,10 @@ class OperatorHandle(OpOverloadNames):
                 state.remember(state.redispatches, keys.bits, function)
             if function is not None:
                 return handle._link(keys, function)
-        return handle._unlinked(keys)  # which raises, or is seen
+        return handle._unlinked(keys)  # it raises, or is traced
 
     def _link(self, keys: DispatchKeySet, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``redispatch_converted`` bound to ``function``; compiled code calls that."""
+        """Return ``redispatch_converted`` bound to ``function``; compiled code calls it."""
         return self._unlinked(keys)
 
     def _unlinked(self, keys: DispatchKeySet) -> Callable[..., Any]:
@@ -228,7 +225,7 @@ class OperatorHandle(OpOverloadNames):
         return function
 
     def interpret_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call the operator in readable steps; compiled code does so whenever it is in doubt."""
+        """Call the operator in readable steps; compiled code does so in every unusual case."""
         handle, state = self._follow()
         local = LOCAL_STATE.get()
         signature = handle._signature_in(state)
@@ -237,7 +234,8 @@ class OperatorHandle(OpOverloadNames):
         bits = state.mask(local.apply(argument_bits))
         kernel = handle._lookup(state, bits)
         needs_gradient = signature.needs_gradient(stack)
-        if (memo := state.calls_in(local)) is None:  # each call, and each redispatch, is seen
+        # an observer or trace must see each call and redispatch
+        if (memo := state.calls_in(local)) is None:
             function = kernel.kernel.unboxed(handle, DispatchKeySet(bits))
         else:
             is_recorded = needs_gradient or signature.hides_tensors
@@ -263,7 +261,7 @@ class OperatorHandle(OpOverloadNames):
         return handle._run(function, signature, stack, kernel, "redispatch", local)
 
     def call_boxed(self, stack: list[Any]) -> None:
-        """Replace the arguments on ``stack``, as ``bind`` gives them, by the returns."""
+        """Replace the arguments on ``stack``, as ``bind`` returns them, by the returns."""
         handle, state = self._follow()
         bits = handle._bits(state, stack)
         handle._call_kernel_boxed(state, handle._lookup(state, bits), bits, stack, "callBoxed")
@@ -275,7 +273,7 @@ class OperatorHandle(OpOverloadNames):
     def interpret_redispatch_boxed(self, keys: DispatchKeySet, stack: list[Any]) -> None:
         """Redispatch a stack in readable steps."""
         handle, state = self._follow()
-        handle._signature_in(state)  # without a definition, that is what is wrong
+        handle._signature_in(state)  # raises first if the operator has no definition
         kernel = handle._lookup(state, keys.bits)
         if LOCAL_STATE.get().trace is None:
             function = kernel.kernel.boxed(handle, keys)
@@ -285,7 +283,7 @@ class OperatorHandle(OpOverloadNames):
     def call_boxed_for_dispatch_key(self, key: DispatchKey | str, stack: list[Any]) -> None:
         """Call the kernel in the slot of ``key`` as ``call_boxed`` does, with the arguments' keys.
 
-        Of an alias key, it is the kernel that is registered for it.
+        For an alias key, it is the kernel registered for it.
         """
         key = key_of(key)
         handle, state = self._follow()
@@ -296,18 +294,15 @@ class OperatorHandle(OpOverloadNames):
     def set_report_error_callback(self, callback: Callable[[str], None] | None) -> None:
         """Call ``callback(key)`` whenever a call finds no kernel, before NoKernelError is raised.
 
-        What the callback raises is raised instead. It is not asked about Meta tensors, nor about
-        an ambiguous kernel, as in PyTorch. Mirrors ``_dispatch_set_report_error_callback``.
+        If the callback raises, that error replaces NoKernelError. It is not called for Meta tensors
+        or an ambiguous kernel, as in PyTorch. Mirrors ``_dispatch_set_report_error_callback``.
         """
         self._follow()[0]._entry.report_error = callback
 
     # -- looking inside -----------------------------------------------------------------------
 
     def table_rows(self) -> list[TableRow]:
-        """Return the computed dispatch table, Undefined first.
-
-        Keys without a kernel have no row.
-        """
+        """Return the computed dispatch table, Undefined first, without rows for missing kernels."""
         return table_rows(self._state())
 
     def dump_table(self) -> str:
@@ -315,7 +310,7 @@ class OperatorHandle(OpOverloadNames):
         return format_table(self.table_rows())
 
     def dump_state(self) -> str:
-        """Return the registrations as text, in the manner of ``torch._C._dispatch_dump``."""
+        """Return the registrations as text, in the format of ``torch._C._dispatch_dump``."""
         return format_registrations(str(self.name), self._state().definition, self.kernels())
 
     def __repr__(self) -> str:
@@ -328,7 +323,7 @@ class OperatorHandle(OpOverloadNames):
         """
         self.__class__ = OperatorHandle
 
-    # -- plumbing -----------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
     def _follow(self) -> tuple[OperatorHandle, OperatorState]:
         """Return the handle and state to use. See Note [A handle follows its name]."""
@@ -369,8 +364,8 @@ class OperatorHandle(OpOverloadNames):
     ) -> Resolution:
         registration, reason = state.slot(key) if not is_alias_key(key) else state.registered(key)
         if registration is None or registration.kernel is None or is_fallthrough(registration):
-            # The name that PyTorch gives the highest key differs from its slot's if no backend
-            # is set: "QuantizedUndefined" is served by the slot of QuantizedCPU.
+            # PyTorch's name for the highest key differs from its slot's if no backend is set:
+            # "QuantizedUndefined" is served by the slot of QuantizedCPU.
             arrived = arrived or str(DispatchKeySet(bits).highest_priority_key)
             report = self._entry.report_error if registration is None else None
             if report is not None and reason != AMBIGUOUS and arrived != "Meta":

@@ -1,10 +1,10 @@
-"""State of an operator as callers see it: an immutable snapshot of its registrations.
+"""The state of an operator as callers see it: an immutable snapshot of its registrations.
 
 Mirrors the dispatch table of ``OperatorEntry`` and the masks of ``DispatchKeyExtractor``. PyTorch
-fills a table of one slot a key whenever a registration changes, and must find out which slots
-the change affects. Here a change publishes a new snapshot, whose slots are computed when
-a call first needs them and kept from then on. Nothing can be stale: every slot follows from the
-one snapshot that it is kept in.
+updates a table with one slot per key whenever a registration changes, and must determine which
+slots the change affects. Here a change publishes a new snapshot, whose slots are computed when a
+call first needs them and then cached. No slot can be stale: each follows from the snapshot in which
+it is cached.
 """
 
 from __future__ import annotations
@@ -36,27 +36,26 @@ from opdispatch.tensors.tensor import bits_of_tensor
 if TYPE_CHECKING:
     from opdispatch.schema.function_schema import FunctionSchema
 
-# Key sets met by calls are few; a caller that makes up many must not make memory grow.
+# Calls meet few key sets; the limit is for callers that make up many.
 MEMO_LIMIT = 256
 STATE_LIMIT = 16
-"""As few are the sets of keys that tasks have switched on and off."""
+"""The limit on combinations of included and excluded keys, of which there are few, too."""
 NONDETERMINISTIC = "nondeterministic_seeded"
-"""The tag of operators whose results are random."""
+"""The tag of operators with random results."""
 
 
 NEEDS_GRADIENT = WORD_MASK + 1
-"""Beside key bits: that one of a call's tensors requires gradients."""
+"""A bit above the key bits: one of a call's tensors requires gradients."""
 TENSOR_BITS = bits_of_tensor(CPU_BITS)
-"""The key bits of plain tensors on the CPU: nearly all of them have this very object."""
+"""The key bits of plain CPU tensors: nearly all of them share this very object."""
 
 
 class Calls(dict[int, Callable[..., Any]]):
-    """Kernels of calls: by the key bits of the arguments, with ``NEEDS_GRADIENT`` if one requires
-    gradients.
+    """Kernels by the key bits of the arguments, with ``NEEDS_GRADIENT`` if one requires gradients.
 
-    ``arrays`` is that for arrays of NumPy, ``tensors`` that for plain tensors on the CPU, and
-    ``recorded`` the latter where a tensor requires gradients: found without a look at bits. None,
-    until there is one.
+    ``arrays`` is the kernel for NumPy arrays, ``tensors`` that for plain CPU tensors, and
+    ``recorded`` the latter if a tensor requires gradients: found without reading bits. Each is None
+    until first used.
     """
 
     __slots__ = ("arrays", "recorded", "tensors")
@@ -91,7 +90,7 @@ class Fallbacks:
 
 
 class Resolution(NamedTuple):
-    """Which kernel a call arrived at: the key it has, and why it is this one."""
+    """The kernel at which a call arrived: its key, and the reason."""
 
     key: DispatchKey
     registration: Registration
@@ -109,8 +108,8 @@ class OperatorState:
 
     Guards      nothing: the registrations never change, and the memos below only gain
                 entries, each of which follows from the registrations.
-    Invariants  every entry of ``calls``, ``redispatches`` and ``boxed_redispatches`` is what
-                ``resolve`` says for its key, and so is each of ``calls_in`` a state.
+    Invariants  every entry of ``calls``, ``redispatches``, ``boxed_redispatches`` and of the
+                tables of ``calls_in`` agrees with ``resolve`` for its key.
     """
 
     __slots__ = (
@@ -138,9 +137,9 @@ class OperatorState:
         self.signature = signature
         self.kernels = kernels
         self.fallbacks = fallbacks
-        # From the key bits of a call's arguments, in the default local state, to the function
-        # to call; such by what else a task has switched on and off; and the same from the key
-        # bits of a redispatch, unboxed and boxed.
+        # Memos of functions to call: by the key bits of a call's arguments in the default local
+        # state; the same for other included and excluded keys; by the key bits of a redispatch,
+        # unboxed and boxed.
         self.calls = Calls()
         self.calls_of_states: dict[tuple[int, int], Calls] = {}
         self.redispatches: dict[int, Callable[..., Any]] = {}
@@ -158,7 +157,7 @@ class OperatorState:
     def asks_vmap_mode(self) -> bool:
         """Whether calls within ``vmap`` differ even without a batch.
 
-        Random ones, and those with a kernel for FuncTorchVmapMode.
+        True for random operators, and those with a kernel for FuncTorchVmapMode.
         """
         found = self._asks_vmap_mode
         if found is None:
@@ -189,23 +188,23 @@ class OperatorState:
         return bits & mask
 
     def compute_mask(self, backend: int) -> int:
-        """Return the bits that do not fall through when ``backend`` is the highest one: pure."""
+        """Return the bits that do not fall through if ``backend`` is the highest one; pure."""
         own = any(is_fallthrough(registration) for registration in self.kernels.values())
 
         def falls_through(key: DispatchKey) -> bool:
-            # A slot falls through only if some kernel of the operator does, or its fallback.
+            # A slot can only fall through if a kernel of the operator does, or its fallback.
             may_fall = own or key in self.fallbacks.fallthrough_keys
             return may_fall and is_fallthrough(self.slot(key).registration)
 
         return non_fallthrough_mask(backend, falls_through)
 
     def resolve(self, bits: int) -> tuple[DispatchKey, Slot]:
-        """Return the key that a call with ``bits`` arrives at, and its slot."""
+        """Return the key at which a call with ``bits`` arrives, and its slot."""
         key = table_key(bits)
         return key, self.slot(key)
 
     def find_kernel(self, bits: int) -> KernelFunction | None:
-        """Return the kernel that a call with ``bits`` arrives at; None if none can be called."""
+        """Return the kernel at which a call with ``bits`` arrives; None if there is none."""
         registration, _ = self.resolve(bits)[1]
         if registration is None or is_fallthrough(registration):
             return None
@@ -214,9 +213,8 @@ class OperatorState:
     def calls_in(self, local: LocalState) -> Calls | None:
         """Return ``calls`` for a task's local state.
 
-        A separate table if it includes or excludes keys.
-
-        None where a trace or an observer is to see each call, or if there are too many states.
+        A separate table if that includes or excludes keys. None if a trace or an observer has to
+        see each call, or if there are too many states.
         """
         if local is DEFAULT_STATE:
             return self.calls
@@ -247,7 +245,7 @@ class OperatorState:
         ]
 
     def find_violations(self) -> list[str]:
-        """Return what does not follow from the registrations, one sentence each."""
+        """Return descriptions of memos that do not follow from the registrations."""
         fresh = OperatorState(self.definition, self.signature, self.kernels, self.fallbacks)
         wrong = [
             f"the slot of {key} is {slot}, and should be {fresh.slot(key)}"

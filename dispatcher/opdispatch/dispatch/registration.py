@@ -14,16 +14,14 @@ from opdispatch.schema.function_schema import FunctionSchema, OperatorName
 
 @dataclass(slots=True, eq=False)
 class Registration:
-    """One registration by a library. Never changed, and compared by identity.
+    """One registration by a library. Immutable by convention, and compared by identity.
 
-    It is not frozen, since that would make each construction five times as long.
-
-    ``kind`` says which of the fields count: "library" takes ``namespace``; "def" gives an
-    operator its ``schema``, ``alias_analysis`` and ``tags``; "impl" gives the operator ``name`` a
-    ``kernel`` for ``key``; "fallback" gives every operator a ``kernel`` for ``key``;
-    "dispatch_rule" is a ``rule`` for calls of the operator ``name`` that a mode or a tensor of
-    ``rule_class`` is asked for. ``site`` is the place, "FILE:LINE", and ``debug_text`` what dumps
-    show instead of it.
+    It is not frozen, which would make construction five times as slow. ``kind`` says which fields
+    apply: "library" claims ``namespace``; "def" gives an operator its ``schema``,
+    ``alias_analysis`` and ``tags``; "impl" gives the operator ``name`` a ``kernel`` for ``key``;
+    "fallback" gives every operator a ``kernel`` for ``key``; "dispatch_rule" is a ``rule`` by which
+    modes or tensors of ``rule_class`` handle calls of the operator ``name``. ``site`` is the place,
+    "FILE:LINE", and ``debug_text`` is shown by dumps instead of it.
     """
 
     kind: Literal["library", "def", "impl", "fallback", "dispatch_rule"]
@@ -61,7 +59,7 @@ class Registration:
                 return f"dispatch rule of {of} for {self.name}"
 
 
-if TYPE_CHECKING:  # nothing at run time asks for it
+if TYPE_CHECKING:  # only type checkers need it
 
     class Registrar(Protocol):
         """The part of a dispatcher that a handle needs."""
@@ -71,13 +69,13 @@ if TYPE_CHECKING:  # nothing at run time asks for it
 
 
 class RegistrationHandle:
-    """Owns one registration. ``close()``, or leaving its ``with`` block, undoes that one.
+    """Owns one registration. ``close()``, or the end of its ``with`` block, undoes it.
 
     Closing is idempotent, may happen in any order and from any thread, and is safe when the
-    dispatcher is gone. A handle that is merely forgotten undoes nothing: what a library registers
-    stays until set otherwise.
+    dispatcher is gone. Dropping a handle undoes nothing: a library's registrations stay until they
+    are undone explicitly.
 
-    ``skipped`` says that the dispatcher does not allow the registration's key: it is kept in
+    ``skipped`` says that the dispatcher does not allow the registration's key: it is listed in
     ``Dispatcher.skipped()`` until it is undone, and serves no call.
     """
 
@@ -92,7 +90,7 @@ class RegistrationHandle:
         self.skipped = False
 
     def close(self) -> None:
-        """Undo the registration; what it had covered is in force again."""
+        """Undo the registration; an older one that it covered is in force again."""
         dispatcher = self._dispatcher()
         if dispatcher is not None:
             dispatcher.undo(self)

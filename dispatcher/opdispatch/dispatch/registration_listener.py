@@ -15,25 +15,25 @@ LOG = logging.getLogger("opdispatch")
 
 
 class RegistrationListener(Protocol):
-    """Listener to operators that are defined, and to those about to lose their definition.
+    """A listener for operators that are defined, and for those about to lose their definition.
 
-    Both are called with the registration mutex held, so that their order is the order of the
-    changes: they must be quick, must not wait for another thread, and must not register. What
-    they raise is logged.
+    Both methods are called with the registration mutex held, so that their order is the order of
+    the changes: they must be quick, must not wait for another thread, and must not register. Their
+    errors are logged.
     """
 
     def on_operator_registered(self, name: OperatorName) -> None:
-        """Handle a registration: the operator can be called from now on.
+        """Handle a definition: the operator can be called from now on.
 
-        Or when it becomes the last of several overloads, since it was redefined.
+        Also called when it becomes the last of several overloads because it was redefined.
         """
 
     def on_operator_deregistered(self, name: OperatorName) -> None:
-        """Handle a deregistration: the operator can still be called, but not much longer."""
+        """Handle a definition's removal: the operator can still be called, but not for long."""
 
 
 def tell(event: Callable[[OperatorName], None], name: OperatorName) -> None:
-    """Call a listener. One that raises must not stop a publication half-way."""
+    """Call a listener, whose errors must not stop a publication half-way."""
     try:
         event(name)
     except Exception:

@@ -1,4 +1,4 @@
-"""The writer's side of the dispatcher: who has registered what, and how it gets published."""
+"""The writer's side of the dispatcher: all registrations, and their publication."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from opdispatch.schema.function_schema import OperatorName
 
 Handles = list[RegistrationHandle]
 RuleKey = tuple[OperatorName, type[Any]]
-"""The operator, and the class of the mode or the tensor that is asked."""
+"""The operator, and the class of the mode or the tensor."""
 
-# As in PyTorch: a backend from outside may bring its own autograd, and a fallback for a
-# functionality such as Dense serves no slot, so that two are not in each other's way.
+# As in PyTorch: a backend from outside may provide its own autograd, and a fallback for a
+# functionality such as Dense serves no slot, so two of these do not conflict.
 _MANY_FALLBACKS = frozenset(
     key for key in DispatchKey if key not in RUNTIME_KEYS or key.name == "AutogradPrivateUse1"
 )
@@ -69,19 +69,19 @@ class Registry:
         self._waiting = 0
         self._busy = False  # see Note [Finalizers may undo]
         self._deferred: Handles = []
-        # The thread in a transaction. Others read it without the mutex: whatever they see, it
-        # is not their own number.
+        # The thread in a transaction. Other threads read it without the mutex: whatever they read,
+        # it is not their own id.
         self._owner: int | None = None
 
     # -- transactions ---------------------------------------------------------------------------
 
     @property
     def is_mine(self) -> bool:
-        """Whether the calling thread is in a transaction, and so sees what is not published."""
+        """Whether the calling thread is in a transaction, and so sees unpublished changes."""
         return self._owner == threading.get_ident()
 
     def begin(self) -> ChangeLog:
-        """Enter a transaction, or one within it."""
+        """Enter a transaction, or a nested one."""
         self.mutex.acquire()
         self._depth += 1
         self._owner = threading.get_ident()
@@ -91,7 +91,7 @@ class Registry:
         """Leave a transaction; the outermost one publishes."""
         try:
             while self._depth == 1 and (log := self._log) is not None and log.has_changes:
-                self._log = None  # changes that are made meanwhile are another publication
+                self._log = None  # changes made meanwhile belong to another publication
                 self._busy = True
                 try:
                     self._publish(log)
@@ -110,7 +110,7 @@ class Registry:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Notify ``changed`` during the block, in which the caller waits for it."""
+        """Have ``changed`` notified during the block, in which the caller waits for it."""
         with self.mutex:
             self._waiting += 1
         try:
@@ -121,7 +121,7 @@ class Registry:
 
     @property
     def log(self) -> ChangeLog:
-        """The changes of the transaction that the caller is in."""
+        """The changes of the caller's transaction."""
         assert self._depth, "only used within a transaction"
         log = self._log
         if log is None:
@@ -131,9 +131,9 @@ class Registry:
     # -- changes; the caller is in a transaction ------------------------------------------------
 
     def register(self, handle: RegistrationHandle) -> None:
-        """Register in a transaction of its own, or in the one that the caller is in.
+        """Register in a transaction of its own, or in the caller's.
 
-        Raises RegistrationError, and changes nothing, if it cannot be.
+        Raises RegistrationError, and then nothing has changed.
         """
         log = self.begin()
         start = len(log.changes)
@@ -146,9 +146,9 @@ class Registry:
             self.end()
 
     def insert(self, handle: RegistrationHandle, log: ChangeLog) -> None:
-        """Register, and note it in the log of the transaction.
+        """Register, and record it in the transaction's log.
 
-        Raises RegistrationError, and changes nothing, if it cannot be.
+        Raises RegistrationError, and then nothing has changed.
         """
         registration = handle.registration
         self._busy = True
@@ -164,7 +164,7 @@ class Registry:
             self._undo_deferred()
 
     def remove(self, handle: RegistrationHandle) -> None:
-        """Undo a registration that is live."""
+        """Undo a live registration."""
         if self._busy:
             self._deferred.append(handle)
             return
@@ -178,16 +178,15 @@ class Registry:
             self._busy = False
         self._undo_deferred()
 
-    # Note [Finalizers may undo]
-    # The garbage collector can run a finalizer at almost any point of this file, in the thread
-    # that holds the mutex, and a finalizer may well close a handle. In the middle of a change
-    # such an undoing is only noted; it is done as soon as the change is complete.
-    # It may also strike in the middle of a look-up, for which another thread waits that holds the
-    # mutex. So no finalizer waits for the mutex: its holder does what was noted meanwhile when
-    # it releases the mutex.
+    # Note [Finalizers may undo] The garbage collector can run a finalizer at almost any point of
+    # this file, in the thread that holds the mutex, and a finalizer may close a handle. In the
+    # middle of a change such an undo is only recorded; it is done as soon as the change is
+    # complete. A finalizer may also run in the middle of a lookup, for which another thread that
+    # holds the mutex is waiting. So no finalizer waits for the mutex: its holder carries out the
+    # recorded undos when it releases the mutex.
 
     def undo(self, handles: Sequence[RegistrationHandle]) -> None:
-        """Undo what is live of these, in one publication."""
+        """Undo those handles that are live, in one publication."""
         if self.names.is_being_read:
             self._deferred.extend(handles)
             self._undo_put_off()
@@ -256,12 +255,12 @@ class Registry:
             log.fallbacks_changed = True
         if registration.kind == "library":
             log.namespaces_changed = True
-        if registration.kind == "dispatch_rule":  # the operator itself need not be there
+        if registration.kind == "dispatch_rule":  # the operator itself need not exist
             log.rules_changed = True
             return
         name = registration.schema.name if registration.schema else registration.name
         if name is not None:
-            log.touched[self.entries[name]] = None  # which `_lists_of` has made
+            log.touched[self.entries[name]] = None  # `_lists_of` has created it
 
     def _check(self, registration: Registration) -> None:
         if self.allowed_keys is not None and self.is_skipped(registration):
@@ -337,9 +336,7 @@ class Registry:
         return entry.snapshot(self._newest_fallbacks())
 
     def rule_seen(self, name: OperatorName, cls: type[Any]) -> Registration | None:
-        """Return the rule of exactly that class for an operator, as the calling thread should see
-        it.
-        """
+        """Return an operator's rule for exactly that class, as the calling thread should see it."""
         if self.is_mine:
             handles = self.rules.get((name, cls))
             return handles[0].registration if handles else None
@@ -349,7 +346,7 @@ class Registry:
         return Fallbacks({key: h[0].registration for key, h in self.fallbacks.items() if h})
 
     def _publish(self, log: ChangeLog) -> None:
-        """Show the changes of the outermost transaction to all threads, at one instant."""
+        """Make the changes of the outermost transaction visible to all threads, at one instant."""
         stores: list[AttributeStore] = [(self, "epoch", self.epoch + 1)]
         fallbacks = self.published_fallbacks
         if log.namespaces_changed:
@@ -366,7 +363,7 @@ class Registry:
         touched = list(log.touched)
         lost, gained = [], []
         for entry in touched:
-            # Callers know it by its definition, without one, or by another schema.
+            # Callers know it with its definition, without one, or with another schema.
             was_defined = entry.state is not None and entry.state.definition is not None
             is_defined = bool(entry.definitions)
             changes_meaning = was_defined != is_defined or entry.needs_successor
@@ -391,7 +388,7 @@ class Registry:
     def _prepare(
         self, touched: Sequence[OperatorEntry], fallbacks: Fallbacks, stores: list[AttributeStore]
     ) -> tuple[list[NameChange], list[OperatorEntry]]:
-        """Add to ``stores`` what callers are to see of the entries that were touched.
+        """Add to ``stores`` what makes the changes of the touched entries visible to callers.
 
         Returns the changes of the names, and the entries that die.
         """
@@ -416,23 +413,23 @@ class Registry:
                 shown.begin(state)
             else:
                 stores += shown.stores_of(state)
-            number = shown.definition_number  # the newest, since it is shown
+            number = shown.definition_number  # it is the newest, since it is published now
             if shown is not entry or not known or was_number != number:
                 changes.append((shown.name, shown, number))
         for entry in dead:
-            # At the same instant as the names: a caller who finds it dead finds its successor.
+            # At the same instant as the names: a caller that finds it dead finds its successor.
             stores += entry.stores_of_death()
         return changes, dead
 
     def _has_moved(self, entry: OperatorEntry) -> bool:
-        """Return whether the entry was redefined, and so is the last one of several overloads."""
+        """Return whether the entry was redefined, and so became the last of several overloads."""
         if entry.definition_number == entry.definitions[0].number:
             return False
         name = entry.name.name
         return len(self.names.read(lambda names: names.overloads.get(name, ()))) > 1
 
     def find_violations(self) -> list[str]:
-        """Recompute every state and return the violated invariants, one sentence each."""
+        """Recompute every state and return descriptions of the violated invariants."""
         with self.mutex:
             entries = list(self.entries.values())
             wrong = [text for e in entries for text in e.find_violations(self.published_fallbacks)]

@@ -1,7 +1,7 @@
-"""Registrations of one operator agree on its signature, or the later one is refused.
+"""The check that all registrations of one operator agree on its signature.
 
 Mirrors ``OperatorEntry::registerSchema`` and the check of C++ signatures in
-``OperatorEntry::registerKernel``. Only kernels that say their signature take part.
+``OperatorEntry::registerKernel``. Only kernels that declare their signature take part.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 def check_signatures(entry: OperatorEntry | None, registration: Registration) -> None:
-    """Compare a definition or kernel with what ``entry`` has. The caller holds the mutex.
+    """Compare a definition or kernel with those of ``entry``. The caller holds the mutex.
 
-    Raises SchemaMismatchError, which names both places. Its text does not depend on which of a
-    definition and a kernel came first.
+    Raises SchemaMismatchError, which names both places. Its text does not depend on whether a
+    definition or a kernel came first.
     """
     if entry is None or signature_of(registration) is None:
         return
     for other in _registrations_of(entry):
-        # A definition says what is expected, be it the older or the newer one.
+        # The definition states what is expected, whether it is older or newer.
         one, two = (registration, other) if registration.kind == "def" else (other, registration)
         expected, found = signature_of(one), signature_of(two)
         if expected is None or found is None:

@@ -1,4 +1,4 @@
-"""Names that a caller may have meant who wrote another one."""
+"""Suggestions of similar names for an unknown name."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from opdispatch.schema.function_schema import OperatorName
 
-# To compare with more of them would keep the caller waiting for too long.
+# Comparing with more names would take too long.
 _MOST_COMPARED = 1000
-# A longer name is not made clearer by a similar one.
+# For a longer name, a similar one is no help.
 _LONGEST = 200
-# In a large registry, so many characters behind the namespace have to be right.
+# In a large registry, so many characters after the namespace have to be right.
 _BEGINNING = 2
 
 
 def similar_operators(
     name: str, operators: Sequence[OperatorName], find_schema: Callable[[OperatorName], object]
 ) -> list[str]:
-    """Return at most two names that look like it, of operators with a schema.
+    """Return at most two similar names, of operators with a schema.
 
-    Of many operators, only those are compared that begin like it, unless these are many, too.
+    Of many operators, only those with the same beginning are compared, unless these are many, too.
     """
-    import difflib  # for errors alone
+    import difflib  # only errors need it
 
     if len(name) > _LONGEST:
         return []

@@ -11,27 +11,29 @@ if TYPE_CHECKING:
 
 
 _Change = tuple[list[RegistrationHandle], int, RegistrationHandle, bool]
-"""A handle was put into (True), or taken out of, a list at a place: no class of its own, since each
-registration makes one."""
+"""A handle was inserted into (True), or removed from, a list at an index.
+
+A tuple, not a class, since each registration creates one.
+"""
 
 
 class ChangeLog:
-    """The changes of the outermost transaction, and the operators that they touch.
+    """The changes of the outermost transaction, and the operators that they affect.
 
-    Guards      belongs to the dispatcher's mutex, held from the first change to the publication.
-    Invariants  undoing the changes from last to first gives the state before the first.
+    Guards: belongs to the dispatcher's mutex, held from the first change to the publication.
+    Invariants: undoing the changes from last to first restores the state before the first.
     """
 
     def __init__(self) -> None:
         self.changes: list[_Change] = []
-        self.touched: dict[OperatorEntry, None] = {}  # a set that keeps its order
+        self.touched: dict[OperatorEntry, None] = {}  # an ordered set
         self.fallbacks_changed = False
         self.namespaces_changed = False
         self.rules_changed = False
 
     @property
     def has_changes(self) -> bool:
-        """Whether anything has been touched, even if it was undone since."""
+        """Whether anything was changed, even if the change was undone since."""
         return bool(self.changes or self.touched or self.fallbacks_changed)
 
     def insert(self, handles: list[RegistrationHandle], handle: RegistrationHandle) -> None:
@@ -58,7 +60,7 @@ class ChangeLog:
             handle.live = not inserted
 
 
-if TYPE_CHECKING:  # nothing at run time asks for it
+if TYPE_CHECKING:  # only type checkers need it
 
     class TransactionOwner(Protocol):
         """The part of a registry that a transaction needs."""
@@ -67,17 +69,17 @@ if TYPE_CHECKING:  # nothing at run time asks for it
             """Take the mutex; return the log of the outermost transaction."""
 
         def end(self) -> None:
-            """Publish the changes if it was the outermost one, and give the mutex back."""
+            """Publish the changes if it was the outermost transaction, and release the mutex."""
 
 
 class Transaction:
-    """A ``with`` block whose registrations and undoings are published together at its end.
+    """A ``with`` block whose registrations and undos are published together at its end.
 
-    The block holds the dispatcher's mutex for its thread. An exception undoes everything that
-    happened in the block, publishes nothing, and propagates. Other threads see the changes when
-    the outermost block ends, all at one instant: who has seen one of them finds them all. The
-    thread itself sees its own registrations at once, through every name that it looks up in the
-    block; a handle that it held before calls what is published.
+    The block holds the dispatcher's mutex for its thread. An exception undoes everything done in
+    the block, publishes nothing, and propagates. Other threads see the changes when the outermost
+    block ends, all at one instant: a thread that sees one sees all. The thread itself sees its own
+    registrations at once, through every name that it looks up in the block; a handle that it
+    obtained earlier calls the published state.
     """
 
     def __init__(self, registry: TransactionOwner) -> None:
@@ -87,14 +89,14 @@ class Transaction:
 
     @property
     def registrations(self) -> list[Registration]:
-        """Registrations made in the block so far and not undone, in order."""
+        """The registrations made in the block and not undone, in order."""
         changes = self._log.changes[self._start :] if self._log is not None else []
-        # One handle may be in several lists: a fallback for an alias is.
+        # One handle may be in several lists: that of a fallback for an alias is.
         inserted = dict.fromkeys(handle for _, _, handle, is_inserted in changes if is_inserted)
         return [handle.registration for handle in inserted if handle.live]
 
     def rollback(self) -> None:
-        """Undo everything that happened in the block so far."""
+        """Undo everything done in the block so far."""
         if self._log is not None:
             self._log.undo_to(self._start)
 

@@ -1,4 +1,4 @@
-"""Waiting for another thread to register something."""
+"""Waiting for a registration by another thread."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def wait_until(
 ) -> None:
     """Wait until ``reached()`` is true, for at most ``timeout`` seconds.
 
-    ``changed`` must be notified whenever ``reached`` may have become true. Raises
-    WaitTimeoutError, which names ``what`` was awaited, from whom, and for how long.
+    ``changed`` must be notified whenever ``reached`` may have become true. Raises WaitTimeoutError,
+    which says what was awaited, from whom, and for how long.
     """
     with changed:
         if changed.wait_for(lambda: bool(reached()), timeout):
@@ -29,7 +29,7 @@ def wait_until(
 def wait_timeout_error(
     what: str, timeout: float, awaited_from: str = "", hint: str = ""
 ) -> WaitTimeoutError:
-    """Return the error of a wait that has not ended in time."""
+    """Return the error for a wait that timed out."""
     expected = awaited_from or "another interpreter"
     return WaitTimeoutError(
         f"waited {timeout:g} s for {what}, which {expected} was expected to register",

@@ -1,24 +1,24 @@
 """Registering operators and kernels, and calling them: ``Library``, ``ops`` and ``custom_op``.
 
-library                      libraries, and the dispatcher that all share
+library                      libraries, and the default dispatcher
 ops                          operators as attributes
 overload_types               the types of overloads
-python_signature             a schema as a signature of Python
-arguments                    arguments of registrations
-unload_hooks                 what runs as a library goes
-warmup                       calls that are made before a library serves
-registration_target          what a registration is for
-infer_schema                 a schema out of a function's annotations
+python_signature             a schema as a Python signature
+arguments                    checks the arguments of registrations
+unload_hooks                 functions called when a library is unloaded
+warmup                       calls made before a library serves
+registration_target          the operator and library that a registration goes to
+infer_schema                 infers a schema from a function's annotations
 autocast_registration        casting rules
 autograd_registration        derivatives
 jvp_registration             derivatives in forward mode
 fake_registration            fake kernels
 kernel_registration          kernels
-torch_dispatch_registration  rules for modes and tensor classes
+torch_dispatch_registration  handlers for modes and tensor classes
 vmap_registration            batching rules
-backend_selection            which backend makes a tensor
-result_checks                whether results are new
-custom_operator              operators out of functions
+backend_selection            chooses the backend of operators without tensor arguments
+result_checks                checks that results do not alias arguments
+custom_operator              defines operators from functions
 safe_kernel_function         a kernel that outlives its registration
 """
 
@@ -32,7 +32,7 @@ from opdispatch.library.library import (
     ops,
 )
 
-_scoped_library = Library  # PyTorch's name of a library that is closed at the end of a block
+_scoped_library = Library  # PyTorch's name for a library that is closed at the end of a block
 
 __all__ = [
     "Library",

@@ -1,4 +1,4 @@
-"""Arguments of a library's methods, converted to those of the dispatcher."""
+"""Converts arguments of a library's methods to those of the dispatcher."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opdispatch.tensors.tensor import handles_operators
 
 
 def namespace_of(qualname: object) -> str:
-    """Return the namespace of an operator's name. Raises SchemaError for a name without."""
+    """Return the namespace in an operator's name. Raises SchemaError for a name without one."""
     namespace, colons, _ = str(qualname).partition("::")
     if not colons or not isinstance(qualname, str):
         raise SchemaError(f"the name of an operator looks like 'namespace::name', not {qualname!r}")
@@ -19,7 +19,7 @@ def namespace_of(qualname: object) -> str:
 
 
 def kernel_of(fn: Callable[..., Any] | KernelFunction, *, with_keyset: bool) -> KernelFunction:
-    """Return the kernel that is registered for a function. Raises KernelTypeError."""
+    """Return the kernel to register for a function. Raises KernelTypeError."""
     if isinstance(fn, KernelFunction):
         return fn
     if fn is fallthrough_kernel:
@@ -28,7 +28,7 @@ def kernel_of(fn: Callable[..., Any] | KernelFunction, *, with_keyset: bool) -> 
 
 
 def check_rule(torch_dispatch_class: object, func: object) -> None:
-    """Raise KernelTypeError unless modes or tensors of the class are asked, and it is callable."""
+    """Raise KernelTypeError unless the class handles calls and ``func`` is callable."""
     if not isinstance(torch_dispatch_class, type) or not handles_operators(torch_dispatch_class):
         raise KernelTypeError(
             f"a rule is for a class of modes or of tensors that has a __torch_dispatch__, and "

@@ -1,4 +1,4 @@
-"""``register_autocast``: what autocast casts for an operator of one's own."""
+"""``register_autocast``: the casts that autocast applies to an operator."""
 
 from __future__ import annotations
 
@@ -22,13 +22,11 @@ def register_autocast(
 ) -> RegistrationHandle:
     """Register the casts of an operator's tensors in `autocast`.
 
-    A kernel for the device's Autocast key.
-
-    In a block, floating-point tensors of ``device_type`` but those of float64 are cast to the dtype
-    ``cast_inputs``, and the operator runs with autocast off. ``op`` is an operator, its name,
-    ``"image::sobel"``, or what ``custom_op`` has defined. It is undone with ``lib``; without one,
-    it stays. Raises ArgumentError for a device type that has no Autocast key and for what is no
-    dtype of numbers, and OperatorNotFoundError.
+    It is a kernel for the device's Autocast key. In an autocast block, floating-point tensors of
+    ``device_type``, except float64, are cast to the dtype ``cast_inputs``, and the operator runs
+    with autocast disabled. ``op`` is an operator, its name, ``"image::sobel"``, or a CustomOpDef.
+    The registration is undone with ``lib``; without one, it is permanent. Raises ArgumentError for
+    a device type without an Autocast key and for an invalid dtype, and OperatorNotFoundError.
 
     Mirrors ``torch.library.register_autocast``; keyword-only arguments are cast as well.
     """

@@ -1,4 +1,4 @@
-"""``register_autograd``: the derivative of an operator of one's own."""
+"""``register_autograd``: the derivative of a custom operator."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def register_autograd(
     setup_context: Callable[..., Any] | None = None,
     lib: Library | None = None,
 ) -> None:
-    """Register the derivative of an operator, ``"image::sobel"``, a handle or a CustomOpDef.
+    """Register the derivative of an operator: its name, a handle or a CustomOpDef.
 
-    ``backward(ctx, *grads)`` is given the gradients of the results, and returns one for each
-    positional argument, None for anything but a tensor; a list for a list of tensors.
-    ``setup_context(ctx, inputs, output)`` keeps what it needs with ``ctx.save_for_backward``, or as
-    attributes of ``ctx``; of an operator with keyword-only arguments, they come by the name
-    ``keyword_only_inputs``. It is undone with ``lib``; without one, it stays. Raises
-    OperatorNotFoundError, RegistrationError. As ``torch.library.register_autograd``.
+    ``backward(ctx, *grads)`` is called with the gradients of the results, and returns one for each
+    positional argument: None for anything but a tensor, a list for a list of tensors.
+    ``setup_context(ctx, inputs, output)`` saves what it needs with ``ctx.save_for_backward``, or as
+    attributes of ``ctx``; for an operator with keyword-only arguments, these are passed as
+    ``keyword_only_inputs``. The registration is undone with ``lib``; without one, it is permanent.
+    Raises OperatorNotFoundError, RegistrationError. As ``torch.library.register_autograd``.
     """
     name, library = target_of(op, lib)
     library.register_autograd(name, backward, setup_context=setup_context)

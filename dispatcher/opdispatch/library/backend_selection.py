@@ -1,4 +1,4 @@
-"""Operators without tensors, which are called for a device: a kernel for the key BackendSelect.
+"""A BackendSelect kernel for operators without tensor arguments, which are called for a device.
 
 Mirrors ``_register_backend_select_dispatcher`` of ``torch/_library/custom_ops.py``.
 """
@@ -28,11 +28,11 @@ def backend_select(
     find_op: Callable[[], OperatorHandle],
     device_types: Collection[str | None],
 ) -> Callable[..., Any]:
-    """Return a kernel that redispatches to the device that the argument ``device`` says.
+    """Return a kernel that redispatches to the device given by the argument ``device``.
 
-    ``find_op`` gives the operator of that schema when it is called, and ``device_types`` are those
-    that have a kernel then: for others, it raises NoKernelError. Raises SchemaError if there is no
-    such argument.
+    ``find_op`` returns the operator of that schema when it is called, and ``device_types`` are
+    those that have a kernel at that time: for others, it raises NoKernelError. Raises SchemaError
+    if there is no such argument.
     """
     name = str(schema.name)
     place = next(

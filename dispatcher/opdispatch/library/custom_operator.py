@@ -1,4 +1,4 @@
-"""``custom_op``: an operator out of one function, and what else is registered for it."""
+"""``custom_op``: an operator defined by a function, and its further registrations."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def custom_op(
 ) -> Any:
     """Define the operator ``name``, such as ``"image::sobel"``, with ``fn`` as its kernel.
 
-    Without ``fn`` it is a decorator. Its schema is that of ``infer_schema``, or ``schema``, such as
-    ``"(Tensor x, float by) -> Tensor"``; ``mutates_args`` names the arguments that it writes to.
-    With the tag "inplace" or "out", it returns these. The kernel is for ``device_types``, ``"cpu"``
-    for instance; without them, for all devices with elements: for those without, ``register_fake``
-    says what it returns. A definition of the same name replaces the one before. Returns a
-    CustomOpDef, which is called as the operator is. Raises SchemaError, DuplicateDefinitionError if
-    another library has defined it, and as ``Library.define`` does. As
-    ``torch.library.custom_op``.
+    Without ``fn`` it returns a decorator. The schema is that of ``infer_schema``, or ``schema``,
+    such as ``"(Tensor x, float by) -> Tensor"``; ``mutates_args`` names the arguments that it
+    writes to. With the tag "inplace" or "out", it returns these. The kernel is for
+    ``device_types``, such as ``"cpu"``; by default for all devices with data: for those without,
+    ``register_fake`` declares the results. An earlier definition of the same name is replaced.
+    Returns a CustomOpDef, which is called like the operator. Raises SchemaError,
+    DuplicateDefinitionError if another library has defined it, and the errors of
+    ``Library.define``. As ``torch.library.custom_op``.
     """
 
     def decorate(fn: Callable[P, R]) -> CustomOpDef[P, R]:
@@ -85,7 +85,7 @@ def custom_op(
 
 
 class CustomOpDef(OperatorDefinition, Generic[P, R]):
-    """An operator that ``custom_op`` has defined: called as such, and added to by its methods."""
+    """An operator defined by ``custom_op``: callable, with methods for further registrations."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
         self._fn = fn
         self._fake: Callable[..., Any] | None = None
         self._device_types: set[str | None] = set()
-        """Those that have a kernel."""
+        """The device types that have a kernel."""
         self._disabled: set[str | None] = set()
         self._rules: dict[type, RegistrationHandle] = {}
         if not isinstance(mutates_args, str):
@@ -121,7 +121,8 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
             tags = (*tags_of(tags), Tag.pt2_compliant_tag)
             self._library.define(f"{name}{text}", tags=tags)
             self._schema = dispatcher.get_schema(name).schema
-            # A handle would be of the entry that this transaction sees; packets know the live one.
+            # A handle would belong to the entry that this transaction sees; packets find the
+            # published one.
             self._packet = getattr(getattr(ops, parsed.namespace), parsed.unqualified_name)
             self._overload_name = parsed.overload_name or "default"
             self._tags = tags
@@ -144,7 +145,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
         return result
 
     def _find_op(self) -> OperatorHandle:
-        """Return ``overload``, for calls: packets remember it."""
+        """Return ``overload``, for calls; cached by packets."""
         op: OperatorHandle = getattr(self._packet, self._overload_name)
         return op
 
@@ -153,7 +154,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
 
     @property
     def overload(self) -> OperatorHandle:
-        """The operator itself. Raises OperatorNotFoundError if it is not there any more."""
+        """The operator itself. Raises OperatorNotFoundError if it no longer exists."""
         return self._library.dispatcher.get_schema(self._name)
 
     _opoverload = overload  # PyTorch's name
@@ -167,12 +168,13 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
     def register_kernel(
         self, device_types: str | Sequence[str] | None, fn: Callable[..., Any] | None = None, /
     ) -> Any:
-        """Register a kernel for types of devices; None is every type that has none of its own.
+        """Register a kernel for device types; None means every type without a kernel of its own.
 
-        Without ``fn`` it is a decorator. It covers one that is there. What it returns must not
-        share memory with an argument, unless the schema says so: that is a ReturnError. A call
-        without tensors is for the device that its argument ``device`` says. Raises SchemaError if
-        an operator without tensors has no such argument, and DispatchKeyError.
+        Without ``fn`` it returns a decorator. The kernel covers an earlier one. Its results must
+        not share memory with an argument, unless the schema says so; otherwise calls raise
+        ReturnError. A call without tensors is for the device given by the argument ``device``.
+        Raises SchemaError if an operator without tensors has no such argument, and
+        DispatchKeyError.
         """
         types: Sequence[str | None] = (
             [device_types]
@@ -194,10 +196,11 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
         return decorate if fn is None else decorate(fn)
 
     def register_fake(self, fn: F, /) -> F:
-        """Register what it returns for tensors without elements: see ``register_fake``.
+        """Register its results for tensors without data: see ``register_fake``.
 
-        It replaces the one before; a kernel for ``"meta"`` comes before both. Warns if the operator
-        returns what it writes to by its tag, which says all that there is to know.
+        It replaces an earlier registration; a kernel for ``"meta"`` takes precedence over both.
+        Warns if the operator's tag says that it returns what it writes to, which determines the
+        results.
         """
         if tag := next((tag for tag in RETURNS_WRITTEN if tag in self._tags), ""):
             warnings.warn(
@@ -276,7 +279,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
     ) -> Any:
         """Register a function that handles it for modes or tensors of a class, also as a decorator.
 
-        See ``register_torch_dispatch``. A function that was registered before is replaced.
+        See ``register_torch_dispatch``. An earlier function is replaced.
         """
 
         def decorate(fn: F) -> F:
@@ -292,10 +295,10 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
 
     @contextmanager
     def set_kernel_enabled(self, device_type: str, enabled: bool = True) -> Iterator[None]:
-        """Switch the kernel for a type of devices on, or off, in the block, for all threads.
+        """Enable or disable the kernel for a device type during the block, for all threads.
 
-        While it is off, the function that ``custom_op`` was given runs in its place. Logs a warning
-        where there is no such kernel, and where it is on, or off, already.
+        While it is disabled, the function given to ``custom_op`` runs instead. Logs a warning if
+        there is no such kernel, or it already is in that state.
         """
         before = device_type in self._disabled
         if device_type not in self._device_types:
@@ -310,7 +313,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
             self._set_enabled(device_type, not before)
 
     def close(self) -> None:
-        """Undo the definition, and all that was registered for it here. Idempotent."""
+        """Undo the definition, and all registrations made through this object. Idempotent."""
         with self._library.dispatcher.transaction():
             if DEFINITIONS.get(self._name) is self:
                 del DEFINITIONS[self._name]
@@ -344,9 +347,9 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
 
 
 def _trivial_fake(schema: FunctionSchema, tags: Sequence[str]) -> Callable[..., Any] | None:
-    """Return the fake kernel if it is known.
+    """Return the fake kernel if the schema determines it.
 
-    Of an operator that returns nothing, or what it writes to.
+    It does for an operator that returns nothing, or what it writes to.
     """
     if not schema.returns:
         return lambda *args, **kwargs: None

@@ -1,4 +1,4 @@
-"""``register_fake``: what an operator returns for tensors without elements."""
+"""``register_fake``: an operator's results for tensors without data."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def register_fake(
     lib: Library | None = None,
     allow_override: bool = True,
 ) -> Any:
-    """Register the kernel of an operator for tensors without elements: fake ones, and on meta.
+    """Register the kernel of an operator for tensors without data: fake and meta tensors.
 
-    ``@register_fake("image::sobel")``, or with ``func``, no decorator. The function takes the
-    operator's arguments, tensors on ``meta`` among them, and returns what the operator would, as
-    tensors on ``meta``: ``array_api.empty_like(x)``, ``Tensor(MetaArray(shape, dtype))``. Results
-    of fake tensors pretend to be on the device of the arguments. It is undone with ``lib``; without
-    one, it stays. A kernel for Meta that is there is covered; with ``allow_override=False`` it is a
-    DuplicateDefinitionError. Raises RegistrationError, also for an operator that is not defined, or
-    is what it calls. ``op`` may be what ``custom_op`` has defined, whose ``register_fake`` it then
-    is. As ``torch.library.register_fake``.
+    Use it as ``@register_fake("image::sobel")``, or pass ``func``. The function gets the operator's
+    arguments, with tensors on ``meta``, and returns results like the operator's, as tensors on
+    ``meta``: ``array_api.empty_like(x)``, ``Tensor(MetaArray(shape, dtype))``. Results for fake
+    tensors report the device of the arguments. The registration is undone with ``lib``; without
+    one, it is permanent. It covers an existing kernel for Meta; with ``allow_override=False`` that
+    raises DuplicateDefinitionError. Raises RegistrationError, also for an operator that is not
+    defined or is CompositeImplicitAutograd. ``op`` may be a CustomOpDef, whose ``register_fake`` is
+    then called. As ``torch.library.register_fake``.
     """
     if (definition := definition_for(op, lib)) is not None:
         return definition.register_fake if func is None else definition.register_fake(func)
@@ -67,7 +67,7 @@ def impl_abstract(
     lib: Library | None = None,
     _stacklevel: int = 1,
 ) -> Any:
-    """Warn, and call ``register_fake``, which had this name in PyTorch before 2.4."""
+    """Warn, and call ``register_fake``, whose name this was in PyTorch before 2.4."""
     warn_deprecated(
         "impl_abstract",
         since="0.1.0",

@@ -1,8 +1,8 @@
 """A schema from a Python function's annotations.
 
 The counterpart of ``torch.library.infer_schema``, with NumPy's classes as well as our own Tensor.
-It knows a few more annotations than PyTorch's: complex, generators, and any nesting of
-optionals and lists that the schema language can express.
+It accepts a few more annotations than PyTorch's: complex, generators, and any nesting of optionals
+and lists that the schema language can express.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Device = typing.NewType("Device", str)
 Device.__doc__ = """As an annotation: an argument for the text of a device, such as ``"cuda:1"``."""
 
 UNKNOWN: Final = "unknown"
-"""As ``mutates_args``: every tensor argument may be written to."""
+"""A value of ``mutates_args``: every tensor argument may be written to."""
 
 _NUMBERS = {int, float, complex, bool}
 _LISTS = {list, collections.abc.Sequence}
@@ -69,8 +69,8 @@ def infer_schema(
     """Infer the schema of an operator whose kernel is ``fn`` from its annotations and defaults.
 
     ``mutates_args`` names the tensor arguments that the function writes to, or is ``"unknown"``:
-    then it may write to all of them. Without ``op_name`` the text begins with the bracket. With the
-    tag ``"inplace"`` or ``"out"`` among ``tags``, it returns what it writes to. An int becomes
+    then it may write to all of them. Without ``op_name`` the text begins with the parenthesis. With
+    the tag ``"inplace"`` or ``"out"`` in ``tags``, it returns what it writes to. An int becomes
     ``SymInt``, as in PyTorch. Raises SchemaError, which names the parameter.
     """
     signature = inspect.signature(fn)
@@ -132,7 +132,7 @@ def _error(fn: Callable[..., Any], signature: inspect.Signature, what: str) -> S
 
 
 class _Inference:
-    """Translates the annotations of one function."""
+    """Translates the annotations of one function to a schema."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class _Inference:
         self._fn = fn
         self._signature = signature
         self._mutated = mutated
-        # What it writes to, in the order of the parameters that ``argument_text`` was asked for.
+        # The arguments that it writes to, in the order of the calls of ``argument_text``.
         self._written: dict[str, AliasInfo] = {}
         owner: Any = inspect.unwrap(fn)
         if not hasattr(owner, "__globals__"):  # an object with a __call__, or a partial
@@ -186,14 +186,11 @@ class _Inference:
         if typing.get_origin(annotation) is tuple and Ellipsis not in members:
             types_ = [self._type_of(m, f"return {i}") for i, m in enumerate(members)]
             text = f"({', '.join(map(str, types_))})"
-            return f"({text})" if len(types_) == 1 else text  # else it would be no tuple
+            return f"({text})" if len(types_) == 1 else text  # otherwise it would not be a tuple
         return str(self._type_of(annotation, "the return"))
 
     def written_text(self, kind: str) -> str:
-        """Return the returns of an operator with the tag ``kind``.
-
-        Its written arguments, in that order.
-        """
+        """Return the returns of an operator with the tag ``kind``: the arguments it writes to."""
         written = list(self._written)
         if not written:
             raise self.error(
@@ -210,7 +207,7 @@ class _Inference:
         return aliased if len(written) == 1 else f"({aliased})"
 
     def _resolve(self, annotation: Any, what: str) -> Any:
-        """Return the annotation, evaluated if it is written as a string."""
+        """Return the annotation, evaluated if it is a string."""
         if isinstance(annotation, typing.ForwardRef):
             annotation = annotation.__forward_arg__
         if not isinstance(annotation, str):
@@ -227,7 +224,8 @@ class _Inference:
     def _type_of(self, annotation: Any, what: str) -> SchemaType:
         annotation = self._resolve(annotation, what)
         origin, members = typing.get_origin(annotation), typing.get_args(annotation)
-        # An alias made with `type X = ...` (Python 3.12), as newer NumPy's NDArray is one.
+        # An alias made with `type X = ...` (Python 3.12), such as NDArray in newer versions of
+        # NumPy.
         aliased = getattr(origin or annotation, "__value__", None)
         if aliased is not None:
             generic = getattr(aliased, "__parameters__", ())
@@ -274,7 +272,7 @@ class _Inference:
             raise self.error(
                 f"the default of {what} does not fit its type: {error}{hint}"
             ) from None
-        # Numbers are written as they are in Python, not as a parsed schema prints them.
+        # Numbers are written as in Python, not as a parsed schema prints them.
         return _text_of(default if isinstance(default, int | float) else value)
 
 
@@ -289,7 +287,7 @@ def _text_of(value: Any) -> str:
 
 
 def _write_alias(type_: SchemaType, alias_set: str) -> AliasInfo | None:
-    """Return the annotation of a written argument of that type; None without a tensor."""
+    """Return the alias annotation of a written argument of that type; None without a tensor."""
     match type_:
         case OptionalType(element):
             return _write_alias(element, alias_set)
@@ -312,7 +310,7 @@ def _name_of(annotation: Any) -> str:
     return str(annotation)
 
 
-@functools.cache  # not a constant: numpy.random takes a while to import, and few programs need it
+@functools.cache  # not a constant: importing numpy.random takes a while, and few programs need it
 def _types() -> dict[object, SchemaType]:
     return {
         Tensor: TENSOR,

@@ -1,4 +1,4 @@
-"""``register_jvp``: the forward-mode derivative of an operator of one's own."""
+"""``register_jvp``: the forward-mode derivative of a custom operator."""
 
 from __future__ import annotations
 

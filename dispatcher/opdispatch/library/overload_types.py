@@ -1,7 +1,7 @@
-"""Which overload takes arguments, as far as their types say it.
+"""Which overload accepts arguments, as far as their types determine it.
 
 ``Dispatcher.resolve_overload`` tries one overload after the other with the arguments themselves.
-Mostly the answer is the same for all values of the same types, and can be kept.
+Usually the result is the same for all values of the same types, and can be cached.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _NONE = type(None)
 _NUMBERS = (bool, int, float, complex)
 _LISTS = (list, tuple)
 
-# Values of these types are never taken for one of that type of the schema language, and values of
-# those always are. What is in neither, such as int for ``int`` of 64 bits, must be looked at.
+# By type of the schema language: Python types whose values are never accepted, and those whose
+# values always are. Values of other types, such as int for a 64-bit ``int``, must be checked.
 _NEVER: dict[SchemaType, frozenset[type]] = {
     TENSOR: frozenset({*_NUMBERS, str, _NONE, *_LISTS}),
     SCALAR: frozenset({str, _NONE, Tensor, *_LISTS}),
@@ -49,7 +49,7 @@ _ALWAYS: dict[SchemaType, frozenset[type]] = {
     STR: frozenset({str}),
 }
 _OF_NUMBERS = (SCALAR, INT, SYM_INT, FLOAT, COMPLEX, BOOL)
-"""Types for which an array counts that has one element."""
+"""Schema types for which an array with one element is accepted."""
 
 
 def takes_always(schema: FunctionSchema, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -63,7 +63,7 @@ def takes_never(
 ) -> bool:
     """Return whether the schema accepts no arguments of these types, whatever their values are.
 
-    Where an array could count as a number, one of one element could: only with ``of_numbers``.
+    An array of one element may be accepted as a number; with ``of_numbers``, that counts.
     """
     pairs = _pairs(schema, args, kwargs)
     return pairs is None or any(_never(kind, type(value), of_numbers) for kind, value in pairs)
@@ -72,7 +72,7 @@ def takes_never(
 def _pairs(
     schema: FunctionSchema, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[tuple[SchemaType, Any]] | None:
-    """Pair the given values with their schema types; None if a schema takes no such call."""
+    """Pair the given values with their schema types; None if the schema accepts no such call."""
     arguments = schema.arguments
     if len(args) > sum(not argument.kwarg_only for argument in arguments):
         return None
@@ -102,13 +102,13 @@ def _never(kind: SchemaType, given: type, of_numbers: bool) -> bool:
 
 
 def _is_array(cls: type) -> bool:
-    # The name first: to ask NumPy would load it where that is put off.
+    # The name first: accessing NumPy would load it if it is deferred.
     return cls is Tensor or (cls.__name__ == "ndarray" and cls is np.ndarray)
 
 
 def any_could_be_number(values: Iterable[Any]) -> bool:
-    """Return whether an array among the values counts as a number, too."""
-    for value in values:  # on the way of each call that asks: no generator
+    """Return whether an array among the values could also be accepted as a number."""
+    for value in values:  # no generator: this is on the path of each such call
         cls = type(value)
         if _is_array(cls) and (value.size == 1 or (cls is Tensor and value.size is None)):
             return True

@@ -1,4 +1,4 @@
-"""Schemas as ``inspect.Signature``: what ``help`` and editors show of an operator."""
+"""Schemas as ``inspect.Signature``, which ``help`` and editors show for an operator."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _PLAIN: Final[dict[SchemaType, Any]] = {
 def python_signature(schema: FunctionSchema) -> inspect.Signature:
     """Return the signature with which Python code can call an operator of that schema.
 
-    Types that Python has not are given by the names that the schema has for them. An argument whose
-    name cannot be one of Python's, and those before it, can be given by position only.
+    Types without a Python equivalent are given by their schema names. An argument whose name is not
+    valid in Python, and those before it, are positional-only.
     """
     arguments = schema.arguments
     given = [each.name for each in arguments]

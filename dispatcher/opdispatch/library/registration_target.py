@@ -1,7 +1,7 @@
-"""Where a registration goes that names an operator: to a library, or to what has defined it.
+"""The target of a registration for an operator: a library, or the operator's definition.
 
-``custom_op`` gives definitions, which know more than the operator's name. Functions that register
-something for an operator take one in the place of the operator or its name.
+``custom_op`` returns definitions, which know more than the operator's name. Functions that register
+something for an operator accept a definition in place of the operator or its name.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from opdispatch.library.library import Library, default_dispatcher
 
 
 class OperatorDefinition(ABC):
-    """A base for definitions; each has the whole name of its operator."""
+    """The base of definitions; each has the full name of its operator."""
 
     _name: str
     _library: Library
-    """Has all that is registered for the operator, and is closed with the definition."""
+    """Has all registrations for the operator, and is closed with the definition."""
 
     @property
     def _qualname(self) -> str:
-        """The whole name, by PyTorch's name for it."""
+        """The full name, under PyTorch's attribute name."""
         return self._name
 
     @abstractmethod
@@ -33,18 +33,18 @@ class OperatorDefinition(ABC):
 
     @abstractmethod
     def register_fake(self, fn: Any, /) -> Any:
-        """Register a kernel for tensors without elements."""
+        """Register a kernel for tensors without data."""
 
     @abstractmethod
     def register_torch_dispatch(self, *args: Any) -> Any:
-        """Register a function that a mode or class handles it by."""
+        """Register a function with which a mode or class handles the operator."""
 
 
 DEFINITIONS: dict[str, OperatorDefinition] = {}
-"""The definitions that stand, by name. Guarded by the dispatcher's mutex."""
+"""The existing definitions, by name. Guarded by the dispatcher's mutex."""
 
 OperatorLike = str | OperatorHandle | OperatorDefinition
-"""Target of registrations: an operator, its name, or its definition."""
+"""The target of a registration: an operator, its name, or its definition."""
 
 
 def name_of(op: OperatorLike) -> str:
@@ -61,9 +61,10 @@ def name_of(op: OperatorLike) -> str:
 
 
 def definition_for(op: OperatorLike, lib: Library | None) -> OperatorDefinition | None:
-    """Return the definition by ``custom_op``, whose methods replace what they registered before.
+    """Return the definition by ``custom_op``, whose methods replace earlier registrations.
 
-    None for other operators, and where a library is given, with which it is to be undone.
+    None for other operators, and if a library is given, with which the registration is to be
+    undone.
     """
     if lib is not None:
         return None
@@ -77,7 +78,8 @@ def definition_for(op: OperatorLike, lib: Library | None) -> OperatorDefinition 
 def target_of(op: OperatorLike, lib: Library | None) -> tuple[str, Library]:
     """Return the operator's name, and the library that registers for it.
 
-    Without one, it is that of the operator's definition, or for other operators, one that stays.
+    By default it is the library of the operator's definition or, for other operators, a permanent
+    one.
     """
     name = name_of(op)
     if (definition := definition_for(op, lib)) is not None:

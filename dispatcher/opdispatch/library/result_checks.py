@@ -1,4 +1,4 @@
-"""Checks of results of ``custom_op``: new memory, or just the arguments that it writes to.
+"""Checks of results of ``custom_op``: new memory, or exactly the arguments that it writes to.
 
 Mirrors the checks of ``backend_impl`` in ``torch/_library/custom_ops.py``.
 """
@@ -16,7 +16,7 @@ from opdispatch.schema.tag import Tag
 from opdispatch.tensors.tensor import Tensor
 
 Check = Callable[[Sequence[Any], Mapping[str, Any], Any], None]
-"""Looks at the arguments of a call and at what the kernel has returned. Raises ReturnError."""
+"""Checks a kernel's results against the arguments of the call. Raises ReturnError."""
 
 
 def result_check(schema: FunctionSchema, tags: Sequence[str]) -> Check:
@@ -82,7 +82,7 @@ def _arrays(value: Any) -> Iterator[Any]:
 
 
 def _share(one: Any, other: Any) -> bool:
-    """Return whether two arrays are one, or of NumPy's, may lie in the same memory."""
+    """Return whether two arrays are the same object or, for NumPy arrays, may share memory."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one is other or np.may_share_memory(one, other)
     return one is other

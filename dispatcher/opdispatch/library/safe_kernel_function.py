@@ -1,4 +1,4 @@
-"""``get_kernel``: the kernel of an operator for a dispatch key, to be called by itself.
+"""``get_kernel``: the kernel of an operator for a dispatch key, callable directly.
 
     halve = get_kernel("array::divide.Scalar", "CPU")
     lib = Library("array", "IMPL")
@@ -27,11 +27,10 @@ from opdispatch.library.library import default_dispatcher
 def get_kernel(
     op: str | OperatorHandle | CustomOpDef[..., Any], dispatch_key: str | DispatchKey
 ) -> SafeKernelFunction:
-    """Return the kernel that a call of an operator arrives at for a runtime key, fallbacks
-    included.
+    """Return the kernel that serves a runtime key of an operator, including fallbacks.
 
-    It stays that kernel when others cover it: so one that covers it may call it. ``op`` is an
-    operator or its name, ``"array::add.Tensor"``. Raises OperatorNotFoundError, DispatchKeyError
+    It stays the same kernel when others cover it, so that a covering kernel may call it. ``op`` is
+    an operator or its name, ``"array::add.Tensor"``. Raises OperatorNotFoundError, DispatchKeyError
     for an alias key and for anything but a key, NoKernelError if there is no kernel, or the kernel
     is in another interpreter, AmbiguousKernelError, and ArgumentError for another ``op``. As
     ``torch.library.get_kernel``.
@@ -63,7 +62,7 @@ def get_kernel(
 
 
 class SafeKernelFunction:
-    """A kernel that is called whatever covers it, until the library that has it is unloaded."""
+    """A kernel that stays callable, even if covered, until its library is unloaded."""
 
     def __init__(self, op: OperatorHandle, found: Resolution) -> None:
         self._op = op
@@ -72,15 +71,15 @@ class SafeKernelFunction:
 
     @property
     def op_handle(self) -> OperatorHandle:
-        """The operator that it is a kernel of."""
+        """The operator to which the kernel belongs."""
         return self._op
 
     def call_boxed(self, keys: DispatchKeySet, /, *args: Any, **kwargs: Any) -> Any:
         """Call the kernel with the operator's arguments, for a call with these keys.
 
         Arguments and results are converted as in calls of the operator. Raises NoKernelError if the
-        kernel is not registered any more, OperatorNotFoundError if the operator is not defined any
-        more, ArgumentError, ReturnError, and what the kernel raises.
+        kernel is no longer registered, OperatorNotFoundError if the operator is no longer defined,
+        ArgumentError, ReturnError, and the kernel's own errors.
         """
         if not isinstance(keys, DispatchKeySet):
             raise ArgumentError(
@@ -94,7 +93,7 @@ class SafeKernelFunction:
 
     def _check_registered(self) -> None:
         if self._handle is None or not self._handle.live:
-            # It may have been registered once more: its library was published anew.
+            # It may have been registered once more, because its library was published anew.
             registration = self._found.registration
             self._handle = self._op.dispatcher.find_handle(registration)
             if self._handle is None:

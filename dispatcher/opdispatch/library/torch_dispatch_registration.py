@@ -1,4 +1,4 @@
-"""``register_torch_dispatch``: what a mode or a class of tensors does with one operator."""
+"""``register_torch_dispatch``: how a mode or a class of tensors handles one operator."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def register_torch_dispatch(
 ) -> Any:
     """Register a function that handles an operator's calls for modes or tensors of a class.
 
-    ``func(mode, func, types, args, kwargs)`` is called in the place of the ``__torch_dispatch__``
-    of a TorchDispatchMode of just that class, and ``func(cls, func, types, args, kwargs)`` in that
-    of a class of tensors; NotImplemented leaves the call to the next one. Without ``func`` it is a
-    decorator. ``op`` is an operator, its name, ``"image::sobel"``, which need not be defined yet,
-    or what ``custom_op`` has defined. It is undone with ``lib``; without one, it stays. Raises
-    KernelTypeError for another class, DuplicateDefinitionError if there is one already. As
-    ``torch.library.register_torch_dispatch``.
+    ``func(mode, func, types, args, kwargs)`` is called instead of the ``__torch_dispatch__`` of a
+    TorchDispatchMode of exactly that class, and ``func(cls, func, types, args, kwargs)`` instead of
+    that of a class of tensors; NotImplemented passes the call on to the next one. Without ``func``
+    it returns a decorator. ``op`` is an operator, its name, ``"image::sobel"``, which need not be
+    defined yet, or a CustomOpDef. The registration is undone with ``lib``; without one, it is
+    permanent. Raises KernelTypeError for another class, DuplicateDefinitionError if there is one
+    already. As ``torch.library.register_torch_dispatch``.
     """
     if (definition := definition_for(op, lib)) is not None:
         register = definition.register_torch_dispatch

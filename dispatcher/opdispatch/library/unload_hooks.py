@@ -1,4 +1,4 @@
-"""Functions that a library wants called when it goes: to close files, or to release a device."""
+"""Functions called when a library is unloaded, for instance to close files or release a device."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _collected = ContextVar("opdispatch_collected_unload_hooks", default=None)
 
 
 class UnloadHooks:
-    """The functions of one ``Library``. ``_lock`` protects both fields; any thread may call.
+    """The functions of one ``Library``. ``_lock`` protects both fields; any thread may use it.
 
-    Each function is called once, the one that was added last first.
+    Each function is called once, the last added first.
     """
 
     def __init__(self) -> None:
@@ -29,14 +29,14 @@ class UnloadHooks:
             collected.append(self)
 
     def add(self, function: Callable[[], object]) -> bool:
-        """Add a function that ``run`` calls; return False if that has run."""
+        """Add a function for ``run`` to call; return False if ``run`` has been called."""
         with self._lock:
             if not self._has_run:
                 self._functions.append(function)
             return not self._has_run
 
     def run(self) -> None:
-        """Call the functions; what they raise is logged. Idempotent."""
+        """Call the functions; log their errors. Idempotent."""
         with self._lock:
             self._has_run = True
         while True:
@@ -46,7 +46,8 @@ class UnloadHooks:
                 function = self._functions.pop()
             try:
                 function()
-            except BaseException as error:  # SystemExit, too: the others are to run
+            # SystemExit, too: the other functions must still be called
+            except BaseException as error:
                 name = getattr(function, "__qualname__", repr(function))
                 LOG.error("on_unload of a library: %s raised", name, exc_info=error)
                 if isinstance(error, KeyboardInterrupt):
@@ -58,7 +59,7 @@ class UnloadHooks:
 
 @contextmanager
 def collected_unload_hooks() -> Iterator[list[UnloadHooks]]:
-    """Collect the hooks of the libraries that are made in the block, in this task."""
+    """Collect the hooks of the libraries that are created in the block, in this task."""
     collected: list[UnloadHooks] = []
     token = _collected.set(collected)
     try:
@@ -68,9 +69,9 @@ def collected_unload_hooks() -> Iterator[list[UnloadHooks]]:
 
 
 def run_unload_hooks(hooks: Sequence[UnloadHooks], seconds: float) -> bool:
-    """Call the functions of several libraries, for so long at most; whether they have ended.
+    """Call the functions of several libraries; return whether they ended within ``seconds``.
 
-    One that takes longer goes on in its thread, and those after it are called when it ends.
+    One that takes longer continues in its thread, and those after it are called when it ends.
     """
     if not any(hooks):
         for each in hooks:

@@ -1,4 +1,4 @@
-"""``register_vmap``: how ``vmap`` batches an operator of one's own."""
+"""``register_vmap``: how ``vmap`` batches a custom operator."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def register_vmap(
     *,
     lib: Library | None = None,
 ) -> Any:
-    """Register the batching rule of an operator, ``"image::sobel"``, a handle or a CustomOpDef.
+    """Register the batching rule of an operator: its name, a handle or a CustomOpDef.
 
     ``func(info, in_dims, *args, **kwargs)`` is called when a tensor is batched. ``info`` has the
-    ``batch_size`` and the ``randomness``; ``in_dims`` says for each positional argument where its
-    batch is: 0, or None if it has none, or is no tensor; for a list of tensors, it is a list. It
-    returns the result with the batch in it, and in which dimension: a pair of both, or of tuples of
-    as many as the operator returns. Calls in it are without the batch. Without ``func`` it is a
-    decorator. It is undone with ``lib``; without one, it stays. Raises OperatorNotFoundError,
-    KernelTypeError for what cannot be called, and RegistrationError if a keyword-only argument is a
-    tensor. As ``torch.library.register_vmap``.
+    ``batch_size`` and the ``randomness``; ``in_dims`` has the batch dimension of each positional
+    argument: 0, or None if it is not batched or no tensor; for a list of tensors, it is a list. The
+    function returns a pair of the batched result and its batch dimension, or of two tuples if the
+    operator has several results. Calls that it makes are outside the batch. Without ``func`` it
+    returns a decorator. The registration is undone with ``lib``; without one, it is permanent.
+    Raises OperatorNotFoundError, KernelTypeError for anything that is not callable, and
+    RegistrationError if a keyword-only argument is a tensor. As ``torch.library.register_vmap``.
     """
     if func is None:
 

@@ -1,4 +1,4 @@
-"""Calls that a library declares to be made before it serves."""
+"""Calls that a library requests before it serves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class WarmupCall(NamedTuple):
-    """One call that a library has declared: the operator's name, and what calls it."""
+    """A call that a library has requested: the operator's name, and the function to call."""
 
     operator: str
     function: Callable[..., Any]
@@ -17,7 +17,7 @@ class WarmupCall(NamedTuple):
     kwargs: Mapping[str, Any]
 
     def run(self) -> None:
-        """Make the call; raise what it raises. Its result is dropped."""
+        """Make the call, and discard its result. Raises the call's error."""
         self.function(*self.args, **self.kwargs)
 
 
@@ -36,7 +36,7 @@ def run_or_collect(call: WarmupCall) -> None:
 
 @contextmanager
 def collected_warmup_calls() -> Iterator[list[WarmupCall]]:
-    """Collect the calls that libraries declare in the block, in this task."""
+    """Collect the calls that libraries request in the block, in this task."""
     collected: list[WarmupCall] = []
     token = _collected.set(collected)
     try:
