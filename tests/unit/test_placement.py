@@ -15,6 +15,13 @@ from opdispatch_wire.errors import InterpreterNotFoundError
 POOL = SimpleNamespace(reserved_for="environment 0123")
 
 
+class Session(SimpleNamespace):
+    """An interpreter, which is equal to itself alone."""
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
 class Interpreters:
     """The interpreters of a daemon, as a placement sees them."""
 
@@ -34,7 +41,8 @@ class Interpreters:
             names_of=lambda session: session.devices,
         )
         separation = SimpleNamespace(may_hold=lambda name, library: True)
-        parts: tuple[Any, ...] = (sessions, pools, list, devices, separation)
+        self.versions: list[Any] = []
+        parts: tuple[Any, ...] = (sessions, pools, lambda: self.versions, devices, separation)
         self.placement = Placement(*parts)
 
     def get_ready(self, name: str) -> Any:
@@ -45,9 +53,7 @@ class Interpreters:
 
     def join(self, name: str, *devices: str, pool: object = None, busy: bool = False) -> Any:
         self.coming.discard(name)
-        session = SimpleNamespace(
-            name=name, pool=pool, devices={"cpu", *devices}, loading=False, unfit=""
-        )
+        session = Session(name=name, pool=pool, devices={"cpu", *devices}, loading=False, unfit="")
         session.busy, session.is_fit, session.supervised = busy, not busy, True
         self.ready.append(session)
         self.placement.note_change()
@@ -88,6 +94,16 @@ async def test_a_load_waits_though_the_interpreter_that_it_has_waited_for_has_di
     assert await has_waited(claim)
     joined = interpreters.join("worker-1")
     assert await claim is joined
+
+
+async def test_load_goes_to_the_interpreter_with_the_fewest_libraries():
+    interpreters = Interpreters()
+    most, fewest, fewer = (interpreters.join(f"worker-{number}") for number in (1, 2, 3))
+    interpreters.versions = [
+        SimpleNamespace(replicas=[SimpleNamespace(session=session) for session in sessions])
+        for sessions in ([most, fewer], [most])
+    ]
+    assert [await interpreters.claim() for _ in range(3)] == [fewest, fewer, most]
 
 
 async def test_a_load_waits_for_an_interpreter_that_a_kernel_keeps_busy():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -283,7 +284,7 @@ class Placement:
         free = [session for session in candidates if not session.loading]
         if not free:
             return None
-        held = [replica.session for version in self._versions() for replica in version.replicas]
-        session = min(free, key=held.count)
+        held = Counter(each.session for version in self._versions() for each in version.replicas)
+        session = min(free, key=held.__getitem__)
         session.loading = True
         return session

@@ -36,7 +36,9 @@ class LibraryVersion(CountedCalls):
     """A version, its registrations in the daemon's dispatcher, and its replicas.
 
     Every replica registers the same batch, so a kernel has the same index under the same
-    ``load_id`` in each of them. Changed in the event loop only; other threads may read.
+    ``load_id`` in each of them. Changed in the event loop only, except by ``take_batch`` and
+    ``let_go``: they run in a thread, before the version is published and after it has gone. Other
+    threads may read.
     """
 
     def __init__(

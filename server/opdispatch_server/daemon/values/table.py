@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import register_tensor_type
+from opdispatch.errors import InternalError
 from opdispatch_server.daemon.event_loop.slices import SLICE, in_slices
 from opdispatch_server.daemon.values.grants import Grant, ValueLimits, part_of
 from opdispatch_server.daemon.values.identity_quota import ValueQuota
@@ -477,7 +478,8 @@ def _sums(holder: ValueHolder) -> tuple[int, int]:
 
 
 async def _nothing_to_recall(holder: ValueHolder) -> None:
-    assert not holder.grants, "who grants sets ``recall``"
+    if holder.grants:
+        raise InternalError("values were granted by a part that does not set recall")
 
 
 def _tell(home: InterpreterSession, holder: ValueHolder, ids: Iterable[bytes]) -> None:

@@ -170,7 +170,7 @@ class ValueStore:
         if not places:
             return ()
         with self._changed:
-            writes = self._try_to_write(places)
+            writes = None if _find_busy(places) else self._add_writer(places)
         if writes is None:
             hand_over_turn()
             writes = self._wait_to_write(places, deadline)
@@ -199,29 +199,27 @@ class ValueStore:
         with self._changed:
             self.waiting += 1
             try:
-                while (writes := self._try_to_write(places)) is None:
+                while at := _find_busy(places):
                     left = None if deadline is None else deadline - time.monotonic()
                     if left is not None and left <= 0:
-                        at = next(at for stored, at in places.items() if stored.must_wait)
                         raise DeadlineExceededError(
                             f"{at}: the deadline passed while a call of another version of a "
                             "library was writing to the remote tensor; this call never started",
                             started="no",
                         )
                     self._changed.wait(left)
-                return writes
+                return self._add_writer(places)
             finally:
                 self.waiting -= 1
 
-    def _try_to_write(
-        self, places: Mapping[StoredValue, str]
-    ) -> Mapping[StoredValue, ArrayBackend | None] | None:
+    @staticmethod
+    def _add_writer(
+        places: Mapping[StoredValue, str],
+    ) -> Mapping[StoredValue, ArrayBackend | None]:
         """Add a writer to the values; return the form to which the caller is to change each.
 
-        None if it has to wait. The caller holds ``_changed``.
+        The caller holds ``_changed``.
         """
-        if any(stored.must_wait for stored in places):
-            return None
         writes = {stored: stored.form.find_wanted() for stored in places}
         for stored, backend in writes.items():
             stored.writers += 1
@@ -425,6 +423,15 @@ class KeptValue:
         key += (facts.requires_grad, facts.part_bytes)
         leaves.append(self._number)
         return True
+
+
+def _find_busy(places: Mapping[StoredValue, str]) -> str | None:
+    """Return where a value is named whose writers the caller has to wait for.
+
+    The caller holds the store's lock. It decides by this one answer: which arrays a call is to have
+    may change at any time.
+    """
+    return next((at for stored, at in places.items() if stored.must_wait), None)
 
 
 @functools.lru_cache(1024)  # most results have earlier facts
