@@ -19,7 +19,7 @@ ConfigurationFile = Annotated[
         envvar="OPDISPATCH_CONFIG",
         metavar="FILE",
         dir_okay=False,
-        help="The file that the command would be given with --config.",
+        help="The configuration file, as for --config of the command.",
         show_default=False,
     ),
 ]
@@ -107,7 +107,7 @@ TakeOver = Annotated[
     typer.Option(
         "--take-over",
         envvar="OPDISPATCH_TAKE_OVER",
-        help="Take the place of the daemon that uses the state folder, if there is one: its "
+        help="Take over from the daemon that uses the state folder, if there is one: its "
         "addresses, journal and libraries. It finishes its calls and ends; no call fails.",
     ),
 ]
@@ -126,7 +126,7 @@ Http = Annotated[
         envvar="OPDISPATCH_HTTP",
         metavar="HOST:PORT",
         help="Serve metrics for Prometheus, probes and a page that shows the daemon, over HTTP: "
-        "/metrics, /livez, /readyz. They can only be read. Port 0: any that is free.",
+        "/metrics, /livez, /readyz. They are read-only. Port 0: any free port.",
         show_default=False,
     ),
 ]
@@ -145,8 +145,8 @@ Tracing = Annotated[
     typer.Option(
         envvar="OPDISPATCH_TRACING",
         metavar="MODULE:FUNCTION",
-        help="Make OpenTelemetry spans of calls. The daemon and each interpreter call the function "
-        "with their name; it sets a tracer provider.",
+        help="Create OpenTelemetry spans for calls. The daemon and each interpreter call the "
+        "function with their name; it sets a tracer provider.",
         show_default=False,
     ),
 ]
@@ -167,7 +167,7 @@ Listen = Annotated[
         "--address",
         envvar="OPDISPATCH_LISTEN",
         metavar="ADDR",
-        help="Where to listen: unix:///PATH or HOST:PORT (port 0: any that is free). Repeat it "
+        help="Where to listen: unix:///PATH or HOST:PORT (port 0: any free port). Repeat it "
         "for several. Default: OPDISPATCH_ADDRESS, else a socket in your runtime folder.",
         show_default=False,
     ),
@@ -200,7 +200,7 @@ State = Annotated[
         envvar="OPDISPATCH_STATE",
         metavar="DIR",
         file_okay=False,
-        help="Where the journal and uploaded libraries are kept. Default: "
+        help="The folder for the journal and uploaded libraries. Default: "
         "$XDG_STATE_HOME/opdispatch, else ~/.local/state/opdispatch.",
         show_default=False,
     ),
@@ -223,7 +223,7 @@ LoadTimeout = Annotated[
         envvar="OPDISPATCH_LOAD_TIMEOUT",
         min=0.1,
         metavar="SECONDS",
-        help="How long the import of a library may take. Its interpreter is replaced then.",
+        help="How long the import of a library may take before its interpreter is replaced.",
     ),
 ]
 Heartbeat = Annotated[
@@ -243,8 +243,8 @@ LockTimeout = Annotated[
         envvar="OPDISPATCH_LOCK_TIMEOUT",
         min=0.1,
         metavar="SECONDS",
-        help="How long a kernel may keep Python's interpreter lock. Its interpreter is "
-        "replaced then.",
+        help="How long a kernel may hold Python's interpreter lock before its interpreter is "
+        "replaced.",
     ),
 ]
 QuarantineAfter = Annotated[
@@ -266,8 +266,8 @@ Queue = Annotated[
         min=0,
         max=1_000_000,
         metavar="N",
-        help="How many calls may wait for one interpreter. More are refused, and told when to "
-        "try again.",
+        help="How many calls may wait for one interpreter. Further calls are refused, with a "
+        "hint when to try again.",
     ),
 ]
 KernelTimeout = Annotated[
@@ -276,7 +276,7 @@ KernelTimeout = Annotated[
         envvar="OPDISPATCH_KERNEL_TIMEOUT",
         min=0.1,
         metavar="SECONDS",
-        help="How long a kernel may run. Its interpreter is replaced then. Default: for ever.",
+        help="How long a kernel may run before its interpreter is replaced. Default: no limit.",
         show_default=False,
     ),
 ]
@@ -296,7 +296,7 @@ RemoteBytes = Annotated[
         envvar="OPDISPATCH_REMOTE_BYTES",
         min=0,
         metavar="N",
-        help="How many bytes these may have together.",
+        help="How many bytes these values may have together.",
     ),
 ]
 MaxLibraryBytes = Annotated[
@@ -314,7 +314,7 @@ LibraryDiskBytes = Annotated[
         envvar="OPDISPATCH_LIBRARY_DISK_BYTES",
         min=1024,
         metavar="N",
-        help="How much all uploaded libraries may take in the state folder, with the folders "
+        help="How many bytes all uploaded libraries may take in the state folder, with the folders "
         "that they are unpacked to.",
     ),
 ]
@@ -362,7 +362,7 @@ Reconnect = Annotated[
         envvar="OPDISPATCH_RECONNECT",
         min=0.0,
         metavar="SECONDS",
-        help="How long to look for a daemon that has vanished; 0: not at all.",
+        help="How long to look for a daemon that has vanished; 0 means not at all.",
     ),
 ]
 Cache = Annotated[
@@ -371,7 +371,7 @@ Cache = Annotated[
         envvar="OPDISPATCH_CACHE",
         metavar="DIR",
         file_okay=False,
-        help="Where it keeps libraries that it gets from a daemon on another machine. Default: "
+        help="Where to keep libraries from a daemon on another machine. Default: "
         "$XDG_CACHE_HOME/opdispatch/libraries, else ~/.cache/opdispatch/libraries.",
         show_default=False,
     ),
