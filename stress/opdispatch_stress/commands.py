@@ -1,6 +1,6 @@
 """``opdispatch stress``; the client's command line finds it by name.
 
-Whatever is heavy to import is imported by the command itself.
+Modules that take long to import are imported by the command itself.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def stress(
 def _race_privately(
     options: RaceOptions, kill_every: float, kill_daemon_every: float, *, show_progress: bool
 ) -> StressReport:
-    """Race against a daemon of one's own, which must leave nothing behind."""
+    """Race against a private daemon, which must leave nothing behind."""
     from dataclasses import replace
     from random import Random
 
@@ -124,7 +124,7 @@ def _race_privately(
     from opdispatch_stress.private_daemon import private_daemon
 
     with private_daemon(workers=options.loaders) as daemon:
-        # A daemon that is started again may have another port.
+        # A restarted daemon may have another port.
         tcp_address = "" if kill_daemon_every else daemon.tcp_address
         options = replace(options, address=daemon.address, tcp_address=tcp_address)
         disruptions = Disruptions(interpreters=kill_every > 0, daemon=kill_daemon_every > 0)
@@ -187,7 +187,7 @@ def _race(
 
 
 def _clean_up(session: Session, options: RaceOptions) -> list[str]:
-    """Unload what the race has left; return what is wrong with the daemon then."""
+    """Unload what the race has left; return what is then wrong with the daemon."""
     from opdispatch_stress.leaks import find_counts
 
     counted = find_counts(session)

@@ -1,4 +1,4 @@
-"""Disruptions that a race causes on purpose, and the failures that they excuse."""
+"""Intentional disruptions of a race, and the failures that they excuse."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from opdispatch_wire.errors import (
     RefusedError,
 )
 
-# A library that has lost its only interpreter must be back by then, and everything that a daemon
-# had if that was killed; on a busy machine, too.
+# By then a library that lost its only interpreter must be back, and so must everything after a
+# daemon was killed, even on a busy machine.
 _RECOVERY_SECONDS = 5.0
 _RESTART_SECONDS = 20.0
 
 
 class Disruptions:
-    """The kills of a race. Threads share it: ``excuses`` may be asked while ``run`` kills.
+    """The kills of a race. Threads share it: ``excuses`` may be called while ``run`` kills.
 
-    Every kill is noted before it is done, so that no failure comes before its excuse.
+    Every kill is recorded before it is done, so that no failure precedes its excuse.
     """
 
     def __init__(self, *, interpreters: bool = False, daemon: bool = False) -> None:
         self.recovery_seconds = _RECOVERY_SECONDS * interpreters
-        """For how long what is loaded may be away; 0 if nothing will be killed."""
+        """How long libraries may be unavailable, in seconds; 0 if nothing will be killed."""
         if daemon:
             self.recovery_seconds = _RESTART_SECONDS
         self.counts: Counter[str] = Counter()
@@ -41,7 +41,7 @@ class Disruptions:
         self._daemon_down = False
 
     def note_interpreter(self, name: str) -> None:
-        """Record that calls may fail from now on by the name of this interpreter."""
+        """Record that calls may fail from now on with the name of this interpreter."""
         self._killed.add(name)
         self.counts["interpreters killed"] += 1
 
@@ -51,9 +51,7 @@ class Disruptions:
         self.counts["daemons killed"] += 1
 
     def excuses(self, error: OpdispatchError) -> bool:
-        """Return whether a request had to fail like that, at least once, since something was
-        killed.
-        """
+        """Return whether a kill excuses that a request failed like this, at least once."""
         match error:
             case InterpreterDiedError():  # a killed daemon's interpreters end by themselves
                 return self._daemon_down or error.facts.get("interpreter", "") in self._killed
@@ -64,11 +62,11 @@ class Disruptions:
         return False
 
     def excuses_call(self, error: OpdispatchError, *, mutates: bool) -> bool:
-        """Return whether a call had to fail like that.
+        """Return whether a kill excuses that a call failed like this.
 
-        The death of an interpreter excuses only a call that may have written to its arguments:
-        any other is for the daemon to run again, or to keep until the library is back, unless it
-        has gone, too.
+        The death of an interpreter excuses only a call that may have written to its arguments: the
+        daemon should rerun any other, or hold it until the library is back, unless the daemon has
+        gone, too.
         """
         match error:
             case InterpreterDiedError():
@@ -82,7 +80,7 @@ class Disruptions:
 
 
 class Killer:
-    """Kills an interpreter, and the daemon, every so many seconds; 0: never."""
+    """Kills an interpreter, and the daemon, at intervals in seconds; 0: never."""
 
     def __init__(
         self,
@@ -106,14 +104,14 @@ class Killer:
         }
 
     def run(self, stop: threading.Event) -> None:
-        """Kill until `stop`; what it did is in the disruptions."""
+        """Kill until `stop` is set; kills are recorded in the disruptions."""
         due = {kill: perf_counter() + seconds for kill, seconds in self._every.items()}
         with connect(self._daemon.address) as session:
             while True:
                 kill = min(due, key=lambda kill: due[kill])
                 if stop.wait(max(due[kill] - perf_counter(), 0)):
                     return
-                # The daemon may be too young to answer, and its interpreters to be killed.
+                # The daemon may not answer yet, or have no interpreters to kill yet.
                 with contextlib.suppress(DaemonUnavailableError):
                     kill(session)
                 due[kill] = perf_counter() + self._every[kill]
@@ -123,15 +121,15 @@ class Killer:
         self._daemon.restart()
 
     def _kill_interpreter(self, session: Session) -> None:
-        """Kill any of the interpreters killed least often, so that none dies again and again.
+        """Kill one of the interpreters killed least often, so that none dies again and again.
 
-        The last one is spared: on a slow machine, others may take longer to come back than it
-        takes to kill all.
+        The last one is spared: on a slow machine, restarting the others may take longer than
+        killing all.
         """
         running = session.interpreters()
         if len(running) > 1:
             fewest = min(interpreter.restarts for interpreter in running)
             victim = self._random.choice([i for i in running if i.restarts == fewest])
             self._disruptions.note_interpreter(victim.name)
-            with contextlib.suppress(ProcessLookupError):  # it ended by itself, just now
+            with contextlib.suppress(ProcessLookupError):  # it ended by itself just now
                 os.kill(victim.pid, signal.SIGKILL)

@@ -1,13 +1,12 @@
-"""Whether one registry can have shown what many threads saw. No I/O.
+"""Checks whether one registry can explain the observations of many threads. No I/O.
 
 Each library is a register: a load writes the version's stamp into it, an unload writes
-"absent", a call reads it. A read must return what some write left there at some moment of the
-read. Writes and reads take time, so a write may have taken effect at any moment between its
-start and its end.
+"absent", a call reads it. A read must return the value that some write left there at some moment
+during the read. A write may have taken effect at any moment between its start and its end.
 
-Every violation that is found is one: no order of the events explains it. Those that two writes and
-two reads show are found first, each with its reason; where there are none, an order of all events
-is searched for.
+There are no false positives: no order of the events explains a violation. Violations that two
+writes and two reads show are found first, each with its reason; if there are none, an order of all
+events is searched for.
 """
 
 from __future__ import annotations
@@ -27,33 +26,33 @@ from opdispatch_stress.linearizability import (
 )
 
 ABSENT = None
-"""Value of a register while its library is not loaded."""
+"""The value of a register while its library is not loaded."""
 
 PRESENT = -1
-"""Value of a read that shows only that some version is active; no stamp is negative."""
+"""The value of a read that shows only that some version is active; no stamp is negative."""
 
 Stamp = int | None
 
-# The search for an order is given up after so many steps, a second or two for each library.
+# The search for an order ends after so many steps: a second or two for each library.
 _MOST_STEPS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A load or unload that changed, or may have changed, what a library answers."""
+    """A load or unload that changed, or may have changed, the results of a library."""
 
     library: str
     value: Stamp
     started: float
     finished: float | None
-    """None if it is unknown when, or whether, it took effect: nothing was heard of it."""
+    """None if it is unknown when, or whether, it took effect, because there was no reply."""
     certain: bool = True
-    """False if it may not have taken effect, but not later than when it finished."""
+    """False if it may not have taken effect; if it did, not after it finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A call's answer, or anything else that shows which version was active."""
+    """The result of a call, or another observation of which version was active."""
 
     library: str
     value: Stamp
@@ -78,9 +77,7 @@ def find_violations(writes: Iterable[Write], reads: Iterable[Read]) -> list[str]
 
 
 def _find_missing_order(writes: list[Write], reads: list[Read]) -> list[str]:
-    """Return the events of one library, in words, unless they can have happened one after the
-    other.
-    """
+    """Return the events of one library, in words, unless an order explains them."""
     history = [*map(_as_operation, writes), *map(_as_operation, reads)]
     try:
         check_linearizable(history, ABSENT, _register_step, looks={"read"}, most=_MOST_STEPS)
@@ -100,7 +97,7 @@ def _as_operation(event: Write | Read) -> Operation:
 
 
 def _register_step(state: Hashable, kind: str, argument: Any, response: Any) -> Iterable[Hashable]:
-    """Step the model for ``check_linearizable``: a register."""
+    """Apply one step of a register, the model for ``check_linearizable``."""
     if kind == "read":
         shown = state is not ABSENT if response == PRESENT else state == response
         return [state] if shown else []
@@ -119,7 +116,7 @@ class _Register:
             self._writers[write.value].append(write)
         self._first_read = self._find_first_reads()
         self._starts = [write.started for write in self._writes]
-        # For each place in `_writes`: when the first of it and those after it was surely done.
+        # By index in `_writes`: when the first of it and its successors was certainly done.
         self._done_from = [math.inf] * (len(self._writes) + 1)
         for place in reversed(range(len(self._writes))):
             done = self._surely_done(self._writes[place])
@@ -133,23 +130,21 @@ class _Register:
         ]
 
     def _candidates(self, value: Stamp) -> Iterable[Write]:
-        """Return the writes that may have left what was read."""
+        """Return the writes that may have left the value that was read."""
         if value == PRESENT:
             return (write for write in self._writes if write.value is not ABSENT)
         return self._writers.get(value, ())
 
     def _explains(self, write: Write, read: Read) -> bool:
-        """Return whether the read may have seen this write."""
+        """Return whether the read may have seen this write's value."""
         if write.started > read.finished:
             return False
-        # Overwritten: another write began when this one was done, and was itself done before
-        # the read began.
+        # Overwritten: another write began when this one was done, and was done before the read
+        # began.
         return self._done_from[self._first_after(write)] >= read.started
 
     def _first_after(self, write: Write) -> int:
-        """Return the place of the first write that began when this one had taken effect, or never
-        did.
-        """
+        """Return the index of the first write that began after this one had taken effect."""
         over = self._surely_done(write)
         if write.finished is not None:  # by then, or never
             over = min(over, write.finished)
@@ -169,16 +164,16 @@ class _Register:
         return f"{what} by {self._surely_done(follower):.6f}"
 
     def _surely_done(self, write: Write) -> float:
-        """Return when the write had taken effect for certain: it ended, or a read had seen it."""
+        """Return when the write had certainly taken effect: it ended, or a read had seen it."""
         ended = write.finished if write.certain and write.finished is not None else math.inf
-        # With several writers of one value, it is unknown whose value was read.
+        # If several writes have the same value, it is unknown which one was read.
         is_only_writer = len(self._writers[write.value]) == 1
         return min(ended, self._first_read[write.value]) if is_only_writer else ended
 
     def _find_first_reads(self) -> dict[Stamp, float]:
         first: dict[Stamp, float] = defaultdict(lambda: math.inf)
         for read in self._reads:
-            # PRESENT, too, which is no library's stamp.
+            # Also for PRESENT, which is no library's stamp.
             first[read.value] = min(first[read.value], read.finished)
         return first
 

@@ -1,4 +1,4 @@
-"""Leaks: what a daemon must not have any more once a race is over."""
+"""Leaks: resources that a daemon must have released when a race is over."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from contextlib import closing
 from opdispatch_client.blocking import Session, connect
 from opdispatch_stress.private_daemon import PrivateDaemon
 
-# What has been asked to end may take a moment.
+# Ending takes a moment.
 _SETTLE_SECONDS = 10.0
 _POLL_SECONDS = 0.05
-# Sockets of connections that were closed a moment ago, and what gRPC keeps open for later.
+# Sockets of connections closed a moment ago, and those that gRPC keeps open for reuse.
 _SPARE_FILES = 16
 
 
 class Baseline:
-    """Resources a daemon has open before a race; ``find_leaks`` compares."""
+    """The open resources of a daemon before a race, with which ``find_leaks`` compares."""
 
     def __init__(self, daemon: PrivateDaemon, interpreters: int) -> None:
         self._daemon = daemon
@@ -27,8 +27,8 @@ class Baseline:
         self._segments = daemon.shared_segments()
 
     def find_leaks(self) -> list[str]:
-        """Return what there is too much of afterwards, with all libraries unloaded, in words."""
-        # Its own, one for each interpreter, and one for a daemon that takes over.
+        """Return the surplus resources after a race, with all libraries unloaded, in words."""
+        # The daemon's own, one for each interpreter, and one for a daemon that takes over.
         daemon, expected = self._daemon, 2 + self._interpreters
         allowed = self._files + _SPARE_FILES
         leaks = []
@@ -47,9 +47,9 @@ class Baseline:
 
 
 def _segments_of(daemon: PrivateDaemon) -> int:
-    """Return how many there are once the daemon has added up the counts of ended interpreters.
+    """Return the segments that stay after the daemon has added up counts of ended interpreters.
 
-    It keeps a few of them until it is asked for sums.
+    It keeps a few of them until sums are requested.
     """
     with connect(daemon.address) as session, closing(session.watch_registry(activity=True)) as sums:
         next(sums)
@@ -67,7 +67,7 @@ def find_remains(daemon: PrivateDaemon) -> list[str]:
 
 
 def find_counts(session: Session) -> list[str]:
-    """Return what the daemon still counts though no request is under way."""
+    """Return what the daemon still counts although no request is in progress."""
 
     def counted() -> list[str]:
         return [
@@ -87,7 +87,7 @@ def find_counts(session: Session) -> list[str]:
 
 
 def _settles(reached: Callable[[], bool]) -> bool:
-    """Return whether it becomes true in time. Nothing tells us, so it is asked again and again."""
+    """Return whether it becomes true in time. Polled, since there is no notification."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     while not reached():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Generated kernel libraries whose answers tell which version gave them."""
+"""Generated kernel libraries whose results identify their version."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ library.impl("shift_", shift_, "CPU")
 '''
 
 MUTATING = "shift_"
-"""The operator that writes to its argument: a call of it cannot be repeated."""
+"""The operator that writes to its argument: a call to it cannot be repeated."""
 
 
 def library_text(namespace: str, stamp: int, operators: int = 1) -> str:
@@ -48,9 +48,9 @@ def library_text(namespace: str, stamp: int, operators: int = 1) -> str:
 
 
 def check_answer(argument: np.ndarray[Any, Any], scale: int, answer: Any) -> int:
-    """Return the stamp of the version that gave the answer to ``shift0(argument, scale=scale)``.
+    """Return the stamp of the version that computed ``shift0(argument, scale=scale)``.
 
-    Raises ValueError if no version gives that answer.
+    Raises ValueError if no version returns that result.
     """
     match answer:
         case (np.ndarray() as shifted, int() as stamp):

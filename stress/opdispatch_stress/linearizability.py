@@ -1,14 +1,14 @@
-"""Whether a history of concurrent operations could have happened one after the other.
+"""Checks whether a history of concurrent operations is linearizable.
 
 A history is linearizable (Herlihy and Wing, 1990) if every operation can be given one moment
 between its invocation and its response such that the operations, done in the order of these
 moments, get from a simple sequential model the responses that they got.
 
-The search is the one of Wing and Gong (1993) with the memory of Lowe (2017): it extends an order by
-any operation that had been invoked before the first response that is still to be explained, and
-never looks twice at the same set of operations done with the same state reached. A history about
-several objects is linearizable if its part for each object is (P-compositionality, Horn and
-Kroening 2015), which keeps the searches small.
+The search is that of Wing and Gong (1993) with the memoization of Lowe (2017): it extends an order
+by any operation that was invoked before the first unexplained response, and never visits the same
+set of completed operations with the same state twice. A history about several objects is
+linearizable if its part for each object is (P-compositionality, Horn and Kroening 2015), which
+keeps the searches small.
 
 An operation without a response may have taken effect at any time after its invocation, or never.
 """
@@ -22,19 +22,20 @@ from dataclasses import dataclass
 from typing import Any
 
 Step = Callable[[Hashable, str, Any, Any], Iterable[Hashable]]
-"""The model: from the state before, the operation's kind and argument, and its response, to
-the states that may follow; none if the model would not have given that response. The
-response of an operation that has none is ``UNKNOWN``."""
+"""The model: maps a state, an operation's kind and argument, and its response, to the next states.
+
+There are none if the model would not have given that response. A missing response is ``UNKNOWN``.
+"""
 
 UNKNOWN = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of one client, on one object."""
+    """One operation of one client on one object."""
 
     name: str
-    """The object's."""
+    """The name of the object."""
     kind: str
     argument: Any
     response: Any
@@ -44,7 +45,7 @@ class Operation:
 
 
 class UnexplainedError(AssertionError):
-    """A history that is not linearizable; says how far the best order came."""
+    """A history that is not linearizable; the message says how far the best order came."""
 
 
 def check_linearizable(
@@ -57,8 +58,8 @@ def check_linearizable(
 ) -> None:
     """Raise UnexplainedError unless every object's operations are linearizable from ``start``.
 
-    `looks` are the kinds that change nothing in any state, which saves much of the search. An
-    object whose operations `most` steps of the search do not decide passes.
+    `looks` are the kinds of operations that never change the state, which saves much of the search.
+    An object that is undecided after `most` steps of the search passes.
     """
     of_object: defaultdict[str, list[Operation]] = defaultdict(list)
     for operation in history:
@@ -70,9 +71,9 @@ def check_linearizable(
 class _Search:
     """One object's operations in order of invocation, and the search for their order.
 
-    A set of operations that are done is kept as the first one that is not (all before it are
-    done), and the few done ones after it, as bits: a search visits thousands of sets that differ
-    only in a small window.
+    A set of completed operations is stored as the first one that is not completed, and the few
+    completed ones after it, as bits: a search visits thousands of sets that differ only in a small
+    window.
     """
 
     def __init__(
@@ -86,19 +87,19 @@ class _Search:
         self._start = start
         self._step = step
         self._looks = looks
-        # From each place on, the earliest response: no later invocation can come before it.
+        # From each index on, the earliest response: no later invocation can precede it.
         self._first_return = [math.inf] * (len(self._operations) + 1)
         for place in reversed(range(len(self._operations))):
             returned = self._operations[place].returned
             self._first_return[place] = min(returned, self._first_return[place + 1])
-        # From each place on, whether any operation must be explained.
+        # From each index on, whether any operation must be explained.
         self._required = [False] * (len(self._operations) + 1)
         for place in reversed(range(len(self._operations))):
             required = self._operations[place].response is not UNKNOWN
             self._required[place] = required or self._required[place + 1]
 
     def run(self, most: float) -> None:
-        """Search depth first: most histories need hardly any backtracking."""
+        """Search depth-first: most histories need hardly any backtracking."""
         stack = [(0, 0, self._start)]
         seen = set(stack)
         best = 0
@@ -127,9 +128,9 @@ class _Search:
     def _continuations(
         self, first: int, window: int, state: Hashable
     ) -> Iterable[tuple[int, int, Hashable]]:
-        """Return the ways to extend the order by one, the likeliest last.
+        """Return the ways to extend the order by one operation, the likeliest last.
 
-        Those that answered first are the likeliest to have come first.
+        Operations that returned first are the likeliest to have taken effect first.
         """
         found = []
         pending_return = self._earliest_pending_return(first, window)
@@ -144,7 +145,7 @@ class _Search:
                     *self._step(state, operation.kind, operation.argument, operation.response)
                 ]
                 if states and operation.kind in self._looks:
-                    # Where it comes later in an order of all, it could as well have come here.
+                    # If it comes later in a complete order, it could as well have come here.
                     return [(*done, state)]
                 found += [(*done, after) for after in states]
             place += 1

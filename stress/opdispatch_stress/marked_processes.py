@@ -7,7 +7,7 @@ import time
 
 import psutil
 
-# A process that is starting a program has neither a command line nor an environment to show.
+# How long a process that is executing a new program may have no readable environment.
 _EXEC_SECONDS = 1.0
 _POLL_SECONDS = 0.001
 
@@ -15,7 +15,8 @@ _POLL_SECONDS = 0.001
 def find_marked(name: str, value: str) -> dict[int, str]:
     """Return every live process whose environment has that mark: process id and command line.
 
-    A child inherits the environment, and with it the mark. Processes of other users are not seen.
+    A child inherits the environment, and with it the mark. Processes of other users are not
+    visible.
     """
     found = {}
     for process in psutil.process_iter():
@@ -23,19 +24,19 @@ def find_marked(name: str, value: str) -> dict[int, str]:
             if read_environment(process).get(name) == value and (words := process.cmdline()):
                 found[process.pid] = shlex.join(words)
         except psutil.Error:
-            continue  # it ended just now, or is another user's
+            continue  # it ended just now, or belongs to another user
     return found
 
 
 def read_environment(process: psutil.Process) -> dict[str, str]:
-    """Return a process's environment; empty for the dead and the kernel's own.
+    """Return a process's environment; empty for dead processes and the kernel's own.
 
-    A process in the midst of execve(2) has memory already, but nothing to read yet: it is waited
-    for. Raises psutil.Error for one that has ended or is another user's.
+    In the middle of execve(2) a process has memory but nothing to read yet: this waits for it.
+    Raises psutil.Error for a process that has ended or belongs to another user.
     """
     deadline = time.monotonic() + _EXEC_SECONDS
     while True:
-        # In this order: a process with a command line has its environment, too, even if empty.
+        # In this order: a process with a command line has its environment, even if empty.
         command = process.cmdline()
         environment: dict[str, str] = process.environ()
         if command or environment or time.monotonic() > deadline:

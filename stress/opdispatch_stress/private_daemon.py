@@ -1,4 +1,4 @@
-"""A daemon of one's own: started for the occasion, watched for leaks, and stopped after it."""
+"""A private daemon: started for a race, watched for leaks, and stopped after it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MARK = "OPDISPATCH_STRESS_MARK"
 
 
 class PrivateDaemon:
-    """A daemon and all that belongs to it: processes, sockets, open files.
+    """A daemon and its resources: processes, sockets, open files.
 
     Each process that it starts inherits a mark, by which it is found even if its parent is gone.
     """
@@ -34,7 +34,7 @@ class PrivateDaemon:
     def __init__(self, folder: Path, workers: int) -> None:
         self.address = f"unix://{folder}/daemon.sock"
         self.tcp_address = ""
-        """Where it listens on loopback, until it is started again."""
+        """Where it listens on loopback, until it is restarted."""
         self._folder = folder
         self._log = folder / "log"
         self._mark = uuid.uuid4().hex
@@ -43,7 +43,7 @@ class PrivateDaemon:
         self._command = [
             *(sys.executable, "-m", "opdispatch_client.cli", "serve"),
             *("--listen", self.address, "--listen", "127.0.0.1:0", "--workers", str(workers)),
-            # Interpreters are killed on purpose here: that must not put them out of use.
+            # Interpreters are killed on purpose here, which must not quarantine them.
             *("--state", f"{folder}/state", "--quarantine", "0"),
         ]
         self._process = self._start()
@@ -54,7 +54,10 @@ class PrivateDaemon:
         return self._process.pid
 
     def wait_until_ready(self) -> None:
-        """Raise DaemonUnavailableError if it does not start; that has what it said last."""
+        """Wait for the daemon.
+
+        Raises DaemonUnavailableError, with its last line of output, if it does not start.
+        """
         assert self._process.stdout is not None  # a pipe, by construction
         output = b""
         deadline = time.monotonic() + _START_SECONDS
@@ -71,7 +74,7 @@ class PrivateDaemon:
         self.tcp_address = output.decode().split()[-1]
 
     def restart(self) -> None:
-        """Kill the daemon as a crash would, and start it again on the same state."""
+        """Kill the daemon as a crash would, and restart it on the same state."""
         self._process.kill()
         self._process.wait()
         self._close_output()
@@ -79,7 +82,7 @@ class PrivateDaemon:
         self.wait_until_ready()
 
     def stop(self) -> None:
-        """Stop it, as a user would; kill it if that does not help. Idempotent."""
+        """Stop the daemon as a user would; kill it if that does not help. Idempotent."""
         self._process.terminate()
         try:
             self._process.wait(_STOP_SECONDS)
@@ -92,11 +95,11 @@ class PrivateDaemon:
     # -- what belongs to it ---------------------------------------------------------------------
 
     def processes(self) -> dict[int, str]:
-        """Return every live process that it has started, and itself: pid and command line."""
+        """Return the daemon and every live process that it started: pid and command line."""
         return find_marked(_MARK, self._mark)
 
     def sockets(self) -> list[str]:
-        """Return the files of its sockets, but that of its own address."""
+        """Return the files of its sockets, except that of its own address."""
         return sorted(path.name for path in self._runtime.glob("*/*.sock"))
 
     def leftovers(self) -> list[str]:
@@ -109,12 +112,12 @@ class PrivateDaemon:
         return count
 
     def shared_segments(self) -> int:
-        """Return the number of pieces of shared memory that its processes have open."""
+        """Return the number of shared memory segments that its processes have open."""
         return sum(_count_segments(pid) for pid in self.processes())
 
     def _start(self) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
-            # A session of its own: Ctrl-C is for the race, which then stops its daemon.
+            # In a session of its own: Ctrl-C is for the race, which then stops its daemon.
             return subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -141,7 +144,7 @@ def _count_segments(pid: int) -> int:
 
 @contextmanager
 def private_daemon(*, workers: int) -> Iterator[PrivateDaemon]:
-    """Run a daemon with that many interpreters. Raises as ``wait_until_ready`` does."""
+    """Run a daemon with that many interpreters. Raises the errors of ``wait_until_ready``."""
     with tempfile.TemporaryDirectory(prefix="opdispatch-stress-") as folder:
         daemon = PrivateDaemon(Path(folder), workers)
         try:

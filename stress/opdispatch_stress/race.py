@@ -1,6 +1,6 @@
 """The race: threads that load, replace and unload libraries while others call and await them.
 
-Each thread has a session of its own and notes what it saw. Nothing is judged here.
+Each thread has a session of its own and records its observations, which are judged elsewhere.
 """
 
 from __future__ import annotations
@@ -20,17 +20,21 @@ from opdispatch_stress.race_log import RaceLog
 from opdispatch_stress.racers import Caller, Loader, Stamps, Waiter
 
 _TICK_SECONDS = 0.1
-# What is there is answered at once; waiters who never rest would be all that is measured.
+# The pause of waiters: existing operators are reported at once, and waiters without a pause would
+# dominate the load.
 _WAITERS_PAUSE_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class RaceOptions:
-    """Operations of a race, and the number of their threads."""
+    """The operations of a race, and the number of threads."""
 
     address: str
     tcp_address: str
-    """The same daemon's: every second caller calls there, over a stream. Empty: none does."""
+    """The same daemon's TCP address: every second caller uses it, over a stream.
+
+    Empty: none does.
+    """
     seconds: float
     loaders: int
     callers: int
@@ -39,17 +43,17 @@ class RaceOptions:
     operators: int
     seed: int
     folder: Path
-    """Where the generated files go."""
+    """The folder of the generated files."""
     timeout: float | None = 30.0
 
     @property
     def names(self) -> list[str]:
-        """The libraries' names, which are their namespaces, too."""
+        """The names of the libraries, which are also their namespaces."""
         return [f"stress_{self.seed}_{number}" for number in range(self.libraries)]
 
 
 class Race:
-    """One race; ``run`` returns what was seen. ``killer`` disturbs it, if there is one."""
+    """One race; ``run`` returns its observations. ``killer`` disturbs it, if given."""
 
     def __init__(
         self, options: RaceOptions, disruptions: Disruptions, killer: Killer | None = None
@@ -62,9 +66,9 @@ class Race:
         self._end = 0.0
 
     def run(self, on_tick: Callable[[float], None]) -> RaceLog:
-        """Race for the given time; `on_tick` learns now and then how many seconds are over.
+        """Race for the given time; `on_tick` is called from time to time with the elapsed seconds.
 
-        Raises what a thread could not deal with, once all have stopped.
+        Raises a thread's unexpected error, once all have stopped.
         """
         options = self._options
         self._end = perf_counter() + options.seconds

@@ -1,4 +1,4 @@
-"""Records of the threads of a race. Nothing is judged here."""
+"""The records of a race's threads, which are judged elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opdispatch_stress.history import Read, Write
 
 @dataclass
 class RaceLog:
-    """Observations of one thread; those of all threads, added up, are those of the race."""
+    """The observations of one thread; those of all threads, merged, are those of the race."""
 
     writes: list[Write] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
@@ -19,13 +19,13 @@ class RaceLog:
     load_seconds: list[float] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     excused: Counter[str] = field(default_factory=Counter)
-    """Requests that failed because of what the race itself has killed, by kind."""
+    """Requests that failed because of the race's own kills, by kind."""
     errors: Counter[str] = field(default_factory=Counter)
-    """Requests that failed though nothing was wrong with them, by the error's message."""
+    """Requests that failed without cause, by the error's message."""
     wrong_answers: list[str] = field(default_factory=list)
 
     def add(self, other: RaceLog) -> None:
-        """Take over all that the other one has."""
+        """Add the observations of another log."""
         self.writes += other.writes
         self.reads += other.reads
         self.call_seconds += other.call_seconds
@@ -36,7 +36,7 @@ class RaceLog:
         self.wrong_answers += other.wrong_answers
 
     def add_error(self, what: str, error: OpdispatchError, *, excused: bool = False) -> None:
-        """Record a request that failed; `excused` if that could not be helped."""
+        """Record a failed request; `excused` if a kill caused it."""
         if excused:
             self.excused[f"{what}: {type(error).__name__}"] += 1
         else:

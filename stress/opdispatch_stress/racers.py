@@ -1,4 +1,4 @@
-"""Those who race: they load, call and wait, each with a session of its own, and note it all."""
+"""The threads of a race: they load, call and wait, each with its own session, and record it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from opdispatch_wire.errors import (
 
 _LONGEST_ARGUMENT = 64
 _RETRY_PAUSE_SECONDS = 0.02
-# A waiter without an answer for so long, while the operator is there, has been forgotten.
+# A waiter without an answer for so long, although the operator exists, has been forgotten.
 _GRACE_SECONDS = 2.0
 
 
 class Stamps:
-    """The stamps of a race: each is given out once, for one text. Threads share it."""
+    """The stamps of a race: each is used once, for one text. Threads share it."""
 
     def __init__(self, operators: int = 1) -> None:
         self._operators = operators
@@ -40,17 +40,17 @@ class Stamps:
         self._of_digest: dict[str, tuple[str, int]] = {}
 
     def new_text(self, namespace: str) -> tuple[int, str]:
-        """Return a new stamp, and the library that answers with it."""
+        """Return a new stamp, and the library whose results identify it."""
         stamp = next(self._next)
         text = library_text(namespace, stamp, self._operators)
         self._of_digest[hashlib.sha256(text.encode()).hexdigest()] = namespace, stamp
         return stamp, text
 
     def find(self, library: Library | None) -> Stamp:
-        """Return the stamp of a version that the daemon names; absent if it names none."""
+        """Return the stamp of a version reported by the daemon; ABSENT if it reports none."""
         if library is None:
             return ABSENT
-        # A digest that is unknown here belongs to no text of ours: 0 is no library's stamp.
+        # An unknown digest belongs to no generated text: 0 is no library's stamp.
         return self._of_digest.get(library.sha256, ("", 0))[1]
 
     def all_of(self, namespace: str) -> list[int]:
@@ -80,7 +80,7 @@ class Loader:
         self._latest: dict[str, tuple[int, str, int]] = {}  # stamp, text, version
 
     def act(self, name: str) -> None:
-        """Do one thing with the library."""
+        """Make one random change to the library."""
         actions = (
             self._load_new,
             self._load_same,
@@ -143,7 +143,7 @@ class Loader:
         except OpdispatchError as error:
             self._failed("unload of a version", error, name, started, self._any_version(name))
         else:
-            # Where the version was not the active one, this writes what was there already.
+            # If the version was not the active one, this writes the existing value.
             self.log.counts["unloads of a version"] += 1
             self.log.writes.append(Write(name, self._stamps.find(active), started, perf_counter()))
 
@@ -173,20 +173,18 @@ class Loader:
         self.log.reads.append(Read(name, stamp, started, perf_counter()))
 
     def _choose_replicas(self) -> int | None:
-        """Return how many interpreters shall have a library: mostly as many as have it now."""
+        """Return how many interpreters are to hold a library: usually as many as now."""
         return self._random.choice((None, None, self._random.randint(1, self._interpreters)))
 
     def _failed(
         self, what: str, error: OpdispatchError, name: str, started: float, values: list[Stamp]
     ) -> None:
-        """Record a change that failed, and the versions that may be active since, if it took
-        effect.
-        """
+        """Record a failed change, and the versions that may be active if it took effect."""
         finished = perf_counter()
         excused = self._disruptions.excuses(error)
         self.log.add_error(what, error, excused=excused)
         if error.facts.get("started") == "no":
-            time.sleep(_RETRY_PAUSE_SECONDS)  # none is there; let them come
+            time.sleep(_RETRY_PAUSE_SECONDS)  # there are none yet: wait for them
             return
         ended = finished if excused else None
         self.log.writes += [Write(name, value, started, ended, certain=False) for value in values]
@@ -197,7 +195,7 @@ class Loader:
 
 
 class Caller:
-    """Calls libraries, and checks the answers' contents."""
+    """Calls libraries, and checks the results."""
 
     def __init__(
         self, session: Session, random: Random, operators: int, disruptions: Disruptions
@@ -209,7 +207,7 @@ class Caller:
         self._disruptions = disruptions
 
     def act(self, name: str) -> None:
-        """Call one of the library's operators once, or again if it has to wait for it."""
+        """Call one of the library's operators once, or again if the call has to wait."""
         number = self._random.randrange(self._operators + 1)
         operator = MUTATING if number == self._operators else f"shift{number}"
         scale = self._random.randrange(-3, 4)
@@ -228,7 +226,7 @@ class Caller:
         *,
         last: bool,
     ) -> bool:
-        """Call once; whether to do it again, since it never ran."""
+        """Call once; return whether to repeat the call, since it never ran."""
         original = argument.copy()
         started = perf_counter()
         try:
@@ -237,7 +235,7 @@ class Caller:
         except OperatorNotFoundError:
             stamp = ABSENT
         except (RefusedError, DaemonUnavailableError, InterpreterDiedError) as error:
-            # Only a daemon that was killed leaves it to its callers to come again, with what never
+            # Only after a kill of the daemon does its caller have to repeat a call, if that never
             # ran, or changes nothing.
             mutates = operator == MUTATING
             excused = self._disruptions.excuses_call(error, mutates=mutates)
@@ -264,7 +262,7 @@ class Caller:
 
 
 class Waiter:
-    """Waits for operators that may be there, may come, or may not."""
+    """Waits for operators that may exist, may be defined later, or may not."""
 
     def __init__(self, session: Session, random: Random, disruptions: Disruptions) -> None:
         self.log = RaceLog()
@@ -287,8 +285,8 @@ class Waiter:
         except WaitTimeoutError:
             finished = perf_counter()
             self.log.counts["waits in vain"] += 1
-            # Had it been there all that time, some reply should have said so. An operator whose
-            # interpreter was killed is away for a short while.
+            # Had it existed all that time, some reply should have said so. An operator whose
+            # interpreter was killed is unavailable for a short while.
             if timeout > grace or not away:
                 absent_since = max(started, finished - grace)
                 self.log.reads.append(Read(name, ABSENT, absent_since, finished))

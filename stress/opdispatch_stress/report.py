@@ -15,7 +15,7 @@ _PERCENTILES = (50, 90, 99, 100)
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """How long requests took, in milliseconds."""
+    """The latencies of requests, in milliseconds."""
 
     p50: float
     p90: float
@@ -33,23 +33,25 @@ class StressReport:
     callers: int
     libraries: int
     operators: int
-    """Of each library."""
+    """The number of operators of each library."""
     counts: dict[str, int]
     calls_per_second: float
     loads_per_second: float
     call_latencies_ms: Latencies | None
     load_latencies_ms: Latencies | None
     excused: dict[str, int]
-    """Requests that failed because of an interpreter that the race had killed, by kind."""
+    """Requests that failed because the race had killed an interpreter, by kind."""
     errors: dict[str, int]
-    """Requests that failed though nothing was wrong with them."""
+    """Requests that failed without cause."""
     violations: list[str]
-    """Answers that no order of the loads and unloads explains, waiters that were forgotten,
-    invariants that do not hold, and what was left behind."""
+    """Results that no order of loads and unloads explains, and other faults.
+
+    These are waiters that were forgotten, violated invariants, and resources that were left behind.
+    """
 
     @property
     def ok(self) -> bool:
-        """Whether the daemon kept all its promises."""
+        """Whether the daemon kept all its guarantees."""
         return not self.errors and not self.violations
 
 
@@ -64,7 +66,7 @@ def summarize(
     operators: int,
     aftermath: Sequence[str],
 ) -> StressReport:
-    """Judge what a race saw; `aftermath` is what was found wrong when it was over."""
+    """Judge the observations of a race; `aftermath` is what was wrong when it was over."""
     calls = len(log.call_seconds)
     return StressReport(
         seed=seed,

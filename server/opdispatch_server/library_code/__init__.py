@@ -1,14 +1,14 @@
-"""The code of libraries: stored, taken apart, imported, and seen in tracebacks.
+"""The code of libraries: stored, unpacked, imported, and shown in tracebacks.
 
-digest             the SHA-256 that names an upload, and that it is checked by
+digest             the SHA-256 that names an upload and verifies it
 library_store      uploaded libraries on disk, each under the SHA-256 of its content
-partial_file       an upload that has not come whole yet
+partial_file       an incomplete upload
 library_archive    a source file or a zip archive, and the module to import in it
-archive_members    which files of an archive may be read
+archive_members    checks the files of an archive
 module_file        which file a module would be imported from, without importing it
-unpacked_libraries uploads as folders that can only be read, shared by interpreters
+unpacked_libraries uploads as read-only folders, shared by interpreters
 library_modules    the modules of one uploaded library, imported from its folder
-module_names       what their names mean in ``sys.modules``, when several libraries have them
-module_import      bringing code into an interpreter, and letting it go again
-user_traceback     tracebacks of that code, without the frames of ours
+module_names       names in ``sys.modules`` that several libraries use
+module_import      importing code into an interpreter, and releasing it
+user_traceback     tracebacks of that code, without opdispatch's frames
 """

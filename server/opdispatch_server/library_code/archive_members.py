@@ -1,4 +1,4 @@
-"""Which files of a zip archive may be read: the rest is refused before anything is unpacked."""
+"""Checks the members of a zip archive before anything is unpacked."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MEMBERS_LIMIT = 10_000
 UNPACKED_BYTES_LIMIT = 64 * 1024**3
 DEPTH_LIMIT = 32
 PATH_BYTES_LIMIT = 1024
-"""Of the whole path of a member; file systems take 255 bytes for each part of it."""
+"""The longest path of a member; file systems limit each part of it to 255 bytes."""
 PART_BYTES_LIMIT = 255
-# Sources shrink to a quarter. Beyond this, and beyond the size where it would matter, an
-# archive is one that was made to fill the disk.
+# Source code compresses to a quarter. An archive beyond this ratio, and beyond the size at which it
+# matters, was made to fill the disk.
 RATIO_LIMIT = 100
 RATIO_MATTERS_FROM = 32 * 1024 * 1024
-# What the others need to be unpacked (dictionaries of gigabytes) is up to the archive.
+# The other methods let the archive determine the memory for unpacking (dictionaries of gigabytes).
 METHODS = {zipfile.ZIP_STORED: "stored", zipfile.ZIP_DEFLATED: "deflated"}
 _ENCRYPTED, _UTF8 = 0x1, 0x800
 _DEVICES = frozenset(
@@ -33,7 +33,7 @@ def list_members(
     """Return the files in ``archive``, which is ``archive_bytes`` long, without its folders.
 
     Sizes are those that the archive declares; reading a member stops there. Raises
-    LibraryLoadError, which names the member, if there is anything in it that should not be.
+    LibraryLoadError, which names the member, for an unacceptable archive.
     """
     members = archive.infolist()
     if len(members) > MEMBERS_LIMIT:
@@ -46,9 +46,9 @@ def list_members(
 
 
 def _check_member(member: zipfile.ZipInfo, filename: str) -> None:
-    # zipfile cuts the name at a NUL, so that what one sees is not what another tool unpacks.
+    # zipfile cuts a name at a NUL, so another tool would unpack it under another name.
     name = member.orig_filename
-    _check_length(name, filename)  # before anything takes the name apart
+    _check_length(name, filename)  # before the name is parsed
     windows, posix = PureWindowsPath(name), PurePosixPath(name)
     if "\0" in name or not name.isprintable():
         raise LibraryLoadError(
@@ -103,8 +103,7 @@ def _check_length(name: str, filename: str) -> None:
 
 
 def _check_duplicates(members: list[zipfile.ZipInfo], filename: str) -> None:
-    # Names are compared as by a file system for which capitals, and the ways to write an accent,
-    # make no difference.
+    # Names are compared as by a file system that ignores case and the encoding of accents.
     files: dict[str, str] = {}
     folders: dict[str, str] = {}
     for member in members:

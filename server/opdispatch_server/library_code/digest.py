@@ -1,4 +1,4 @@
-"""The SHA-256 of a library's content: its name in the store, and what an upload is checked by."""
+"""The SHA-256 of a library's content, which names it in the store and verifies uploads."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def is_digest(text: str) -> bool:
-    """Return whether a text is a SHA-256 in lower-case hexadecimal: the name of an upload."""
+    """Return whether a text is a SHA-256 in lower-case hexadecimal, as uploads are named."""
     return _DIGEST.fullmatch(text) is not None
 
 
 def digest_content(content: bytes) -> str:
-    """Return the name that the store gives to ``content``: its SHA-256 in hexadecimal."""
+    """Return the store's name for ``content``: its SHA-256 in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 

@@ -1,7 +1,7 @@
 """An uploaded library before it is unpacked: a Python source file or a zip archive, on disk.
 
-Nothing is executed here, nothing is written, and no file is read whole but the source of the
-module that is imported, which has a limit.
+Nothing is executed or written here, and no file is read completely except the source of the module
+to import, whose size is limited.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from opdispatch_server.library_code.archive_members import list_members
 from opdispatch_wire.errors import LibraryLoadError
 
 MAIN_SOURCE_BYTES_LIMIT = 4 * 1024**2
-"""Compiling a source takes a hundred times its size in memory."""
+"""Compiling source takes a hundred times its size in memory."""
 DIRECTORY_BYTES_LIMIT = 16 * 1024**2
-"""The most that is read of an archive at a time: its list of members is read whole."""
+"""The limit on an archive's list of members, which is read as a whole."""
 
 
 def is_archive(filename: str) -> bool:
-    """Return whether a file of that name is a zip archive; else it is a Python source file.
+    """Return whether a file of that name is a zip archive; otherwise it is Python source.
 
     Raises LibraryLoadError if it is neither.
     """
@@ -44,16 +44,16 @@ def is_archive(filename: str) -> bool:
 def source_module(filename: str) -> str:
     """Return the name of the module that a single source file is imported as."""
     stem = re.sub(r"\W", "_", PurePosixPath(filename).stem)
-    # Alone, a package's file is a module, too; and no name begins with a digit.
+    # On its own, a package's file is a module, too; and no name begins with a digit.
     return f"_{stem}" if stem == "__init__" or not stem.isidentifier() else stem
 
 
 def read_main_source(path: Path, filename: str, library: str) -> bytes:
-    """Return the source of the module that is imported of the upload ``path``.
+    """Return the source of the module to import from the upload ``path``.
 
-    ``filename`` is how its uploader calls it. Raises LibraryLoadError if it is neither a Python
-    source file nor a zip archive of modules, if there is anything in it that should not be, and
-    if it has no module to import, or one that is too long.
+    ``filename`` is its uploader's name for it. Raises LibraryLoadError if it is neither a Python
+    source file nor a zip archive of modules, if it is unacceptable, and if it has no module to
+    import, or one that is too long.
     """
     if not is_archive(filename):
         _check_main_size(path.stat().st_size, filename)
@@ -72,7 +72,7 @@ def read_main_source(path: Path, filename: str, library: str) -> bytes:
 def open_archive(
     path: Path, filename: str
 ) -> Iterator[tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]]:
-    """Open a zip archive and list its files, all checked; damage is a LibraryLoadError."""
+    """Open a zip archive and list its files, all checked; raise LibraryLoadError if damaged."""
     try:
         with (
             path.open("rb", buffering=0) as file,
@@ -83,12 +83,12 @@ def open_archive(
         raise LibraryLoadError(f"{filename} is not a zip archive we can read: {error}") from error
     except (LibraryLoadError, OSError):
         raise
-    except Exception as error:  # a damaged stream surfaces as the decompressor's own error
+    except Exception as error:  # a damaged stream raises the decompressor's own error
         raise LibraryLoadError(f"{filename} is damaged: {error}") from error
 
 
 def module_name(path: str) -> str:
-    """Return the dotted name of the module in the file ``path``, or "" if it is none."""
+    """Return the dotted name of the module in the file ``path``; "" if it is not a module."""
     pure = PurePosixPath(path)
     suffix = next((each for each in (".py", *EXTENSION_SUFFIXES) if pure.name.endswith(each)), "")
     parts = [*pure.parent.parts, pure.name.removesuffix(suffix)]
@@ -98,7 +98,7 @@ def module_name(path: str) -> str:
 
 
 def choose_main(modules: Iterable[str], filename: str, library: str) -> str:
-    """Return which of the modules is imported. Raises LibraryLoadError if none can be."""
+    """Return the module to import. Raises LibraryLoadError if there is none."""
     top = sorted({name.partition(".")[0] for name in modules} - {""})
     if library in top:
         return library
@@ -123,7 +123,7 @@ def _check_main_size(size: int, label: str) -> None:
 
 
 class _Bounded:
-    """A file for zipfile, of which it can read no more at a time than a list of members needs."""
+    """A file for zipfile that refuses reads longer than a list of members may be."""
 
     def __init__(self, file: io.FileIO) -> None:
         self._file = file

@@ -24,14 +24,14 @@ from opdispatch_server.library_code.module_names import NAMES
 from opdispatch_server.library_code.unpacked_libraries import LibraryFolder
 
 ROOT = "opdispatch_libraries"
-"""The package that the modules of all uploaded libraries are in, under their long names."""
+"""The package that contains the modules of all uploaded libraries, under their long names."""
 
 
 class LibraryModules:
     """Imports the modules of a library from its folder, each as ``PREFIX.NAME``.
 
-    ``builtins`` are those of its code: ``import`` finds the library's own modules first. Any
-    thread may import; ``enter`` and ``leave`` come from one.
+    ``builtins`` are those of its code: ``import`` finds the library's own modules first. Any thread
+    may import; only one thread calls ``enter`` and ``leave``.
     """
 
     def __init__(self, folder: LibraryFolder, prefix: str) -> None:
@@ -41,7 +41,7 @@ class LibraryModules:
         self.builtins: dict[str, Any] = {**vars(builtins), "__import__": self._import}
 
     def enter(self) -> None:
-        """Enter the modules into the import system, under their long names and the natural ones.
+        """Add the modules to the import system, under their long names and the natural ones.
 
         Idempotent.
         """
@@ -52,7 +52,7 @@ class LibraryModules:
         NAMES.enter(self, self._folder.top_levels)
 
     def leave(self) -> None:
-        """Take the modules out of the import system. Functions that still run finish."""
+        """Remove the modules from the import system. Functions that still run may finish."""
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
         NAMES.leave(self)
@@ -60,7 +60,7 @@ class LibraryModules:
             sys.modules.pop(name, None)
         for path in filter(self._folder.owns, list(sys.path_importer_cache)):
             sys.path_importer_cache.pop(path, None)
-        # What the library has told copyreg would keep all of it for ever.
+        # Entries that the library added to copyreg would keep all of it alive.
         for cls, function in list(copyreg.dispatch_table.items()):
             if getattr(function, "__builtins__", None) is self.builtins:
                 copyreg.dispatch_table.pop(cls, None)
@@ -79,13 +79,13 @@ class LibraryModules:
         return importlib.import_module(self._long(name))
 
     def is_long(self, name: str) -> bool:
-        """Return whether a long name is one of this library's."""
+        """Return whether a long name belongs to this library."""
         return name.startswith(f"{self._prefix}.")
 
     def prepare(self, module: ModuleType, long_name: str) -> str:
         """Set a module's builtins and natural name, before its code runs.
 
-        Returns that name; "" if it keeps its long one.
+        Return that name; "" if it keeps its long one.
         """
         module.__dict__["__builtins__"] = self.builtins
         name = long_name.removeprefix(f"{self._prefix}.")
@@ -98,7 +98,7 @@ class LibraryModules:
         return name
 
     def discard(self, name: str) -> None:
-        """Forget a module whose code has failed, by its natural name."""
+        """Forget a module whose code raised, by its natural name."""
         if name:
             NAMES.discard(self, name)
 
@@ -113,7 +113,7 @@ class LibraryModules:
         fromlist: Sequence[str] = (),
         level: int = 0,
     ) -> ModuleType:
-        """Do what ``import`` does in the library's code."""
+        """Implement ``import`` for the library's code."""
         absolute = name
         if level and globals is not None and globals.get("__package__"):
             absolute = importlib.util.resolve_name(f"{'.' * level}{name}", globals["__package__"])
@@ -122,7 +122,7 @@ class LibraryModules:
             return builtins.__import__(name, globals, locals, fromlist, level)
         module = self.import_module(absolute)
         if not fromlist:
-            # `import a.b` gives a; `import a.b as c` looks b up in it.
+            # `import a.b` returns a; `import a.b as c` looks b up in it.
             return module if level else self.import_module(first)
         if hasattr(module, "__path__"):
             for each in self._wanted(module, fromlist):
@@ -134,14 +134,14 @@ class LibraryModules:
         return [*named, *getattr(module, "__all__", ())] if "*" in fromlist else named
 
     def _import_part(self, package: ModuleType, name: str, part: str) -> None:
-        """Import a module of a package that is named in ``from package import part``."""
+        """Import a submodule named in ``from package import part``."""
         if hasattr(package, part):
             return
         full = f"{name}.{part}"
         try:
             self.import_module(full)
         except ModuleNotFoundError as error:
-            # Then `import` says so, unless it is a module that this one has wanted.
+            # Then `import` reports it, unless the missing module is one that this module needs.
             if error.name not in (full, self._long(full)):
                 raise
 
@@ -170,14 +170,14 @@ class _LibraryFinder(MetaPathFinder):
 
 
 class _SourceLoader(SourceFileLoader):
-    """Loads a source file, and neither reads nor writes byte code."""
+    """Loads a source file; neither reads nor writes byte code."""
 
     def __init__(self, modules: LibraryModules, fullname: str, path: str) -> None:
         super().__init__(fullname, path)
         self._modules = modules
 
     def path_stats(self, path: Any) -> Mapping[str, Any]:
-        """Refuse byte code: an uploaded cache may be of another source."""
+        """Refuse byte code: an uploaded cache may belong to another source."""
         raise OSError("no byte code is kept")
 
     def exec_module(self, module: ModuleType) -> None:
@@ -198,7 +198,7 @@ class _ExtensionLoader(ExtensionFileLoader):
         self._modules = modules
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the extension's own initialisation."""
+        """Run the extension's own initialization."""
         name = self._modules.prepare(module, self.name)
         try:
             super().exec_module(module)
@@ -214,13 +214,13 @@ class _FolderLoader(NamespaceLoader):
         self._path = spec.submodule_search_locations
 
     def exec_module(self, module: ModuleType) -> None:
-        """Name the package: it has no code."""
+        """Set the package's name: it has no code."""
         self._modules.prepare(module, self._fullname)
 
 
 def names_below(name: str) -> list[str]:
     """Return the names in ``sys.modules`` that are ``name``, or below it."""
-    known = list(sys.modules)  # at once: threads may import something meanwhile
+    known = list(sys.modules)  # copied in one step: other threads may import meanwhile
     return [each for each in known if each == name or each.startswith(f"{name}.")]
 
 

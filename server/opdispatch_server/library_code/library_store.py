@@ -1,4 +1,4 @@
-"""Uploaded libraries on disk: each under the SHA-256 of its content, and unpacked next to it."""
+"""Uploaded libraries on disk, each under the SHA-256 of its content, and their unpacked folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from opdispatch_server.library_code.unpacked_libraries import UnpackedLibraries,
 from opdispatch_wire.errors import JournalError, LibraryLoadError
 from opdispatch_wire.library_content import CHUNK_BYTES
 
-# Of what is being written; a crash can leave such a file behind.
+# The suffix of files being written; a crash can leave one behind.
 DRAFT_PREFIX = ".draft-"
 
 
@@ -31,12 +31,12 @@ def _state_of(path: Path) -> tuple[int, int, int]:
 
 
 class LibraryStore:
-    """Uploads by digest, in one folder, and the folders that they are unpacked to.
+    """The uploads by digest, in one folder, and the folders that they are unpacked to.
 
-    An upload appears whole or not at all, survives a crash right after it was stored, and is
-    checked against its digest before it is unpacked. ``_lock`` protects ``_loads`` and
-    ``_unproven``; ``_counting``, which may be held for as long as the disk takes, ``_used`` and
-    ``_coming``. All methods but ``prove`` are for threads that may wait for the disk.
+    An upload appears atomically, survives a crash right after it was stored, and is checked against
+    its digest before it is unpacked. ``_lock`` protects ``_loads`` and ``_unproven``;
+    ``_counting``, which may be held during disk access, ``_used`` and ``_coming``. All methods
+    except ``prove`` may block on the disk.
     """
 
     def __init__(
@@ -46,35 +46,35 @@ class LibraryStore:
         upload_bytes: int = LIBRARY_BYTES_DEFAULT,
         disk_bytes: int = LIBRARY_DISK_BYTES_DEFAULT,
     ) -> None:
-        """Use a folder. ``upload_bytes`` is the limit of one upload, ``disk_bytes`` that of all."""
+        """Use a folder. ``upload_bytes`` limits one upload, ``disk_bytes`` all of them."""
         self._folder = folder
         self.set_limits(upload_bytes, disk_bytes)
         self.unpacked = UnpackedLibraries(folder.parent / "unpacked")
         self._lock = threading.Lock()
-        # Loads that are under way, by digest; and uploads that no load has published yet.
+        # Loads in progress, by digest; and uploads that no load has published yet.
         self._loads: Counter[str] = Counter()
         self._unproven: set[str] = set()
-        # Those that this process has written, or found undamaged, and what the system said of
-        # their files then: a write to one changes that.
+        # Uploads that this process has written or verified, with the state of their files: a later
+        # write changes that.
         self._checked: dict[str, tuple[int, int, int]] = {}
         self._counting = threading.Lock()
-        # Bytes on disk, at least as many as there are; counted when first needed.
+        # The bytes on disk, or more; counted when first needed.
         self._used: int | None = None
-        # The sizes of those that are being written, by digest: not in ``_used`` until they are.
+        # The sizes of uploads being written, by digest: not in ``_used`` until they are complete.
         self._coming: dict[str, int] = {}
 
     def set_limits(self, upload_bytes: int, disk_bytes: int) -> None:
-        """Set the limits of later uploads: of one, and of all on disk together."""
+        """Set the limits for later uploads: for one, and for all on disk together."""
         self._upload_bytes = upload_bytes
         self._disk_bytes = disk_bytes
 
     # -- uploads ----------------------------------------------------------------------------------
 
     def put(self, content: bytes) -> str:
-        """Keep ``content``; returns its digest. Raises LibraryLoadError and JournalError."""
+        """Store ``content``; return its digest. Raises LibraryLoadError and JournalError."""
         digest = digest_content(content)
         if self.has(digest) and digest_file(self._path(digest)) == digest:
-            self._sync_folder()  # the process that wrote it may have died before that
+            self._sync_folder()  # the process that wrote it may have died before its own sync
             return digest
         label = "the library"
         self._reserve(digest, len(content), label)
@@ -96,7 +96,7 @@ class LibraryStore:
         return digest
 
     def adopt(self, path: Path, digest: str) -> None:
-        """Keep a file that is known to have that digest, by moving it. Raises JournalError."""
+        """Store a file known to have that digest, by moving it. Raises JournalError."""
         with self._disk("the library"):
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             sync_path(path)
@@ -107,9 +107,9 @@ class LibraryStore:
         return is_digest(digest) and self._path(digest).is_file()
 
     def begin(self, digest: str, size: int, label: str) -> PartialFile:
-        """Open what is there of an upload that comes in parts; ``close`` has to follow.
+        """Open the existing part of an upload that comes in parts; ``close`` must follow.
 
-        One of a digest at a time. Raises LibraryLoadError if it would be too large, and
+        One at a time for each digest. Raises LibraryLoadError if it would be too large, and
         JournalError.
         """
         self._reserve(digest, size, label)
@@ -123,7 +123,7 @@ class LibraryStore:
     def append(self, part: PartialFile, chunk: bytes, label: str) -> None:
         """Write the next bytes of an upload.
 
-        Raises LibraryLoadError and JournalError, and nothing of the upload is left then.
+        Raises LibraryLoadError and JournalError, and then nothing of the upload is left.
         """
         try:
             with self._disk(label):
@@ -133,10 +133,10 @@ class LibraryStore:
             raise
 
     def end(self, part: PartialFile, label: str) -> None:
-        """Keep an upload that is whole.
+        """Store a complete upload.
 
-        Raises LibraryLoadError if it is not the file that was announced, and JournalError; nothing
-        of it is left then.
+        Raises LibraryLoadError if it is not the announced file, and JournalError; then nothing of
+        it is left.
         """
         try:
             part.check(label)
@@ -148,12 +148,12 @@ class LibraryStore:
             raise
 
     def close(self, part: PartialFile) -> None:
-        """End an upload; of one that is not whole, what has come stays. Idempotent."""
+        """End an upload; the part of an incomplete one stays. Idempotent."""
         part.close()
         self._end_reservation(part.digest, part.received if part.path.exists() else 0)
 
     def get_path(self, digest: str) -> Path:
-        """Return the file with the upload; raises LibraryLoadError if it is gone or damaged."""
+        """Return the upload's file; raise LibraryLoadError if it is missing or damaged."""
         path = self._path(digest)
         try:
             state = _state_of(path)
@@ -174,7 +174,7 @@ class LibraryStore:
         return path
 
     def unpack(self, digest: str, filename: str) -> Path:
-        """Return the folder with what is in an upload. Raises LibraryLoadError and JournalError."""
+        """Return the folder with an upload's content. Raises LibraryLoadError and JournalError."""
         upload = self.get_path(digest)
         folder = self.unpacked.find(digest, filename)
         if folder.is_dir():
@@ -192,11 +192,11 @@ class LibraryStore:
                 yield chunk
 
     def paths(self) -> list[Path]:
-        """Return where the uploads are: files that have their digest for a name."""
+        """Return the files of the uploads, which are named by their digests."""
         return sorted(self._folder.glob("[0-9a-f]" * 64))
 
     def remove_parts(self, *, dry_run: bool = False) -> int:
-        """Remove what has come of uploads that were broken off; returns how many bytes.
+        """Remove the parts of broken-off uploads; return how many bytes that frees.
 
         With ``dry_run``, only counts them.
         """
@@ -220,7 +220,8 @@ class LibraryStore:
     def end_load(self, digest: str, *, is_useless: bool) -> None:
         """End a load; remove an upload that has proved to be ``is_useless``.
 
-        That is if no load of it was ever published (``prove``), and this was the last one.
+        That is if no load of it was ever published (``prove``), and this was the last one in
+        progress.
         """
         with self._lock:
             self._loads[digest] -= 1
@@ -230,7 +231,7 @@ class LibraryStore:
                     self._discard(digest)
 
     def prove(self, digest: str) -> None:
-        """Keep an upload that a library has been loaded from."""
+        """Keep an upload from which a library has been loaded."""
         with self._lock:
             self._unproven.discard(digest)
 
@@ -255,9 +256,9 @@ class LibraryStore:
         fault_point(FaultPoint.CONTENT_STORED)
 
     def _reserve(self, digest: str, size: int, label: str) -> None:
-        """Keep room on disk for an upload until ``_end_reservation``.
+        """Reserve disk space for an upload until ``_end_reservation``.
 
-        Raises LibraryLoadError if it is too large, and JournalError if there is no room.
+        Raises LibraryLoadError if it is too large, and JournalError if there is no space.
         """
         if size > self._upload_bytes:
             raise LibraryLoadError(
@@ -320,5 +321,5 @@ class LibraryStore:
             ) from error
 
     def _sync_folder(self) -> None:
-        # Without this the new name may be lost with the power, though the content is not.
+        # Without this, a loss of power may undo the new name, though not the content.
         sync_path(self._folder)

@@ -1,4 +1,4 @@
-"""Which file a module would be imported from, found without importing anything."""
+"""Finds the file from which a module would be imported, without importing anything."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from opdispatch_server.library_code.digest import digest_content
 
 
 def digest_module(name: str, places: Sequence[str] | None = None) -> str:
-    """Return the SHA-256 of the file that the module ``name`` is in; "" if there is no such file.
+    """Return the SHA-256 of the file of the module ``name``; "" if there is no such file.
 
-    Looks where the daemon's own interpreters look: in the current folder, in ``sys.path``,
-    then where import hooks know of it, as those of editable installations do; or in ``places``
-    instead of that. Packages on the way are not imported, so one that changes its ``__path__``
-    hides its modules from us.
+    Looks where the daemon's own interpreters look: in the current folder, in ``sys.path``, then
+    with import hooks, such as those of editable installations; or in ``places`` instead. Packages
+    are not imported on the way, so modules of one that changes its ``__path__`` are not found.
     """
     path = find_module_file(name, places)
     try:
@@ -26,7 +25,7 @@ def digest_module(name: str, places: Sequence[str] | None = None) -> str:
 
 
 def find_module_file(name: str, elsewhere: Sequence[str] | None = None) -> Path | None:
-    """Return the file that the module ``name`` is in; None if it does not exist, or is no file."""
+    """Return the file of the module ``name``; None if it does not exist, or is not a file."""
     places = [str(Path.cwd()), *(sys.path if elsewhere is None else elsewhere)]
     qualified = ""
     spec = None

@@ -1,8 +1,8 @@
-"""Bringing a library's code into this process, and letting it go again.
+"""Importing a library's code into this process, and releasing it.
 
 An uploaded library is imported from the folder that it has been unpacked to, under module names of
-its own: see Note [Natural names] in module_names.py. To the code in it, the library looks as if it
-lay on ``sys.path``: its modules import each other by their plain names.
+its own: see Note [Natural names] in module_names.py. To its code, the library appears to be on
+``sys.path``: its modules import each other by their plain names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from opdispatch_server.library_code.unpacked_libraries import LibraryFolder
 from opdispatch_wire.errors import LibraryLoadError
 
 STANDARD_LIBRARIES = ("opdispatch.array_library", "opdispatch.random_library")
-"""The kernel libraries that come with opdispatch."""
+"""The kernel libraries that ship with opdispatch."""
 
 _OWN_PACKAGES = ("opdispatch", "opdispatch_server", "opdispatch_wire")
 
@@ -28,29 +28,29 @@ class LibraryImport(Protocol):
     """The code of one version of one library, in this process."""
 
     def run(self) -> None:
-        """Import it. Raises whatever the code raises; ``abandon`` has to follow then."""
+        """Import the code. Raises whatever it raises; ``abandon`` must follow then."""
 
     def main_module(self) -> ModuleType:
         """Return the module that ``run`` has imported."""
 
     def confirm(self) -> None:
-        """Confirm the import: what it has displaced is not needed any more."""
+        """Confirm the import: modules that it replaced are no longer needed."""
 
     def abandon(self) -> None:
-        """Undo ``run``: what it has displaced is there again."""
+        """Undo ``run``: restore the modules that it replaced."""
 
     def forget(self) -> None:
-        """Take its modules out of ``sys.modules``. Functions that still run finish."""
+        """Remove its modules from ``sys.modules``. Functions that still run may finish."""
 
     def reinstate(self) -> None:
-        """Undo ``forget``, without running anything again."""
+        """Undo ``forget``, without running any code again."""
 
     def owns(self, filename: str) -> bool:
-        """Return whether a code object of that file name belongs to the library."""
+        """Return whether a code object with that file name belongs to the library."""
 
 
 class FolderImport:
-    """The import of an uploaded library, which takes over ``folder``."""
+    """The import of an uploaded library; it becomes the owner of ``folder``."""
 
     def __init__(self, folder: LibraryFolder, number: int) -> None:
         self._folder = folder
@@ -91,7 +91,7 @@ class FolderImport:
 class ModuleImport:
     """The import of a module that the interpreter finds by itself.
 
-    Modules of the same package that come with it count as its own: they too are read again
+    Modules of the same package that are imported with it count as its own: they are reread, too,
     when the library is loaded again.
     """
 
@@ -113,9 +113,9 @@ class ModuleImport:
             self._displaced |= self._replaced.present()
         for name in {*names, *self._displaced}:
             NAMES.remove_installed(name)
-            sys.modules.pop(name, None)  # of an upload's modules, too, until this one is there
+            sys.modules.pop(name, None)  # even that of an upload, until this one is imported
         before = set(sys.modules)
-        # The byte code cache tells versions of a file apart by the second it was written in.
+        # The byte code cache distinguishes versions of a file only by the second of their writing.
         dont_write, sys.dont_write_bytecode = sys.dont_write_bytecode, True
         importlib.invalidate_caches()
         try:
@@ -140,7 +140,7 @@ class ModuleImport:
             NAMES.put_installed(name, module)
 
     def present(self) -> dict[str, ModuleType]:
-        """Return those of its modules that ``sys.modules`` has under their names now."""
+        """Return those of its modules that ``sys.modules`` currently has under their names."""
         return {name: m for name, m in self._brought.items() if NAMES.get_installed(name) is m}
 
     def forget(self) -> None:

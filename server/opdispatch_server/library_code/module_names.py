@@ -1,22 +1,22 @@
-"""The names of libraries' modules in ``sys.modules``, where several libraries may use one name.
+"""The names of libraries' modules in ``sys.modules``, which several libraries may share.
 
 Note [Natural names]
     A library's modules are imported under names of their own, ``opdispatch_libraries.vN.NAME``,
-    so that two libraries, and two versions of one, never share a module. To all code, their
-    ``__name__`` is the natural one, NAME, as if the library lay on ``sys.path``: pickles have
-    it, and ``import_module(__name__ + ".x")``, ``importlib.resources``, ``inspect`` and
-    ``dataclasses`` look it up in ``sys.modules``. So it has to be there, too, and cannot mean one
-    module alone: pickle's C code looks into that dictionary and nowhere else.
+    so that two libraries, and two versions of one, never share a module. Their ``__name__`` is the
+    natural one, NAME, as if the library were on ``sys.path``: pickles contain it, and
+    ``import_module(__name__ + ".x")``, ``importlib.resources``, ``inspect`` and ``dataclasses``
+    look it up in ``sys.modules``. So it has to be there, too, but may refer to several modules:
+    pickle's C code looks into that dictionary and nowhere else.
 
-    While one library uses a name, the module itself is there. Once there are more (two versions,
-    two libraries, or a package that is installed), there is a SharedModule, which passes on
-    everything to the module of the library whose code asks: that of the innermost frame of a
-    library's code. Its modules have builtins of their own, which distinguish their frames. Where no
-    library's code is running, the newest library is meant.
+    While one library uses a name, the module itself is there. Once several use it (two versions,
+    two libraries, or an installed package), the entry is a SharedModule, which delegates everything
+    to the module of the calling library: that of the innermost frame of a library's code. Each
+    library's modules have builtins of their own, which identify their frames. If no library's code
+    is running, the newest library's module is used.
 
     If a package of that name is installed, its own code must not find the library's modules, even
-    when a kernel has called it. So then the innermost frame that is of no module which looks up
-    names on behalf of others (pickle, importlib, joblib) decides, whether it is a library's or not.
+    when a kernel has called it. In that case the innermost frame decides, a library's or not,
+    except for frames of modules that look up names on behalf of others (pickle, importlib, joblib).
 
     Modules of a library that are named like one of the standard library, or like a package that
     the interpreter itself has imported, keep their long name.
@@ -41,27 +41,27 @@ _ON_BEHALF_OF_OTHERS = (sys.stdlib_module_names | _OWN | _SERIALIZERS) | {"__mai
 
 
 class ModuleSource(Protocol):
-    """A library's code, as the names need it."""
+    """A library's code, as far as its names need it."""
 
     builtins: dict[str, Any]
-    """Those of all its modules."""
+    """The builtins of all its modules."""
 
     def has_module(self, name: str) -> bool:
         """Return whether the library has a module of that natural name."""
 
     def import_module(self, name: str) -> ModuleType:
-        """Return the library's module of that natural name, imported now if it was not."""
+        """Return the library's module of that natural name; import it if necessary."""
 
 
 class SharedModule(ModuleType):
-    """The entry of ``sys.modules`` for a name that several libraries use; see the note above."""
+    """The entry in ``sys.modules`` for a name that several libraries use; see the note above."""
 
     def __init__(self, name: str) -> None:
         object.__setattr__(self, "_shared_name", name)
 
     def __getattribute__(self, attribute: str) -> Any:
-        # Of what comes out of sys.modules, an import statement looks at the spec, and at nothing
-        # else; others look at every module in there, and must not have anything imported by that.
+        # An import statement reads only the spec of entries of sys.modules; other code reads
+        # attributes of every entry, and must not cause an import by that.
         return getattr(_module_meant(self, is_import=attribute == "__spec__"), attribute)
 
     def __setattr__(self, attribute: str, value: Any) -> None:
@@ -86,37 +86,37 @@ def _module_meant(shared: SharedModule, *, is_import: bool = False) -> ModuleTyp
 class ModuleNames:
     """Which libraries use which names, in this process.
 
-    ``_lock`` protects everything. It is held for moments, and no code of libraries runs under it.
+    ``_lock`` protects everything. It is held only briefly, and never while library code runs.
     Invariant: under each name in ``_modules``, ``sys.modules`` has what ``_place`` puts there.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        # Of each top-level name, the libraries that have it, the newest last.
+        # By top-level name, the libraries that have it, the newest last.
         self._sources: dict[str, list[ModuleSource]] = {}
         self._by_builtins: dict[int, ModuleSource] = {}
-        # Of each natural name, the modules that are imported, by library.
+        # By natural name, the imported modules, by library.
         self._modules: dict[str, dict[int, ModuleType]] = {}
-        # Those top-level names that are installed packages, too, and their modules in use.
+        # Top-level names that are installed packages, too, and their modules in use.
         self._also_installed: set[str] = set()
         self._installed: dict[str, ModuleType] = {}
         self._reserved = frozenset(sys.stdlib_module_names) | _OWN
         self._finder = _NaturalFinder(self)
 
     def reserve_loaded(self) -> None:
-        """Keep the names of everything that has been imported so far: no library has them."""
+        """Reserve the names of everything imported so far: no library can have them."""
         with self._lock:
             theirs = {_top(name) for name in self._modules}
             self._reserved |= {_top(name) for name in list(sys.modules)} - theirs
 
     def can_have(self, name: str) -> bool:
-        """Return whether a library's module may be known by a natural name."""
+        """Return whether a library's module may have a natural name."""
         return _top(name) not in self._reserved
 
     # -- libraries --------------------------------------------------------------------------------
 
     def enter(self, source: ModuleSource, top_levels: frozenset[str]) -> None:
-        """Enter a library's modules under those top-level names; it is the newest now."""
+        """Add a library under those top-level names; it becomes the newest."""
         tops = list(filter(self.can_have, top_levels))
         new = [top for top in tops if top not in self._sources]
         installed = {top for top in new if top in sys.modules or self._find_spec(top, None)}
@@ -133,7 +133,7 @@ class ModuleNames:
                 self._place_below(top)
 
     def leave(self, source: ModuleSource) -> None:
-        """Forget a library: its names mean what they would mean without it. Idempotent."""
+        """Remove a library: its names refer to what they would without it. Idempotent."""
         with self._lock:
             self._by_builtins.pop(id(source.builtins), None)
             for modules in self._modules.values():
@@ -155,18 +155,18 @@ class ModuleNames:
             self._place(name)
 
     def discard(self, source: ModuleSource, name: str) -> None:
-        """Forget a module whose code has failed."""
+        """Forget a module whose code raised."""
         with self._lock:
             if name in self._modules:
                 self._modules[name].pop(id(source), None)
                 self._place(name)
 
-    # -- what a name means ------------------------------------------------------------------------
+    # -- the meaning of a name --------------------------------------------------------------------
 
     def find_source(self, name: str) -> ModuleSource | None:
-        """Return the library that a natural name belongs to, for the code that asks.
+        """Return the library to which a natural name refers, for the calling code.
 
-        None: the name is none of a library's, or the installed module is meant.
+        None if no library has the name, or the installed module is meant.
         """
         top = _top(name)
         if top not in self._sources:
@@ -185,10 +185,10 @@ class ModuleNames:
             return sources[-1] if sources else None
 
     def resolve(self, name: str, *, is_import: bool) -> ModuleType:
-        """Return the module that a natural name means to the code that asks.
+        """Return the module to which a natural name refers, for the calling code.
 
-        If an installed one is meant that has not been imported, that is done for an import only.
-        Raises ModuleNotFoundError.
+        If an installed module is meant that has not been imported, only an import statement imports
+        it. Raises ModuleNotFoundError.
         """
         source = self.find_source(name)
         with self._lock:
@@ -204,7 +204,7 @@ class ModuleNames:
         return self._import_installed(name) if source is None else source.import_module(name)
 
     def settle(self, name: str) -> None:
-        """Put into ``sys.modules`` what belongs there, though it was changed from outside."""
+        """Restore the entry of ``sys.modules`` for a name, in case other code changed it."""
         with self._lock:
             if name in self._modules:
                 self._place(name)
@@ -212,7 +212,7 @@ class ModuleNames:
     # -- installed modules: libraries that are loaded by their names, and other packages ----------
 
     def get_installed(self, name: str) -> ModuleType | None:
-        """Return the module in ``sys.modules`` that is none of an uploaded library's; or None."""
+        """Return the module in ``sys.modules`` unless an uploaded library owns it; else None."""
         with self._lock:
             return self._installed.get(name) if name in self._modules else sys.modules.get(name)
 
@@ -228,7 +228,7 @@ class ModuleNames:
                 sys.modules[name] = module
 
     def remove_installed(self, name: str) -> None:
-        """Take such a module out of ``sys.modules``."""
+        """Remove such a module from ``sys.modules``."""
         with self._lock:
             if name in self._modules:
                 self._installed.pop(name, None)
@@ -243,7 +243,7 @@ class ModuleNames:
             self._place(name)
 
     def _place(self, name: str) -> None:
-        """Put into ``sys.modules`` what belongs there under a name in ``_modules``."""
+        """Set the entry of ``sys.modules`` for a name in ``_modules``."""
         top, modules = _top(name), list(self._modules[name].values())
         if not modules:
             del self._modules[name]
@@ -264,13 +264,13 @@ class ModuleNames:
             find = getattr(finder, "find_spec", None)
             if finder is not self._finder and find is not None:
                 spec: ModuleSpec | None = find(name, path)
-                # An empty folder somewhere on the path is no package that anything means.
+                # An empty folder on the path (a namespace package) is not what the name means.
                 if spec is not None and spec.loader is not None:
                     return spec
         return None
 
     def _import_installed(self, name: str) -> ModuleType:
-        """Import the installed module of a name under which modules of libraries are known."""
+        """Import the installed module of a name that libraries' modules have, too."""
         parent = name.rpartition(".")[0]
         path = self.resolve(parent, is_import=True).__path__ if parent else None
         spec = self._find_spec(name, path)
@@ -289,7 +289,7 @@ class ModuleNames:
 
 
 class _NaturalFinder(MetaPathFinder, Loader):
-    """Finds modules of libraries by their natural names, for code that imports them so."""
+    """Finds modules of libraries by their natural names, for code that imports these."""
 
     def __init__(self, names: ModuleNames) -> None:
         self._names = names
@@ -303,17 +303,17 @@ class _NaturalFinder(MetaPathFinder, Loader):
             return None
         if not source.has_module(fullname):
             return None
-        # Not imported here: the import system holds a lock of all threads.
+        # Not imported here, because the import system holds a lock that all threads need.
         return ModuleSpec(fullname, self, loader_state=source)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Return the library's module; the import system makes changes to it."""
+        """Return the library's module; the import system then changes its attributes."""
         module: ModuleType = spec.loader_state.import_module(spec.name)
         spec.loader_state = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Undo these changes: the code of the module has been run."""
+        """Undo these changes: the module's code has already run."""
         spec = module.__spec__
         assert spec is not None, "the import system has just set it"
         module.__spec__ = spec.loader_state

@@ -1,4 +1,4 @@
-"""A file that comes in parts, until it is whole and has the SHA-256 that it should have."""
+"""A file that is received in parts, until it is complete and has the announced SHA-256."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from opdispatch_wire.errors import LibraryLoadError
 
 PART_PREFIX = ".part-"
-"""Of files that have not come whole; what is there can be gone on with."""
+"""The prefix of incomplete files, which can be resumed."""
 _CHUNK = 1024 * 1024
 
 
 def is_in_use(path: Path) -> bool:
-    """Return whether an upload is under way that writes to the file ``path``."""
+    """Return whether an upload in progress is writing to the file ``path``."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -30,15 +30,16 @@ def is_in_use(path: Path) -> bool:
 
 
 class PartialFile:
-    """The part of a file that has come so far, on disk; what comes later is appended.
+    """The part of a file received so far, on disk; further parts are appended.
 
-    One process has it at a time. Belongs to one thread at a time. All methods may raise OSError.
+    One process has it open at a time, and one thread at a time may use it. All methods may raise
+    OSError.
     """
 
     def __init__(self, folder: Path, digest: str, size: int) -> None:
-        """Open what is there, perhaps nothing, of a file of ``size`` bytes.
+        """Open the existing part, perhaps none, of a file of ``size`` bytes.
 
-        Waits for another process that has it open. What is there is read once, for its hash.
+        Waits while another process has it open. The existing part is read once, for its hash.
         """
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path = folder / f"{PART_PREFIX}{digest}"
@@ -60,9 +61,9 @@ class PartialFile:
             raise
 
     def append(self, chunk: bytes, label: str) -> None:
-        """Write the next bytes. Raises LibraryLoadError if the file gets longer than it was said.
+        """Write the next bytes. Raises LibraryLoadError if the file exceeds its announced size.
 
-        ``label`` is what messages call the file.
+        ``label`` is the file's name in messages.
         """
         if self.received + len(chunk) > self.size:
             raise LibraryLoadError(f"{label} has more than the announced {self.size} bytes")
@@ -74,7 +75,7 @@ class PartialFile:
             view = view[written:]
 
     def check(self, label: str) -> None:
-        """Raise LibraryLoadError unless the file is whole, and the one that was announced."""
+        """Raise LibraryLoadError unless the file is complete and the announced one."""
         if self.received < self.size:
             raise LibraryLoadError(f"{label} has {self.received} bytes; {self.size} were announced")
         if self._hash.hexdigest() != self.digest:
@@ -89,12 +90,12 @@ class PartialFile:
         os.fsync(self._descriptor)
 
     def remove(self) -> None:
-        """Remove what has come."""
+        """Remove the part."""
         self.path.unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
-        """Leave what has come for another time. Idempotent."""
+        """Leave the part for a later attempt. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -1,8 +1,7 @@
-"""Uploaded libraries as files on disk, where all interpreters of a machine import them from.
+"""Uploaded libraries as files on disk, from which all interpreters of a machine import them.
 
-Each is a folder of its own that nothing changes any more: its files and folders can only be read,
-and its name is the digest of the upload. A process that uses one holds a shared lock on it; one
-that wants to remove it has to get an exclusive one first.
+Each is a folder that never changes: it is read-only, and named by the digest of the upload. A
+process that uses it holds a shared lock on it; removing it requires an exclusive one.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from opdispatch_server.library_code.library_archive import (
 from opdispatch_wire.errors import LibraryLoadError
 
 DRAFT_PREFIX = ".draft-"
-"""Of what is being unpacked; a crash can leave such a folder behind."""
+"""The prefix of folders being unpacked; a crash can leave one behind."""
 CHUNK = 1024 * 1024
 _FOLDER = re.compile(r"[^\s\"']*/unpacked/[0-9a-f]{64}(\.\w+)?/")
 
@@ -40,9 +39,9 @@ class UnpackedLibraries:
         self.folder = folder
 
     def unpack(self, upload: Path, digest: str, filename: str) -> Path:
-        """Return the folder with what is in ``upload``, unpacked now if it is not there.
+        """Return the folder with the content of ``upload``; unpack it if necessary.
 
-        ``filename`` is how its uploader calls it. Raises LibraryLoadError if it cannot be
+        ``filename`` is its uploader's name for it. Raises LibraryLoadError if it cannot be
         unpacked, and OSError if the disk refuses; nothing is left behind then.
         """
         target = self.find(digest, filename)
@@ -59,7 +58,7 @@ class UnpackedLibraries:
             _make_read_only(draft)
             draft.rename(target)
         except OSError as error:
-            if target.is_dir():  # another process was faster, and a folder is not replaced
+            if target.is_dir():  # another process was faster, and a folder cannot be replaced
                 return target
             raise OSError(error.errno, error.strerror, str(self.folder)) from error
         finally:
@@ -67,15 +66,15 @@ class UnpackedLibraries:
         return target
 
     def find(self, digest: str, filename: str) -> Path:
-        """Return where the upload of that digest and name is once it is unpacked."""
-        # One source under two names is two modules.
+        """Return the folder for the upload of that digest and name, unpacked or not."""
+        # The same source under two names makes two modules.
         suffix = "" if is_archive(filename) else f".{source_module(filename)}"
         return self.folder / f"{digest}{suffix}"
 
     def remove(
         self, keep: Callable[[str], bool] = lambda digest: False, *, dry_run: bool = False
     ) -> int:
-        """Remove the folders that no process uses, but those of digests to ``keep``.
+        """Remove the folders that no process uses, except those of digests to ``keep``.
 
         Returns how many bytes that frees. With ``dry_run``, only counts them.
         """
@@ -99,12 +98,12 @@ class UnpackedLibraries:
         return freed
 
     def remove_drafts(self) -> None:
-        """Remove what processes have left that died while they unpacked something."""
+        """Remove the folders of processes that died while unpacking."""
         for path in self.folder.glob(f"{DRAFT_PREFIX}*"):
             remove_folder(path)
 
     def total_bytes(self) -> int:
-        """Return how much there is on disk."""
+        """Return the bytes on disk."""
         return sum(map(folder_bytes, self._paths()))
 
     def _paths(self) -> list[Path]:
@@ -115,14 +114,14 @@ class LibraryFolder:
     """One unpacked library that this process uses until ``close``."""
 
     def __init__(self, path: Path, filename: str, library: str) -> None:
-        """Use the folder. Raises LibraryLoadError if it is not there, or has no module to import.
+        """Use the folder. Raises LibraryLoadError if it is missing, or has no module to import.
 
-        ``filename`` is how the uploader calls the upload, ``library`` is the library's name.
+        ``filename`` is the uploader's name for the upload, ``library`` the library's name.
         """
         self.path = path
         self.label = filename
         folder = f"{path}{os.sep}"
-        # What stands in a text, and what is shown for it.
+        # Paths as they occur in texts, and what is shown instead.
         self._shown = (
             (folder, f"{filename}/")
             if is_archive(filename)
@@ -137,7 +136,7 @@ class LibraryFolder:
                 path=str(path),
             ) from error
         try:
-            # Shared: it only waits for a removal that is under way.
+            # A shared lock: it only waits for a removal in progress.
             fcntl.flock(self._lock, fcntl.LOCK_SH)
             modules = list(filter(None, map(module_name, self._files())))
             self.top_levels = frozenset(name.partition(".")[0] for name in modules)
@@ -148,9 +147,9 @@ class LibraryFolder:
         _IN_USE.add(self)
 
     def show_paths(self, text: str) -> str:
-        """Return a text with the library's files as tracebacks show them.
+        """Replace the library's paths in a text by those that tracebacks show.
 
-        That is "ops.py", or "ops.zip/pkg/blur.py", for whatever folder they are in.
+        These are "ops.py", or "ops.zip/pkg/blur.py", whatever the actual folder.
         """
         return text.replace(*self._shown)
 
@@ -175,16 +174,16 @@ _IN_USE: set[LibraryFolder] = set()
 
 
 def show_paths(text: str) -> str:
-    """Return a text with the files of all libraries in use as tracebacks show them."""
+    """Replace the paths of all libraries in use in a text by those that tracebacks show."""
     for folder in tuple(_IN_USE):
         text = folder.show_paths(text)
     return text
 
 
 def without_folders(text: str) -> str:
-    """Return a text with the files of unpacked libraries by their paths within the libraries.
+    """Replace the paths of unpacked libraries in a text by paths within the libraries.
 
-    For other processes than those that use them, such as what a crash has printed.
+    For processes that do not use the libraries themselves, for instance for the output of a crash.
     """
     return _FOLDER.sub("", text) if "/unpacked/" in text else text
 
@@ -200,7 +199,7 @@ def folder_bytes(path: Path) -> int:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder that can only be read; none is no error."""
+    """Remove a read-only folder; do nothing if it does not exist."""
     for folder, _, _ in os.walk(path):
         with suppress(OSError):
             os.chmod(folder, 0o700)
@@ -227,7 +226,7 @@ def _write(read: Callable[[int], bytes], target: Path, *, executable: bool) -> N
         while chunk := read(CHUNK):
             file.write(chunk)
         file.flush()
-        # A folder that has its name is complete, also after a loss of power.
+        # A folder with its final name is complete, even after a loss of power.
         os.fsync(file.fileno())
         os.fchmod(file.fileno(), 0o555 if executable else 0o444)
 

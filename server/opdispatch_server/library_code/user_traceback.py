@@ -1,6 +1,6 @@
-"""Tracebacks of users' code, without the frames of the machinery that runs it.
+"""Tracebacks of user code, without the frames of opdispatch.
 
-The files of an uploaded library are shown as its author calls them.
+Files of an uploaded library are shown under their original names.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ _MACHINERY = (
 
 
 def format_user_traceback(error: BaseException) -> str:
-    """Format ``error`` with its causes, as Python prints it, with only frames outside of
-    opdispatch.
+    """Format ``error`` with its causes, as Python prints it, without frames of opdispatch.
 
-    Python leaves out of a traceback nothing that matters to the author of a kernel library
-    but the lines of an upload, and shows much that does not.
+    Python's own traceback would contain many lines that do not matter to the author of a kernel
+    library, but not the source lines of an upload.
     """
     report = traceback.TracebackException.from_exception(error)
     _trim(report, error)
@@ -36,10 +35,9 @@ def format_user_traceback(error: BaseException) -> str:
 
 
 def find_user_line(error: BaseException, owns: Callable[[str], bool]) -> str:
-    """Return "FILE:LINE" of the innermost line, in a file that ``owns`` accepts, that led to
-    ``error``.
+    """Return "FILE:LINE" of the innermost line in a file that ``owns`` accepts.
 
-    Without one, of the innermost line outside of opdispatch; "" if there is none either.
+    Without one, that of the innermost line outside opdispatch; "" if there is none either.
     """
     if isinstance(error, SyntaxError) and error.lineno and owns(error.filename or ""):
         return show_paths(f"{error.filename}:{error.lineno}")
@@ -59,7 +57,7 @@ def describe_exception(error: BaseException) -> str:
 
 
 def exception_message(error: BaseException) -> str:
-    """Return ``str(error)``, also for a type whose ``__str__`` raises."""
+    """Return ``str(error)``, even for a type whose ``__str__`` raises."""
     try:
         return str(error)
     except Exception:

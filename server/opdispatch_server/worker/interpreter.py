@@ -1,4 +1,4 @@
-"""A worker interpreter: its session with the daemon, and the lane on which it takes calls."""
+"""A worker interpreter: its session with the daemon, and the lanes on which it receives calls."""
 
 from __future__ import annotations
 
@@ -75,19 +75,19 @@ from opdispatch_wire.v1 import interpreter_pb2_grpc
 
 LOG = logging.getLogger("opdispatch.interpreter")
 
-# How long an instruction that is being carried out may keep a reconnection waiting.
+# How long an instruction in progress may delay a reconnection.
 DROP_TIMEOUT = 30.0
 _NEWS_PAUSE = 0.05
-# How long calls that are running have to end when the interpreter is to stop.
+# How long running calls may take to end when the interpreter is to stop.
 LAST_CALLS_WAIT = 2.0
 
 
 STOP_SECONDS = 0.75
-"""How long what libraries have given to ``on_unload`` may take then."""
+"""How long functions passed to ``on_unload`` may take then, in seconds."""
 
 
 class InterpreterSettings(NamedTuple):
-    """Where an interpreter belongs. Without a ``name`` the daemon chooses one.
+    """The settings of an interpreter. Without a ``name`` the daemon chooses one.
 
     ``max_message_bytes`` is the daemon's limit for clients.
     """
@@ -98,15 +98,15 @@ class InterpreterSettings(NamedTuple):
     name: str = ""
     insecure: bool = False
     lane: str = ""
-    """The path of its local lane for the daemon's calls; empty: it has none."""
+    """The path of its local lane for the daemon's calls; empty: none."""
     direct_lane: str = ""
-    """The same, for calls of clients."""
+    """The path of its local lane for clients' calls."""
     device: str = ""
-    """The one that its kernels use beside the CPU; empty: all that there are."""
+    """The device that its kernels use besides the CPU; empty: all that exist."""
     cache: Path | None = None
-    """Where it keeps uploads of a daemon whose files it cannot read; None: the user's cache."""
+    """Where it stores uploads of a daemon whose files it cannot read; None: the user's cache."""
     credentials: Credentials = NO_CREDENTIALS
-    """Credentials for the daemon."""
+    """The credentials for connecting to the daemon."""
 
     @property
     def has_own_port(self) -> bool:
@@ -115,14 +115,14 @@ class InterpreterSettings(NamedTuple):
 
     @property
     def asks_at_own_port(self) -> bool:
-        """Whether it asks for tickets there: it can tell the daemon their key unheard."""
+        """Whether it requires tickets there, because it can send the daemon their key securely."""
         is_unheard = is_loopback(self.daemon) or bool(
             self.credentials.tls_ca or self.credentials.pin
         )
         return self.has_own_port and is_unheard
 
     def own_certificates(self) -> ServerCertificates | None:
-        """Return the certificates of that port; None if it speaks no TLS. Raises AddressError."""
+        """Return the certificates of that port; None without TLS. Raises AddressError."""
         own = self.credentials
         if not self.has_own_port or not own.tls_cert:
             return None
@@ -136,8 +136,8 @@ class InterpreterSettings(NamedTuple):
 class Interpreter:
     """One interpreter, from hello to the end of its session.
 
-    If the daemon vanishes, direct calls go on, until a daemon welcomes another one, in the same
-    process, whose ``predecessor`` this one is.
+    If the daemon vanishes, direct calls continue until a daemon welcomes another instance in the
+    same process, whose ``predecessor`` this one is.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Interpreter:
         self._settings = settings
         self._predecessor = predecessor
         self._limit = internal_message_limit(settings.max_message_bytes)
-        # At a port of its own it is called by the daemon, and other interpreters, alone.
+        # Only the daemon and other interpreters call it at a port of its own.
         self._own_key = new_key() if settings.asks_at_own_port else b""
         self._own_tickets: TicketAuthentication | None = None
         if self._own_key:
@@ -194,12 +194,13 @@ class Interpreter:
             self._execution, self._direct, settings.max_message_bytes, MemoryBudget()
         )
         self._threads = KernelThreads()
-        self._direct_listener: DirectListener | None = None  # the daemon says where, and how much
-        self._tickets: TicketAuthentication | None = None  # and who may
-        # One thread: instructions are carried out in the order in which they come.
+        # the daemon says where to listen, and the limits
+        self._direct_listener: DirectListener | None = None
+        self._tickets: TicketAuthentication | None = None  # and which clients are permitted
+        # One thread, because instructions are carried out in the order in which they arrive.
         self._registrar = ThreadPoolExecutor(1, thread_name_prefix="registrar")
         self._answering: set[asyncio.Task[None]] = set()
-        self._writing = asyncio.Lock()  # gRPC fails the stream if two write at once
+        self._writing = asyncio.Lock()  # gRPC fails the stream if two tasks write at once
         self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop
         self._attending: asyncio.Task[None] | None = None
@@ -210,24 +211,24 @@ class Interpreter:
 
     @property
     def name(self) -> str:
-        """Its name: its own choice or, once it is welcome, the daemon's."""
+        """Its own name or, once it is welcomed, the one that the daemon chose."""
         return self._name
 
     async def run(self) -> None:
         """Serve until the session ends or ``stop`` is called.
 
-        Raises DaemonUnavailableError, or the error with which the daemon refused the session
-        or ended it; AddressError or OSError if it cannot listen; and DeviceLostError when a device
-        is lost for this process: only another one can use it again. ``met_daemon`` says then
-        whether there was a session, and ``may_come_back`` whether another one makes sense:
-        the daemon has vanished, or asks for it.
+        Raises DaemonUnavailableError, or the error with which the daemon refused or ended the
+        session; AddressError or OSError if it cannot listen; and DeviceLostError when this process
+        has lost a device, which only another process can use again. Then ``met_daemon`` says
+        whether there was a session, and ``may_come_back`` whether another one makes sense: the
+        daemon has vanished, or asks for it.
         """
         self._loop = asyncio.get_running_loop()
         self._lost_device.begin()
         self._heartbeats.begin()
         guards = [Guard(self._own_tickets)] if self._own_tickets is not None else []
         server = asyncio_server(public_server_options(self._limit), guards)
-        # The daemon knows how many calls may run, and what may be large.
+        # The daemon limits how many calls may run, and how large they may be.
         streams = KernelStreams(
             self._execution, self._daemon_calls, self._threads, self._limit, at_once=sys.maxsize
         )
@@ -239,7 +240,7 @@ class Interpreter:
             tls=self._own_tls,
             has_tokens=self._own_tickets is not None,
         )
-        # What the daemon forwards has passed its limits already.
+        # Calls that the daemon forwards have passed its limits already.
         lanes = KernelLanes(self._execution, self._daemon_calls, MAX_MESSAGE_BYTES_HIGHEST)
         await server.start()
         paths = (self._settings.lane, self._settings.direct_lane)
@@ -288,15 +289,15 @@ class Interpreter:
         self._kernel_errors.flush(all_of_them=True)
 
     def stop(self) -> None:
-        """End the session from this side; calls that are running finish."""
+        """End the session from this side; running calls finish."""
         self._stopping.set()
 
     async def make_way(self) -> None:
-        """End what went on after the daemon had vanished: it is back, or another one is there.
+        """End what continued after the daemon vanished: it is back, or another one has taken over.
 
-        Takes no more direct calls, and releases every library; calls that are running finish.
-        Raises DaemonUnavailableError if an instruction of the old daemon's is still being
-        carried out, and does not end.
+        Takes no more direct calls, and releases every library; running calls finish. Raises
+        DaemonUnavailableError if an instruction of the old daemon is still in progress, and does
+        not end.
         """
         self._direct.take(0)
         loop = asyncio.get_running_loop()
@@ -355,7 +356,7 @@ class Interpreter:
     async def _follow(
         self, session: Session, stub: interpreter_pb2_grpc.InterpreterServiceStub, address: str
     ) -> str:
-        """Send the hello, then carry out the daemon's orders; return why they ended, if known."""
+        """Send the hello, then carry out instructions; return why the session ended, if known."""
         await session.write(pb.InterpreterMessage(hello=await self._hello(address)))
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -366,7 +367,7 @@ class Interpreter:
                 match message.WhichOneof("kind"):
                     case "welcome":
                         await self._take_place(message.welcome)
-                        # At once: the daemon counts from its welcome.
+                        # At once: the daemon measures from its welcome.
                         if period := message.welcome.heartbeat_seconds:
                             say = functools.partial(self._say, session)
                             beats = self._heartbeats
@@ -376,7 +377,7 @@ class Interpreter:
                             tasks.append(asyncio.create_task(beats.say_when_unfit(say)))
                         await self._begin(session, message.welcome)
                     case "goodbye":
-                        # Whatever becomes of the stream now, this is its last word.
+                        # Whatever happens to the stream now, this is its last message.
                         self.may_come_back = message.goodbye.come_back
                         return message.goodbye.reason
                     case "release_values":
@@ -438,7 +439,7 @@ class Interpreter:
     def _set_up_tracing(self, target: str) -> None:
         try:
             trace_context.set_up(target, f"opdispatch {self._name}")
-        except Exception as error:  # what users write may raise anything; calls go on without
+        except Exception as error:  # user code may raise anything; calls continue without traces
             LOG.warning(
                 "interpreter %s makes no traces: %s raised %r",
                 self._name,
@@ -448,13 +449,13 @@ class Interpreter:
             )
 
     async def _begin(self, session: Session, welcome: pb.Welcome) -> None:
-        # Nothing that the daemon says is read before that, so no library is there yet whose kernels
-        # could call. In a thread: the daemon may be slow to answer, and the loop has heartbeats to
-        # send.
+        # No further message of the daemon is read before that, so no library is loaded whose
+        # kernels could call. In a thread, because the daemon may be slow to answer, and the loop
+        # has heartbeats to send.
         await asyncio.to_thread(self._lane.use_local_lane, welcome.lane)
         await self._follow_rules(session, welcome.direct_calls)
         report = functools.partial(self._report, session)
-        # Not for the session: direct calls go on without a daemon.
+        # Not bound to the session: direct calls continue without a daemon.
         self._attending = asyncio.create_task(self._direct.attend(report))
         self._telling = asyncio.create_task(self._tell_kernel_errors(session))
 
@@ -482,8 +483,8 @@ class Interpreter:
             )
 
     def _carry_out(self, session: Session, message: pb.DaemonMessage) -> None:
-        # Handed over before the next message is read, so that the order stays; answered
-        # later, so that the end of the session is noticed in the middle of an import.
+        # Handed over before the next message is read, to keep the order; answered later, so that
+        # the end of the session is noticed even in the middle of an import.
         loop = asyncio.get_running_loop()
         self._answer_later(
             session, loop.run_in_executor(self._registrar, GUARD.run, self._obey, message)
@@ -498,7 +499,7 @@ class Interpreter:
     ) -> pb.InterpreterMessage:
         try:
             await self._fetch.fetch(stub, message.fetch)
-        except Exception as error:  # an instruction is always answered
+        except Exception as error:  # every instruction must be answered
             if not isinstance(error, OpdispatchError):
                 LOG.exception("instruction fetch failed", extra=fields(Event.INTERNAL_ERROR))
             return pb.InterpreterMessage(
@@ -511,9 +512,9 @@ class Interpreter:
         await self._say(session, pb.InterpreterMessage(overdue=overdue))
 
     async def _tell_kernel_errors(self, session: Session) -> None:
-        """Report to the daemon how many calls kernels fail, and log what is due, until cancelled.
+        """Report failed calls to the daemon, and log errors that are due, until cancelled.
 
-        Like direct calls, this goes on when the daemon has vanished.
+        Like direct calls, this continues when the daemon has vanished.
         """
         news, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -528,11 +529,11 @@ class Interpreter:
             pause = self._kernel_errors.flush()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(news.wait(), pause)
-            await asyncio.sleep(_NEWS_PAUSE)  # many errors are one message
+            await asyncio.sleep(_NEWS_PAUSE)  # to merge many errors into one message
             news.clear()
 
     def _give_back(self) -> None:
-        """Release expired exports, and unloaded code, in a thread: that delays no heartbeat."""
+        """Release expired exports and unloaded code, in a thread, so as not to delay heartbeats."""
         self._exports.drop_expired()
         if self._libraries.unloaded.remains and (
             self._collecting is None or self._collecting.done()
@@ -547,7 +548,7 @@ class Interpreter:
         token = RUNNING_CALL.set(RunningCall(version=message.stage.version))
         try:
             return run_on_device((), self._libraries.obey, message)
-        except BaseException as failure:  # an instruction is always answered
+        except BaseException as failure:  # every instruction must be answered
             is_unfit = subject is not None and self._heartbeats.fitness.check()
             refusal = self._heartbeats.fitness.refusal(str(subject)) if is_unfit else None
             return self._failed(message, refusal or failure)
@@ -558,7 +559,7 @@ class Interpreter:
                 self._recorder.end(slot, row)
 
     def _failed(self, message: pb.DaemonMessage, error: BaseException) -> pb.InterpreterMessage:
-        """Return the answer to an instruction that has raised."""
+        """Return the answer to an instruction that raised."""
         if not isinstance(error, OpdispatchError):
             LOG.exception(
                 "instruction %s failed",

@@ -1,6 +1,6 @@
 """The main function of a worker interpreter's process.
 
-The daemon starts its own by way of ``interpreter_start``; people say ``opdispatch worker``.
+The daemon starts its own through ``interpreter_start``; users run ``opdispatch worker``.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import registry_pb2, registry_pb2_grpc
 
 HANDSHAKE_TIMEOUT = 10.0
-# Imported with the first blocking channel, which each interpreter makes: their template has it.
+# Imported with the first blocking channel, which each interpreter creates: so their template
+# imports it.
 importlib.import_module("grpc._channel")
 
 LOG = logging.getLogger("opdispatch.interpreter")
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run an interpreter of the daemon's until its session ends, then leaves the process."""
+    """Run one of the daemon's interpreters until its session ends, then leave the process."""
     options = _parse(argv)
     _tell_of_trouble()
     GUARD.install()
@@ -69,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         asyncio.run(_serve(settings))
     except (OpdispatchError, OSError) as error:
         LOG.error("%s", error, extra=fields(Event.INTERPRETER_ENDED))
-        # Not of its subclasses: the memory of a device may come back.
+        # Not for subclasses: a device may have free memory again.
         leave_process(NO_DEVICE_STATUS if type(error) is DeviceError else 1)
     leave_process(0)
 
@@ -84,12 +85,12 @@ def run_user_interpreter(
     cache: Path | None = None,
     credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
-    """Run an interpreter that a user has started, until it is to stop.
+    """Run an interpreter that a user started, until it is to stop.
 
-    Without an address to listen on, it takes one that a daemon on this machine can reach. A
-    daemon that vanishes is looked for again for ``reconnect`` seconds.
-    Raises AddressError, OSError, DaemonUnavailableError, also when the daemon ends the session,
-    and the error with which the daemon refuses it.
+    By default it listens at an address that a daemon on this machine can reach. If the daemon
+    vanishes, it tries to reconnect for ``reconnect`` seconds. Raises AddressError, OSError,
+    DaemonUnavailableError, also when the daemon ends the session, and the error with which the
+    daemon refuses it.
     """
     folder = None
     try:
@@ -114,7 +115,7 @@ def run_user_interpreter(
                 return InterpreterSettings(
                     daemon, listen, limit, name, insecure, cache=cache, credentials=credentials
                 )
-            # Each session has its own: clients may still use that of the one before.
+            # Each session has its own, because clients may still use that of the previous one.
             direct = folder.lane(f"direct-{next(numbers)}")
             lane = folder.lane("calls")
             return InterpreterSettings(
@@ -136,7 +137,7 @@ def run_user_interpreter(
 
 
 def leave_process(status: int) -> NoReturn:
-    """End the process though kernels may still be running in threads, perhaps for ever."""
+    """End the process even if kernels are still running in threads, perhaps forever."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -147,18 +148,18 @@ def leave_process(status: int) -> NoReturn:
 def _tell_of_trouble() -> None:
     """Enable tracebacks of crashes, and the logging of warnings."""
     faulthandler.enable(all_threads=False)
-    # The daemon asks for that before it stops an interpreter whose lock a kernel keeps: it needs no
+    # The daemon requests this before it stops an interpreter whose lock a kernel holds: it needs no
     # lock.
     faulthandler.register(DUMP_SIGNAL, all_threads=True)
-    logging.captureWarnings(True)  # of a library, too: they have a level
+    logging.captureWarnings(True)  # also those of libraries: they have a level
 
 
 def _keep_grpc() -> None:
-    """Keep gRPC's polling thread and its core for as long as the process lasts.
+    """Keep gRPC's polling thread and its core alive as long as the process.
 
-    They would be taken down with the last server and channel of a session, beside whatever else
-    still ends in the process: a crash there would hide why the interpreter leaves. To be called
-    in the event loop: where none runs, gRPC makes one of its own, which forks would inherit.
+    They would be shut down with the last server and channel of a session, concurrently with other
+    parts of the process: a crash there would hide why the interpreter ends. Call it in the event
+    loop: without one, gRPC creates its own, which forks would inherit.
     """
     grpc.aio.init_grpc_aio()
 

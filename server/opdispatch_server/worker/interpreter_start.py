@@ -1,7 +1,7 @@
 """How the daemon starts interpreters: ``python -m opdispatch_server.worker.interpreter_start``.
 
-All that an interpreter consists of is imported before the garbage collector is switched on: there
-is nothing to collect then, and what there is need not be gone through again and again.
+All modules of an interpreter are imported before the garbage collector is enabled: there is nothing
+to collect, and the objects need not be traversed again and again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import gc
 
 
 def main() -> None:
-    """Import everything, then is ``interpreter_process``."""
+    """Import everything, then run ``interpreter_process``."""
     gc.disable()
     from opdispatch_server.worker import interpreter_process
 

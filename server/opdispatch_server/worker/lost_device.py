@@ -1,4 +1,4 @@
-"""The end of an interpreter that can use a device no more: only another process can."""
+"""The end of an interpreter that can no longer use a device: only another process can."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from opdispatch_server.log_fields import Event, fields
 
 LOG = logging.getLogger("opdispatch.interpreter")
 
-# How long the errors of calls have to be sent that have found the device lost.
+# How long the calls that found the device lost may take to send their errors.
 LAST_WORDS_WAIT = 0.2
 
 
 class LostDevice:
-    """Has ``end`` called, in the event loop, when threads have found a device lost."""
+    """Calls ``end`` in the event loop when a thread has found a device lost."""
 
     def __init__(self, end: Callable[[], None]) -> None:
         self.error: DeviceLostError | None = None
@@ -25,11 +25,11 @@ class LostDevice:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self) -> None:
-        """Begin in the running loop."""
+        """Start in the running event loop."""
         self._loop = asyncio.get_running_loop()
 
     def note(self, error: DeviceLostError) -> None:
-        """Record a lost device. From any thread."""
+        """Record a lost device. May be called in any thread."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended already
                 self._loop.call_soon_threadsafe(self._take, error)

@@ -1,4 +1,4 @@
-"""An interpreter that a user has started: it looks for its daemon again when that vanishes."""
+"""An interpreter that a user started: it reconnects when its daemon vanishes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ LOG = logging.getLogger("opdispatch.interpreter")
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 
-# What passes: the daemon does not answer yet, or the old session is not struck off yet.
+# Temporary errors: the daemon does not answer yet, or has not removed the old session yet.
 _PASSING = (DaemonUnavailableError, DeadlineExceededError, RefusedError)
 
 
 class ReturningInterpreter:
-    """One session after the other, with nothing left of one once the next has begun.
+    """One session after the other; each is cleaned up when the next has begun.
 
-    ``settings_for`` asks the daemon what it must know, and makes the settings for a name; it
-    blocks. ``patience`` is how many seconds a daemon that has vanished is looked for.
+    ``settings_for`` asks the daemon for its limits, and returns the settings for a name; it blocks.
+    ``patience`` is how long it tries to reconnect to a daemon that has vanished, in seconds.
     """
 
     def __init__(
@@ -36,19 +36,20 @@ class ReturningInterpreter:
         self._patience = patience
         self._stopping = asyncio.Event()
         self._current: Interpreter | None = None
-        # The last one that a daemon has welcomed and left: it serves direct calls until then.
+        # The last interpreter whose daemon has vanished: it serves direct calls until the next one
+        # is welcomed.
         self._vanished: Interpreter | None = None
 
     def stop(self) -> None:
-        """End the session from this side; calls that are running finish."""
+        """End the session from this side; running calls finish."""
         self._stopping.set()
         if self._current is not None:
             self._current.stop()
 
     async def run(self) -> None:
-        """Serve until ``stop`` is called, or the daemon says so or cannot be found.
+        """Serve until ``stop`` is called, the daemon ends it, or cannot be found.
 
-        Raises what Interpreter.run raises.
+        Raises the errors of Interpreter.run.
         """
         lost_at: float | None = None
         pause = FIRST_PAUSE
@@ -60,7 +61,7 @@ class ReturningInterpreter:
             except _PASSING as error:
                 session = self._current
                 if session is not None and session.met_daemon and not session.may_come_back:
-                    raise  # it has been told to end, however often it had come back before
+                    raise  # it was told to end, however often it had come back before
                 if session is not None and session.may_come_back and self._patience:
                     LOG.warning("%s; looking for it again", error, extra=fields(Event.DAEMON_LOST))
                     lost_at, pause = loop.time(), FIRST_PAUSE
@@ -69,7 +70,7 @@ class ReturningInterpreter:
                 elif lost_at is None or loop.time() - lost_at > self._patience:
                     raise
                 elif isinstance(error, RefusedError) and not self._wanted_name:
-                    self._name = ""  # our name is taken: any other will do
+                    self._name = ""  # its name is taken: any other will do
             await self._wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -82,7 +83,7 @@ class ReturningInterpreter:
         await self._current.run()
 
     async def _wait(self, pause: float) -> None:
-        # Many that lost one daemon should not all come at once.
+        # Many interpreters that lost one daemon should not all reconnect at once.
         try:
             await asyncio.wait_for(self._stopping.wait(), pause * random.uniform(0.5, 1.0))
         except TimeoutError:

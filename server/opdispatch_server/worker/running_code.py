@@ -1,4 +1,4 @@
-"""Log records of libraries: which code of theirs a record comes from."""
+"""Adds to log records the library code that was running."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _CALL_NUMBER = 0xFFFFFFFF
 
 
 class RunningCode(logging.Filter):
-    """Adds operator, library, version and call, of what runs in the thread that logs.
+    """Adds operator, library, version and call of the kernel running in the logging thread.
 
-    Looked up when something is logged: calls pay nothing for it.
+    It is looked up when something is logged, so that calls pay nothing for it.
     """
 
     def __init__(self, recorder: FlightRecorder) -> None:

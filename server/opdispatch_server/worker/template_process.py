@@ -1,9 +1,9 @@
-"""The process that interpreters are forked from; the daemon holds the other end.
+"""The process from which interpreters are forked, on the daemon's request.
 
 See ``daemon.processes.template``.
 
-It has one thread and runs no code of any library: whatever an interpreter does happens after its
-fork. It ends when the daemon closes its end of the channel, or dies.
+It has one thread and runs no library code: an interpreter does all its work after the fork. It ends
+when the daemon closes its end of the channel, or dies.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ REQUEST_BYTES = 65536
 
 
 def main(channel: socket.socket) -> None:
-    """Import all that interpreters consist of, then fork one for each request."""
+    """Import the modules of interpreters, then fork one for each request."""
     _leave_the_daemon()
     gc.disable()
     deferred_numpy.load()
     from opdispatch_server.worker import interpreter_process
 
-    # Frozen, or the first collection in each fork would copy every page that it looks at.
+    # Frozen, because the first collection in each fork would otherwise copy every page that it
+    # visits.
     gc.freeze()
-    # Read with the first title: none may take the place of the environment in /proc.
+    # Read with the first process title, which must not overwrite the environment in /proc.
     os.environ["SPT_NOENV"] = "1"
     setproctitle.setproctitle("opdispatch: template of interpreters")
     del os.environ["SPT_NOENV"]
@@ -57,21 +58,21 @@ def main(channel: socket.socket) -> None:
             reply = {"error": f"cannot fork: {error.strerror}"}
         for descriptor in descriptors:
             os.close(descriptor)
-        with suppress(OSError):  # a daemon that has gone is noticed by the next read
+        with suppress(OSError):  # the next read notices that the daemon has gone
             channel.send(json.dumps(reply).encode())
 
 
 def _leave_the_daemon() -> None:
-    """Detach from the parent process: give up all that a fork shares with it."""
-    os.setsid()  # a Ctrl-C in the daemon's terminal is the daemon's business
+    """Detach from the parent process: give up everything that a fork shares with it."""
+    os.setsid()  # Ctrl-C in the daemon's terminal must only reach the daemon
     os.environ["PYTHONUNBUFFERED"] = "1"
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-    # Readers of the daemon's output wait for its end: this process must not keep that open.
+    # Readers of the daemon's output wait for its end: this process must not keep it open.
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
-    sys.path[0] = os.getcwd()  # as `python -m` has it, whatever script the daemon was started by
+    sys.path[0] = os.getcwd()  # as with `python -m`, whatever script started the daemon
 
 
 def _fork_twice(run: Callable[[], NoReturn]) -> int:
@@ -104,7 +105,7 @@ def _fork_twice(run: Callable[[], NoReturn]) -> int:
 
 
 def _fork_once_more(run: Callable[[], NoReturn], tell: int, begin: int) -> NoReturn:
-    """Fork from the process in the middle, write the process id or -errno, and end."""
+    """Fork again, in the intermediate process, write the process id or -errno, and end."""
     try:
         try:
             pid = os.fork()
@@ -122,7 +123,7 @@ def _fork_once_more(run: Callable[[], NoReturn], tell: int, begin: int) -> NoRet
 
 
 def _prepare(arguments: Sequence[str], descriptors: Sequence[int]) -> None:
-    """Make a fork what a process would be that was started with these arguments."""
+    """Make a fork equivalent to a process that was started with these arguments."""
     os.setsid()
     stdin, output = descriptors
     for descriptor, source in ((0, stdin), (1, output), (2, output)):
@@ -134,11 +135,11 @@ def _prepare(arguments: Sequence[str], descriptors: Sequence[int]) -> None:
     sys.stderr = sys.__stderr__ = _unbuffered(2, "backslashreplace")  # type: ignore[misc]
     sys.argv = [__file__, *arguments]
     if (random := sys.modules.get("numpy.random")) is not None:
-        random.seed()  # its forks would all draw the same numbers; Python's own are reseeded
+        random.seed()  # all forks would draw the same numbers; Python reseeds its own generator
     setproctitle.setproctitle(f"opdispatch: interpreter {arguments[arguments.index('--name') + 1]}")
     gc.enable()
 
 
 def _unbuffered(descriptor: int, errors: str) -> io.TextIOWrapper:
-    """Return a text stream as Python makes it with PYTHONUNBUFFERED."""
+    """Return a text stream like Python's own with PYTHONUNBUFFERED."""
     return io.TextIOWrapper(io.FileIO(descriptor, "w"), errors=errors, write_through=True)
