@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 
 import numpy as np
@@ -13,6 +15,7 @@ from opdispatch_server.daemon.values.direct_keeps import MOST_WAITING, DirectKee
 from opdispatch_server.daemon.values.grants import ValueLimits, part_of
 from opdispatch_server.daemon.values.identity_quota import ValueQuota
 from opdispatch_server.daemon.values.table import RemoteValueTable, ValueHolder
+from opdispatch_server.process_watch import describe_exit
 from opdispatch_server.worker.execution.planned_keeps import note_kept
 from opdispatch_server.worker.values.store import KeptResults, ValueStore
 from opdispatch_wire.errors import RefusedError, RemoteValueGoneError
@@ -426,6 +429,21 @@ async def test_the_end_of_an_interpreter_is_why_its_values_have_gone(table, keep
     message.interpreter = "another"
     with pytest.raises(RemoteValueGoneError, match="it was released, or never was"):
         table.find(message, "$")
+
+
+async def test_nothing_but_the_reason_is_kept_of_an_interpreter_that_has_ended(
+    table, keeps, tmp_path
+):
+    past = Interpreter("past", tmp_path)
+    holder = await granted(table, keeps, past)
+    session = weakref.ref(past.session)
+    await past.close()
+    past.session.end_with_process(describe_exit(3))
+    assert holder.ended["past"].error().message.endswith("the test is over")
+    del past
+    await asyncio.sleep(0)  # its task ends
+    gc.collect()
+    assert session() is None
 
 
 async def test_who_asks_may_give_up(table, keeps, there):

@@ -1,6 +1,7 @@
 """Interpreters as the daemon knows them, for as long as they are connected.
 
 sessions, session    the connected interpreters, and one session with its call lane
+session_end          why a session ended
 forwarded_call       a client's request as an interpreter receives it
 own_address          where an interpreter listens itself, and how it is called there
 heartbeat_lease,

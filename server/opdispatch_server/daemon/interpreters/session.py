@@ -22,6 +22,7 @@ from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.interpreters.forwarded_call import prepare_call
 from opdispatch_server.daemon.interpreters.heartbeat_lease import Lease
 from opdispatch_server.daemon.interpreters.own_address import OwnAddress
+from opdispatch_server.daemon.interpreters.session_end import UNEXPLAINED, SessionEnd
 from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.message_limit import internal_message_limit
@@ -42,8 +43,7 @@ LOG = logging.getLogger("opdispatch.interpreters")
 LAST_REPLIES_WAIT = 2.0
 # How long after the end of its lane an interpreter may give a better reason for its end.
 LANE_END_WAIT = 0.2
-# The reason given when the stream of a session ends, and how long to wait for a better one.
-UNEXPLAINED = "its session ended"
+# How long to wait for a better reason than UNEXPLAINED.
 EXPLANATION_WAIT = 0.4
 
 InterpreterLane = AsyncLane | AsyncStream
@@ -119,7 +119,7 @@ class InterpreterSession:
         self.heartbeat = interpreter_pb2.Heartbeat()
         self.ended = asyncio.Event()
         # Why it ended, and the cause that the interpreter is given.
-        self.reason = UNEXPLAINED
+        self.why_ended = SessionEnd(name, hello.pid)
         self._cause: Cause | None = None
         self.named: Subject | None = None
         """The subject on whose account the daemon ended the session, if it did."""
@@ -129,7 +129,6 @@ class InterpreterSession:
         self.verdict: Verdict | None = None
         """The verdict on its end; None until judged."""
         self._how: ProcessEnd | None = None
-        self._ended_by_itself = False
         self._process_ended = asyncio.Event()
         self.goodbye: interpreter_pb2.Goodbye | None = None
         # Whether replies may still arrive: a hung process sends none.
@@ -342,16 +341,14 @@ class InterpreterSession:
     def _call_ended(self, reply: asyncio.Future[execution_pb2.CallReply]) -> None:
         self.calls_in_flight -= 1
 
+    @property
+    def reason(self) -> str:
+        """Why it ended, in words."""
+        return self.why_ended.reason
+
     def death(self, what: str = "", **facts: str) -> InterpreterDiedError:
         """Return the error for what this interpreter was doing, or was to do, when it died."""
-        doing = f" while {what}" if what else ""
-        if self._ended_by_itself:
-            facts["ended_by"] = "itself"
-        return InterpreterDiedError(
-            f"interpreter {self.name} (pid {self.pid}) went away{doing}: {self.reason}",
-            interpreter=self.name,
-            **facts,
-        )
+        return self.why_ended.error(what, **facts)
 
     def end(
         self,
@@ -370,7 +367,7 @@ class InterpreterSession:
         """
         if not self.alive:
             return
-        self.reason = reason
+        self.why_ended.reason = reason
         self._cause, self.named = cause, named or self.named
         if self.lease is not None:
             self.lease.renew(self.beat)
@@ -408,9 +405,9 @@ class InterpreterSession:
         if not self._process_ended.is_set():
             self._process_ended.set()
             self._how = how
-            self._ended_by_itself = how.by_itself
+            self.why_ended.by_itself = how.by_itself
             if self.reason == UNEXPLAINED:
-                self.reason = f"its process {how}"
+                self.why_ended.reason = f"its process {how}"
         self.end(f"its process {how}")
 
     def note_unfit(self, problem: str, suspect: str = "") -> None:

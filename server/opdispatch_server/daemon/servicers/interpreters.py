@@ -16,11 +16,8 @@ from opdispatch_server.daemon.calls.kernel_run import RUN_BYTES
 from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
 from opdispatch_server.daemon.interpreters.heartbeat_lease import LeaseWatch
 from opdispatch_server.daemon.interpreters.own_address import OwnAddress, check_own_address
-from opdispatch_server.daemon.interpreters.session import (
-    UNEXPLAINED,
-    InterpreterSession,
-    SessionContext,
-)
+from opdispatch_server.daemon.interpreters.session import InterpreterSession, SessionContext
+from opdispatch_server.daemon.interpreters.session_end import UNEXPLAINED
 from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.interpreters.starvation import StarvationWatch
 from opdispatch_server.daemon.interpreters.totals import InterpreterTotals

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from opdispatch_server.daemon.interpreters.session import InterpreterSession
+    from opdispatch_server.daemon.interpreters.session_end import SessionEnd
 
 MAX_HOLDERS = 10_000
 """How many clients may hold values at a time."""
@@ -122,7 +123,7 @@ class ValueHolder:
         self.last_home: InterpreterSession | None = None
         self.grants: dict[InterpreterSession, Grant] = {}
         # Interpreters that have ended, in which direct calls may have kept values.
-        self.ended: dict[str, InterpreterSession] = {}
+        self.ended: dict[str, SessionEnd] = {}
 
 
 class RemoteValueTable:
@@ -426,7 +427,7 @@ class RemoteValueTable:
             value.holder.bytes -= value.nbytes
         for holder in self.granted:
             if holder.grants.pop(home, None) is not None:
-                holder.ended[home.name] = home
+                holder.ended[home.name] = home.why_ended
 
     def _forget(self, value: HeldValue) -> None:
         del value.holder.values[value.number]
@@ -447,7 +448,7 @@ class RemoteValueTable:
 def check_alive(value: HeldValue, at: str) -> None:
     """Raise RemoteValueGoneError if the value has gone with its interpreter."""
     if not value.home.alive:
-        raise _ended_error(value.number, value.home, at)
+        raise _ended_error(value.number, value.home.why_ended, at)
 
 
 def kept_in(reply: execution_pb2.CallReply) -> Iterator[values_pb2.RemoteTensor]:
@@ -457,13 +458,13 @@ def kept_in(reply: execution_pb2.CallReply) -> Iterator[values_pb2.RemoteTensor]
             yield remote
 
 
-def _ended_error(number: bytes, home: InterpreterSession, at: str) -> RemoteValueGoneError:
-    death = home.death()
+def _ended_error(number: bytes, end: SessionEnd, at: str) -> RemoteValueGoneError:
+    death = end.error()
     return RemoteValueGoneError(
         f"{at}: the remote tensor {number.hex()} is gone: {death.message}",
         hint="make it again; what an interpreter keeps ends with it",
         value=number.hex(),
-        interpreter=home.name,
+        interpreter=end.interpreter,
         reason=death.message,
     )
 

@@ -1,0 +1,33 @@
+"""Why one interpreter's session ended: all that is kept of it for later errors."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opdispatch_wire.errors import InterpreterDiedError
+
+UNEXPLAINED: Final = "its session ended"
+"""The reason while no better one is known."""
+
+
+class SessionEnd:
+    """Why one interpreter's session ended; some of it is found out only afterwards."""
+
+    __slots__ = ("by_itself", "interpreter", "pid", "reason")
+
+    def __init__(self, interpreter: str, pid: int) -> None:
+        self.interpreter = interpreter
+        self.pid = pid
+        self.reason = UNEXPLAINED
+        self.by_itself = False
+
+    def error(self, what: str = "", **facts: str) -> InterpreterDiedError:
+        """Return the error for what the interpreter was doing, or was to do, when it died."""
+        doing = f" while {what}" if what else ""
+        if self.by_itself:
+            facts["ended_by"] = "itself"
+        return InterpreterDiedError(
+            f"interpreter {self.interpreter} (pid {self.pid}) went away{doing}: {self.reason}",
+            interpreter=self.interpreter,
+            **facts,
+        )
