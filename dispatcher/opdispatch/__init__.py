@@ -11,26 +11,26 @@ The package, from the bottom up; a module imports only from its own entry and th
 programs use, such as ``func`` and ``tracing``, is imported when one of its names is first used:
 
     errors/              every exception
-    metrics              numbers that libraries change, and a daemon shows
+    metrics              counters that libraries update and a daemon exports
     keys/                dispatch keys and sets of them
     schema/              the schema language
-    local_state/         what is switched on for the running task
-    arrays/              arrays of any library, and of every layout
-    autograd/            the graph of what was called, and the backward pass
+    local_state/         the task's local key sets, modes and guards
+    arrays/              arrays of every library and layout
+    autograd/            the graph of recorded calls, and the backward pass
     tensors/             the tensor
-    boxing/              kernels, and the values that they are called with
-    dispatch/            what is registered, and which kernel a call reaches
+    boxing/              kernels, and conversions of their arguments
+    dispatch/            registrations, and the kernel that a call reaches
     functorch/           transforms: vmap, grad, and kin
-    functionalities/     what each functionality key does
+    functionalities/     the kernels of each functionality key
     library/             ``Library``, ``ops`` and ``custom_op``
-    tracing/             graphs of what was called
+    tracing/             graphs of traced calls
     modes/               modes that ship: fake tensors, flop counts, logs of calls
-    native/              the operators that ship
-    array_library, random_library                to import one is to load its operators
+    native/              the built-in operators
+    array_library, random_library                importing one loads its operators
     array_api/           the array API standard over them
-    optests/, profiler/  whether operators are what they are said to be; how long they take
+    optests/, profiler/  checks of operators; their run times
 
-    generator, func, deferred_init, fake_tensor  public names of what stands above
+    generator, func, deferred_init, fake_tensor  public names for modules above
 """
 
 from importlib import import_module

@@ -1,54 +1,54 @@
 """The wire: generated code, and the conversions that client and server share.
 
     errors      errors of the service, besides the dispatcher's own
-    kernel_errors  kernels' exceptions, of the built-in classes that they have
-    resource_limits  errors of the system that mean that something has run out
-    printable   text of unknown origin, as a terminal or a log may show it
-    addresses, address_forms   where a daemon listens: the forms that people write, the default
-    socket_owner  whose process listens at a unix socket
+    kernel_errors  kernel exceptions, with their built-in classes
+    resource_limits  system errors that mean an exhausted resource
+    printable   untrusted text, made safe for terminals and logs
+    addresses, address_forms   where a daemon listens: accepted forms, the default
+    socket_owner  which user's process listens at a unix socket
     channel     options of channels and servers, message limits
-    protocol_version  which version of the protocol this is
-    asyncio_grpc  servers and channels for asyncio, in which a busy loop hears of all that comes
-    client_identity  how a client says who it is
+    protocol_version  the version of the protocol
+    asyncio_grpc  asyncio servers and channels whose events never stall
+    client_identity  a client's name, for listings and logs
     credentials, secured_channel,
-join_token                    what it shows to be let in
-    dtypes      element types by their names
+join_token                    a client's credentials
+    dtypes      element types by name
     tensors     arrays <-> v1.Tensor
-    layouts     tensors of other layouts than the dense one
+    layouts     tensors of layouts other than strided
     remote_values  tensors that stay in an interpreter <-> v1.RemoteTensor
     values      Python values <-> v1.Value
-    nesting     how deep lists and dicts may lie in each other
+    nesting     how deep lists and dicts may be nested
     packed_numbers  long lists of numbers <-> Value.packed
     generators  generators <-> v1.GeneratorState
-    modes       what a task has switched on <-> v1.CallRequest
+    modes       a task's modes <-> v1.CallRequest
     calls       boxed calls <-> v1.CallRequest and v1.CallReply
-    received_call  a call as it came, with its detached tensors
-    plain_calls  the same, of plain arrays alone, in one step each
-    planned_calls  messages of calls that are alike, by the bytes that they share
-    plan_table  plans that a process keeps for those who send them
+    received_call  a received call, with its detached tensors
+    plain_calls  fast paths for calls with only plain arrays
+    planned_calls  messages of similar calls, by their constant bytes
+    plan_table  plans that a process keeps for its callers
     planned_requests, planned_replies,
-variable_parts, shared_leaves   of each kind, what is constant; what differs
-    programs    programs as messages: what is checked before anything of one runs
+variable_parts, shared_leaves   constant and variable parts of each kind of message
+    programs    programs as messages, checked before they run
     trace_context  spans of distributed traces
-    profiles    what calls took <-> v1.Profile
+    profiles    profiles of calls <-> v1.Profile
     mutations   new contents of arguments that an operator writes to
     status      errors <-> google.rpc.Status
-    library_source, requirements_file   a library and what it needs installed, as an upload
+    library_source, requirements_file   a library and its requirements, as an upload
     library_content                     the files of a library, in chunks
     v1          generated from proto/opdispatch/v1 by ``make protos``
 
-    Where the elements of large tensors are:
+    The elements of large tensors:
 
     process_memory_limit      how much memory this process may use
-    shared_memory/            in memory that both ends of a lane share
-    chunks                    or beside messages, large ones cut into pieces
-    tensor_bytes              or beside messages: arrays <-> their bytes
-    caller_tensors            those of one call, as its caller sees them
-    callee_tensors            those of one call, as its callee sees them
-    detached_tensors          out of a message's bytes and back, without a copy
-    protobuf_fields           the wire format, as far as that needs it
+    shared_memory/            in memory shared by both ends of a lane
+    chunks                    or outside messages, in chunks
+    tensor_bytes              or outside messages: arrays <-> their bytes
+    caller_tensors            the tensors of one call, on the caller's side
+    callee_tensors            the tensors of one call, on the callee's side
+    detached_tensors          detached from a message and attached, without a copy
+    protobuf_fields           the wire format, as far as needed for that
 
-    lanes/      connections on which calls travel: gRPC streams, and local lanes
+    lanes/      connections that carry calls: gRPC streams, and local lanes
 
 Import from the modules. Nothing is imported here, so that ``errors`` stays cheap: the command
 line needs it before it needs gRPC.

@@ -1,5 +1,7 @@
-"""The forms of addresses, without the package ``opdispatch``: a probe that starts again and again
-needs no more than this. Everybody else imports ``addresses``, which raises errors of ours.
+"""The forms of addresses, without importing the package ``opdispatch``.
+
+This is all that probes need, which start frequently. All other code imports ``addresses``, which
+raises OpdispatchErrors.
 
 unix:///run/user/1000/opdispatch/daemon.sock    a unix socket, absolute path
 unix:daemon.sock                                a unix socket, any path
@@ -19,7 +21,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 ADDRESS_VARIABLE = "OPDISPATCH_ADDRESS"
-# sockaddr_un has 108 bytes for the path on Linux, the last one for a NUL.
+# On Linux, sockaddr_un has 108 bytes for the path, including a NUL.
 MAX_UNIX_PATH_BYTES = 107
 
 _ACCEPTED = "expected unix:///PATH, dns:///HOST:PORT, tcp://HOST:PORT, HOST:PORT or [IPV6]:PORT"
@@ -36,7 +38,7 @@ class AddressFormError(ValueError):
 
 
 class UnsafeAddressFormError(AddressFormError):
-    """Another user can answer at an address, or does; its form may be in order."""
+    """Another user can answer, or does answer, at an address; its form may be valid."""
 
 
 class UnixAddress(NamedTuple):
@@ -46,7 +48,7 @@ class UnixAddress(NamedTuple):
 
     @property
     def target(self) -> str:
-        """The address as gRPC takes it: a URI, so that characters such as ``%`` are escaped."""
+        """The address as a gRPC target: a URI, so characters such as ``%`` are escaped."""
         return f"unix:{quote(os.fsencode(self.path))}"
 
     @property
@@ -80,7 +82,7 @@ class TcpAddress(NamedTuple):
         try:
             address = ipaddress.ip_address(self.host)
         except ValueError:
-            return False  # a name; what it resolves to can change under us
+            return False  # a name; what it resolves to may change at any time
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
             return address.ipv4_mapped.is_loopback
         return address.is_loopback
@@ -90,7 +92,7 @@ class TcpAddress(NamedTuple):
 
 
 def parse_address(address: str) -> UnixAddress | TcpAddress:
-    """Take an address apart. Raises AddressFormError if it has none of the accepted forms."""
+    """Parse an address. Raises AddressFormError if it has none of the accepted forms."""
     scheme, colon, rest = address.partition(":")
     if colon and scheme == "unix":
         return _parse_unix(rest, address)
@@ -109,9 +111,9 @@ def parse_address(address: str) -> UnixAddress | TcpAddress:
 def default_address() -> str:
     """Return the address that daemon and client use by default.
 
-    It is OPDISPATCH_ADDRESS if that is set, else a unix socket in the user's runtime folder,
-    else one in a folder of the user's own among the temporary files. Creates nothing.
-    Raises UnsafeAddressFormError if that folder exists but others can write to it.
+    It is OPDISPATCH_ADDRESS if set, else a unix socket in the user's runtime folder, else one in
+    the user's own folder among the temporary files. Creates nothing. Raises UnsafeAddressFormError
+    if that folder exists but others can write to it.
     """
     if address := os.environ.get(ADDRESS_VARIABLE):
         return address
@@ -123,8 +125,8 @@ def default_address() -> str:
 def check_socket_folder(folder: Path) -> None:
     """Raise UnsafeAddressFormError for the default folder if others can put a socket there.
 
-    For the daemon, once the folder exists: it may have become another user's after
-    ``default_address`` has looked.
+    For the daemon, once the folder exists: another user may have created it after
+    ``default_address`` checked.
     """
     if folder == _default_folder():
         check_private_folder(folder)
@@ -133,7 +135,7 @@ def check_socket_folder(folder: Path) -> None:
 def check_private_folder(folder: Path) -> None:
     """Raise UnsafeAddressFormError if others can put a socket into ``folder``.
 
-    A folder that does not exist is fine: no daemon can answer from there.
+    A folder that does not exist is accepted: no daemon can answer from there.
     """
     try:
         status = folder.lstat()
@@ -154,7 +156,7 @@ def check_private_folder(folder: Path) -> None:
 def _default_folder() -> Path:
     given = os.environ.get("XDG_RUNTIME_DIR")
     runtime = Path(given) if given else Path(f"/run/user/{os.getuid()}")
-    # Without a login session there may be neither.
+    # Without a login session neither may exist.
     if runtime.is_absolute() and (given or runtime.is_dir()):
         return runtime / "opdispatch"
     return Path(tempfile.gettempdir()) / f"opdispatch-{os.getuid()}"

@@ -1,4 +1,4 @@
-"""Where a daemon or an interpreter listens: the addresses that people write (``address_forms``)."""
+"""The addresses at which a daemon or an interpreter listens, as people write them."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ class AddressError(OpdispatchError, ValueError):
 
 
 class UnsafeAddressError(AddressError):
-    """Another user can answer at an address, or does.
+    """Another user can answer, or does answer, at an address.
 
-    The address itself may be in order, and the user's own default.
+    The address itself may be valid, and the user's own default.
     """
 
     code = "unsafe_address"
 
 
 def parse_address(address: str) -> UnixAddress | TcpAddress:
-    """Take an address apart. Raises AddressError if it has none of the accepted forms."""
+    """Parse an address. Raises AddressError if it has none of the accepted forms."""
     with _errors_of_ours():
         return address_forms.parse_address(address)
 
 
 def grpc_target(address: str) -> str:
-    """Return the address in the form of a gRPC channel or server. Raises AddressError."""
+    """Return the address as the target of a gRPC channel or server. Raises AddressError."""
     return parse_address(address).target
 
 
@@ -68,9 +68,9 @@ def is_loopback(address: str) -> bool:
 def default_address() -> str:
     """Return the address that daemon and client use by default.
 
-    It is OPDISPATCH_ADDRESS if that is set, else a unix socket in the user's runtime folder,
-    else one in a folder of the user's own among the temporary files. Creates nothing.
-    Raises UnsafeAddressError if that folder exists but others can write to it.
+    It is OPDISPATCH_ADDRESS if set, else a unix socket in the user's runtime folder, else one in
+    the user's own folder among the temporary files. Creates nothing. Raises UnsafeAddressError if
+    that folder exists but others can write to it.
     """
     with _errors_of_ours():
         return address_forms.default_address()
@@ -79,16 +79,16 @@ def default_address() -> str:
 def check_private_folder(folder: Path) -> None:
     """Raise UnsafeAddressError if others can put a socket into ``folder``.
 
-    A folder that does not exist is fine: no daemon can answer from there.
+    A folder that does not exist is accepted: no daemon can answer from there.
     """
     with _errors_of_ours():
         address_forms.check_private_folder(folder)
 
 
 def check_socket_folder(folder: Path) -> None:
-    """Check the default folder by ``check_private_folder``.
+    """Check the default folder with ``check_private_folder``.
 
-    Other folders are their owner's decision.
+    Other folders are their owner's responsibility.
     """
     with _errors_of_ours():
         address_forms.check_socket_folder(folder)

@@ -1,11 +1,11 @@
-"""gRPC's servers and channels for asyncio, whose events go on coming however busy the loop is.
+"""gRPC's asyncio servers and channels, with a fix for events that stall in a busy event loop.
 
-gRPC has one thread that collects the events of all loops of a process. For each event it writes
-a byte to a socket, on which a loop wakes up; the loop then takes *all* events that are there, but
-reads *one* byte. The bytes of the others stay behind. When some 280 of them fill the socket, that
-thread blocks in its write until three quarters have been read, one in each turn of the loop:
-where a turn takes 7 ms, nothing comes from any peer for one and a half seconds. So that write does
-not block here: where it fails, there are bytes enough to wake the loop.
+gRPC has one thread that collects the events for all loops of a process. For each event it writes a
+byte to a socket, which wakes a loop up; the loop then takes *all* pending events, but reads *one*
+byte. The bytes of the other events remain. When some 280 of them fill the socket, that thread
+blocks in its write until three quarters have been read, one in each iteration of the loop: if an
+iteration takes 7 ms, no event arrives from any peer for one and a half seconds. So the socket is
+made non-blocking here: if a write fails, there are enough bytes to wake the loop.
 
 Source: ``PollerCompletionQueue`` in gRPC's ``aio/completion_queue.pyx.pxi``.
 """
@@ -25,7 +25,7 @@ def asyncio_server(
     options: Sequence[tuple[str, int]],
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
 ) -> grpc.aio.Server:
-    """Return a server of the running event loop."""
+    """Return a server for the running event loop."""
     with _writes_of_wakeups_not_blocking():
         return grpc.aio.server(options=options, interceptors=interceptors)
 
@@ -35,7 +35,7 @@ def asyncio_channel(
     options: Sequence[tuple[str, int]],
     credentials: grpc.ChannelCredentials | None = None,
 ) -> grpc.aio.Channel:
-    """Return a channel of the running event loop to gRPC's ``target``."""
+    """Return a channel to ``target`` for the running event loop."""
     with _writes_of_wakeups_not_blocking():
         if credentials is not None:
             return grpc.aio.secure_channel(target, credentials, options=options)
@@ -46,7 +46,7 @@ def asyncio_channel(
 def _writes_of_wakeups_not_blocking() -> Iterator[None]:
     """Make wakeup writes non-blocking: gRPC creates its sockets with the first server or channel.
 
-    They stay as they are if another library's server or channel was the first one.
+    They stay blocking if another library created the first server or channel.
     """
     ours = threading.get_ident()
 
@@ -66,4 +66,4 @@ def _writes_of_wakeups_not_blocking() -> Iterator[None]:
 
 
 _replacing = threading.Lock()
-"""Held while ``socket.socketpair`` is not the standard library's, which is microseconds."""
+"""Held for the microseconds during which ``socket.socketpair`` is replaced."""

@@ -1,4 +1,4 @@
-"""The large tensors of a call on a local lane, outside its messages, as its callee sees them."""
+"""The large tensors of a call on a local lane, outside its messages, on the callee's side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 
 class CalleeTensors:
-    """A ``CalleeTensorMemory`` for one call. Belongs to the thread that runs it."""
+    """A ``CalleeTensorMemory`` for one call. For the thread that runs the call."""
 
     __slots__ = ("_arguments", "frame_bytes", "is_limited", "results")
 
@@ -24,17 +24,17 @@ class CalleeTensors:
     ) -> None:
         """Hold the ``arguments`` in the frame of the call, by ChunkedData.number."""
         self.frame_bytes = frame_bytes
-        """How long that frame is."""
+        """The length of that frame."""
         self.is_limited = is_limited
-        """Whether the limit for messages is one for the reply, too."""
+        """Whether the limit for messages applies to the reply, too."""
         self._arguments: list[Buffer | None] = [*arguments]
         self.results: list[Buffer] = []
-        """Those of the reply."""
+        """The large tensors of the reply."""
 
     def place(
         self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
     ) -> bool:
-        """Keep a copy of a large result: the kernel may have kept it and write to it later."""
+        """Store a copy of a large result: the kernel may have kept it and write to it later."""
         if array.nbytes <= BESIDE_BYTES:
             return False
         message.chunked.number, message.chunked.length = len(self.results), array.nbytes
@@ -50,7 +50,7 @@ class CalleeTensors:
         writable: bool,
         at: str,
     ) -> Array:
-        """Return an argument, once: in the frame, or copied if it is written to or misaligned."""
+        """Return an argument, once: in place, or copied if it is written to or misaligned."""
         if not message.HasField("chunked"):
             raise WireError(f"{at}.memory: no memory is shared with the peer; expected data")
         number, length = message.chunked.number, message.chunked.length
@@ -59,12 +59,12 @@ class CalleeTensors:
             raise WireError(f"{at}.chunked: no {length} bytes of a tensor {number} are there")
         contents = contents_of(data, copies=writable)
         if contents.base is None:
-            self._arguments[number] = None  # the frame is not needed for it any more
+            self._arguments[number] = None  # releases the frame
         contents.flags.writeable = writable
         return np.ndarray(shape, dtype, buffer=contents.data)
 
     def is_in_place(self, sent: values_pb2.Value, value: object) -> bool:
-        """Return False: the caller sees nothing of this memory."""
+        """Return False: the caller does not share this memory."""
         return False
 
     def expect_writes(self) -> None:

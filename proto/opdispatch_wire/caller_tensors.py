@@ -1,4 +1,4 @@
-"""The large tensors of a call, outside its messages, as its caller sees them."""
+"""The large tensors of a call, outside its messages, on the caller's side."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ LOG = logging.getLogger("opdispatch.client")
 
 Array = np.ndarray[Any, Any]
 
-# Less than this is sent inline, whatever is in the message already.
+# Smaller tensors are sent inline, whatever else is in the message.
 _LEAST_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class TransferProgress:
-    """How much of a call's large tensors has been handed to the network, and has come back.
+    """How many bytes of a call's large tensors have been sent, and received.
 
-    ``bytes_to_receive`` is 0 until the first of the results comes.
+    ``bytes_to_receive`` is 0 until the first of the results arrives.
     """
 
     bytes_sent: int
@@ -37,14 +37,14 @@ class TransferProgress:
 
 
 OnTransfer = Callable[[TransferProgress], None]
-"""Is called in the threads that send and receive, or in the event loop: it must be quick."""
+"""Called in the threads that send and receive, or in the event loop: it must be quick."""
 
 
 class CallerTensors(CallTensors):
     """A ``CallerTensorMemory`` for one call.
 
-    Arguments stay where they are until they are sent, unless their elements must be laid out
-    anew, or the caller may change them before that (``copies``).
+    Arguments are not copied before they are sent, unless their elements must be rearranged, or the
+    caller may change them before that (``copies``).
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class CallerTensors(CallTensors):
     def place(
         self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
     ) -> bool:
-        """Place large tensors, and those after many others, outside of the message.
+        """Place large tensors, and those after many others, outside the message.
 
         See ``TensorMemory.place``.
         """
@@ -85,9 +85,9 @@ class CallerTensors(CallTensors):
         writable: bool,
         at: str,
     ) -> Array:
-        """Return a result, over the memory that it was received in.
+        """Return a result that uses the memory in which it was received.
 
-        Raises WireError if it did not come.
+        Raises WireError if it was not received.
         """
         if not message.HasField("chunked"):
             raise WireError(f"{at}.memory: no memory is shared with the peer")
@@ -100,11 +100,11 @@ class CallerTensors(CallTensors):
         return array
 
     def contents_of(self, value: object) -> Array | None:
-        """Return None: an argument that an operator writes to comes back in the reply."""
+        """Return None: the reply contains an argument that an operator writes to."""
         return None
 
     def begin_again(self) -> None:
-        """Reset the counts: the arguments are sent another time, to another receiver."""
+        """Reset the counts: the arguments are sent again, to another receiver."""
         self._sent = self._received = self._to_receive = 0
 
     def move_inline(self, request: execution_pb2.CallRequest) -> None:
@@ -130,6 +130,6 @@ class CallerTensors(CallTensors):
         progress = TransferProgress(self._sent, to_send, self._received, self._to_receive)
         try:
             self._on_progress(progress)
-        except Exception:  # it must not end the stream that it shares with other calls
+        except Exception:  # it must not end the stream, which other calls share
             LOG.exception("on_progress of a call failed")
             self._on_progress = None

@@ -13,16 +13,16 @@ Note [Arguments that are written to]
     into its own arrays. A return that is such an argument is sent as a reference to it, so that
     the caller gets its own object back, as it would in one process.
 
-    Those that are remote change where they are, and nothing is sent back.
+    Remote tensors are changed in place, and nothing is sent back.
 
-    Only dense tensors can be: how many values a sparse one has may change, and what its caller has
-    in hand is another library's class.
+    Only dense tensors can be written to: the number of values of a sparse one may change, and the
+    caller's object is of another library's class.
 
-    An array that is given twice is two to the callee, but in shared memory. If both are written to,
-    what was written to one is not in the other, and the caller refuses them.
+    An array that is passed twice arrives as two arrays, except in shared memory. If both are
+    written to, neither has the changes of the other, and the caller refuses them.
 
-    Those that came in shared memory are written to there, and no contents are sent back. If
-    the caller's array is itself in that memory, even a call that fails may have changed it.
+    Arrays in shared memory are written to in place, and no contents are sent back. If the caller's
+    own array is in that memory, even a call that fails may have changed it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ if TYPE_CHECKING:
 _MAY_BE_REMOTE = ("remote", "list")
 
 BeginWrites = Callable[[Sequence[tuple[values_pb2.RemoteTensor, str]]], None]
-"""Called with remote tensors that are about to be written to, and their places in the request."""
+"""Called with remote tensors about to be written to, and their positions in the request.
+"""
 
 
 def call_request(
@@ -89,12 +90,11 @@ def call_request(
     redispatch_keys: DispatchKeySet | None = None,
     memory: CallerTensorMemory | None = None,
 ) -> execution_pb2.CallRequest:
-    """Return a call as a message, under the local dispatch keys and the grad mode of the current
-    task.
+    """Return a call as a message, with the current task's local dispatch keys and grad mode.
 
-    With ``memory``, large tensors are put there; it is the caller's to release, also on errors.
+    With ``memory``, large tensors are placed there; the caller releases it, also after errors.
     Raises WireError, with a place such as ``$.args[2]``, for a value that cannot be sent, and
-    ArgumentError for what nests too deep or has too many values.
+    ArgumentError for arguments that are nested too deeply or have too many values.
     """
     request = execution_pb2.CallRequest(
         id=request_id, operator=check_text(operator, "$.operator"), trace=trace
@@ -127,10 +127,10 @@ def _fill_argument(
 def undecoded_arguments(
     request: execution_pb2.CallRequest, remote: DecodeRemote | None = None
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments, all of them checked, without their tensors' elements.
+    """Return the arguments, all checked, without the elements of tensors.
 
-    Tensors are WireTensors; see ``undecoded_from_proto``. Raises WireError, also for one that has
-    too many values, and what ``remote`` raises.
+    Tensors are WireTensors; see ``undecoded_from_proto``. Raises WireError, also for an argument
+    with too many values, and the errors of ``remote``.
     """
     count = functools.partial(ValueCount().take, error=WireError)
 
@@ -154,17 +154,17 @@ def decode_arguments(
     remote: DecodeRemote | None = None,
     begin_writes: BeginWrites | None = None,
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments as a kernel takes them. Raises WireError, and what ``remote`` raises.
+    """Return the arguments as a kernel takes them. Raises WireError, and the errors of ``remote``.
 
-    Only arrays that the schema says are written to are writable. ``begin_writes`` is called with
-    the remote ones among them, if there are any, before ``remote`` is asked for one. Whether the
-    arguments fit the schema is not looked at here; see ``OperatorHandle.bind``.
+    Only arrays that the schema marks as written to are writable. ``begin_writes`` is called with
+    the remote ones among them, if any, before ``remote`` is called for one. Whether the arguments
+    match the schema is not checked here; see ``OperatorHandle.bind``.
     """
     written = {argument.name for argument in schema.arguments if argument.is_write}
     if memory is not None and written:
         memory.expect_writes()
     positional = [a for a in schema.arguments if not a.kwarg_only] if written else []
-    messages = list(request.args)  # each access makes objects
+    messages = list(request.args)  # each access creates objects
     named = dict(request.kwargs) if request.kwargs else {}
     if written and begin_writes is not None:
         targets = _remote_targets(messages, named, positional, written)
@@ -222,10 +222,10 @@ def reply_of_returns(
 ) -> execution_pb2.CallReply:
     """Return the reply to a successful call. See Note [Arguments that are written to].
 
-    ``arguments`` is the whole stack that the kernel was called with, and ``returns`` what it
-    left, both in the order of the schema. Raises ReturnError if a value cannot be sent.
-    With ``memory``, large tensors are put there. ``keep`` takes a return that is no argument of
-    the caller's off the list, by its place, and gives what is to be sent for it.
+    ``arguments`` is the complete stack with which the kernel was called, and ``returns`` the one
+    that it left, both in the order of the schema. Raises ReturnError if a value cannot be sent.
+    With ``memory``, large tensors are placed there. ``keep`` takes a return that is no argument of
+    the caller's off the list, by its index, and returns what is to be sent for it.
     """
     reply = execution_pb2.CallReply(id=request.id, interpreter=interpreter)
     draws = Generator in map(type, arguments)
@@ -266,11 +266,11 @@ def result_of_reply(
     memory: CallerTensorMemory | None = None,
     remote: DecodeRemote | None = None,
 ) -> Any:
-    """Return the call's result: None, the one value, or a tuple, with names if the schema has them.
+    """Return the call's result: None, one value, or a tuple, named if the schema has names.
 
-    ``args`` and ``kwargs`` are those of the call; arrays among them that the operator wrote to
-    get their new contents; ``memory`` is that of the call, and ``remote`` makes what stands for
-    a tensor that was kept. Raises as ``returns_of_reply`` does.
+    ``args`` and ``kwargs`` are those of the call; arrays among them that the operator wrote to get
+    their new contents; ``memory`` is that of the call, and ``remote`` makes the proxy for a tensor
+    that was kept. Raises the errors of ``returns_of_reply``.
     """
     returns = returns_of_reply(reply, args, kwargs, memory, remote)
     if len(returns) == 1:
@@ -310,7 +310,7 @@ def returns_of_reply(
     if len(writes) > 1:
         check_writes(reply.mutations, writes)
     for target, contents in writes:
-        if not is_same_memory(target, contents):  # it was written to where it is
+        if not is_same_memory(target, contents):  # it was written to in place
             backend = find_backend(type(target))
             assert backend is not None, "prepare_write gives arrays of backends"
             with device_errors(backend.device_of(target)):
@@ -337,7 +337,7 @@ def trace_line_to_proto(line: TraceLine, *, interpreter: str = "") -> execution_
 def trace_line_from_proto(message: execution_pb2.TraceLine) -> TraceLine:
     """Return the line.
 
-    Its interpreter is left out, since a process's own trace has no place for it.
+    Without the interpreter, for which a process's own trace has no field.
     """
     return TraceLine(
         depth=message.depth,
@@ -355,7 +355,7 @@ _Sent = list[tuple["Argument", Any, values_pb2.ArgumentRef]]
 def _sent_arguments(
     request: execution_pb2.CallRequest, schema: FunctionSchema, arguments: Sequence[Any]
 ) -> _Sent:
-    """Return the arguments in the request, which omits those with their defaults."""
+    """Return the arguments in the request, which omits those equal to their defaults."""
     sent: _Sent = []
     for place, (argument, value) in enumerate(zip(schema.arguments, arguments, strict=False)):
         if argument.name in request.kwargs:
@@ -376,7 +376,7 @@ def _sent_value(
 def _find_alias(
     declared: Argument | None, value: Any, sent: _Sent
 ) -> values_pb2.ArgumentRef | None:
-    """Return the argument that a return is, if the schema allows for that and the kernel did it."""
+    """Return the argument that a return is, if the schema permits that and it is the same."""
     sets = _alias_sets(declared)
     if sets:
         for argument, given, reference in sent:

@@ -1,4 +1,4 @@
-"""Settings of every gRPC channel and server of ours: sizes, keepalive."""
+"""The settings of all gRPC channels and servers: sizes, keepalive."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from opdispatch_wire.errors import MessageTooLargeError, WireError
 
 MAX_MESSAGE_BYTES_DEFAULT = 64 * 1024 * 1024
 MAX_MESSAGE_BYTES_HIGHEST = 2**31 - 1
-"""Protobuf's own limit: no message is larger, whatever the setting."""
+"""Protobuf's own limit, which no setting can raise."""
 
 MAX_METADATA_BYTES = 64 * 1024
-"""Headers and trailers of one call. A status of ours is far below gRPC's own 8 KiB."""
+"""Headers and trailers of one call. Our statuses are far below gRPC's own limit of 8 KiB."""
 
 MAX_MESSAGE_BYTES_KEY = "opdispatch-max-message-bytes"
-"""The metadata of a stream of calls: the longest reply that its client takes."""
+"""The metadata key of a stream of calls for the longest reply that its client accepts."""
 
 RAISE_LIMIT_HINT = (
     "raise the limit on both sides: `opdispatch serve --max-message-bytes N`, or "
@@ -26,7 +26,7 @@ RAISE_CALL_LIMIT_HINT = "raise the limit: `opdispatch serve --max-call-bytes N`"
 
 _KEEPALIVE_MS = 30_000
 _KEEPALIVE_TIMEOUT_MS = 10_000
-# Below the clients' interval, or the server would take their pings for an attack.
+# Less than the clients' interval, or the server would treat their pings as an attack.
 _SHORTEST_PING_INTERVAL_MS = 20_000
 
 
@@ -35,7 +35,7 @@ def channel_options(
 ) -> list[tuple[str, int]]:
     """Return the options of a client's channel to ``address``.
 
-    A proxy from the environment is used only for an address beyond this machine. Raises
+    A proxy from the environment is used only for an address on another machine. Raises
     AddressError, and ValueError if the size is not between 1 and 2**31 - 1.
     """
     beyond_this_machine = address is not None and not is_loopback(address)
@@ -45,11 +45,11 @@ def channel_options(
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        # A daemon that comes back is found soon; gRPC would wait up to two minutes.
+        # So that a restarted daemon is found soon; gRPC would wait up to two minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2_000),
         ("grpc.enable_http_proxy", int(beyond_this_machine)),
-        # Otherwise a new session inherits the connections and the back-off of older ones.
+        # Otherwise a new session inherits the connections and the backoff of older ones.
         ("grpc.use_local_subchannel_pool", 1),
     ]
 
@@ -65,7 +65,7 @@ def server_options(
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", _SHORTEST_PING_INTERVAL_MS),
-        # A port that is in use is an error, not shared with its owner.
+        # A port in use is an error, and is not shared with its owner.
         ("grpc.so_reuseport", 0),
     ]
 
@@ -73,8 +73,8 @@ def server_options(
 def check_message_size(message: Message, limit: int, what: str) -> None:
     """Raise MessageTooLargeError if ``message``, called ``what``, has more than ``limit`` bytes.
 
-    The sender checks, since gRPC's own refusal says neither which message nor what to do.
-    Finding out the size costs as much as serialising.
+    The sender checks, because gRPC's own error says neither which message it is nor what to do.
+    Computing the size costs as much as serializing.
     """
     serialize_message(message, limit, what)
 
@@ -82,11 +82,11 @@ def check_message_size(message: Message, limit: int, what: str) -> None:
 def serialize_message(message: Message, limit: int, what: str) -> bytes:
     """Serialize ``message``. Raises MessageTooLargeError as ``check_message_size`` does.
 
-    For a gRPC method without a serialiser of its own: then the message is serialised once.
+    For a gRPC method without a serializer of its own, so that the message is serialized once.
     """
     try:
         data = message.SerializeToString()
-    except EncodeError as exc:  # over protobuf's own limit
+    except EncodeError as exc:  # beyond protobuf's own limit
         raise MessageTooLargeError(
             f"{what} has more than {MAX_MESSAGE_BYTES_HIGHEST} bytes, which no message can have",
             limit=str(MAX_MESSAGE_BYTES_HIGHEST),
@@ -97,9 +97,9 @@ def serialize_message(message: Message, limit: int, what: str) -> bytes:
 
 
 def parse_message(message: Message, payload: bytes | memoryview) -> Message:
-    """Fill ``message`` from the payload of a lane's frame. Raises WireError."""
+    """Parse the payload of a lane's frame into ``message``. Raises WireError."""
     try:
-        # From a bytearray without a copy; the stubs know only of bytes.
+        # protobuf accepts a bytearray without copying; only the stubs require bytes.
         message.ParseFromString(payload)  # type: ignore[arg-type]
     except DecodeError as error:
         raise WireError(f"a frame is no {type(message).__name__}: {error}") from error

@@ -1,10 +1,10 @@
-"""Large tensors on a gRPC stream of calls, on their way out: in chunks, between other messages.
+"""Sending large tensors over a gRPC stream of calls: in chunks, between other messages.
 
     CallTensors       the large tensors of one call, and of its reply
     LargeMessage      the chunks of one message, and then the message itself
     MessageOutbox     messages of all sizes, none of which waits for all of a large one
 
-A chunk is cut from the tensor where it is when its turn comes: nothing is copied before that.
+A chunk is taken from the tensor in place when its turn comes: nothing is copied before that.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from opdispatch_wire.protobuf_fields import LENGTH_DELIMITED, field_tag, varint
 from opdispatch_wire.v1 import execution_pb2
 
 CHUNK_BYTES = 1024 * 1024
-"""The tensor bytes in one chunk; what has no more is sent inline."""
+"""The tensor bytes in one chunk; smaller tensors are sent inline."""
 
 BESIDE_BYTES = 64 * 1024
-"""Of a message with more than CHUNK_BYTES, what is handled beside it: protobuf copies more often,
-and lets no other thread run."""
+"""In a message above CHUNK_BYTES, larger tensors than this are handled outside it.
+
+Protobuf copies more often, and blocks other threads meanwhile.
+"""
 
 CHUNK_BYTES_KEY = "opdispatch-chunk-bytes"
-"""The metadata of a stream, either way: how many bytes the data of a chunk may have."""
+"""The metadata key of a stream, in both directions, for the most data bytes of a chunk."""
 
 LARGE_AT_ONCE = 4
-"""How many large messages of a stream take turns; others wait for one of them to end."""
+"""How many large messages of a stream are sent in turns; others wait for one of them to end."""
 
-# A peer that wants them shorter gets none.
+# A peer that wants shorter chunks gets none.
 _SHORTEST_CHUNKS = 512
-# So many small messages may go before the next chunk does.
+# How many small messages may be sent before the next chunk.
 _SMALL_PER_CHUNK = 16
 _CHUNK_TAG = field_tag(execution_pb2.CallRequest.CHUNK_FIELD_NUMBER, LENGTH_DELIMITED)
 _DATA_TAG = field_tag(execution_pb2.Chunk.DATA_FIELD_NUMBER, LENGTH_DELIMITED)
@@ -40,42 +42,41 @@ Buffer = memoryview
 
 
 class CallTensors:
-    """The large tensors of one call, outside its messages. Belongs to the owner of the call."""
+    """The large tensors of one call, outside its messages. For the owner of the call."""
 
     def __init__(self, *, results_of_any_size: bool = True) -> None:
         self.results_of_any_size = results_of_any_size
-        """Whether the caller takes them outside messages: no limit for those applies then."""
+        """Whether the caller accepts results outside messages, to which no limit then applies."""
         self.arguments: Sequence[Buffer] = []
-        """Those of the CallRequest, by ChunkedData.number."""
+        """The tensors of the CallRequest, by ChunkedData.number."""
         self.message_bytes = 0
-        """How long those are that came in the CallRequest itself, and count as part of it."""
+        """The total length of those sent in the CallRequest itself, which count as part of it."""
         self.results: Sequence[Buffer] = []
-        """Those of the CallReply."""
+        """The tensors of the CallReply."""
 
     def take_results(
         self, reply: execution_pb2.CallReply, results: Sequence[Buffer]
     ) -> execution_pb2.CallReply:
-        """Take the large tensors that came before the reply; return the reply to read."""
+        """Take the large tensors received before the reply; return the reply to read."""
         self.results = results
         return reply
 
     def results_of(self, reply: execution_pb2.CallReply) -> Sequence[Buffer]:
         """Return the buffers sent with the reply.
 
-        An error names no tensors: those that had arrived, or had been placed, before it belong to
-        no reply.
+        An error names no tensors: those received or placed before it belong to no reply.
         """
         return () if reply.HasField("error") else self.results
 
     def note_sent(self, count: int) -> None:
-        """Count bytes of the arguments handed to the network."""
+        """Count argument bytes handed to the network."""
 
     def note_received(self, count: int, total: int) -> None:
-        """Count bytes of the results received, of ``total``."""
+        """Count result bytes received, of ``total``."""
 
 
 def chunk_bytes_for(limit: int) -> int:
-    """Return the bytes of a chunk, where no message may have more than ``limit``."""
+    """Return the size of a chunk if no message may have more than ``limit`` bytes."""
     return max(min(CHUNK_BYTES, limit // 2), 1)
 
 
@@ -85,9 +86,7 @@ def chunk_metadata(limit: int) -> tuple[str, str]:
 
 
 def told_chunk_bytes(metadata: Iterable[tuple[str, str | bytes]] | None, limit: int) -> int:
-    """Return the length of chunks that the peer accepts and that fit in messages of ``limit``
-    bytes; 0 if it accepts none.
-    """
+    """Return the chunk size that the peer accepts and that fits into ``limit``; 0 if none does."""
     for key, value in metadata or ():
         if key == CHUNK_BYTES_KEY and isinstance(value, str) and value.isdecimal():
             told = min(int(value[:12]), chunk_bytes_for(limit))
@@ -96,9 +95,9 @@ def told_chunk_bytes(metadata: Iterable[tuple[str, str | bytes]] | None, limit: 
 
 
 class LargeMessage:
-    """One message with large tensors: its chunks, then itself. Belongs to who sends it.
+    """One message with large tensors: its chunks, then the message. For use by its sender only.
 
-    ``on_sent`` is called with the bytes of each chunk when the next one is requested.
+    ``on_sent`` is called with the size of each chunk when the next one is requested.
     """
 
     def __init__(
@@ -111,9 +110,10 @@ class LargeMessage:
     ) -> None:
         self.number = number
         self.size = sum(len(tensor) for tensor in tensors)
-        """The bytes of its tensors."""
+        """The total size of its tensors."""
         self.is_dropped = False
-        """Set by any thread when it is not awaited any more, and no chunk follows."""
+        """Set by any thread when the message is no longer awaited; no further chunk follows.
+        """
         self.is_finished = False
         """Whether the message itself has been taken."""
         self._pieces = self._cut(list(tensors), message, chunk_bytes, on_sent)
@@ -134,7 +134,7 @@ class LargeMessage:
     ) -> Generator[bytes]:
         for number in range(len(tensors)):
             yield from self._cut_tensor(number, tensors[number], chunk_bytes, on_sent)
-        tensors.clear()  # they are not needed any more, though this message is still to be sent
+        tensors.clear()  # no longer needed, though this message is still to be sent
         self.is_finished = True
         yield message
 
@@ -156,10 +156,9 @@ class LargeMessage:
 
 
 def encode_chunk(number: int, chunk: execution_pb2.Chunk, data: bytes | memoryview) -> bytes:
-    """Encode a CallRequest, or CallReply, of the id ``number`` with nothing but a chunk of
-    ``data``.
+    """Encode a CallRequest or CallReply with the id ``number`` and only a chunk of ``data``.
 
-    Put together by hand: protobuf would copy the data twice.
+    Without protobuf, which would copy the data twice.
     """
     head = b"".join((chunk.SerializeToString(), _DATA_TAG, varint(len(data))))
     envelope = execution_pb2.CallRequest(id=number).SerializeToString()
@@ -168,7 +167,7 @@ def encode_chunk(number: int, chunk: execution_pb2.Chunk, data: bytes | memoryvi
 
 
 class LargeMessages:
-    """The large messages of one stream, which take turns. Belongs to who sends them."""
+    """The large messages of one stream, which take turns. For use by their sender only."""
 
     def __init__(self) -> None:
         self._in_turn: deque[LargeMessage] = deque()
@@ -178,11 +177,11 @@ class LargeMessages:
         return bool(self._in_turn)
 
     def add(self, message: LargeMessage) -> None:
-        """Add one to be sent."""
+        """Add a message to send."""
         (self._in_turn if len(self._in_turn) < LARGE_AT_ONCE else self._waiting).append(message)
 
     def next_piece(self) -> bytes | None:
-        """Return the next piece of the message whose turn it is; None if there are none left."""
+        """Return the next piece of the message whose turn it is; None if none are left."""
         while self._in_turn:
             message = self._in_turn.popleft()
             piece = message.next_piece()
@@ -195,17 +194,17 @@ class LargeMessages:
 
 
 class MessageOutbox:
-    """Messages of all sizes, for one sender in an event loop."""
+    """A queue of messages of all sizes, for one sender in an event loop."""
 
     def __init__(self) -> None:
         self._small: deque[bytes] = deque()
         self._large = LargeMessages()
         self._since_chunk = 0
         self.small_bytes = 0
-        """The bytes of the messages without chunks that were not taken yet."""
+        """The total size of queued messages without chunks."""
 
     def put(self, message: bytes | LargeMessage) -> None:
-        """Add one to be sent."""
+        """Add a message to send."""
         if isinstance(message, LargeMessage):
             self._large.add(message)
         else:

@@ -1,4 +1,4 @@
-"""How a client says who it is: for listings and logs, never for a decision."""
+"""How a client identifies itself: for listings and logs, never for a decision."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import getpass
 import socket
 
 CLIENT_KEY = "opdispatch-client"
-"""The metadata of requests that change the registry: ``USER@HOST``."""
+"""The metadata key of requests that change the registry: ``USER@HOST``."""
 
 
 @functools.cache
 def describe_self() -> str:
-    """Return ``USER@HOST`` of this process, in characters that metadata can carry."""
+    """Return ``USER@HOST`` of this process, in characters that metadata permits."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
-        user = "unknown"  # a container may have a user without a name
+        user = "unknown"  # in a container, the user may have no name
     whole = f"{user}@{socket.gethostname()}"
-    # A user may be named by LOGNAME: gRPC fails a request whose metadata has anything else.
+    # LOGNAME may contain any text, and gRPC fails a request whose metadata has other characters.
     return "".join(c if c.isascii() and c.isprintable() else "?" for c in whole)

@@ -1,6 +1,6 @@
-"""Credentials of a client: a token and certificates, read again when their files change.
+"""The credentials of a client: a token and certificates, reread when their files change.
 
-Without the package ``opdispatch``, unless something is wrong: probes start again and again.
+Imports the package ``opdispatch`` only for errors, because probes start frequently.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ TLS_CERT_VARIABLE = "OPDISPATCH_TLS_CERT"
 TLS_KEY_VARIABLE = "OPDISPATCH_TLS_KEY"
 
 AUTHORIZATION = "authorization"
-"""The metadata that has a token, after the word Bearer."""
+"""The metadata key for a token, after the word Bearer."""
 
 _LONGEST_TOKEN = 4096
-# Seconds between the first tries to read certificates, which are replaced file by file.
+# Seconds between the first attempts to read certificates, which are replaced file by file.
 _PAUSES = (0.05, 0.1, 0.2)
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
@@ -42,10 +42,10 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Hold what a client shows to be let in. A secret is never in its text.
+    """A client's credentials. Secrets never appear in its repr.
 
-    ``tls_ca`` has the certificates that the daemon's is checked against; with it, TCP addresses
-    are reached over TLS. ``tls_cert`` and ``tls_key`` are the client's own, for mutual TLS.
+    ``tls_ca`` has the CA certificates for verifying the daemon's; with it, TCP addresses use TLS.
+    ``tls_cert`` and ``tls_key`` are the client's own, for mutual TLS.
     """
 
     token: str = field(default="", repr=False)
@@ -54,7 +54,7 @@ class Credentials:
     tls_cert: str = ""
     tls_key: str = ""
     pin: str = ""
-    """The hash of the daemon's CA, of a join token; ``tls_ca`` comes before it."""
+    """The hash of the daemon's CA, from a join token; ``tls_ca`` takes precedence."""
 
     @classmethod
     def of(
@@ -66,7 +66,7 @@ class Credentials:
         tls_cert: PathLike | None = None,
         tls_key: PathLike | None = None,
     ) -> Credentials:
-        """Return the credentials that are given, or those of the environment for what is not."""
+        """Return the given credentials, completed from the environment."""
         if token is None and token_file is None:
             token = os.environ.get(TOKEN_VARIABLE)
             token_file = os.environ.get(TOKEN_FILE_VARIABLE)
@@ -83,15 +83,15 @@ class Credentials:
         )
 
     def without_token(self) -> Credentials:
-        """Return the certificates alone, for who is to be trusted with no token."""
+        """Return only the certificates, for a peer that must not get the token."""
         return replace(self, token="", token_file="")
 
     def channel(self, address: str, options: Options) -> grpc.Channel:
-        """Return a blocking channel to ``address``, over which they are shown.
+        """Return a blocking channel to ``address`` that sends the credentials.
 
-        At a unix socket that is nothing: the system says who is at its other end. Raises
-        UnauthenticatedError for a token or a certificate that cannot be read, UnsafeAddressError
-        for an address where a token could be overheard, and AddressFormError.
+        At a unix socket none are sent: the system identifies the peer. Raises UnauthenticatedError
+        for a token or a certificate that cannot be read, UnsafeAddressError for an address where a
+        token could be overheard, and AddressFormError.
         """
 
         def make(target: str, tls: grpc.ChannelCredentials | None) -> grpc.Channel:
@@ -102,7 +102,7 @@ class Credentials:
         return cast("grpc.Channel", self._secured(address, make, is_asyncio=False))
 
     def asyncio_channel(self, address: str, options: Options) -> grpc.aio.Channel:
-        """Return a channel of the running event loop. As ``channel``."""
+        """Return a channel for the running event loop; otherwise as ``channel``."""
 
         def make(target: str, tls: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
             return asyncio_channel(target, options, tls)
@@ -110,7 +110,7 @@ class Credentials:
         return cast("grpc.aio.Channel", self._secured(address, make, is_asyncio=True))
 
     def check(self, address: str) -> None:
-        """Raise what ``channel`` would."""
+        """Raise the errors that ``channel`` would."""
         self._parts_for(address)
 
     def _secured(self, address: str, make: Callable[[str, Any], Any], *, is_asyncio: bool) -> Any:
@@ -147,7 +147,7 @@ NO_CREDENTIALS = Credentials()
 
 
 class _Token:
-    """The token of some credentials, read again when its file changes. Any thread may ask."""
+    """The token of some credentials, reread when its file changes. Any thread may use it."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._file = credentials.token_file
@@ -156,9 +156,9 @@ class _Token:
             self._read = None, _metadata_of(credentials.token)
 
     def metadata(self) -> Metadata:
-        """Return what goes with each request. Raises UnauthenticatedError.
+        """Return the metadata for each request. Raises UnauthenticatedError.
 
-        A file that cannot be read any more, or is half written, changes nothing.
+        A file that can no longer be read, or is half written, changes nothing.
         """
         if not self._file:
             return self._read[1]
@@ -182,10 +182,10 @@ class _Token:
 
 
 class _Tls:
-    """The certificates of some credentials, read again when their files change."""
+    """The certificates of some credentials, reread when their files change."""
 
     def __init__(self, credentials: Credentials) -> None:
-        """Read them. Raises UnauthenticatedError."""
+        """Read the files. Raises UnauthenticatedError."""
         self._ca, self._cert, self._key = (
             credentials.tls_ca,
             credentials.tls_cert,
@@ -201,14 +201,16 @@ class _Tls:
             _refuse_certificates(f"the certificates cannot be used: {error}")
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Return them as gRPC takes them."""
+        """Return the credentials in gRPC's form."""
         ca, key, cert = self._read
         return grpc.ssl_channel_credentials(ca, key, cert)
 
     def refresh(self) -> bool:
-        """Read the files again if they have changed; return whether others are in force now.
+        """Reread the files if they have changed.
 
-        Files that cannot be read, or do not fit each other yet, change nothing.
+        Return whether that changed the certificates in force.
+
+        Files that cannot be read, or do not match yet, change nothing.
         """
         try:
             if self._signatures() == self._signature:
@@ -221,11 +223,11 @@ class _Tls:
         return before != read
 
     def _read_in_time(self) -> tuple[object, tuple[bytes, bytes | None, bytes | None]]:
-        """Read the files, and again where they may be in the midst of being replaced."""
+        """Read the files; retry if they may be in the middle of being replaced."""
         for pause in _PAUSES:
             try:
                 return self._read_files()
-            except (ssl.SSLError, ValueError):  # of two certificates, or half of one
+            except (ssl.SSLError, ValueError):  # two files that do not match, or half of one
                 time.sleep(pause)
         return self._read_files()
 
@@ -237,7 +239,7 @@ class _Tls:
     def _read_files(self) -> tuple[object, tuple[bytes, bytes | None, bytes | None]]:
         before = self._signatures()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations(self._ca)  # gRPC takes anything, and fails later
+        context.load_verify_locations(self._ca)  # gRPC accepts anything, and fails later
         if self._cert:
             context.load_cert_chain(self._cert, self._key, password=lambda: "")
         ca, cert, key = (_read_bytes(path) for path in (self._ca, self._cert, self._key))
@@ -247,7 +249,7 @@ class _Tls:
 
 
 def shown_ticket(ticket: str) -> str:
-    """Return the authorization that shows a ticket to an interpreter; empty without one."""
+    """Return the authorization with a ticket for an interpreter; empty without one."""
     return f"Ticket {ticket}" if ticket else ""
 
 
@@ -259,7 +261,7 @@ class _PinnedTls:
         self._ca = ca
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Return them as gRPC takes them. Raises UnauthenticatedError."""
+        """Return the credentials in gRPC's form. Raises UnauthenticatedError."""
         try:
             own = (_read_bytes(self._credentials.tls_key), _read_bytes(self._credentials.tls_cert))
         except OSError as error:
@@ -267,14 +269,14 @@ class _PinnedTls:
         return grpc.ssl_channel_credentials(self._ca, *own)
 
     def refresh(self) -> bool:
-        """Return False: the CA is the one that is named."""
+        """Return False: the CA is fixed."""
         return False
 
 
 def _pin_in(path: PathLike) -> str:
     with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
         return split_join_token(file.read(_LONGEST_TOKEN).strip())[0]
-    return ""  # what is wrong with it is said when it is used
+    return ""  # an unreadable file is reported when it is used
 
 
 def _read_bytes(path: str) -> bytes | None:
@@ -299,7 +301,7 @@ def _refuse_certificates(why: str) -> NoReturn:
 
 
 def _metadata_of(token: str) -> Metadata:
-    # The message has nothing of it: what is no token can be a secret all the same.
+    # The message contains nothing of it: even an invalid token may be a secret.
     if not _TOKEN.fullmatch(token) or len(token) > _LONGEST_TOKEN:
         _refuse_token("the token is none; expected one line of printable ASCII characters")
     return ((AUTHORIZATION, f"Bearer {split_join_token(token)[1]}"),)

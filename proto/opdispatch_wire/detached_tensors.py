@@ -1,10 +1,10 @@
-"""Large tensors out of a message's bytes, and back into them, without copying one.
+"""Detaching large tensors from a serialized message, and attaching them, without copying.
 
     attach(request, CALL_REQUEST, tensors)    ->  pieces of the same request, with data inline
     detach(payload, CALL_REPLY, threshold)    ->  a small reply, and the data beside it
 
-Where a tensor's data were, the small message has ``Tensor.chunked``. Both walk the wire format,
-down the few fields in which there can be tensors.
+In place of a tensor's data, the small message has ``Tensor.chunked``. Both functions parse the wire
+format, only in the few fields that can contain tensors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from opdispatch_wire.v1 import execution_pb2, values_pb2
 Payload = bytes | bytearray | memoryview
 """A message, or a part of one."""
 
-# Of each message on the way, the fields in which there can be dense tensors, which have none.
+# By message, the fields that can contain dense tensors, which are leaves.
 _Paths = dict[int, Any]
 _TENSOR: _Paths = {}
 _VALUE: _Paths = {
@@ -55,24 +55,24 @@ CALL_REQUEST: _Paths = {
     execution_pb2.CallRequest.ARGS_FIELD_NUMBER: _VALUE,
     execution_pb2.CallRequest.KWARGS_FIELD_NUMBER: {2: _VALUE},  # an entry of a map: key, value
 }
-"""The way to the tensors of a CallRequest."""
+"""The fields that lead to the tensors of a CallRequest."""
 CALL_REPLY: _Paths = {
     execution_pb2.CallReply.RETURNS_FIELD_NUMBER: _VALUE,
     execution_pb2.CallReply.MUTATIONS_FIELD_NUMBER: {
         execution_pb2.Mutation.VALUE_FIELD_NUMBER: _TENSOR
     },
 }
-"""The way to the tensors of a CallReply."""
+"""The fields that lead to the tensors of a CallReply."""
 
 _DATA = values_pb2.Tensor.DATA_FIELD_NUMBER
 _PADDING = values_pb2.Tensor.PADDING_FIELD_NUMBER
 _CHUNKED = values_pb2.Tensor.CHUNKED_FIELD_NUMBER
-# Twice as deep as values may be: a list is two messages.
+# Twice the nesting limit of values: a list is two messages.
 _DEEPEST = 100
 
 
 class MessagePieces:
-    """A message that is not in one place; its length is that of all its pieces."""
+    """A message in several pieces; its length is their total."""
 
     def __init__(self) -> None:
         self.parts: list[Payload] = []
@@ -87,7 +87,7 @@ class MessagePieces:
         self._size += len(part)
 
     def extend(self, pieces: MessagePieces) -> None:
-        """Add all pieces of another one."""
+        """Add all pieces of another message."""
         self.parts += pieces.parts
         self._size += len(pieces)
 
@@ -100,14 +100,15 @@ class MessagePieces:
 def attach(
     message: Payload, paths: _Paths, tensors: Sequence[Buffer], *, aligned: bool = False
 ) -> MessagePieces:
-    """Return the message with the ``tensors`` in their places.
+    """Return the message with the ``tensors`` in place.
 
     With ``aligned``, nearly all begin at multiples of ALIGNMENT. Raises WireError unless the
     message refers to each of them once, by number and length.
     """
     pieces = _attached(message, paths, tensors, {})
     if aligned and (paddings := _paddings(pieces, tensors)):
-        # They make what they are in longer, and may make its length longer by a byte: rarely.
+        # Padding makes the enclosing messages longer, and rarely also the encoding of their lengths
+        # by a byte.
         pieces = _attached(message, paths, tensors, paddings)
     return pieces
 
@@ -126,14 +127,14 @@ def _attached(
 
 
 def _paddings(pieces: MessagePieces, tensors: Sequence[Buffer]) -> dict[int, int]:
-    """Return the length of the padding of each tensor, by its number, in a message without any."""
+    """Return the length of each tensor's padding, by number, in a message without padding."""
     numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
     paddings: dict[int, int] = {}
     offset = 0
     for part in pieces.parts:
         number = numbers.get(id(part))
         if number is not None and offset % ALIGNMENT:
-            # Its tag and its length are a byte each.
+            # Its tag and its length take one byte each.
             paddings[number] = (-offset - 2) % ALIGNMENT
             offset += 2 + paddings[number]
         offset += len(part)
@@ -147,11 +148,10 @@ def detach(
     *,
     first: int = 0,
 ) -> tuple[bytes, list[memoryview]]:
-    """Return the message without the data of tensors larger than ``threshold`` bytes, and those
-    data.
+    """Return the message without data of tensors above ``threshold`` bytes, and that data.
 
-    They stay where they are, in ``message``, and are numbered from ``first`` on. Raises WireError
-    if it is malformed.
+    The data stay in ``message``, and are numbered from ``first`` on. Raises WireError for a
+    malformed message.
     """
     pieces, tensors = detach_in_place(message, paths, threshold, first=first)
     return b"".join(pieces.parts), tensors
@@ -165,18 +165,18 @@ def detach_in_place(
     first: int = 0,
     limit: FieldLimit | None = None,
 ) -> tuple[MessagePieces, list[memoryview]]:
-    """Detach like ``detach``, but also keep the message where it is, in pieces.
+    """Detach like ``detach``, but leave the message in place, too, in pieces.
 
-    Raises the error of ``limit`` if more fields are to be looked at than that.
+    Raises the error of ``limit`` if more fields would have to be parsed.
     """
     detaching = _Detaching(memoryview(message), threshold, first, limit)
     return detaching.rewritten(paths, 0, len(message), 0), detaching.tensors
 
 
 def text_bytes(message: Payload, paths: _Paths, threshold: int) -> int:
-    """Return the size in bytes of the texts that are longer than ``threshold``.
+    """Return the total size of the strings that are longer than ``threshold`` bytes.
 
-    Raises WireError if the message is malformed.
+    Raises WireError for a malformed message.
     """
     view = memoryview(message)
 
@@ -196,12 +196,12 @@ def text_bytes(message: Payload, paths: _Paths, threshold: int) -> int:
 
 
 class InlineTensors(CallTensors):
-    """The large tensors of a call whose caller knows of none: they are inline for it."""
+    """The large tensors of a call whose caller only sends and receives them inline."""
 
     def take_results(
         self, reply: execution_pb2.CallReply, results: Sequence[Buffer]
     ) -> execution_pb2.CallReply:
-        """Return the reply with the tensors that came before it."""
+        """Return the reply with the tensors that were received before it."""
         if not results:
             return reply
         pieces = attach(reply.SerializeToString(), CALL_REPLY, results)
@@ -211,7 +211,7 @@ class InlineTensors(CallTensors):
 def without_large(
     request: execution_pb2.CallRequest, chunk_bytes: int
 ) -> tuple[bytes, InlineTensors]:
-    """Split a request with its tensors inline into its bytes without the large ones, and those.
+    """Split a request with inline tensors into a message without large ones, and the large ones.
 
     With 0 for ``chunk_bytes``, all stay inline.
     """
@@ -223,7 +223,7 @@ def without_large(
 
 
 class _Rewriting(ABC):
-    """One walk through a message. With ``skips_short``, no tensor is in a field that is SHORT."""
+    """One pass through a message. With ``skips_short``, fields that are SHORT contain no tensor."""
 
     def __init__(
         self, message: memoryview, *, skips_short: bool = False, limit: FieldLimit | None = None
@@ -233,7 +233,7 @@ class _Rewriting(ABC):
         self._limit = limit
 
     def rewritten(self, paths: _Paths, start: int, end: int, depth: int) -> MessagePieces:
-        """Return the message between two places, with its tensors changed."""
+        """Return the message between two offsets, with its tensors changed."""
         if depth > _DEEPEST:
             raise WireError(f"$ is nested more than {_DEEPEST} levels deep")
         pieces, kept = MessagePieces(), start
@@ -265,7 +265,7 @@ class _Rewriting(ABC):
 
     @abstractmethod
     def _change_data(self, field: Field, pieces: MessagePieces) -> bool:
-        """Return whether a field of a tensor is to be replaced by ``pieces``."""
+        """Return whether ``pieces`` replace a field of a tensor."""
 
 
 class _Attaching(_Rewriting):
@@ -313,7 +313,7 @@ class _Detaching(_Rewriting):
 
     def _change_data(self, field: Field, pieces: MessagePieces) -> bool:
         if field.number == _PADDING:
-            return True  # it would be for another place
+            return True  # it would belong at another offset
         size = field.end - field.body
         if field.number != _DATA or size <= self._threshold:
             return False

@@ -1,8 +1,8 @@
 """The element types that have a name on the wire: NumPy dtype <-> text.
 
 The names are those of NumPy and ml_dtypes. Bytes on the wire are little-endian, so the
-dtypes in this table are too. They are made when they are first asked for: who passes tensors on
-needs no more than ``item_size``.
+dtypes in this table are too. The tables are created on first use: forwarding tensors only needs
+``item_size``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NUMPY_SIZES = {
     **{f"float{bits}": bits // 8 for bits in (16, 32, 64)},
     **{f"complex{bits}": bits // 8 for bits in (64, 128)},
 }
-# ml_dtypes also has types narrower than a byte and complex pairs; the wire has not.
+# ml_dtypes also has types narrower than a byte and complex pairs, which cannot be sent.
 _ML_DTYPES_SIZES = {
     "bfloat16": 2,
     **dict.fromkeys(
@@ -40,21 +40,21 @@ _ML_DTYPES_SIZES = {
     ),
 }
 ITEM_SIZES = _NUMPY_SIZES | _ML_DTYPES_SIZES
-"""The bytes of an element, by the name of its type."""
+"""The size of an element in bytes, by the name of its type."""
 
 WIRE_DTYPES: dict[str, np.dtype[Any]]
-"""Every element type by its name, in the byte order that the wire has."""
+"""Every element type by name, in the byte order of the wire."""
 
 NAMES_OF_DTYPES: dict[np.dtype[Any], str]
-"""The names of the wire by the dtype, in either byte order: the other one is sent as the wire's."""
+"""The wire's names by dtype, in either byte order: the other one is converted when sent."""
 
 
 @functools.cache
 def _tables() -> dict[str, Any]:
     dtypes = {name: np.dtype(name).newbyteorder("<") for name in _NUMPY_SIZES}
     dtypes |= {name: np.dtype(getattr(ml_dtypes, name)) for name in _ML_DTYPES_SIZES}
-    # By the dtype itself, since `dtype.name` takes longer than all the rest of a small tensor;
-    # equal dtypes have equal hashes.
+    # Keyed by the dtype itself, since `dtype.name` takes longer than everything else for a small
+    # tensor; equal dtypes have equal hashes.
     names = {each: name for name, d in dtypes.items() for each in (d, d.newbyteorder())}
     return {"WIRE_DTYPES": dtypes, "NAMES_OF_DTYPES": names}
 
@@ -62,7 +62,7 @@ def _tables() -> dict[str, Any]:
 def __getattr__(name: str) -> object:
     if name not in ("WIRE_DTYPES", "NAMES_OF_DTYPES"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals().update(_tables())  # the next access does not come here
+    globals().update(_tables())  # later accesses do not come here
     return globals()[name]
 
 
@@ -73,9 +73,9 @@ ACCEPTED_DTYPES = (
 
 
 def dtype_to_name(dtype: np.dtype[Any], *, at: str) -> str:
-    """Return the wire's name of ``dtype``, whatever its byte order.
+    """Return the wire's name for ``dtype``, whatever its byte order.
 
-    Raises WireError, which starts with the place ``at``, if the wire has none.
+    Raises WireError, which starts with the place ``at``, if there is none.
     """
     name: str | None = _tables()["NAMES_OF_DTYPES"].get(dtype)
     if name is None:
@@ -89,7 +89,7 @@ def dtype_to_name(dtype: np.dtype[Any], *, at: str) -> str:
 def dtype_from_name(name: str, *, at: str) -> np.dtype[Any]:
     """Return the dtype of that name, little-endian.
 
-    Raises WireError, which starts with the place ``at``, if there is none of that name.
+    Raises WireError, which starts with the place ``at``, for an unknown name.
     """
     item_size(name, at=at)
     dtype: np.dtype[Any] = _tables()["WIRE_DTYPES"][name]
@@ -97,9 +97,9 @@ def dtype_from_name(name: str, *, at: str) -> np.dtype[Any]:
 
 
 def item_size(name: str, *, at: str) -> int:
-    """Return the bytes of an element of the type of that name.
+    """Return the size in bytes of an element of that type.
 
-    Raises WireError, which starts with the place ``at``, if there is none of that name.
+    Raises WireError, which starts with the place ``at``, for an unknown name.
     """
     size = ITEM_SIZES.get(name)
     if size is None:

@@ -5,21 +5,21 @@ OpdispatchError                      (opdispatch.errors)
 ├── LibraryLoadError                 a library did not load; carries the traceback
 ├── KernelError                      a kernel raised; carries type, message and traceback
 ├── InterpreterNotFoundError         no interpreter of that name, or none at all
-├── KernelTimeoutError               a kernel ran for longer than the daemon lets it
+├── KernelTimeoutError               a kernel ran longer than the daemon allows
 ├── InterpreterDiedError             the process that was running the call is gone
 ├── DaemonUnavailableError           no daemon listens at that address
 ├── MessageTooLargeError             a message is over the limit
 ├── DeadlineExceededError            the caller's time is up
-├── RefusedError                     the daemon is draining, or a process busy; try again
-│   ├── QueueFullError               as many calls wait as may; says when to try again
-│   └── CircuitOpenError             the operator has brought interpreters down; says the same
-├── RemoteValueGoneError             a remote tensor is not there any more, or never was
-├── RemoteLimitError                 a session keeps as many remote values as it may
+├── RefusedError                     the daemon is draining, or a process is busy; try again
+│   ├── QueueFullError               the queue is full; says when to try again
+│   └── CircuitOpenError             the operator brought interpreters down; says when, too
+├── RemoteValueGoneError             a remote tensor is gone, or never existed
+├── RemoteLimitError                 a session keeps as many remote values as it may keep
 ├── ResourceLimitError               a process has no descriptors, memory or threads left
 ├── UnauthenticatedError             the daemon does not know the client
 ├── PermissionDeniedError            the client lacks the role that this needs
-├── EventLoopError                   an asyncio session is used in an event loop not its own
-├── JournalError                     the daemon's journal cannot be used, or not written to
+├── EventLoopError                   an asyncio session is used in another event loop
+├── JournalError                     the daemon's journal cannot be used or written to
 └── WireError                        a value or message is malformed
 """
 
@@ -43,8 +43,8 @@ class LibraryLoadError(OpdispatchError, ImportError):
     """A library did not load, and left nothing behind.
 
     ``facts["traceback"]`` has the Python traceback of the interpreter that tried, and
-    ``facts["line"]`` the offending line as ``FILE:LINE`` where one is known. If its environment
-    could not be made, ``facts["output"]`` has the last lines of the installer.
+    ``facts["line"]`` the offending line as ``FILE:LINE`` if known. If its environment could not be
+    built, ``facts["output"]`` has the last lines of the installer.
     """
 
     code = "library_load"
@@ -53,20 +53,20 @@ class LibraryLoadError(OpdispatchError, ImportError):
 class KernelError(OpdispatchError, RuntimeError):
     """A kernel raised in its interpreter.
 
-    It is an instance of the built-in classes of what the kernel raised as well, such as ValueError,
-    but of none that would end a loop or a process. ``facts`` has ``operator``, ``interpreter``,
-    ``exception_type``, ``exception_message``, ``exception_cause`` if it was raised from another
-    one, and ``traceback`` (the kernel's own, as text, with the notes that the exception has).
+    It is also an instance of the built-in classes of the kernel's exception, such as ValueError,
+    except those that would end a loop or a process. ``facts`` has ``operator``, ``interpreter``,
+    ``exception_type``, ``exception_message``, ``exception_cause`` if there is one, and
+    ``traceback`` (the kernel's own, as text, with the exception's notes).
     """
 
     code = "kernel_raised"
 
     def __init_subclass__(cls) -> None:
-        """Share the code: subclasses differ in the built-in classes alone. See kernel_errors.py."""
+        """Share the code: subclasses differ only in the built-in classes. See kernel_errors.py."""
 
 
 class KernelTimeoutError(OpdispatchError, TimeoutError):
-    """A kernel ran for longer than the daemon lets it, and was stopped with its interpreter.
+    """A kernel ran longer than the daemon allows, and was stopped with its interpreter.
 
     ``facts`` has ``operator``, ``interpreter`` and ``seconds``.
     """
@@ -83,7 +83,7 @@ class InterpreterNotFoundError(OpdispatchError, LookupError):
 class InterpreterDiedError(OpdispatchError, ConnectionError):
     """The interpreter that was to run the call is gone; the call may or may not have run.
 
-    ``facts["started"]`` is "no" where it was still queued.
+    ``facts["started"]`` is "no" if it was still queued.
     """
 
     code = "interpreter_died"
@@ -111,41 +111,41 @@ class DeadlineExceededError(OpdispatchError, TimeoutError):
 
 
 class RefusedError(OpdispatchError, ConnectionError):
-    """The request is not taken now: the daemon is stopping, or a process has too much to do."""
+    """The request is refused for now: the daemon is stopping, or a process is overloaded."""
 
     code = "refused"
 
 
 class QueueFullError(RefusedError):
-    """As many calls wait as may, or large tensors fill the daemon; this one never started.
+    """The queue is full, or large tensors fill the daemon; the call never started.
 
-    ``facts["retry_after"]`` is in how many seconds there is likely to be room.
+    ``facts["retry_after"]`` estimates after how many seconds there will be room.
     """
 
     code = "queue_full"
 
 
 class CircuitOpenError(RefusedError):
-    """The operator has brought down interpreters in a row; its calls are refused for a while.
+    """The operator has brought down several interpreters in a row; its calls are refused for now.
 
-    That ends by itself. ``facts["retry_after"]`` is in how many seconds one call is tried.
+    That ends by itself: ``facts["retry_after"]`` says after how many seconds one call is tried.
     """
 
     code = "circuit_open"
 
 
 class RemoteValueGoneError(OpdispatchError, LookupError):
-    """A remote tensor is not there any more, or never was.
+    """A remote tensor is gone, or never existed.
 
-    ``facts`` has ``value``, its id, and where they are known the ``interpreter`` that kept it
-    and the ``reason``.
+    ``facts`` has ``value``, its id, and if known the ``interpreter`` that kept it and the
+    ``reason``.
     """
 
     code = "remote_value_gone"
 
 
 class RemoteLimitError(OpdispatchError, MemoryError):
-    """A session keeps as many remote values, or bytes in them, as the daemon lets it.
+    """A session keeps as many remote values, or bytes in them, as the daemon allows.
 
     ``facts["limit"]`` is that number.
     """
@@ -154,48 +154,48 @@ class RemoteLimitError(OpdispatchError, MemoryError):
 
 
 class ResourceLimitError(OpdispatchError, OSError):
-    """A process of the service has run out of something that the system gives it.
+    """A process of the service has exhausted a resource of the system.
 
-    ``facts["resource"]`` names it, such as "file descriptors". It was not a kernel that asked for
-    it: what a kernel raises is a KernelError.
+    ``facts["resource"]`` names it, such as "file descriptors". No kernel requested it: errors of
+    kernels are KernelErrors.
     """
 
     code = "resource_limit"
 
 
 class UnauthenticatedError(OpdispatchError, ConnectionError):
-    """The daemon does not know who asks: there is no token, or one that is not valid there."""
+    """The daemon cannot identify the client: it sent no token, or an invalid one."""
 
     code = "unauthenticated"
 
 
 class PermissionDeniedError(OpdispatchError, PermissionError):
-    """The one the client lacks the role that this needs.
+    """The client lacks the role that this needs.
 
-    ``facts`` has ``role``, and ``needed``, the role that would do; where it is about what a library
-    registers, ``namespace``, too.
+    ``facts`` has ``role``, and ``needed``, the role that suffices; if it concerns a library's
+    registrations, ``namespace``, too.
     """
 
     code = "permission_denied"
 
 
 class EventLoopError(OpdispatchError, RuntimeError):
-    """A session of asyncio was used in another event loop than the one that it was opened in."""
+    """An asyncio session was used in an event loop other than the one in which it was opened."""
 
     code = "event_loop"
 
 
 class JournalError(OpdispatchError, RuntimeError):
-    """The daemon's journal is damaged, in use by another, or cannot be written to.
+    """The daemon's journal is damaged, in use by another process, or cannot be written to.
 
-    What could not be recorded has not been done.
+    Changes that could not be recorded were not made.
     """
 
     code = "journal"
 
 
 class UnknownModeError(OpdispatchError, NotImplementedError):
-    """The caller has switched something on that the other side does not know.
+    """The caller has a mode enabled that the other side does not know.
 
     ``facts["mode"]`` is its name. The call never started.
     """
@@ -204,7 +204,7 @@ class UnknownModeError(OpdispatchError, NotImplementedError):
 
 
 class WireError(OpdispatchError, ValueError):
-    """A value or message is malformed, or has no representation on the wire.
+    """A value or message is malformed, or cannot be represented on the wire.
 
     The message starts with the place of the fault, such as ``$.args[2].shape[0]``.
     """
@@ -213,5 +213,5 @@ class WireError(OpdispatchError, ValueError):
 
 
 def copy_of_error(error: ErrorT) -> ErrorT:
-    """Return a copy for another thread or task to raise: raising an error adds to its traceback."""
+    """Return a copy for another thread or task to raise, since raising adds to a traceback."""
     return copy.copy(error).with_traceback(error.__traceback__)

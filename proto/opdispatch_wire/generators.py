@@ -1,4 +1,4 @@
-"""Generators <-> ``v1.GeneratorState``: a state travels with a call, and what is left comes back.
+"""Generators <-> ``v1.GeneratorState``: a call carries the state, and its reply the new state.
 
     caller      generator_to_proto    ->  Value.generator
     callee                                generator_from_proto
@@ -6,8 +6,8 @@
     callee      add_generator_uses    ->  CallReply.generators
     caller                                take_generator_uses
 
-The caller's generator goes on where the callee's ended, so that a sequence of calls has the same
-numbers, in whichever process each runs.
+The caller's generator continues where the callee's ended, so that a sequence of calls draws the
+same numbers whichever processes they run in.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def add_generator_uses(
     reply: execution_pb2.CallReply,
     sent: Iterable[tuple[Any, values_pb2.Value, values_pb2.ArgumentRef]],
 ) -> None:
-    """Add the new states of generators among the arguments: each with the state it was sent in."""
+    """Add the new states of generators among the arguments, with the states they were sent in."""
     for value, message, reference in sent:
         if type(value) is Generator and message.WhichOneof("kind") == "generator":
             if value.state == _state_of(message.generator):
@@ -62,7 +62,7 @@ def take_generator_uses(
 ) -> None:
     """Advance the caller's generators; ``find`` returns an argument.
 
-    Raises ArgumentError for one that was used meanwhile, and WireError.
+    Raises ArgumentError for a generator that was used meanwhile, and WireError.
     """
     for i, use in enumerate(reply.generators):
         at = f"$.generators[{i}]"

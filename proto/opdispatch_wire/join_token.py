@@ -1,8 +1,8 @@
-"""Join tokens: a token together with the hash of the CA that its daemon's certificate is of.
+"""Join tokens: a token together with the hash of the CA of its daemon's certificate.
 
-``opdj1.HASH.TOKEN``. With one, a machine that has nothing of the daemon's yet knows whom to show
-the token: the certificates that the daemon shows must have the CA of that SHA-256 among them, and
-that is what its certificate is checked against, before the token is sent.
+``opdj1.HASH.TOKEN``. With a join token, a machine without any certificates can verify the daemon
+before it sends the token: the certificates that the daemon presents must include a CA with that
+SHA-256, against which the daemon's certificate is verified.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, NoReturn
 PREFIX = "opdj1"
 _FORM = re.compile(rf"{PREFIX}\.([0-9a-f]{{64}})\.([^.]+)")
 _PATIENCE = 5.0
-# By the hash: a CA is the same wherever it is shown.
+# By hash: a CA is the same wherever it is presented.
 _FOUND: dict[str, bytes] = {}
 _BLOCK = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.S)
 
 
 def make_join_token(token: str, ca_pem: str) -> str:
-    """Return a token with the hash of a CA, of which this is the certificate in PEM.
+    """Return a token with the hash of a CA, given its certificate in PEM.
 
-    Raises ValueError for what is not one certificate.
+    Raises ValueError for anything but one certificate.
     """
     blocks = _BLOCK.findall(ca_pem)
     if len(blocks) != 1:
@@ -34,16 +34,16 @@ def make_join_token(token: str, ca_pem: str) -> str:
 
 
 def split_join_token(text: str) -> tuple[str, str]:
-    """Return the hash and the token of a join token; an empty hash and ``text`` for another one."""
+    """Return the hash and the token of a join token; "" and ``text`` for any other token."""
     found = _FORM.fullmatch(text)
     return (found[1], found[2]) if found else ("", text)
 
 
 def find_pinned_ca(pin: str, host: str, port: int) -> bytes:
-    """Return the CA of a hash, in PEM, as what listens there shows it.
+    """Return the CA of a hash, in PEM, as presented by the server at that address.
 
-    Sends nothing but a handshake; waits for up to five seconds at the first time. Raises
-    UnauthenticatedError if there is none of that hash, and DaemonUnavailableError.
+    Sends only a handshake; waits for up to five seconds the first time. Raises UnauthenticatedError
+    if no CA has that hash, and DaemonUnavailableError.
     """
     if pin not in _FOUND:
         for shown in _shown_by(host, port):
@@ -56,7 +56,7 @@ def find_pinned_ca(pin: str, host: str, port: int) -> bytes:
 
 
 def _shown_by(host: str, port: int) -> list[bytes]:
-    """Return the certificates that a server shows, which proves nothing yet."""
+    """Return the certificates that a server presents, which proves nothing yet."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])

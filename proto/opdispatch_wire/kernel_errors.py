@@ -1,4 +1,4 @@
-"""Kernels' exceptions keep their built-in classes: a KernelError that is a ValueError as well.
+"""KernelErrors with the built-in classes of the kernel's exception, such as ValueError.
 
 Only names of a fixed table cross the wire, in the fact ``exception_bases``, and with them numbers
 and texts, such as the ``errno`` of an OSError. So a library cannot choose a class of its own
@@ -17,8 +17,8 @@ from opdispatch_wire.errors import KernelError
 
 BASES_FACT: Final = "exception_bases"
 
-# A KernelError of these would not only tell of an exception, but do what they do: end a loop or a
-# generator, or the process. Groups are what ``except*`` takes apart, and need exceptions.
+# A KernelError of these classes would have their effect: end a loop or a generator, or the process.
+# Groups are excluded because ``except*`` splits them, and they need exceptions.
 _NEVER: Final = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
 
 _BUILT_IN: Final[dict[str, type[Exception]]] = {
@@ -30,8 +30,8 @@ _BUILT_IN: Final[dict[str, type[Exception]]] = {
     and not issubclass(KernelError, found)
 }
 
-# What programs read of exceptions that they catch. A name that was not found is left out, since
-# Python would look for similar ones in the frames of the client.
+# Attributes that programs read of caught exceptions. A NameError's name is left out, since Python
+# would look for similar names in the frames of the client.
 _ATTRIBUTES: Final[dict[type[Exception], tuple[str, ...]]] = {
     OSError: ("errno", "strerror", "filename", "filename2"),
     ImportError: ("name", "path"),
@@ -45,14 +45,14 @@ _MOST_BASES, _MOST_DIGITS = 8, 18
 
 
 def facts_of_exception(error: BaseException) -> dict[str, str]:
-    """Return the facts from which ``kernel_error`` makes an error of the same built-in classes."""
+    """Return the facts for ``kernel_error`` to make an error with the same built-in classes."""
     bases = _built_in_bases(error)
     if not bases:
         return {}
     facts = {BASES_FACT: ",".join(base.__name__ for base in bases)}
     for name in _attribute_names(bases):
         value = None
-        with suppress(Exception):  # a class of the library's may do anything there
+        with suppress(Exception):  # attributes of a library's class may raise anything
             value = getattr(error, name, None)
         if type(value) is (int if name in _NUMBERS else str):
             facts[f"exception_{name}"] = str(value)
@@ -62,17 +62,17 @@ def facts_of_exception(error: BaseException) -> dict[str, str]:
 def kernel_error(message: str, *, hint: str = "", facts: Mapping[str, str]) -> KernelError:
     """Return a KernelError that is an instance of the built-in classes of the kernel's exception.
 
-    Names that are not those of built-in exceptions are left out.
+    Names of other than built-in exceptions are ignored.
     """
     names = tuple(facts.get(BASES_FACT, "").split(",", _MOST_BASES)[:_MOST_BASES])
     error = _class_of(names)(message, hint=hint)
-    error.facts.update(facts)  # a peer may have called one "message"
+    error.facts.update(facts)  # a peer may have named one "message"
     _set_attributes(error, facts)
     return error
 
 
 def _built_in_bases(error: BaseException) -> list[type[Exception]]:
-    """Return the most derived of its built-in classes, in their order."""
+    """Return its most derived built-in classes, in order."""
     found: list[type[Exception]] = []
     for base in type(error).__mro__:
         known = _BUILT_IN.get(base.__name__)
@@ -92,12 +92,12 @@ def _class_of(names: tuple[str, ...]) -> type[KernelError]:
     members = {
         "__doc__": f"A kernel raised {called} in its interpreter: see KernelError.",
         "__module__": KernelError.__module__,
-        "__qualname__": f"KernelError[{called}]",  # as tracebacks have it
+        "__qualname__": f"KernelError[{called}]",  # as in tracebacks
         "__reduce__": _reduce,
     }
     try:
         return type(KernelError.__name__, (KernelError, *bases), members)
-    except TypeError:  # no exception can be both: a peer has made that up
+    except TypeError:  # no exception can have both classes: a peer has made that up
         return KernelError
 
 
@@ -128,9 +128,10 @@ def _set_attributes(error: KernelError, facts: Mapping[str, str]) -> None:
             setattr(error, name, text)
         elif len(text) <= _MOST_DIGITS and text.removeprefix("-").isdecimal():
             setattr(error, name, int(text))
-    if isinstance(error, SyntaxError):  # which Python prints instead of the text of the error
+    # Python prints this attribute instead of the text of the error
+    if isinstance(error, SyntaxError):
         error.msg = str(error)
-    elif isinstance(error, UnicodeDecodeError):  # or reading it raises TypeError
+    elif isinstance(error, UnicodeDecodeError):  # otherwise reading it raises TypeError
         error.object = b""
     elif isinstance(error, UnicodeEncodeError | UnicodeTranslateError):
         error.object = ""

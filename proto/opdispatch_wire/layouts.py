@@ -1,4 +1,4 @@
-"""Tensors of other layouts than the dense one <-> the kinds of ``v1.Value`` that they are.
+"""Tensors of layouts other than strided <-> the corresponding kinds of ``v1.Value``.
 
     array, parts, facts  ->  fill_layout          a dense Tensor for each part
     the decoder             layout_from_parts  <-  the decoded parts
@@ -37,7 +37,7 @@ from opdispatch_wire.v1 import values_pb2
 
 
 def layout_of(value: Any) -> Layout | None:
-    """Return the layout of an array, or of a Tensor; None if it is dense, or no tensor."""
+    """Return the layout of an array, or of a Tensor; None if it is strided, or no tensor."""
     return find_layout(type(value.array if isinstance(value, Tensor) else value))
 
 
@@ -49,7 +49,7 @@ def fill_layout(
     at: str,
     memory: TensorMemory | None = None,
 ) -> None:
-    """Encode a tensor of that layout into an empty message that is in place already.
+    """Encode a tensor of that layout into an empty message that is already in place.
 
     Raises WireError, which starts with the place ``at``.
     """
@@ -73,9 +73,9 @@ def fill_layout(
 
 
 def refuse_misfits(value: Any, *, at: str) -> None:
-    """Raise WireError for a tensor whose parts do not fit together, or cannot be sent.
+    """Raise WireError for a tensor whose parts do not match, or cannot be sent.
 
-    Of a dense one, there are none.
+    A strided tensor has no parts.
     """
     layout = layout_of(value)
     if layout is not None:
@@ -85,8 +85,8 @@ def refuse_misfits(value: Any, *, at: str) -> None:
 def _checked_parts(array: Any, layout: Layout, at: str) -> tuple[tuple[Any, ...], Facts]:
     """Return the parts and facts, checked. Raises WireError, which starts with the place ``at``."""
     try:
-        # Its library may make it otherwise than we take it, a sparse_csr vector for instance, and
-        # a kernel may have changed it.
+        # Its library may construct it differently, such as a sparse_csr vector, and a kernel may
+        # have changed it.
         parts, facts = layout.checked_parts(array)
     except DeviceError as error:
         raise placed_error(error, at) from error
@@ -102,7 +102,7 @@ def _checked_parts(array: Any, layout: Layout, at: str) -> tuple[tuple[Any, ...]
 def layout_from_parts(message: values_pb2.Value, name: str, parts: Sequence[Any], at: str) -> Any:
     """Return an array, or a Tensor, of the layout ``name`` over decoded parts.
 
-    Raises WireError, which starts with the place of what does not fit, or with ``at``.
+    Raises WireError, which starts with the place of the mismatch, or with ``at``.
     """
     layout, sent = LAYOUTS[name], getattr(message, name)
     if any(isinstance(part, Tensor) for part in parts):
@@ -131,9 +131,9 @@ def layout_from_parts(message: values_pb2.Value, name: str, parts: Sequence[Any]
 
 
 class WireLayoutTensor:
-    """Such a tensor as it came, its parts checked but not decoded; a tensor for the dispatcher.
+    """Such a tensor as received, its parts checked but not decoded; a tensor for the dispatcher.
 
-    To choose a kernel by: ``message`` can be passed on as it is.
+    For choosing a kernel: ``message`` can be forwarded unchanged.
     """
 
     __slots__ = (
@@ -150,7 +150,7 @@ class WireLayoutTensor:
     def __init__(
         self, message: values_pb2.Value, name: str, parts: Sequence[Any], at: str = "$"
     ) -> None:
-        """Raise WireError if the parts do not fit together."""
+        """Raise WireError if the parts do not match."""
         self.layout, sent = LAYOUTS[name], getattr(message, name)
         for part in parts:
             if isinstance(part, WireTensor) and not part.is_plain:
@@ -189,7 +189,7 @@ register_tensor_type(WireLayoutTensor, described_as="a tensor")
 def _own(part: Any) -> Any:
     """Return a copy, safe from other writers."""
     if not isinstance(part, np.ndarray):
-        return part  # it has been copied onto its device
+        return part  # it has been copied to its device
     copy = part.copy()
     copy.flags.writeable = part.flags.writeable
     return copy
@@ -200,9 +200,7 @@ def _part_with_keys(at: str) -> WireError:
 
 
 def _default_key_bits(layout: Layout, device: str, sent: Any) -> int:
-    """Return the key bits of a tensor whose message names none, as ``layout_from_parts`` decodes
-    it.
-    """
+    """Return the key bits of a tensor whose message has none, as ``layout_from_parts`` does."""
     component = COMPONENTS[device.partition(":")[0]]
     if not sent.requires_grad:
         return layout.key_bits(component)
@@ -217,7 +215,7 @@ def _facts_of(sent: Any, layout: Layout) -> Facts:
 
 
 def _check_devices(devices: Sequence[str], at: str) -> str:
-    """Return the one device of all parts. Raises WireError if there are two."""
+    """Return the common device of all parts. Raises WireError if there are two."""
     if len(set(devices)) > 1:
         raise WireError(
             f"{at} has parts on {' and '.join(sorted(set(devices)))}; expected one device"

@@ -1,7 +1,7 @@
 """The files of a library, as one upload: a file on disk, or a folder as a zip archive.
 
-No more than a chunk of it is ever in memory. A folder is archived anew, with nothing written to
-disk, each time that it is read; equal folders give equal archives.
+At most one chunk is in memory at a time. A folder is archived anew, without writing to disk, each
+time that it is read; equal folders give equal archives.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import IO, Protocol, cast
 from opdispatch_wire.errors import LibraryLoadError
 
 CHUNK_BYTES = 1024 * 1024
-_MESSAGE_BYTES = 1024  # more than there is beside them
-# The oldest time that a zip archive can carry: equal folders give equal archives.
+_MESSAGE_BYTES = 1024  # more than the rest of the message takes
+# The oldest time that a zip archive can represent, so that equal folders give equal archives.
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def upload_chunk_bytes(max_message_bytes: int) -> int:
-    """Return how many bytes of a file go into one message."""
+    """Return how many bytes of a file one message carries."""
     return max(min(CHUNK_BYTES, max_message_bytes - _MESSAGE_BYTES), max_message_bytes // 2)
 
 
 class LibraryContent(Protocol):
-    """Content of a library to upload."""
+    """The content of a library to upload."""
 
     @property
     def size(self) -> int:
@@ -39,7 +39,7 @@ class LibraryContent(Protocol):
         """Its SHA-256, in hexadecimal."""
 
     def chunks(self, offset: int = 0) -> Iterator[bytes]:
-        """Return its bytes from an offset on. Raises LibraryLoadError."""
+        """Yield its bytes from an offset on. Raises LibraryLoadError."""
 
 
 class FileContent:
@@ -63,9 +63,9 @@ class FileContent:
 class FolderContent:
     """A package folder as a zip archive, with the package at its top level.
 
-    Left out are hidden files and folders, and byte code. Nothing is compressed: weights would
-    not get smaller, and the archive is the same on every machine. Raises LibraryLoadError if a
-    file cannot be read, or its name is not UTF-8.
+    Without hidden files and folders, and byte code. Nothing is compressed: weights would not get
+    smaller, and the archive is the same on every machine. Raises LibraryLoadError if a file cannot
+    be read, or its name is not UTF-8.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -98,7 +98,8 @@ class FolderContent:
                 f"the package in {str(self._folder)!r} has a file whose name is not UTF-8: "
                 f"{error.object!r}"
             ) from None
-        except RuntimeError as error:  # zipfile: the file is larger than its entry can say
+        # from zipfile: the file is larger than its entry can represent
+        except RuntimeError as error:
             raise LibraryLoadError(
                 f"a file in {str(self._folder)!r} changed while it was read: {error}"
             ) from error
@@ -108,7 +109,7 @@ class FolderContent:
         entry = zipfile.ZipInfo(name, _ZIP_EPOCH)
         entry.create_system = 3  # Unix, on every system
         entry.external_attr = (0o755 if status.st_mode & stat.S_IXUSR else 0o644) << 16
-        entry.file_size = status.st_size  # whether it needs the format for large files
+        entry.file_size = status.st_size  # determines whether it needs the format for large files
         return entry
 
     def _files(self) -> list[Path]:
@@ -121,7 +122,7 @@ class FolderContent:
 
 
 class _Sink:
-    """File object that zipfile writes to: it can neither seek nor read."""
+    """A file object to which zipfile writes, without seeking or reading."""
 
     def __init__(self) -> None:
         self._written: list[bytes] = []
@@ -131,7 +132,7 @@ class _Sink:
         return len(data)
 
     def flush(self) -> None:
-        """Flush the writes."""
+        """Do nothing."""
 
     def take(self) -> bytes:
         data = b"".join(self._written)
@@ -140,7 +141,7 @@ class _Sink:
 
 
 def _measure(chunks: Iterable[bytes]) -> tuple[int, str]:
-    """Return the size in bytes and the SHA-256 of all chunks, which are read one by one."""
+    """Return the total size and the SHA-256 of all chunks, which are read one by one."""
     digest, size = hashlib.sha256(), 0
     for chunk in chunks:
         digest.update(chunk)

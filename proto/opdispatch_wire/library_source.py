@@ -1,9 +1,9 @@
 """The source of a library, as the request that uploads it.
 
 A library is one ``.py`` file, a ``.zip`` archive of modules, a folder that is a package (sent
-as such an archive), or the dotted name of a module that the interpreter can import. Files are
-read here: the client's disk need not be the daemon's. Small ones are in the request; the others are
-uploaded before it is sent.
+as such an archive), or the dotted name of a module that the interpreter can import. Files are read
+here, because the daemon may not have access to the client's disk. Small files are sent in the
+request; others are uploaded first.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _SCRIPT_METADATA = re.compile(rb"^# /// script\s*$", re.MULTILINE)
 _SUFFIXES = (".py", ".zip")
 METADATA_LIMIT = 64 * 1024
-"""How many bytes at the start of a file may hold its script metadata."""
+"""How many bytes at the start of a file may contain its script metadata."""
 INLINE_BYTES_LIMIT = 256 * 1024
-"""How large a file is at most that is sent in the request itself."""
+"""The largest file that is sent in the request itself, in bytes."""
 
 
 class LoadSource(NamedTuple):
-    """A request to load a library, and what has to be uploaded before it is sent, if anything."""
+    """A request to load a library, and the content to upload first, if any."""
 
     request: registry_pb2.LoadLibraryRequest
     content: LibraryContent | None = None
@@ -49,13 +49,12 @@ def load_source(
     isolated: bool = False,
     inline_bytes: int = INLINE_BYTES_LIMIT,
 ) -> LoadSource:
-    """Return the request that loads `source`, `on` an interpreter or a kind of device.
+    """Return the request that loads `source`, `on` an interpreter or a type of device.
 
-    A string without a path separator that does not end in ``.py`` or ``.zip`` is a module
-    name, unless it has a dot and is the name of a file. Raises LibraryLoadError if it is none
-    either, or if the file is missing, cannot be read, or is of another kind; WireError for fewer
-    interpreters than one, or than `min_ready`. A file of more than `inline_bytes` is to be uploaded
-    first.
+    A string without a path separator that does not end in ``.py`` or ``.zip`` is a module name,
+    unless it has a dot and is the name of a file. Raises LibraryLoadError if it is neither, or if
+    the file is missing, cannot be read, or is of another kind; WireError for fewer interpreters
+    than one, or than `min_ready`. A file of more than `inline_bytes` has to be uploaded first.
     """
     if interpreters is not None and interpreters < 1:
         raise WireError(f"interpreters is {interpreters}; expected 1 or more")
@@ -111,9 +110,9 @@ def needs_environment(request: registry_pb2.LoadLibraryRequest) -> bool:
     return (
         request.isolated
         or request.HasField("environment")
-        or request.HasField("uploaded")  # what it needs is in it, perhaps
+        or request.HasField("uploaded")  # its script metadata may be in the upload
         or _SCRIPT_METADATA.search(request.content, 0, METADATA_LIMIT) is not None
-        or request.filename.endswith(".zip")  # it may be inside
+        or request.filename.endswith(".zip")  # it may be in the archive
     )
 
 
@@ -125,7 +124,7 @@ def _absolute_path(python: str | os.PathLike[str]) -> str:
 
 
 def _as_text(filename: str) -> str:
-    """Return a file's name in a form that can be sent, though its bytes may be no UTF-8."""
+    """Return a file's name in a form that can be sent, even if its bytes are not UTF-8."""
     return os.fsencode(filename).decode(errors="replace")
 
 
@@ -133,7 +132,7 @@ def _looks_like_path(text: str) -> bool:
     separators = tuple(filter(None, (os.sep, os.altsep)))
     if text.lower().endswith(_SUFFIXES) or any(separator in text for separator in separators):
         return True
-    return "." in text and os.path.isfile(text)  # `edges.txt` is no module `txt` in `edges`
+    return "." in text and os.path.isfile(text)  # `edges.txt` is not a module `txt` in `edges`
 
 
 def _check_package(folder: Path) -> Path:

@@ -4,8 +4,9 @@
     chooser                       check_modes, local_keys_of
     callee                        check_modes, local_keys_of, autocast_of
 
-Keys and the grad mode have fields of their own. Whatever else changes what a call does has a name
-in ``modes``, so that a callee that does not know it can say so, instead of doing something else.
+Keys and the grad mode have fields of their own. Everything else that changes what a call does is
+named in ``modes``, so that a callee that does not know it can refuse the call, instead of doing
+something else.
 """
 
 from __future__ import annotations
@@ -52,18 +53,18 @@ def add_modes(request: execution_pb2.CallRequest) -> None:
     """Add to the request the task's modes and local keys, unless they are the defaults."""
     if not is_grad_enabled():
         request.no_grad = True
-    if local_dispatch_key_set_is_default():  # so autocast is off
+    if local_dispatch_key_set_is_default():  # then autocast is disabled, too
         return
     if dtypes := autocast_dtypes_of_task():
         mode = request.modes.add(name=_AUTOCAST)
         for device_type, dtype in dtypes.items():
             mode.settings[device_type] = dtype_to_name(dtype, at="$.modes")
     included, excluded = local_dispatch_key_set()
-    # Modes, traces and transforms are here, and not where the kernel is.
+    # Modes, traces and transforms apply here, not where the kernel runs.
     included = included - keys_of_modes() - keys_of_traces() - _STAY_HERE
     if (included, excluded) == (DEFAULT_INCLUDED_SET, DEFAULT_EXCLUDED_SET):
         return
-    request.local_keys.SetInParent()  # two empty sets are no default either
+    request.local_keys.SetInParent()  # two empty sets differ from the default, too
     request.local_keys.included = included.bits
     request.local_keys.excluded = excluded.bits
 
@@ -77,7 +78,7 @@ def modes_of_task() -> bytes:
 
 
 def local_keys_of(request: execution_pb2.CallRequest) -> tuple[DispatchKeySet, DispatchKeySet]:
-    """Return the included and the excluded set that the call is to run under."""
+    """Return the included and the excluded key set for the call."""
     if not request.HasField("local_keys"):
         return DEFAULT_INCLUDED_SET, DEFAULT_EXCLUDED_SET
     keys = request.local_keys
@@ -85,7 +86,7 @@ def local_keys_of(request: execution_pb2.CallRequest) -> tuple[DispatchKeySet, D
 
 
 def check_modes(request: execution_pb2.CallRequest) -> None:
-    """Raise UnknownModeError if the caller has something switched on that is not known here."""
+    """Raise UnknownModeError if the caller has a mode enabled that is unknown here."""
     for mode in request.modes:
         if mode.name not in _KNOWN:
             raise UnknownModeError(
