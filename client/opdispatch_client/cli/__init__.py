@@ -1,35 +1,35 @@
 """The ``opdispatch`` command.
 
-    app.py               the commands put together, those of other packages included
-    command.py           what every command has: --address, --timeout, --json, --debug
+    app.py               assembles the commands, including those of other packages
+    command.py           the options of every command: --address, --timeout, --json, --debug
     outcome.py           exit codes, and errors as one line on stderr
-    parser_error.py      the error of a wrong command line
-    plain_values.py      values that typer need not convert
+    parser_error.py      the parser's error class
+    plain_values.py      values that do not need typer's conversion
     output.py            tables for people, JSON for programs
-    completion.py        names from the running daemon for the shell
+    completion.py        shell completion of names from the running daemon
     libraries.py         load, unload, libraries
     interpreters.py      interpreters, revive
     top.py               top
     health.py            health
-    upload_progress.py   how far an upload is
+    upload_progress.py   the progress of an upload
     replicas.py          scale, rollback, drain
     reload_on_save.py    load --watch
     listing_watch.py     --watch of lists
     operators.py         ops, describe, table
     call.py              call
-    plain_call.py        the same, of plain arguments, with few imports:
-    plain_command.py     which those are
-    plain_words.py       their words and their schemas
-    plain_results.py     their results
-    split_arguments.py   first: which words are arguments, by name or by place
-    literal_words.py     then: numbers, texts and words
-    parse_literals.py    and what else a text means on its own
-    convert_by_schema.py last: what it means to an operator's schema
+    plain_call.py        call with plain arguments and few imports:
+    plain_command.py     recognizes such command lines
+    plain_words.py       parses their arguments and schemas
+    plain_results.py     formats their results
+    split_arguments.py   step 1: which words are arguments, by name or position
+    literal_words.py     step 2: numbers, strings and keywords
+    parse_literals.py    and other literals
+    convert_by_schema.py step 3: conversion to the types of the schema
     array_files.py       .npy, .npz and images, read and written
-    text_files.py        texts in files
+    text_files.py        strings read from files
     standard_input.py    standard input, read once
-    results.py           what an operator returned, as text, JSON or arrays
-    profile_files.py     what a call takes, in a file
+    results.py           results as text, JSON or arrays
+    profile_files.py     profiles written to files
 
 Modules that need gRPC or NumPy are imported by the commands that use them, so that
 ``opdispatch --help`` answers at once.
@@ -49,18 +49,19 @@ _COMPLETION = "_OPDISPATCH_COMPLETE"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line, by default that of the process, which then ends, and return its exit
-    code.
+    """Run one command line and return its exit code.
+
+    By default it is the command line of the process, which then ends.
     """
     if argv is not None:
         return _run(argv)
     code = _run(sys.argv[1:])
-    gc.freeze()  # or the end of the process would go through all that it has imported once more
+    gc.freeze()  # otherwise the collection at exit would traverse all imported objects once more
     return code
 
 
 def _run(argv: Sequence[str]) -> int:
-    # Without one (`>&-`), Python has None there.
+    # If it is closed (`>&-`), it is None in Python.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - open until the end
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     command = find_plain_command(argv)

@@ -1,7 +1,7 @@
-"""The commands of ``opdispatch``, put together.
+"""The commands of ``opdispatch``, assembled.
 
-Those of the client are in this package. Other rooms add theirs, such as ``serve``, through the
-entry-point group ``opdispatch.commands``: they are imported when they are run.
+Those of the client are in this package. Other packages add theirs, such as ``serve``, through the
+entry-point group ``opdispatch.commands``: they are imported when they run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from opdispatch_client.cli.plain_values import keep_plain_values
 
 ENTRY_POINT_GROUP = "opdispatch.commands"
 PANELS = {"server": "Daemon", "stress": "Checks"}
-"""The panels of the help by the extra whose room a command is in."""
+"""The panels of the help, by the extra that a command's package belongs to."""
 
 _EPILOG = (
     "Exit codes: 0 done, 1 the request failed, 2 wrong usage. "
@@ -65,7 +65,7 @@ class _CommandGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         own = super().list_commands(ctx)
         others = [point for name, point in self.plugins.items() if name not in own]
-        # The panels come in the order of their first commands.
+        # Panels are shown in the order of their first commands.
         first = [point.name for point in others if _extra_of(point) == "server"]
         return [*first, *own, *(point.name for point in others if point.name not in first)]
 
@@ -78,7 +78,7 @@ class _CommandGroup(TyperGroup):
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        # Also for a typing error: the names that come close are suggested.
+        # Also for an unknown name: similar names are suggested.
         wanted = [args[0]] if args[0] in self.plugins else self.plugins
         if args[0] not in self.commands:
             for name in wanted:
@@ -141,9 +141,9 @@ def _print_version() -> None:
 
 
 def _words_before(context: Any, args: list[str]) -> list[str]:
-    """Return the common options before a plugin's name, which it takes or refuses like its own.
+    """Return the common options before a plugin's name, for the plugin to parse as its own.
 
-    Not --debug: what it is for is done by ``main``. An address after the name wins.
+    Without --debug, which ``main`` handles. An address after the name takes precedence.
     """
     given = context.params
     is_given_later = any(re.match("--(address|listen|daemon)(=|$)", word) for word in args)
@@ -172,8 +172,8 @@ def _as_command(point: EntryPoint, function: Callable[..., Any], **attributes: A
 
 
 def _load_plugin(point: EntryPoint) -> Any:
-    """Return the command behind an entry point, or one that says what it needs."""
-    gc.disable()  # a quarter of a second of imports, of which nothing can be collected
+    """Return the command of an entry point, or one that says which extra it needs."""
+    gc.disable()  # a quarter of a second of imports, which create nothing to collect
     try:
         return _as_command(point, _explains_missing_package(point, point.load()))
     except ModuleNotFoundError as error:
@@ -196,7 +196,7 @@ def _summarize(point: EntryPoint) -> str:
 
 
 def _takes_settings(function: Callable[..., Any]) -> bool:
-    """Return whether a function is a command as those of the client are: see ``add_command``."""
+    """Return whether a function is a command like those of the client: see ``add_command``."""
     return next(iter(inspect.signature(function).parameters), None) == "settings"
 
 
@@ -207,7 +207,7 @@ def _add_plain_command(
 
 
 def _extra_of(point: EntryPoint) -> str:
-    """Return the extra that a command needs, which is called like the room that it is in."""
+    """Return the extra that a command needs, which is named like its package."""
     return point.module.partition(".")[0].removeprefix("opdispatch_")
 
 
@@ -234,7 +234,7 @@ def _missing(point: EntryPoint, error: ModuleNotFoundError) -> Callable[[], None
 def _missing_package(point: EntryPoint, error: ModuleNotFoundError) -> Exception:
     package = (error.name or "").partition(".")[0]
     if package.startswith("opdispatch") and package in sys.modules:
-        return error  # a mistake of ours, not a package that is missing
+        return error  # our own mistake, not a missing package
     return CommandError(
         f"`opdispatch {point.name}` needs the package {package!r}, which is not installed; "
         f"install opdispatch[{_extra_of(point)}]"

@@ -25,15 +25,14 @@ _IMAGE_SUFFIXES = frozenset(WRITTEN_SUFFIXES[2:])
 _CHANNELS = frozenset({1, 2, 3, 4})
 _BEGINNINGS = {b"\x93NUMPY": ".npy", b"PK": ".npz"}
 _SPARSE_FORMATS = frozenset({b"bsr", b"coo", b"csc", b"csr", b"dia"})
-"""The array ``format`` as ``scipy.sparse.save_npz`` writes it."""
+"""The values of the array ``format`` that ``scipy.sparse.save_npz`` writes."""
 
 
 def read_array(spec: str) -> Array:
-    """Read the one array of a file; ``FILE.npz:NAME`` chooses one of several.
+    """Read the single array of a file; ``FILE.npz:NAME`` selects one of several.
 
-    It is sparse if ``scipy.sparse.save_npz`` has written the file.
-
-    Raises UsageError if there is no such file or array, or it is none that can be read.
+    It is sparse if ``scipy.sparse.save_npz`` wrote the file. Raises UsageError if the file or array
+    does not exist, or cannot be read.
     """
     arrays = read_arrays(spec)
     if len(arrays) == 1:
@@ -47,7 +46,7 @@ def read_array(spec: str) -> Array:
 
 
 def read_arrays(spec: str) -> dict[str, Array]:
-    """Read every array of a file by name, in its order; of ``FILE.npz:NAME`` only that one."""
+    """Read every array of a file by name, in order; for ``FILE.npz:NAME`` only that one."""
     if spec == "-":
         return _read_standard_input()
     text, name = spec, None
@@ -55,10 +54,10 @@ def read_arrays(spec: str) -> dict[str, Array]:
     if separator:
         text, name = f"{head}.npz", tail
     path = Path(os.path.expanduser(text))
-    if not os.path.exists(path):  # of a name that is too long, Path.exists raises an error
+    if not os.path.exists(path):  # for a name that is too long, Path.exists raises an error
         raise UsageError(f"there is no file {text!r}")
     try:
-        # NumPy leaves files open that it opens itself and cannot read.
+        # NumPy does not close files that it opened itself and cannot read.
         with path.open("rb") as file:
             match path.suffix.lower():
                 case ".npy":
@@ -78,7 +77,7 @@ def read_arrays(spec: str) -> dict[str, Array]:
 
 
 def _read_standard_input() -> dict[str, Array]:
-    """Read every array on standard input, in the format that its first bytes show."""
+    """Read every array on standard input, in the format recognized by its first bytes."""
     content = read_standard_input()
     suffix = next((s for magic, s in _BEGINNINGS.items() if content.startswith(magic)), ".image")
     file, path = io.BytesIO(content), Path(f"standard input{suffix}")
@@ -93,7 +92,7 @@ def _read_standard_input() -> dict[str, Array]:
 
 
 def check_output(path: Path) -> None:
-    """Raise UsageError if results cannot be written to such a file. Called before the call."""
+    """Raise UsageError if results cannot be written to such a file; called before the call."""
     suffix = path.suffix.lower()
     if suffix not in WRITTEN_SUFFIXES:
         raise UsageError(
@@ -108,8 +107,8 @@ def check_output(path: Path) -> None:
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write the arrays to the file, in the format of its suffix.
 
-    Raises CommandError if there is none, if there are several and the format takes only one,
-    if the format cannot hold them, or if the file cannot be written.
+    Raises CommandError if there are none, if there are several and the format holds only one, if
+    the format cannot represent them, or if the file cannot be written.
     """
     if not arrays:
         raise CommandError(f"nothing to write to {str(path)!r}: the operator returned no tensor")
@@ -119,7 +118,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
             f"cannot write {len(arrays)} tensors to {str(path)!r}; a .npz file holds several"
         )
     first = next(iter(arrays.values()))
-    # The file is written in one go, once all that can fail has succeeded.
+    # The file is written in one step, after everything that may fail.
     content = io.BytesIO()
     if suffix == ".npz":
         _write_npz(content, arrays)
@@ -136,7 +135,8 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
 def to_pixels(array: Array) -> Array:
     """Return the array as pixels: uint8 or, for one channel, uint16.
 
-    Raises CommandError if it has not the shape of a picture, or values that no pixel has.
+    Raises CommandError if it does not have the shape of a picture, or has values outside the range
+    of pixels.
     """
     if array.ndim == 3 and array.shape[-1] == 1:
         array = array[..., 0]
@@ -176,7 +176,7 @@ def _read_npz(file: BinaryIO, path: Path) -> dict[str, Array]:
 
 
 def _read_sparse(file: BinaryIO) -> Any:
-    """Return the array that ``scipy.sparse.save_npz`` wrote: COO as it is, other formats as CSR."""
+    """Return the array that ``scipy.sparse.save_npz`` wrote: as COO, or otherwise as CSR."""
     try:
         import scipy.sparse  # type: ignore[import-untyped]
     except ImportError:
@@ -189,7 +189,7 @@ def _read_sparse(file: BinaryIO) -> Any:
 
 
 def _check_array(array: Any, path: Path) -> Array:
-    if not isinstance(array, np.ndarray):  # an archive under the wrong name
+    if not isinstance(array, np.ndarray):  # an archive with the wrong suffix
         raise UsageError(f"{str(path)!r} is no array; a .npz archive needs that suffix")
     return array
 
@@ -214,7 +214,7 @@ def _read_image(file: BinaryIO, path: Path) -> Array:
 
 
 def _write_npz(file: BinaryIO, arrays: Mapping[str, Array]) -> None:
-    # As np.savez does, which cannot take every name: its own parameters are in the way.
+    # As np.savez does, except that it cannot take every name: its own parameters conflict.
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -241,10 +241,10 @@ def _import_pillow() -> ModuleType:
 
 
 def _is_floating(array: Array) -> bool:
-    # The types of ml_dtypes are of kind "V" and convert to float.
+    # The types of ml_dtypes have kind "V" and convert to float.
     return array.dtype.kind == "f" or (array.dtype.kind == "V" and array.dtype.names is None)
 
 
 def _storable(array: Array) -> Array:
-    """Return the array in a type that NumPy's format has: bfloat16 and float8 become float32."""
+    """Return the array with a type that NumPy's format supports: bfloat16 and float8 as float32."""
     return array.astype(np.float32) if array.dtype.kind == "V" else array

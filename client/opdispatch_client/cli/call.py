@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from opdispatch.schema.function_schema import FunctionSchema
     from opdispatch_client.blocking import Session
 
-# Never part of an argument: the operating system ends them with it.
+# Never part of an argument, which the operating system ends with it.
 _NUMBER_MARK = "\0"
 
 
 class _CallCommand(TyperCommand):
-    """Takes ``-3`` for a number, where the parser would see an option."""
+    """Accepts ``-3`` as a number, where the parser would see an option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         with_value = {
@@ -120,7 +120,7 @@ def call(
         read = read_arguments(texts, _find_overloads(session, operator))
         if output is not None and read.schema is not None:
             _check_returns(read.schema, output)
-        # The arguments were read for this overload: no other one may get them.
+        # The arguments were converted for this overload: no other may get them.
         name = str(read.schema.name) if read.schema else operator
         prof = session.profile(record_shapes=True)
         with prof if profile is not None else nullcontext():
@@ -131,7 +131,7 @@ def call(
     returns = list_returns(result, read.schema)
     if settings.json:
         document: dict[str, Any] = {"returns": [value_to_json(value) for _, value in returns]}
-        # On one line: a number to a line is no help.
+        # On one line: one number per line is no help.
         print_json(document | ({"trace": lines} if trace else {}), indent=None)
     else:
         print_lines(map(str, lines))
@@ -159,7 +159,7 @@ def _find_overloads(session: Session, operator: str) -> list[FunctionSchema]:
 
 
 def _check_returns(schema: FunctionSchema, output: Path) -> None:
-    """Raise UsageError if the file cannot hold what the operator returns."""
+    """Raise UsageError if the file cannot hold the operator's results."""
     tensors = [returned for returned in schema.returns if returned.type.dispatches]
     if len(tensors) > 1 and output.suffix.lower() != ".npz":
         raise UsageError(

@@ -1,7 +1,7 @@
 """Options common to all commands: --address, --timeout, --token-file, --json, --debug; a session.
 
-A command is a function whose first parameter is the Settings; the options above are added to
-its own here, once for all. They may stand before the command's name, too; after it, they win.
+A command is a function whose first parameter is the Settings; the options above are added to its
+own here. They may also be given before the command's name; those after it take precedence.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ COMMON_OPTIONS: dict[str, Any] = {
 
 @dataclass
 class Settings:
-    """The options that every command has, as far as they were given."""
+    """The options common to all commands, as far as they were given."""
 
     address: str | None = None
     timeout: float | None = None
@@ -98,7 +98,7 @@ class Settings:
         json: bool = False,
         debug: bool = False,
     ) -> None:
-        """Take over what is given."""
+        """Store the options that are given."""
         self.address = address or self.address
         if timeout is not None and not timeout >= 0:
             raise typer.BadParameter("expected no negative number", param_hint="--timeout")
@@ -117,8 +117,8 @@ class Settings:
         return timeout if 0 < timeout < inf else None
 
     def connect(self) -> Session:
-        """Open a session with the daemon; raise what ``opdispatch_client.connect`` raises."""
-        gc.disable()  # a quarter of a second of imports, of which nothing can be collected
+        """Open a session with the daemon. Raises the errors of ``opdispatch_client.connect``."""
+        gc.disable()  # a quarter of a second of imports, which create nothing to collect
         try:
             from opdispatch_client.blocking import connect
         finally:
@@ -133,8 +133,8 @@ def add_command(
 ) -> None:
     """Add the function to the app, with the common options; `attributes` are typer's own.
 
-    An option of its own by the name of a common one takes that place: the common one can only
-    stand before the command's name.
+    An option of the function with the name of a common one replaces it: the common one can then
+    only be given before the command's name.
     """
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     names = COMMON_OPTIONS.keys() - {each.name for each in own}
@@ -176,11 +176,11 @@ def settings_of(context: typer.Context) -> Settings:
 
 @contextmanager
 def _past_click() -> Iterator[None]:
-    """Keep Click from taking our errors in the block for those of the terminal."""
+    """Keep Click from mistaking our errors in the block for those of the terminal."""
     try:
         yield
     except (EOFError, OSError) as error:
-        from opdispatch.errors import OpdispatchError  # which most commands need not import
+        from opdispatch.errors import OpdispatchError  # most commands need not import it
 
         if isinstance(error, OpdispatchError):
             raise RequestFailedError from error
@@ -198,9 +198,9 @@ def _quiet_broken_pipe() -> Iterator[None]:
 
 
 def drop_unwritable_output() -> None:
-    """Drop the rest of the output, if it cannot be written to stdout.
+    """Drop buffered output that cannot be written to stdout.
 
-    Python flushes once more at exit; it would complain, and end with an exit code of its own.
+    Python flushes once more at exit; it would complain, and set an exit code of its own.
     """
     try:
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Shell completion: names from the running daemon, and bash's way with colons."""
+"""Shell completion: names from the running daemon, and bash's treatment of colons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opdispatch_wire.printable import printable_line
 if TYPE_CHECKING:
     from opdispatch_client.blocking import Session
 
-# The tabulator key must not wait for a daemon that is not well.
+# The tab key must not wait for a daemon that does not respond.
 _TIMEOUT = 2.0
 _VARIABLE = "_OPDISPATCH_COMPLETE"
 
@@ -58,10 +58,10 @@ def complete_service(ctx: typer.Context, incomplete: str) -> list[str]:
 
 @contextlib.contextmanager
 def colons_in_bash() -> Iterator[None]:
-    """Make completions of names with colons right, if bash asks for completions.
+    """Correct completions of names with colons, if bash asks for completions.
 
-    Bash takes ``a::b`` for three words, of which it wants the last one completed. Inside, the
-    words are whole; the completions lose what bash has split off.
+    Bash splits ``a::b`` into three words, and completes the last one. In the block, the words are
+    joined; afterwards, the part that bash split off is removed from the completions.
     """
     if os.environ.get(_VARIABLE) != "complete_bash":
         yield
@@ -72,20 +72,20 @@ def colons_in_bash() -> Iterator[None]:
     joined, new_place = join_colon_words(words, place)
     os.environ["COMP_WORDS"] = "\n".join(joined)
     os.environ["COMP_CWORD"] = str(new_place)
-    # What bash completes is the last of the words that were joined; after a colon, nothing yet.
+    # Bash completes the last of the words that were joined; after a colon, an empty one.
     completed = "" if _is_colons(words[place]) else words[place]
     prefix = joined[new_place].removesuffix(completed)
     completions = io.StringIO()
     try:
         with contextlib.redirect_stdout(completions):
             yield
-    finally:  # typer leaves by SystemExit
+    finally:  # typer exits by SystemExit
         found = completions.getvalue().splitlines()
         print("\n".join(line.removeprefix(prefix) for line in found))
 
 
 def join_colon_words(words: list[str], place: int) -> tuple[list[str], int]:
-    """Join words that bash has split at colons; also returns the new place of `place`."""
+    """Join words that bash has split at colons; also return the new index for `place`."""
     joined: list[str] = []
     new_place = place
     for position, word in enumerate(words):
@@ -104,7 +104,7 @@ def _is_colons(word: str) -> bool:
 
 
 def _ask_daemon(context: typer.Context, list_names: Callable[[Session], list[str]]) -> list[str]:
-    """Return the names, or none without an answer: this must never disturb the prompt."""
+    """Return the names, or none if there is no answer: the prompt must never be disturbed."""
     from opdispatch_client.blocking import connect
 
     address = token_file = None

@@ -1,9 +1,9 @@
-"""The arguments of ``opdispatch call``, read with the operator's schema in hand.
+"""Converts the arguments of ``opdispatch call`` by the operator's schema.
 
-The schema decides what a text means: for a ``str`` argument "5" stays text, for a ``Tensor``
-argument a number or a nested list becomes an array, and ``@FILE`` is the text in a file for the
-one, an array in it for the other. What does not fit the schema is left as
-it is: the daemon's error about it says more than one of ours could.
+The schema decides what a word means: for a ``str`` argument "5" stays a string, for a ``Tensor``
+argument a number or a nested list becomes an array, and ``@FILE`` is the text of a file for the
+former, an array in it for the latter. Values that do not match the schema are left unchanged: the
+daemon's error explains more than an error here could.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from opdispatch_client.cli.text_files import read_text
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """The arguments of one call, and the overload that they were read for, if one fits."""
+    """The arguments of one call, and the matching overload, if any."""
 
     args: list[Any]
     kwargs: dict[str, Any]
@@ -47,12 +47,12 @@ class CallArguments:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """How far the schema may overrule what a text looks like."""
+    """How far the schema may override the apparent type of a word."""
 
     tensors: bool
-    """Numbers and lists become tensors."""
+    """Whether numbers and lists become tensors."""
     texts: bool
-    """Numbers, lists and words such as "true" stay text."""
+    """Whether numbers, lists and words such as "true" stay strings."""
 
 
 _AS_IT_LOOKS = _Reading(tensors=False, texts=False)
@@ -61,12 +61,12 @@ _FREELY = _Reading(tensors=True, texts=True)
 
 
 def read_arguments(texts: Sequence[str], overloads: Sequence[FunctionSchema]) -> CallArguments:
-    """Read the arguments of a call for the first of the `overloads` that takes them.
+    """Read the arguments of a call for the first of the `overloads` that accepts them.
 
-    An overload that takes them as they look goes before one for which numbers or lists have to
-    become tensors, and that one before one for which they have to stay text. If there is only
-    one overload, the arguments are read for it in any case. Raises UsageError for a text or
-    file that cannot be read at all.
+    Overloads that accept them by their apparent types come first, then those for which numbers or
+    lists have to become tensors, then those for which they have to stay strings. If there is only
+    one overload, the arguments are read for it in any case. Raises UsageError for a word or file
+    that cannot be read at all.
     """
     positional, by_name = split_keywords(texts)
     check_read_once([*positional, *by_name.values()])
@@ -74,7 +74,7 @@ def read_arguments(texts: Sequence[str], overloads: Sequence[FunctionSchema]) ->
         return _read_for(positional, by_name, overloads[0], _FREELY)
     for reading in (_AS_IT_LOOKS, _WITH_TENSORS, _FREELY):
         for schema in overloads:
-            # A file of text is no array for one of them, and what another one wants.
+            # A text file is no array for one overload, but may be what another one wants.
             with contextlib.suppress(UsageError):
                 arguments = _read_for(positional, by_name, schema, reading)
                 if _fits(arguments, schema):
@@ -85,7 +85,7 @@ def read_arguments(texts: Sequence[str], overloads: Sequence[FunctionSchema]) ->
 
 
 def read_value(text: str, schema_type: SchemaType | None, reading: _Reading = _FREELY) -> Any:
-    """Return the value that `text` stands for as an argument of that type; None: of any type.
+    """Return the value of `text` as an argument of that type; None: of any type.
 
     Raises UsageError if it cannot be read at all.
     """
@@ -105,7 +105,7 @@ def read_value(text: str, schema_type: SchemaType | None, reading: _Reading = _F
 
 
 def convert_value(value: Any, schema_type: SchemaType | None, *, tensors: bool = True) -> Any:
-    """Make tensors, floats, dtypes and files of a parsed value where the type asks for them."""
+    """Convert a parsed value to tensors, floats, dtypes and files where the type requires it."""
     match schema_type:
         case OptionalType(element):
             return None if value is None else convert_value(value, element, tensors=tensors)
@@ -150,7 +150,7 @@ def _read_named(what: str, text: str, schema_type: SchemaType | None, reading: _
 
 
 def _fits(arguments: CallArguments, schema: FunctionSchema) -> bool:
-    """Return whether the schema takes these arguments."""
+    """Return whether the schema accepts these arguments."""
     in_order = [argument for argument in schema.arguments if not argument.kwarg_only]
     if len(arguments.args) > len(in_order) and not schema.is_vararg:
         return False

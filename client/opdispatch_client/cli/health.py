@@ -1,4 +1,4 @@
-"""``opdispatch health``: for probes, so it imports no more than gRPC."""
+"""``opdispatch health``: for probes, so it only imports gRPC."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opdispatch_client.cli.outcome import CommandError, Exit, UsageError
 
 PANEL = "Interpreters"
 TIMEOUT_DEFAULT = 5.0
-"""Seconds: probes have a limit of their own, and a daemon that is well answers at once."""
+"""Seconds: probes have a limit of their own, and a healthy daemon answers at once."""
 
 _CHECK = "/grpc.health.v1.Health/Check"
 _STATUSES = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
@@ -50,11 +50,11 @@ def health(
 
 
 def _check(settings: Settings, service: str, timeout: float | None) -> str:
-    # Not the package `opdispatch`, which takes longer to import than all of this.
+    # Not the package `opdispatch`, which takes longer to import than everything here.
     import grpc
 
-    # The messages of the health service have one field each, with the number of these; so nothing
-    # but gRPC itself has to be installed.
+    # The messages of the health service have a single field, with this number, so that only gRPC
+    # itself has to be installed.
     from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
     from opdispatch_wire.address_forms import (

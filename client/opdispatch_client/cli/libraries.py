@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from opdispatch_client.listings import Library, LoadedLibrary
 
 PANEL = "Libraries"
-# Less than this may be anything that an interpreter that goes on has done meanwhile.
+# A smaller difference may be anything that a remaining interpreter did meanwhile.
 WORTH_TELLING = 2**20
 _MOST_OPERATORS = 20
-"""How many of a library's operators a load lists."""
+"""How many of a library's operators ``load`` lists."""
 
 
 def load(
@@ -162,9 +162,7 @@ def load(
 
 @contextmanager
 def _says_how_to_upload(source: str) -> Iterator[None]:
-    """Add to the error for a module that does not exist the name of a local file or folder to
-    upload.
-    """
+    """Add to the error for an unknown module the local file or folder that could be uploaded."""
     from opdispatch_wire.errors import LibraryLoadError
 
     try:

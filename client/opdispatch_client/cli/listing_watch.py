@@ -1,4 +1,4 @@
-"""``--watch`` of lists: what the daemon says, again and again, until Ctrl-C."""
+"""``--watch`` of lists: shows the daemon's state repeatedly, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def show_listing(
 ) -> None:
     """Show what ``fetch`` returns; again after each of ``changes``, until Ctrl-C.
 
-    On a terminal the screen is drawn anew. Elsewhere it is shown whenever that part of it changes
-    which ``settled`` returns. Raises what ``fetch`` and ``changes`` raise, as when the daemon is
-    gone.
+    On a terminal the screen is redrawn. Elsewhere the list is shown whenever the part that
+    ``settled`` returns changes. Raises the errors of ``fetch`` and ``changes``, as when the daemon
+    is gone.
     """
     if changes is None:
         show(fetch())
@@ -58,7 +58,7 @@ def show_listing(
 
 
 class _TerminalText(io.StringIO):
-    """Takes what is printed for a terminal."""
+    """A text stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -74,7 +74,7 @@ def captured(show: Callable[[T], None], found: T) -> str:
 
 @contextmanager
 def screen() -> Iterator[Callable[[str], None]]:
-    """Yield a function that draws a text on an alternate screen; restore the screen afterwards."""
+    """Yield a function that draws a text on an alternate screen; restore the screen at the end."""
     out = sys.stdout
 
     def draw(text: str) -> None:

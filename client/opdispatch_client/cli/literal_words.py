@@ -1,4 +1,4 @@
-"""Words, numbers and texts on the command line. Pure functions, without NumPy."""
+"""Keywords, numbers and strings on the command line. Pure functions, without NumPy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COMPLEX = re.compile(r"[+-]?[\d.][\d.eE+-]*j")
 
 
 def parse_text(text: str) -> str:
-    """Return the text as it is, without the quotes if it is a quoted JSON string."""
+    """Return the text unchanged, or the content of a quoted JSON string."""
     if len(text) > 1 and text[0] == text[-1] == '"':
         try:
             return str(json.loads(text))
@@ -26,7 +26,7 @@ def parse_text(text: str) -> str:
 
 
 def parse_number(text: str) -> int | float | complex | None:
-    """Return the number, or None. Raises UsageError for an integer that is too long to be read."""
+    """Return the number, or None. Raises UsageError for an integer that is too long to parse."""
     if _INTEGER.fullmatch(text):
         try:
             return int(text)
@@ -43,5 +43,5 @@ def parse_number(text: str) -> int | float | complex | None:
 
 
 def shorten(text: str, limit: int = 60) -> str:
-    """Return a text for a message: its representation, cut."""
+    """Return a text for a message: its repr, shortened."""
     return repr(text if len(text) <= limit else f"{text[: limit - 3]}...")

@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and the one line that says why it failed."""
+"""How a command ends: its exit code, and a one-line error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Exit(IntEnum):
 
 
 class CommandError(Exception):
-    """The command cannot do what it was asked for; the message is for the user."""
+    """The command cannot do what was requested; the message is for the user."""
 
     exit_code: Exit = Exit.FAILED
 
@@ -34,10 +34,10 @@ class UsageError(CommandError):
 
 
 class RequestFailedError(Exception):
-    """Carries an error of ours, its cause, past Click.
+    """Carries an OpdispatchError, its cause, past Click.
 
-    A KernelError may be an EOFError or a BrokenPipeError, too. Click would take it for one of the
-    terminal's, and end without a word.
+    A KernelError may also be an EOFError or a BrokenPipeError. Click would mistake it for one of
+    the terminal's, and exit silently.
     """
 
 
@@ -54,7 +54,7 @@ def report_failure(error: Exception, *, debug: bool) -> Exit:
     elif isinstance(error, CommandError):
         code, message = error.exit_code, str(error)
     elif isinstance(error, OpdispatchError):
-        # An address that is none can only have been written wrongly.
+        # An invalid address can only be a mistake on the command line.
         code = Exit.USAGE if error.code == "address" else Exit.FAILED
         message = str(error)
         remote = error.facts.get("traceback", "")
@@ -66,7 +66,7 @@ def report_failure(error: Exception, *, debug: bool) -> Exit:
         code, message = Exit.FAILED, f"{type(error).__name__}: {error} ({REQUEST_TO_REPORT})"
     if debug:
         shown = "".join(traceback.format_exception(error)).rstrip()
-        if remote.strip() not in shown:  # it may be a note of the error already
+        if remote.strip() not in shown:  # it may already be a note of the error
             shown += f"\n\nThe traceback of the other process:\n{remote.rstrip()}"
         print(printable_message(shown), file=sys.stderr)
     print(f"opdispatch: {printable_message(message)}", file=sys.stderr)
@@ -74,7 +74,7 @@ def report_failure(error: Exception, *, debug: bool) -> Exit:
 
 
 def _describe_parser_error(error: Exception) -> str:
-    """Return the parser's own words, and where to look for help."""
+    """Return the parser's own message, and where to find help."""
     text = str(getattr(error, "format_message", error.__str__)()).strip() or "missing command"
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "opdispatch")

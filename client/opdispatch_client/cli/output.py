@@ -1,7 +1,7 @@
-"""Printing: data to stdout, talk to stderr; tables for people, JSON for programs.
+"""Printing: data to stdout, messages to stderr; tables for people, JSON for programs.
 
-On a terminal, tables fit its width. Elsewhere there are no colours and no wrapping: each row
-is one line, unless COLUMNS says how wide the output may be.
+On a terminal, tables fit its width. Elsewhere there are no colours and no wrapping: each row is one
+line, unless COLUMNS sets the width.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from opdispatch_wire.printable import (
     printable_message,
 )
 
-# Nothing is cut at this width; rich needs some width.
+# Nothing is truncated at this width; rich requires some width.
 _UNLIMITED = 100_000
-# Tables may break what is longer than any word, such as a path.
+# Table cells are broken within words that are longer than this, such as paths.
 _LONGEST_WORD = 24
 
 
 class _PlainConsole(Console):
-    """Prints text as it is: names such as ``a::b`` and ``int[2]`` are no markup."""
+    """Prints text unchanged: names such as ``a::b`` and ``int[2]`` are not markup."""
 
     def __init__(self, file: TextIO) -> None:
         wide = None if file.isatty() or os.environ.get("COLUMNS") else _UNLIMITED
@@ -42,7 +42,7 @@ class _PlainConsole(Console):
         )
 
     def on_broken_pipe(self) -> NoReturn:
-        """Leave the decision to ``main``; rich would exit on the spot."""
+        """Leave the decision to ``main``; rich would exit at once."""
         raise BrokenPipeError
 
 
@@ -57,18 +57,18 @@ def talk_console() -> Console:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print data, line by line; texts in it may have lines of their own."""
+    """Print data, line by line; a text may itself have several lines."""
     for line in lines:
         print(printable_lines(line))
 
 
 def print_remark(text: str) -> None:
-    """Print a remark, which is no data, on stderr."""
+    """Print a remark, which is not data, on stderr."""
     print(printable_message(text), file=sys.stderr)
 
 
 def print_json(data: Any, *, indent: int | None = 2) -> None:
-    """Print data of ours (dataclasses, times, dicts, lists, ...) as one JSON document."""
+    """Print data (dataclasses, times, dicts, lists, ...) as one JSON document."""
     document = json.dumps(
         data, default=_to_json, indent=indent, ensure_ascii=False, allow_nan=False
     )
@@ -76,10 +76,10 @@ def print_json(data: Any, *, indent: int | None = 2) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows below their headings; columns without a value in any row are left out.
+    """Print rows below their headings; columns without a value in any row are omitted.
 
-    On a narrow terminal, long cells take more lines. Where short words would have to be broken,
-    each row is printed as fields, with an empty line between rows.
+    On a narrow terminal, long cells are wrapped. If short words would have to be broken, each row
+    is printed as fields, with an empty line between rows.
     """
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     shown_rows = [[printable_line(cell) for cell in row] for row in rows]
@@ -102,13 +102,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def _width_of_words(cells: Iterable[str]) -> int:
-    """Return the width of a column in which nothing but paths and the like are broken."""
+    """Return the column width at which only paths and the like are broken."""
     words = (len(word) for cell in cells for word in cell.split())
     return min(max(words, default=0), _LONGEST_WORD)
 
 
 def print_fields(fields: Iterable[tuple[str, str]], *, name_width: int | None = None) -> None:
-    """Print names and values, one below the other; fields without a value are left out."""
+    """Print names and values, one pair per line; fields without a value are omitted."""
     table = Table(box=None, pad_edge=False, show_header=False, show_edge=False)
     table.add_column(style="bold", no_wrap=True, min_width=name_width)
     table.add_column(overflow="fold")
@@ -122,14 +122,14 @@ def print_fields(fields: Iterable[tuple[str, str]], *, name_width: int | None = 
 def show_steps() -> Iterator[Callable[[str], None]]:
     """Yield a function that shows the current step.
 
-    On a terminal that is one line, gone at the end; elsewhere one line for each step.
+    On a terminal that is a line that disappears at the end; elsewhere one line for each step.
     """
     talk = talk_console()
     if not talk.is_terminal:
         yield print_remark
         return
     with talk.status("") as status:
-        status.stop()  # nothing is shown before there is something to say
+        status.stop()  # nothing is shown before the first step
 
         def show(step: str) -> None:
             status.update(Text(printable_line(step), no_wrap=True, overflow="ellipsis"))
@@ -147,12 +147,12 @@ def format_size(size: int) -> str:
 
 
 def format_time(time: datetime | None) -> str:
-    """Format the time by the user's clock; empty without one."""
+    """Format the time in the user's time zone; "" for None."""
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S") if time else ""
 
 
 def _print_trimmed(table: Table) -> None:
-    """Print the table without the blanks that fill up each row."""
+    """Print the table without trailing blanks."""
     out = console()
     with out.capture() as capture:
         out.print(table)

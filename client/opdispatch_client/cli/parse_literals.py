@@ -1,4 +1,4 @@
-"""The text of one argument on the command line, before any schema is known. Pure functions.
+"""Parses one argument on the command line, before any schema is known. Pure functions.
 
 true false none                  the words, in lower case or as Python spells them
 3  -2.5  1e-3  inf  1+2j         numbers
@@ -30,14 +30,14 @@ from opdispatch_wire.dtypes import dtype_from_name
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.nesting import MAX_NESTING, check_nesting
 
-# What follows is JSON, or a dtype, a colon and JSON.
+# JSON follows, or a dtype, a colon and JSON.
 _TENSOR = re.compile(r"(?:tensor|array):(?:([A-Za-z]\w*):)?(.*)", re.DOTALL)
 
 
 def parse_literal(text: str) -> Any:
-    """Return the value that the text stands for on its own.
+    """Return the value of the text on its own.
 
-    Raises UsageError for JSON that is not well-formed, or a tensor or dtype that is none.
+    Raises UsageError for malformed JSON, or an invalid tensor or dtype.
     """
     if text in NONE_WORDS:
         return None
@@ -55,7 +55,7 @@ def parse_literal(text: str) -> Any:
 
 
 def parse_dtype(name: str) -> np.dtype[Any]:
-    """Return the dtype of that name. Raises UsageError if there is none."""
+    """Return the dtype of that name. Raises UsageError for an unknown name."""
     try:
         return dtype_from_name(name, at=repr(f"dtype:{name}"))
     except WireError as error:
@@ -63,7 +63,7 @@ def parse_dtype(name: str) -> np.dtype[Any]:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON. Raises UsageError that shows where it goes wrong."""
+    """Parse JSON. Raises UsageError that shows where the error is."""
     try:
         value = json.loads(text)
         check_nesting(value, "")
@@ -92,13 +92,13 @@ def build_tensor(
 ) -> np.ndarray[Any, Any]:
     """Return an array of a number, or of nested lists of numbers.
 
-    `text` is what the user wrote. Raises UsageError if the lists are ragged or hold something
-    else than numbers.
+    `text` is what the user wrote. Raises UsageError if the lists are ragged or contain anything but
+    numbers.
     """
     shown = shorten(json.dumps(elements, default=str) if text is None else text)
     try:
         array = np.asarray(elements)
-        # Complex numbers have no JSON; in a list they are written as text.
+        # JSON has no complex numbers; in a list they are written as strings.
         if array.dtype.kind == "U":
             array = array.astype(np.complex128)
     except ValueError:

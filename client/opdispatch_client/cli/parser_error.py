@@ -1,4 +1,4 @@
-"""The class of the errors that typer raises for wrong command lines."""
+"""The class of the errors that typer raises for invalid command lines."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from typing import Final
 
 import typer
 
-# The class is public only by way of its subclass BadParameter.
+# Only its subclass BadParameter is public.
 PARSER_ERROR: Final[type[Exception]] = typer.BadParameter.__bases__[0]

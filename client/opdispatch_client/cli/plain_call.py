@@ -1,7 +1,7 @@
-"""``opdispatch call`` of plain arguments, without the modules that other commands need.
+"""``opdispatch call`` with plain arguments, without the modules that other commands need.
 
-Typer, gRPC, NumPy and the dispatcher take three times as long to import as such a call takes
-otherwise. What is not plain is left to ``call``, before anything has been sent.
+Importing Typer, gRPC, NumPy and the dispatcher takes three times as long as such a call. Calls that
+are not plain are left to ``call``, before anything has been sent.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from opdispatch_wire.printable import escape_in_json, printable_lines
 from opdispatch_wire.v1 import execution_pb2
 
 _TIMEOUT = 30.0
-"""As ``command.TIMEOUT_DEFAULT``, which a test holds it to."""
+"""Equal to ``command.TIMEOUT_DEFAULT``, as a test checks."""
 
 
 def call_plainly(command: PlainCommand) -> Exit | None:
-    """Make the call that a command line asks for; return None if it is not plain, after all.
+    """Make the call that a command line asks for; return None if it is not plain after all.
 
-    Nothing has been sent then. Raises what went wrong with one that was sent.
+    Nothing has been sent then. Raises the error of a call that was sent.
     """
     with contextlib.suppress(NotPlainError, AddressFormError):
         address = command.address or default_address()
@@ -67,7 +67,8 @@ def _call(command: PlainCommand, address: str, path: str) -> Exit | None:
             from opdispatch_wire.status import lost_connection_error
 
             raise lost_connection_error(address, str(error)) from error
-    lines = _lines_of(reply, schema, as_json=command.json)  # not below: an error may be such a one
+    # outside the block below: the call's own error may be of such a class
+    lines = _lines_of(reply, schema, as_json=command.json)
     try:
         _print(lines)
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""Command lines of ``opdispatch call`` that ask for nothing but the call. Pure functions."""
+"""Command lines of ``opdispatch call`` that only make a call. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 class NotPlainError(Exception):
-    """Raised for a call that has to be read, or made, the general way."""
+    """Raised for a call that has to be parsed, or made, on the general path."""
 
 
 class PlainCommand(NamedTuple):
-    """A command line that calls an operator, and asks for nothing else."""
+    """A command line that calls an operator, and has no other options."""
 
     operator: str
     arguments: list[str]
@@ -27,7 +27,7 @@ class PlainCommand(NamedTuple):
 
 
 def find_plain_command(words: Sequence[str]) -> PlainCommand | None:
-    """Take a command line apart; return None unless it is plain."""
+    """Parse a command line; return None unless it is plain."""
     given: dict[str, str] = {}
     rest: list[str] = []
     as_json = False

@@ -1,6 +1,6 @@
-"""Plain results of operators as ``results`` describes them, without NumPy. Pure functions.
+"""Plain results of operators, formatted as by ``results``, without NumPy. Pure functions.
 
-None stands for what is not plain, which is left to ``results``.
+None stands for a result that is not plain, which is left to ``results``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CODES = {
     "float32": "f",
     "float64": "d",
 }
-# NumPy's defaults: more elements are not all printed, and longer rows broken.
+# NumPy's defaults: larger arrays are abbreviated, and longer rows wrapped.
 _MOST_PRINTED = 1000
 _LONGEST_ROW = 75
 _PRECISION = 8
@@ -28,7 +28,7 @@ _SCALARS = frozenset({"boolean", "integer", "floating", "text"})
 
 
 def plain_value(reply: execution_pb2.CallReply) -> values_pb2.Value | None:
-    """Return the one result of a call that has no other effects, and lies in the message."""
+    """Return the single result of a call without other effects, if it is in the message."""
     if reply.HasField("error") or reply.mutations or reply.generators or len(reply.returns) != 1:
         return None
     value = reply.returns[0]
@@ -86,7 +86,7 @@ def _elements_of(tensor: values_pb2.Tensor) -> list[Any]:
 
 
 def _lists(elements: list[Any], shape: Sequence[int]) -> Any:
-    """Return the elements in nested lists; of a tensor without dimensions, the one element."""
+    """Return the elements in nested lists; for a tensor without dimensions, the single element."""
     for size in reversed(shape[1:]):
         elements = [elements[start : start + size] for start in range(0, len(elements), size)]
     return elements if shape else elements[0]
@@ -107,7 +107,7 @@ def _nested(texts: list[str], shape: list[int], indent: int) -> str:
 
 
 def _texts_of(elements: list[Any], dtype: str, has_shape: bool) -> list[str] | None:
-    """Return the elements as NumPy prints them, all of the same width."""
+    """Return the elements as NumPy prints them, all of equal width."""
     if dtype.startswith("float"):
         return _texts_of_floats(elements, is_single=dtype == "float32")
     texts = list(map(str, elements))
@@ -119,7 +119,7 @@ def _texts_of_floats(elements: list[float], *, is_single: bool) -> list[str] | N
     sizes = [abs(element) for element in elements if element]
     if not all(map(math.isfinite, elements)):
         return None
-    # Others have exponents.
+    # Other numbers have exponents.
     if sizes and (max(sizes) >= 1e8 or min(sizes) < 1e-4 or max(sizes) / min(sizes) > 1000):
         return None
     parts = [_shortest(element, is_single=is_single).split(".") for element in elements]
@@ -129,7 +129,7 @@ def _texts_of_floats(elements: list[float], *, is_single: bool) -> list[str] | N
 
 
 def _shortest(element: float, *, is_single: bool) -> str:
-    """Return the fewest digits that tell a number from all others, up to NumPy's precision."""
+    """Return the fewest digits that identify a number, up to NumPy's precision."""
     text = repr(element)
     if is_single:
         candidates = (f"{element:.{digits}g}" for digits in _SINGLE_DIGITS)

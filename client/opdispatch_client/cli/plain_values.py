@@ -1,9 +1,8 @@
-"""Values of parameters that typer need not convert.
+"""Parameter values that do not need typer's conversion.
 
-Typer converts with pydantic, which it imports for the first value: that is a quarter of the time
-until ``opdispatch serve`` is up. Most values are defaults, text, numbers written plainly or paths
-that are all right, on which there are no two opinions. All others, and so all errors, are left
-to typer.
+Typer converts with pydantic, which it imports for the first value: that takes a quarter of the
+startup time of ``opdispatch serve``. Most values are defaults, strings, plain numbers or valid
+paths, whose conversion is obvious. All others, and so all errors, are left to typer.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ _NOT_PLAIN: Final = object()
 
 
 def keep_plain_values(command: Any) -> None:
-    """Make a Typer command, and those below it, take plain values as they are."""
-    # Not its list of parameters: --help is not among them, and made when it is first asked for.
+    """Make a Typer command, and its subcommands, accept plain values unchanged."""
+    # Not its list of parameters, which lacks --help: that is created when first requested.
     command.get_params = functools.partial(_parameters, command.get_params)
     if isinstance(command, TyperGroup):
         for each in command.commands.values():
@@ -52,7 +51,7 @@ def _read(parameter: Any, value: Any) -> Any:
     several = parameter.multiple or parameter.nargs == -1
     if value is None:
         return () if several else None
-    descriptor = getattr(parameter, "type_descriptor", None)  # none in other versions of typer
+    descriptor = getattr(parameter, "type_descriptor", None)  # missing in other versions of typer
     if descriptor is None or descriptor.parameter_info.parser is not None:
         return _NOT_PLAIN
     kind, details = descriptor.annotation, descriptor.parameter_info

@@ -1,7 +1,7 @@
 """Read the words of ``opdispatch call`` as values for plain schemas. Pure functions.
 
-What is not plain raises NotPlainError: it is left to typer and ``convert_by_schema``, which report
-errors, too.
+Anything else raises NotPlainError: it is left to typer and ``convert_by_schema``, which also report
+errors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from opdispatch_wire.v1 import execution_pb2, values_pb2
 
 _SCHEMA = re.compile(r"([\w:.]+)\(([^()]*)\) -> (Tensor|int|float|bool|str|\(\))", re.ASCII)
 _ARGUMENT = re.compile(r"(Tensor|int|float|bool|str)(\??) (\w+)(=[^\"'\[\]]*)?", re.ASCII)
-# With a file in it, or of a dtype that is given.
+# Words with a file, or with an explicit dtype.
 _NO_LITERAL = re.compile(r"@|(tensor|array|dtype):")
 _MOST_NUMBERS = 100_000
 
@@ -38,7 +38,7 @@ class PlainArgument(NamedTuple):
 
 
 def read_schema(text: str) -> tuple[str, list[PlainArgument], str]:
-    """Return an operator's name, its arguments, and what it returns: a type, or "()"."""
+    """Return an operator's name, its arguments, and its return type, or "()"."""
     found = _SCHEMA.fullmatch(text)
     if found is None:
         raise NotPlainError
@@ -79,7 +79,7 @@ def plain_request(
 
 
 def _fill(message: values_pb2.Value, text: str, argument: PlainArgument) -> None:
-    """Write the value that the text is for that argument. Raises ValueError, too."""
+    """Write the value of the text for that argument. Also raises ValueError."""
     if argument.is_optional and text in NONE_WORDS:
         message.none.SetInParent()
         return
@@ -108,7 +108,7 @@ def _fill(message: values_pb2.Value, text: str, argument: PlainArgument) -> None
 
 
 def _fill_tensor(message: values_pb2.Tensor, elements: Any) -> None:
-    """Write a number, or nested lists of numbers, with the dtype that NumPy gives them."""
+    """Write a number, or nested lists of numbers, with NumPy's default dtype for them."""
     shape: list[int] = []
     level = [elements]
     while isinstance(level[0], list):

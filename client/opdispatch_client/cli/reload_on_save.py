@@ -1,4 +1,4 @@
-"""``opdispatch load --watch``: a library is loaded again whenever its file is saved."""
+"""``opdispatch load --watch``: reloads a library whenever its file is saved."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from opdispatch_client.cli.outcome import CommandError, UsageError, report_failu
 from opdispatch_client.cli.output import print_remark
 from opdispatch_wire.errors import DaemonUnavailableError
 
-# Editors write a file in several steps; changes within this time are one.
+# Editors write a file in several steps; changes within this time count as one.
 SETTLE_MILLISECONDS = 50
-# How often to look without having been told: on file systems that tell nothing, and for a change
-# between a load and the first look.
+# How often to check without a notification: for file systems without notifications, and for a
+# change between a load and the first check.
 LOOK_MILLISECONDS = 500
 
 Stamp = tuple[tuple[str, int, int], ...]
@@ -24,7 +24,8 @@ Stamp = tuple[tuple[str, int, int], ...]
 def load_and_watch(source: str, load: Callable[[], None], *, debug: bool) -> None:
     """Load now, and after every change, until Ctrl-C or the daemon is gone.
 
-    What fails is said, and the next change tried. Raises UsageError if there is no such file.
+    Failures are reported, and the next change triggers another attempt. Raises UsageError if there
+    is no such file.
     """
     path = Path(os.path.expanduser(source))
     if not os.path.exists(path):
@@ -53,7 +54,7 @@ def watch_path(path: Path) -> Iterator[None]:
             "--watch needs the package 'watchfiles', which is not installed; "
             "install opdispatch[watch]"
         ) from error
-    # A folder is watched even for a file: editors put a new file in the place of the old one.
+    # A folder is watched even for a file: editors replace the file by a new one.
     events = watch(
         path if path.is_dir() else path.absolute().parent,
         recursive=path.is_dir(),

@@ -120,7 +120,7 @@ def drain(
 
 
 def _wait_until_drained(session: Session, drained: Interpreter, deadline: float) -> Interpreter:
-    """Return the interpreter as it is when it is drained, has ended, or the time is up."""
+    """Return the interpreter's state when it is drained, has ended, or the time is up."""
     from opdispatch_client.cli.output import print_remark
 
     said = ""
@@ -130,7 +130,7 @@ def _wait_until_drained(session: Session, drained: Interpreter, deadline: float)
             print_remark(now)
         time.sleep(max(min(_LOOK_SECONDS, deadline - time.monotonic()), 0))
         found = next((each for each in session.interpreters() if each.name == drained.name), None)
-        # One that the daemon runs itself comes back, and is drained then, too.
+        # One that the daemon runs itself is restarted, and is then drained, too.
         if found is not None or not drained.supervised:
             drained = found or replace(drained, state="ended", libraries=(), calls_in_flight=0)
     return drained

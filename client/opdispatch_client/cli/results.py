@@ -1,4 +1,4 @@
-"""Results of an operator: as text, as JSON, as arrays for a file."""
+"""Results of an operator, as text, as JSON, or as arrays for a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOT_FINITE = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
 def list_returns(result: Any, schema: FunctionSchema | None) -> list[tuple[str, Any]]:
-    """Return the returns of a call by name, in order; those without a name are out0, out1, ..."""
+    """Return the returns of a call by name, in order; unnamed ones are out0, out1, ..."""
     if schema is not None and len(schema.returns) == 1:
         values = [result]
     elif isinstance(result, tuple):
@@ -34,17 +34,16 @@ def list_returns(result: Any, schema: FunctionSchema | None) -> list[tuple[str, 
 def list_arrays(returns: list[tuple[str, Any]]) -> dict[str, np.ndarray[Any, Any]]:
     """Return the tensors among the returns by name.
 
-    Those of a list or a dict have their number or key behind its name.
-
-    One of another layout than the dense one is its parts, and what else it is made of.
+    Those in a list or a dict have their index or key after the name. One with another layout than
+    strided is split into its parts and facts.
     """
     return {name: array for label, value in returns for name, array in _arrays_of(label, value)}
 
 
 def describe_returns(returns: list[tuple[str, Any]], *, tensors: bool = True) -> list[str]:
-    """Describe the returns as text: of a tensor its dtype, its shape and, shortened, its elements.
+    """Describe the returns as text; a tensor by its dtype, shape and abbreviated elements.
 
-    Without `tensors`, only the returns that have none.
+    With ``tensors`` false, only returns without tensors.
     """
     labels = [f"{name}: " if len(returns) > 1 else "" for name, _ in returns]
     return [
@@ -56,11 +55,11 @@ def describe_returns(returns: list[tuple[str, Any]], *, tensors: bool = True) ->
 
 
 def value_to_json(value: Any) -> Any:
-    """Return the value as JSON has it.
+    """Convert the value to JSON.
 
-    A tensor is an object with dtype, shape and data (nested lists); one of another layout than
-    the dense one has the layout, the shape and its parts. A complex number is an object; inside a
-    tensor it is a pair. Numbers that JSON lacks are the texts "NaN", "Infinity" and "-Infinity".
+    A tensor is an object with dtype, shape and data (nested lists); with another layout than
+    strided it has the layout, the shape and its parts. A complex number is an object; inside a
+    tensor it is a pair. Numbers that JSON lacks are the strings "NaN", "Infinity" and "-Infinity".
     """
     if (array := _as_array(value)) is not None:
         return {
@@ -122,7 +121,8 @@ def _arrays_of(label: str, value: Any) -> Iterator[tuple[str, np.ndarray[Any, An
         yield label, array
     elif (found := _parts_of(value)) is not None:
         layout, shape, parts, facts = found
-        size = {"shape": shape} if "shape" in layout.fact_names else {}  # not told by the parts
+        # the parts do not determine it
+        size = {"shape": shape} if "shape" in layout.fact_names else {}
         rest = {name: np.asarray(fact) for name, fact in {**facts, **size}.items()}
         yield from ((f"{label}_{name}", part) for name, part in {**parts, **rest}.items())
     for key, item in _items_of(value):
@@ -130,7 +130,7 @@ def _arrays_of(label: str, value: Any) -> Iterator[tuple[str, np.ndarray[Any, An
 
 
 def _items_of(value: Any) -> list[tuple[Any, Any]]:
-    """Return the items of a dict or a list with their keys or numbers; [] of anything else."""
+    """Return the items of a dict or a list with their keys or indices; [] for anything else."""
     match value:
         case list() | tuple():
             return list(enumerate(value))
@@ -142,7 +142,7 @@ def _items_of(value: Any) -> list[tuple[Any, Any]]:
 def _parts_of(
     value: Any,
 ) -> tuple[Layout, list[int | None], dict[str, np.ndarray[Any, Any]], dict[str, Any]] | None:
-    """Return the layout, the shape, and by name the parts and the facts; None for a dense array."""
+    """Return the layout, the shape, and by name the parts and facts; None for a dense array."""
     array = value.array if isinstance(value, Tensor) else value
     layout = find_layout(type(array))
     if layout is None:
@@ -159,5 +159,5 @@ def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
         value = value.array
     if isinstance(value, np.generic):
         return None
-    backend = find_backend(type(value))  # CuPy's, where the reply brings one and CuPy is there
+    backend = find_backend(type(value))  # CuPy's, if the reply contains one and CuPy is installed
     return backend.to_host(value) if backend is not None else None

@@ -1,4 +1,4 @@
-"""The words of a command line that are arguments of an operator. Pure functions."""
+"""Separates an operator's arguments on a command line. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NEGATIVE_NUMBER = re.compile(r"-(\.?\d.*|inf|nan)")
 def split_keywords(texts: Iterable[str]) -> tuple[list[str], dict[str, str]]:
     """Separate ``NAME=ARG`` from the positional arguments.
 
-    Raises UsageError for a name that comes twice.
+    Raises UsageError for a repeated name.
     """
     positional: list[str] = []
     by_name: dict[str, str] = {}
@@ -30,5 +30,5 @@ def split_keywords(texts: Iterable[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def is_negative_number(text: str) -> bool:
-    """Return whether the text, which looks like an option, is meant as a number."""
+    """Return whether the text, which looks like an option, is a negative number."""
     return _NEGATIVE_NUMBER.fullmatch(text) is not None

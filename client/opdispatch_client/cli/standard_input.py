@@ -1,4 +1,4 @@
-"""Standard input as an argument: read once, however often it is looked at."""
+"""Standard input as an argument: read once, however often it is used."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import sys
 from opdispatch_client.cli.outcome import UsageError
 
 NAMES = ("-", "@-")
-"""How it is written."""
+"""How the argument is written."""
 
-# The stream that was read, and what it had: an argument is read for one overload after another.
+# The stream that was read, and its content, because arguments are read for one overload after
+# another.
 _read: tuple[object, bytes] | None = None
 
 
 def read_standard_input() -> bytes:
-    """Return all that comes on standard input. Raises UsageError if there is none."""
+    """Return the content of standard input. Raises UsageError if there is none."""
     global _read
     if _read is None or _read[0] is not sys.stdin:
         if sys.stdin is None:

@@ -1,4 +1,4 @@
-"""Texts in files, as arguments."""
+"""Text files as arguments."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from opdispatch_client.cli.standard_input import read_standard_input
 
 
 def read_text(name: str) -> str:
-    """Return the text in a file as it is, its last line end included; ``-`` is standard input.
+    """Return the text of a file unchanged, including the last line end; ``-`` is standard input.
 
-    Raises UsageError if there is none, or it is not UTF-8.
+    Raises UsageError if there is no such file, or it is not UTF-8.
     """
     shown = "standard input" if name == "-" else repr(name)
     try:

@@ -1,4 +1,4 @@
-"""``opdispatch top``: the work of the daemon, on one screen."""
+"""``opdispatch top``: the activity of the daemon, on one screen."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _reports(session: Session) -> Generator[_Report, None]:
 
 @contextlib.contextmanager
 def _ends_by_key(key: str) -> Iterator[None]:
-    """Let a key end the block, as Ctrl-C would, but quietly; keys are not shown meanwhile."""
+    """Let a key end the block silently, as Ctrl-C would; keys are not echoed meanwhile."""
     if not sys.stdin.isatty():
         yield
         return
@@ -86,7 +86,7 @@ def _ends_by_key(key: str) -> Iterator[None]:
             pressed = os.read(keyboard, 1)
             if pressed in (b"", key.encode(), key.upper().encode()):
                 was_pressed.set()
-                # A lock that the main thread waits for is left at a signal only.
+                # Only a signal interrupts the main thread while it waits for a lock.
                 signal.pthread_kill(main, signal.SIGINT)
                 return
 
@@ -100,14 +100,14 @@ def _ends_by_key(key: str) -> Iterator[None]:
         if not was_pressed.is_set():
             raise
     finally:
-        os.close(stopping)  # which makes the other end readable
+        os.close(stopping)  # makes the other end readable
         thread.join()
         os.close(stop)
         termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
 
 
 class _Report:
-    """The state of a daemon, as changes of its registry tell it."""
+    """The state of a daemon, updated by changes of its registry."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -117,7 +117,7 @@ class _Report:
         self.activity: Activity | None = None
 
     def take(self, change: RegistryChange) -> None:
-        """Take in a change."""
+        """Apply a change."""
         self.epoch = change.epoch
         if change.whole:
             self.operators.clear()
@@ -132,7 +132,7 @@ class _Report:
         self.activity = change.activity or self.activity
 
     def print(self, *, json: bool) -> None:
-        """Print all of it."""
+        """Print the whole report."""
         from opdispatch_client.cli.output import print_json, print_lines, print_table
 
         activity = self.activity

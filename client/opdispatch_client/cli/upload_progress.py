@@ -1,4 +1,4 @@
-"""How far the upload of a library is, as a bar on a terminal."""
+"""The progress of a library's upload, as a bar on a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opdispatch_client.cli.output import format_size, print_remark, talk_console
 def show_upload() -> Iterator[Callable[[int, int], None]]:
     """Yield a function that shows how many bytes of how many have been uploaded.
 
-    On a terminal that is a bar, gone when all have; elsewhere a line when an upload begins.
+    On a terminal that is a bar that disappears at the end; elsewhere a line when an upload begins.
     """
     talk = talk_console()
     begun = False
