@@ -31,7 +31,7 @@ from opdispatch_client.lanes.direct_way import DirectWay
 from opdispatch_client.lanes.waiting_calls import may_move
 from opdispatch_client.operator_call import Call, OperatorCall
 from opdispatch_client.planned_keep import NewValue, PlannedKeep
-from opdispatch_client.remote_value import remote_from_proto
+from opdispatch_client.remote_value import held_ids, remote_from_proto
 from opdispatch_wire import trace_context
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.planned_calls import LONGEST
@@ -246,6 +246,8 @@ class CallPlans:
             return
         if self._plans.get(key, key) is None:
             return
+        if way is None and held_ids((*call.args, *call.kwargs.values())):
+            return  # the daemon may move them: the reply, read the general way, says where they are
         if key not in self._plans:
             # Calls that are all of other shapes make no plan each.
             if key not in self._seen:
