@@ -1,4 +1,4 @@
-"""Metrics of a library's own: numbers that its kernels change, and that a daemon shows.
+"""Metrics that libraries define: numbers that kernels update and a daemon exports.
 
     from opdispatch import metrics
 
@@ -8,7 +8,7 @@
         HITS.inc(cache="weights")
 
 They are numbers of this process. An interpreter sends them with its heartbeats, and the daemon
-shows them at ``/metrics``; in any other process, ``read`` returns them.
+exports them at ``/metrics``; in any other process, ``read`` returns them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from opdispatch.errors import ArgumentError
 
 MOST_METRICS: Final = 256
 MOST_SERIES: Final = 128
-"""How many combinations of labels one metric has; further ones count as ``OTHER``."""
+"""How many combinations of labels one metric has; further ones are counted as ``OTHER``."""
 
 OTHER: Final = "other"
 
 MOST_LABELS: Final = 16
 
 LABEL_LIMIT: Final = 200
-"""The longest value of a label, and documentation, in characters; what is longer is cut."""
+"""The longest label value or documentation, in characters; longer ones are truncated."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SUFFIXES = ("_total", "_count", "_sum", "_bucket", "_created", "_info")
@@ -49,7 +49,7 @@ class Reading(NamedTuple):
 
 
 class _Metric:
-    """A number for each combination of labels. Any thread may change it: ``_lock`` guards all."""
+    """A number for each combination of labels. Any thread may change it; ``_lock`` guards it."""
 
     is_counter = False
 
@@ -61,7 +61,7 @@ class _Metric:
         self._values: dict[tuple[str, ...], float] = {}
 
     def read(self) -> Reading:
-        """Return the metric as it is now."""
+        """Return the current values of the metric."""
         with self._lock:
             values = dict(self._values)
         return Reading(self.name, self.documentation, self.is_counter, self.labels, values)
@@ -71,7 +71,7 @@ class _Metric:
             raise ArgumentError(
                 f"{self.name} was given the labels {sorted(labels)}; expected {list(self.labels)}"
             )
-        amount = float(amount)  # integers may grow beyond all that can be sent
+        amount = float(amount)  # integers may be too large to send
         if not math.isfinite(amount):
             raise ArgumentError(f"{self.name} was given {amount}; expected a finite number")
         key = tuple(_cut(labels[name]) for name in self.labels)
@@ -82,26 +82,26 @@ class _Metric:
 
 
 class Counter(_Metric):
-    """A number that only grows, such as of requests."""
+    """A number that only grows, such as a number of requests."""
 
     is_counter = True
 
     def inc(self, amount: float = 1, /, **labels: object) -> None:
-        """Add to it. Raises ArgumentError for a negative amount, and for other labels."""
+        """Add to the counter. Raises ArgumentError for a negative amount, and for other labels."""
         if amount < 0:
             raise ArgumentError(f"{self.name} cannot shrink by {-amount}: it is a counter")
         self._change(amount, labels)
 
 
 class Gauge(_Metric):
-    """A number that goes up and down, such as of entries in a cache."""
+    """A number that goes up and down, such as the number of entries in a cache."""
 
     def set(self, value: float, /, **labels: object) -> None:
-        """Set it. Raises ArgumentError for other labels."""
+        """Set the value. Raises ArgumentError for other labels."""
         self._change(value, labels, to=True)
 
     def inc(self, amount: float = 1, /, **labels: object) -> None:
-        """Add to it, or subtract with a negative amount. Raises ArgumentError for other labels."""
+        """Add to the value; a negative amount subtracts. Raises ArgumentError for other labels."""
         self._change(amount, labels)
 
 
@@ -112,18 +112,18 @@ _metrics: dict[str, Counter | Gauge] = {}
 
 
 def counter(name: str, documentation: str, labels: Sequence[str] = ()) -> Counter:
-    """Return the counter of that name, made when first asked for.
+    """Return the counter of that name, created on first use.
 
-    ``/metrics`` has it as ``opdispatch_library_NAME_total``. Raises ArgumentError for a name or a
-    label that cannot be one, and where another metric has that name.
+    ``/metrics`` has it as ``opdispatch_library_NAME_total``. Raises ArgumentError for an invalid
+    name or label, and if another metric has that name.
     """
     return _find(Counter, name, documentation, labels)
 
 
 def gauge(name: str, documentation: str, labels: Sequence[str] = ()) -> Gauge:
-    """Return the gauge of that name, made when first asked for.
+    """Return the gauge of that name, created on first use.
 
-    ``/metrics`` has it as ``opdispatch_library_NAME``. Raises ArgumentError as ``counter``.
+    ``/metrics`` has it as ``opdispatch_library_NAME``. Raises the errors of ``counter``.
     """
     return _find(Gauge, name, documentation, labels)
 
@@ -141,7 +141,7 @@ def is_metric_name(name: str) -> bool:
 
 
 def _cut(text: object) -> str:
-    """Return a text that can be sent: halves of surrogate pairs cannot."""
+    """Return a text that can be sent, without lone surrogates and truncated."""
     return str(text)[:LABEL_LIMIT].encode(errors="replace").decode()
 
 

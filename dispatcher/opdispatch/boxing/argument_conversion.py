@@ -1,9 +1,10 @@
 """Conversion of Python values to the types of the schema language, for kernels.
 
-`converter_of` builds one function for each type. It returns the value as kernels get it: a
-Python number for a NumPy scalar, a new list for a list or tuple, a dtype for ``ScalarType``,
-text for ``Device``, ``Layout`` and ``MemoryFormat``. The rules are those of PyTorch's Python
-binding, without its silent losses: 1.5 is no int, also in a tensor, and no bool, as None is none.
+`converter_of` builds one function for each type. It returns the value as kernels get it: a Python
+number for a NumPy scalar, a new list for a list or tuple, a dtype for ``ScalarType``, a string for
+``Device``, ``Layout`` and ``MemoryFormat``. The rules are those of PyTorch's Python binding,
+without its silent losses: 1.5 is not accepted as an int, even in a tensor, nor as a bool, nor is
+None accepted as a bool.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ _TEXTS = (str, bytes, bytearray, memoryview)
 def converter_of(type_: SchemaType) -> Converter:
     """Return the function that converts a value to that type, or raises TypeError.
 
-    The error's text says what was expected and what came, as in ``expected int, got str 'a'``;
-    the caller adds the names of the operator and the argument.
+    The error says what was expected and what was given, as in ``expected int, got str 'a'``; the
+    caller adds the names of the operator and the argument.
     """
     return _make(type_, str(type_))
 
 
 def _make(type_: SchemaType, expected: str) -> Converter:
-    """Return a converter whose errors name ``expected``, the text of the whole type."""
+    """Return a converter whose errors name ``expected``, the full type as text."""
     match type_:
         case OptionalType(element):
             return _optional(_make(element, expected))
@@ -82,7 +83,7 @@ def _optional(convert_element: Converter) -> Converter:
 
 def _list(element: SchemaType, size: int | None, expected: str) -> Converter:
     convert_item = converter_of(element)
-    # One number for a list of a declared size is repeated.
+    # A single number for a list of declared size is repeated.
     broadcasts = size is not None and element in (INT, SYM_INT, FLOAT, COMPLEX, BOOL, SYM_BOOL)
 
     def convert(value: Any) -> list[Any]:
@@ -102,12 +103,12 @@ def _list(element: SchemaType, size: int | None, expected: str) -> Converter:
 
 
 def _is_sequence(value: Any) -> bool:
-    """Return whether it is a sequence of values of its own: no text, and no bytes."""
+    """Return whether it is a sequence of separate values: neither a string nor bytes."""
     return isinstance(value, Sequence) and not isinstance(value, _TEXTS)
 
 
 def _usual_tensors(convert: Converter) -> Converter:
-    """Return ``convert`` with a shortcut for tensors of types that have been seen."""
+    """Return ``convert`` with a fast path for tensor types seen before."""
     type_of, list_, tuple_, plain, tensor = type, list, tuple, PLAIN_KEY_BITS, Tensor
 
     def convert_tensors(value: Any) -> list[Any]:
@@ -171,7 +172,7 @@ def _union(members: tuple[SchemaType, ...], expected: str) -> Converter:
     converters = {member: converter_of(member) for member in members}
 
     def convert(value: Any) -> Any:
-        # 1 is the int of a Union(float, int), although a float would do for it.
+        # 1 is the int of a Union(float, int), although float would accept it, too.
         own = converters.get(_EXACT.get(type(value), ANY))
         for convert_member in (own, *converters.values()) if own else converters.values():
             try:

@@ -1,7 +1,7 @@
 """The values of the types without parameters, such as ``int`` and ``Device``.
 
-`BASIC_CONVERTERS` has, for each type that has values in Python, what makes its converter.
-A converter takes the exact Python type in one step, and everything unusual after that.
+`BASIC_CONVERTERS` maps each type that has values in Python to the factory of its converter. A
+converter first checks for the exact Python type, and then for everything unusual.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ QSCHEMES: Final = (
 
 _INT64_MIN = -(1 << 63)
 _INT64_MAX = (1 << 63) - 1
-_UINT64_MAX = (1 << 64) - 1  # which a Scalar of PyTorch's can be, and an int cannot
+_UINT64_MAX = (1 << 64) - 1  # the largest Scalar in PyTorch; an int is smaller
 
 
 def refusal(expected: str, value: object) -> TypeError:
-    """Return the error for a value of another type: what was expected, and what was given."""
+    """Return the error for a value of another type: what was expected and what was given."""
     return TypeError(f"expected {expected}, got {_describe(value)}")
 
 
@@ -79,15 +79,15 @@ def _describe(value: object) -> str:
 
 
 def _number(value: Any) -> Any:
-    """Return the Python number in a NumPy scalar or 0-d array; any other value as it is.
+    """Return the Python number in a NumPy scalar or 0-d array; any other value unchanged.
 
-    A time is no number.
+    A time is not a number.
     """
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
-        if value.dtype.kind in "mM":  # of nanoseconds, ``item`` returns an int
+        if value.dtype.kind in "mM":  # for nanoseconds, ``item`` returns an int
             return value
         number = value.item()
-        # The widest floats stay what they are in item().
+        # The widest floats stay NumPy scalars in item().
         if isinstance(number, np.floating):
             return float(number)
         return complex(number) if isinstance(number, np.complexfloating) else number
@@ -95,10 +95,10 @@ def _number(value: Any) -> Any:
 
 
 def _number_of_one(value: Any) -> Any:
-    """Convert as `_number`, and a tensor or array of one element, of whatever shape, to its number.
+    """Convert like `_number`, and also a tensor or array with one element, of any shape.
 
-    PyTorch's binding takes such tensors for ``int``, ``float``, ``complex`` and ``bool``, and for
-    ``Scalar`` it does not. A gradient ends here, as it does at ``item()``.
+    PyTorch's binding accepts such tensors for ``int``, ``float``, ``complex`` and ``bool``, but not
+    for ``Scalar``. Gradients end here, as they do at ``item()``.
     """
     if isinstance(value, Tensor) and None not in value.shape and value.size == 1:
         return _number(value.item())
@@ -108,9 +108,9 @@ def _number_of_one(value: Any) -> Any:
 
 
 def _int_of_one(value: Any) -> int | None:
-    """Return the int in a tensor or array of one element of an integer dtype; None of another.
+    """Return the int in a tensor or array with one integer element; None for another dtype.
 
-    The dtype decides, not the element: the overload that a call means is remembered by types.
+    The dtype decides, not the element, because the overload of a call is cached by types.
     """
     found = _number_of_one(value)
     return int(found) if isinstance(found, int) else None
@@ -119,21 +119,21 @@ def _int_of_one(value: Any) -> int | None:
 def _is_real(value: Any) -> bool:
     """Return whether the value's class converts to float.
 
-    Fractions, decimals, tensors of other libraries.
+    Such are fractions, decimals, tensors of other libraries.
     """
     cls = type(value)
     makes_floats = hasattr(cls, "__float__") or hasattr(cls, "__index__")
-    # Arrays make floats with dimensions, too, and times of what they are counted in.
+    # Arrays with dimensions also convert to float, and so do times, as their counts.
     return makes_floats and not isinstance(value, np.ndarray | np.datetime64 | np.timedelta64)
 
 
 def anything(value: Any) -> Any:
-    """Return the converter of a type that any value fits."""
+    """Return the converter of a type that accepts any value."""
     return value
 
 
 def nothing(expected: str) -> Converter:
-    """Return the converter of a type that no value fits."""
+    """Return the converter of a type that accepts no value."""
 
     def convert(value: Any) -> Any:
         raise TypeError(
@@ -147,7 +147,7 @@ def _int(expected: str) -> Converter:
     def convert(value: Any) -> int:
         if type(value) is not int:
             try:
-                # int() as well, since operator.index(True) is True.
+                # int() is needed, too, since operator.index(True) is True.
                 value = int(operator.index(_number(value)))
             except TypeError:
                 found = _int_of_one(value)
@@ -162,7 +162,7 @@ def _int(expected: str) -> Converter:
 
 
 def _floating(kind: type[float | complex], numbers: tuple[type, ...]) -> Callable[[str], Converter]:
-    """Return what makes converters to ``kind``, of ``numbers`` and what makes floats of itself."""
+    """Return a factory of converters to ``kind``, for ``numbers`` and convertible classes."""
 
     def make(expected: str) -> Converter:
         def convert(value: Any) -> Any:
@@ -176,7 +176,7 @@ def _floating(kind: type[float | complex], numbers: tuple[type, ...]) -> Callabl
             except OverflowError:
                 error = f"{refusal(expected, value)}, out of the range of a double"
                 raise TypeError(error) from None
-            except (TypeError, ValueError, RuntimeError):  # of a class that knows no such value
+            except (TypeError, ValueError, RuntimeError):  # raised by a class without such a value
                 raise refusal(expected, value) from None
 
         return convert
@@ -235,9 +235,9 @@ _USUAL_NAMES = (
 
 @functools.cache
 def usual_dtypes() -> dict[object, np.dtype[Any]]:
-    """Return the commonest dtypes, by their names, their NumPy types and Python's, and themselves.
+    """Return the most common dtypes, by name, NumPy type, Python type, and dtype.
 
-    To tell other things apart takes longer than most conversions.
+    Other checks take longer than most conversions.
     """
     found: dict[object, np.dtype[Any]] = {
         kind: np.dtype(kind) for kind in (bool, int, float, complex)
@@ -251,7 +251,7 @@ def _scalar_type(expected: str) -> Converter:
     def convert(value: Any) -> np.dtype[Any]:
         try:
             return usual_dtypes()[value]
-        except (KeyError, TypeError):  # unusual, or no key of a dict
+        except (KeyError, TypeError):  # unusual, or unhashable
             pass
         dtype: np.dtype[Any] | None = None
         if isinstance(value, np.dtype):
@@ -264,7 +264,8 @@ def _scalar_type(expected: str) -> Converter:
             dtype = find_dtype_of_code(value)
         if dtype is None or not is_numeric(dtype):
             raise refusal(f"{expected} (a numeric dtype or its name)", value)
-        return dtype if dtype.isnative else dtype.newbyteorder("=")  # it has no order of bytes
+        # a dtype argument has no byte order
+        return dtype if dtype.isnative else dtype.newbyteorder("=")
 
     return convert
 
@@ -342,6 +343,7 @@ BASIC_CONVERTERS: Final[dict[SchemaType, Callable[[str], Converter]]] = {
     NONE: _none,
     ANY_ENUM: _enum,
 }
-"""Factories of converters by type, given the text for errors.
+"""Factories of converters by type, called with the text for errors.
 
-Types that are not here have no values in Python: storages, streams, futures, classes and so on."""
+Types that are missing here have no values in Python: storages, streams, futures, classes and so on.
+"""

@@ -1,7 +1,7 @@
-"""Adapters between the two ways to call a kernel.
+"""Adapters between boxed and unboxed kernels.
 
-Mirrors ``ATen/core/boxing/impl/boxing.h``. The generated code of an operator always passes
-every argument; ``elide_defaults`` fits that to functions which do not take them all.
+Mirrors ``ATen/core/boxing/impl/boxing.h``. The generated code of an operator always passes every
+argument; ``elide_defaults`` adapts that to functions that do not take all of them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from opdispatch.boxing.signature import Signature
 
 BoxedFunction = Callable[[Any, DispatchKeySet, list[Any]], None]
-"""``function(op, keys, stack)``, which changes the stack in place. It may ask for any kind of
-``KernelOperator``, such as an ``OperatorHandle``."""
+"""``function(op, keys, stack)``, which changes the stack in place.
+
+It may declare any ``KernelOperator``, such as an ``OperatorHandle``.
+"""
 UnboxedFunction = Callable[..., Any]
 
 
@@ -93,7 +95,7 @@ def elide_defaults(
 def split_without_defaults(
     signature: Signature, stack: Sequence[Any]
 ) -> tuple[Sequence[Any], dict[str, Any]]:
-    """Split a stack like ``signature.split``, without what PyTorch leaves out.
+    """Split a stack like ``signature.split``, omitting what PyTorch omits.
 
     For functions of any operator.
     """
@@ -109,14 +111,14 @@ def _leave_out(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> tuple[Sequence[Any], dict[str, Any]]:
-    """Return the arguments without trailing positionals and keywords that have their defaults."""
+    """Return the arguments without trailing positionals and keywords equal to their defaults."""
     given = leave_out_defaults(defaults, args)
     kept = {k: v for k, v in kwargs.items() if not _is_default(v, keyword_defaults[k])}
     return given, kept
 
 
 def leave_out_defaults(defaults: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-    """Return the values but for trailing ones that are the defaults in their places."""
+    """Return the values without trailing ones that equal the defaults at their positions."""
     given = list(values)
     while given and _is_default(given[-1], defaults[len(given) - 1]):
         given.pop()
@@ -124,14 +126,14 @@ def leave_out_defaults(defaults: Sequence[Any], values: Sequence[Any]) -> list[A
 
 
 def _is_default(value: Any, default: Any) -> bool:
-    # Equal values of other types differ: 1 is no default for True, nor 1.0 for 1.
+    # Equal values of different types are different: 1 is no default for True, nor 1.0 for 1.
     return default is not NO_DEFAULT and type(value) is type(default) and bool(value == default)
 
 
 def _takes_all(function: Callable[..., Any], signature: Signature, skip: int) -> bool:
     try:
         parameters = inspect.signature(function)
-    except (TypeError, ValueError):  # some built-in functions do not say
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return False
     count = skip + signature.num_positional
     try:

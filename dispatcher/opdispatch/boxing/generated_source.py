@@ -1,4 +1,4 @@
-"""Compile text that is written at run time, so that tracebacks show its lines."""
+"""Compiles source that is generated at run time, so that tracebacks show its lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _numbers = itertools.count(2)
 
 
 def compile_function(title: str, text: str, scope: dict[str, Any], name: str) -> Any:
-    """Return the function that ``text`` defines as ``name``, with ``scope`` for its globals.
+    """Return the function that ``text`` defines as ``name``, with ``scope`` as its globals.
 
     Tracebacks show its lines, in the file ``<opdispatch title>``, as long as the function lives.
     Raises SyntaxError.
@@ -23,16 +23,16 @@ def compile_function(title: str, text: str, scope: dict[str, Any], name: str) ->
 
 
 def run_source(title: str, text: str, scope: dict[str, Any], members: dict[str, Any]) -> str:
-    """Define in ``members`` what ``text`` does, and return the file that it is in for tracebacks.
+    """Define in ``members`` what ``text`` defines; return its file name for tracebacks.
 
-    It is ``<opdispatch title>``, with a number if there is one of that name already. The lines
-    stay until what ``keep_lines`` is given is collected. Raises SyntaxError.
+    It is ``<opdispatch title>``, with a number if that name is taken. The lines stay until the
+    owner passed to ``keep_lines`` is collected. Raises SyntaxError.
     """
     filename = f"<opdispatch {title}>"
     if filename in linecache.cache:
         filename = f"<opdispatch {title} #{next(_numbers)}>"
     code = compile(text, filename, "exec")
-    # Without a time of modification: ``linecache.checkcache`` leaves such an entry alone.
+    # Without a modification time, ``linecache.checkcache`` leaves the entry alone.
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     exec(code, scope, members)
     return filename

@@ -1,4 +1,4 @@
-"""``KernelOperator``: what a kernel is fitted to, and asks for the kernels below it."""
+"""``KernelOperator``: the interface of operators that kernels use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class KernelOperator(Operator, Protocol):
 
     @property
     def call_signature(self) -> Signature:
-        """The signature of a call that is under way: it stays if the operator is unregistered."""
+        """The signature of a call in progress: it stays if the operator is unregistered."""
 
     def redispatch_function(self, keys: DispatchKeySet) -> Callable[..., Any]:
         """Return the kernel for exactly ``keys`` as a function of converted arguments."""

@@ -1,4 +1,4 @@
-"""Results by name: what an operator returns whose schema names several returns.
+"""Named tuples, as the results of an operator whose schema names several returns.
 
 ``minmax(Tensor x) -> (Tensor least, Tensor greatest)`` returns a named tuple. As
 ``torch.return_types`` are, it is a tuple in every other respect.
@@ -13,30 +13,30 @@ from typing import Any
 
 from opdispatch.schema.function_schema import FunctionSchema
 
-_NAMES = "_result_names"  # the class attribute; no field begins so
+_NAMES = "_result_names"  # the class attribute; field names do not begin with an underscore
 
 
 def result_names(schema: FunctionSchema) -> tuple[str, ...]:
-    """Return the names of the returns; () unless there are several, and all have a name."""
+    """Return the names of the returns; () unless there are several and all have names."""
     names = tuple(each.name for each in schema.returns)
     return names if len(names) > 1 and all(names) and not schema.is_varret else ()
 
 
 def result_class(names: tuple[str, ...]) -> type[tuple[Any, ...]]:
-    """Return the class of results of these names, one for all schemas; ``tuple`` for ()."""
+    """Return the class for results with these names, shared by all schemas; ``tuple`` for ()."""
     return _named_class(names) if names else tuple
 
 
 def names_of_results(value: Any) -> tuple[str, ...]:
-    """Return the names of what an operator has returned; () if it has none."""
+    """Return the names in an operator's result; () if it has none."""
     names: tuple[str, ...] = getattr(type(value), _NAMES, ())
     return names
 
 
 @lru_cache(maxsize=1024)
 def _named_class(names: tuple[str, ...]) -> type[tuple[Any, ...]]:
-    # The names come with a schema. One that cannot be an attribute, such as one of Python's
-    # keywords, becomes ``_0``.
+    # The names come from a schema. One that is not a valid attribute, such as a keyword of Python,
+    # becomes ``_0``.
     base = namedtuple("Results", names, rename=True)  # type: ignore[misc]
 
     def reduce(self: tuple[Any, ...]) -> tuple[Any, ...]:

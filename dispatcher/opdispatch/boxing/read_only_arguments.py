@@ -1,8 +1,8 @@
-"""Arguments that a schema does not declare as written to cannot be written to.
+"""Protection of arguments that the schema does not declare as written to.
 
-In an interpreter they are read-only arrays. In process, kernels are given the caller's own arrays,
-unless ``OPDISPATCH_STRICT=1`` is set: then they are given read-only views. That is decided when a
-kernel is looked up for the first time, and costs nothing otherwise.
+In an interpreter they are read-only arrays. In process, kernels get the caller's own arrays, unless
+``OPDISPATCH_STRICT=1`` is set: then they get read-only views. That is decided when a kernel is
+first looked up, and costs nothing otherwise.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ WRITE_HINT = (
     '"Tensor(a!) x", or write to a copy'
 )
 
-# What NumPy, memoryviews, ctypes, Cython and Numba say of a write to memory that is read-only.
-# There is no class and no attribute for that.
+# The messages of NumPy, memoryviews, ctypes, Cython and Numba for a write to read-only memory, for
+# which there is no common class or attribute.
 _REFUSAL = re.compile(r"read.?only|WRITEABLE|not writ(e)?able|read-write", re.IGNORECASE)
 
 
 def hint_of_write(error: BaseException) -> str:
-    """Return WRITE_HINT if ``error`` is of a write to an array that is read-only, else ""."""
+    """Return WRITE_HINT if ``error`` is about a write to a read-only array, else ""."""
     if type(error) not in (ValueError, TypeError, BufferError):
         return ""
-    with suppress(Exception):  # what an error was made with may have no text
+    with suppress(Exception):  # str() of an exception may raise
         return WRITE_HINT if _REFUSAL.search(str(error)) else ""
     return ""
 
@@ -46,9 +46,9 @@ def with_read_only_arguments(
 ) -> Callable[..., Any]:
     """Return ``function``, given read-only arrays where the schema declares no write.
 
-    Results that lie in the memory of an argument are as writable as that. Tensors are left alone
-    above the backends, such as in kernels for Autograd, where they are more than their elements:
-    what is called there for these is looked after in its turn.
+    Results in an argument's memory are as writable as the argument. Tensors above the backends,
+    such as in kernels for Autograd, are passed unchanged, since they are more than their elements:
+    the kernels called there are protected themselves.
     """
     positional = [not each.is_write for each in schema.arguments if not each.kwarg_only]
     written = {each.name for each in schema.arguments if each.is_write}
@@ -74,12 +74,13 @@ def with_read_only_arguments(
 
 
 class _ReadOnlyViews:
-    """The views of one call's arguments: one for each, however often it was given."""
+    """The views of one call's arguments: one for each, however often it was passed."""
 
     def __init__(self, *, takes_tensors: bool) -> None:
         self._takes_tensors = takes_tensors
         self._views: dict[int, Any] = {}
-        # By the view: what it stands for. It keeps both, so that no id is used twice.
+        # By id of the view, the view and its argument, which keeps both alive, so that no id is
+        # reused.
         self._originals: dict[int, tuple[Any, Any]] = {}
 
     def of(self, value: Any) -> Any:
@@ -103,7 +104,7 @@ class _ReadOnlyViews:
         return view
 
     def given_back(self, result: Any) -> Any:
-        """Return the arguments themselves for their views, and writable views of them."""
+        """Return the arguments themselves in place of their views, and writable views of them."""
         if isinstance(result, list | tuple):
             results = [self.given_back(each) for each in result]
             return results if isinstance(result, list) else tuple(results)
@@ -112,8 +113,8 @@ class _ReadOnlyViews:
         array = result.array if isinstance(result, Tensor) else result
         if isinstance(array, np.ndarray) and not array.flags.writeable:
             given = (value for _, value in self._originals.values() if type(value) is np.ndarray)
-            # Without elements, it shares none.
+            # Without elements, it shares no memory.
             if not array.size or any(np.may_share_memory(array, each) for each in given):
-                with suppress(ValueError):  # an array of the kernel's own
+                with suppress(ValueError):  # the array is the kernel's own
                     array.flags.writeable = True
         return result

@@ -178,12 +178,13 @@ class Registry:
             self._busy = False
         self._undo_deferred()
 
-    # Note [Finalizers may undo] The garbage collector can run a finalizer at almost any point of
-    # this file, in the thread that holds the mutex, and a finalizer may close a handle. In the
-    # middle of a change such an undo is only recorded; it is done as soon as the change is
-    # complete. A finalizer may also run in the middle of a lookup, for which another thread that
-    # holds the mutex is waiting. So no finalizer waits for the mutex: its holder carries out the
-    # recorded undos when it releases the mutex.
+    # Note [Finalizers may undo]
+    # The garbage collector can run a finalizer at almost any point of this file, in the thread
+    # that holds the mutex, and a finalizer may close a handle. In the middle of a change such an
+    # undo is only recorded; it is done as soon as the change is complete. A finalizer may also run
+    # in the middle of a lookup, for which another thread that holds the mutex is waiting. So no
+    # finalizer waits for the mutex: its holder carries out the recorded undos when it releases the
+    # mutex.
 
     def undo(self, handles: Sequence[RegistrationHandle]) -> None:
         """Undo those handles that are live, in one publication."""

@@ -20,8 +20,8 @@ A tuple, not a class, since each registration creates one.
 class ChangeLog:
     """The changes of the outermost transaction, and the operators that they affect.
 
-    Guards: belongs to the dispatcher's mutex, held from the first change to the publication.
-    Invariants: undoing the changes from last to first restores the state before the first.
+    Guards      belongs to the dispatcher's mutex, held from the first change to the publication.
+    Invariants  undoing the changes from last to first restores the state before the first.
     """
 
     def __init__(self) -> None:

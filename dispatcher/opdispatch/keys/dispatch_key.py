@@ -1,9 +1,9 @@
 """The layers a call can stop at. Among functionalities, a larger value is served earlier.
 
-Mirrors ``c10/core/DispatchKey.h`` of PyTorch 2.13: the same names, order and values. Two
-lists say everything: the backends, and the functionalities. A functionality that each backend
-may serve in its own way (``PER_BACKEND_FUNCTIONALITIES``) has one *runtime key* for each backend,
-such as ``AutogradCUDA``; these are generated. Alias keys are shorthand for registration.
+Mirrors ``c10/core/DispatchKey.h`` of PyTorch 2.13: the same names, order and values. Two lists
+define everything: the backends, and the functionalities. A functionality that each backend may
+serve in its own way (``PER_BACKEND_FUNCTIONALITIES``) has one *runtime key* for each backend, such
+as ``AutogradCUDA``; these are generated. Alias keys are shorthand for registration.
 
 Note [Alias keys own nothing]
     An alias key stands for several runtime keys. A kernel registered to an alias fills those
@@ -26,7 +26,7 @@ from opdispatch.errors import DispatchKeyError
 
 
 class BackendComponent(IntEnum):
-    """A kind of device or memory; the value is its bit in a key set, the highest wins."""
+    """A kind of device or memory; the value is its bit in a key set, and the highest bit wins."""
 
     CPU = 0
     CUDA = 1
@@ -43,7 +43,7 @@ class BackendComponent(IntEnum):
     PrivateUse1 = 12
     PrivateUse2 = 13
     PrivateUse3 = 14
-    Meta = 15  # the highest: a Meta tensor among others makes the whole call a Meta call
+    Meta = 15  # the highest: a Meta tensor among the arguments makes the call a Meta call
 
 
 NUM_BACKENDS = len(BackendComponent)
@@ -63,7 +63,8 @@ _PREFIXES = {
 class DispatchKey(IntEnum):
     """A dispatch key: nothing, a functionality, a runtime key, or an alias."""
 
-    _ignore_ = "_members _next _functionality _prefix _backend"  # only of this body
+    # names used only in this class body
+    _ignore_ = "_members _next _functionality _prefix _backend"
 
     # -- nothing to dispatch on -------------------------------------------------------------
     Undefined = 0  # table slot 0: where calls without tensor arguments land
@@ -80,7 +81,7 @@ class DispatchKey(IntEnum):
     Sparse = 8
     SparseCsr = 9
     NestedTensor = 10
-    BackendSelect = 11  # picks the backend of a call that has no tensor to say it
+    BackendSelect = 11  # picks the backend of a call that has no tensor to determine it
     Fake = 12
     Python = 13
     FuncTorchDynamicLayerBackMode = 14
@@ -155,7 +156,7 @@ class DispatchKey(IntEnum):
         return _PRINTED.get(self.value, self.name)
 
 
-# A marker is what the highest key of a set without a backend bit comes out as.
+# The marker is the highest key of a set that has the functionality without a backend bit.
 _PRINTED = {
     DispatchKey[f"StartOf{functionality}Backends"].value: f"{prefix}Undefined"
     for functionality, prefix in _PREFIXES.items()
@@ -166,7 +167,7 @@ ALIAS_KEYS: tuple[DispatchKey, ...] = tuple(
     k for k in DispatchKey if DispatchKey.StartOfAliasKeys <= k <= DispatchKey.EndOfAliasKeys
 )
 
-# Every functionality in the order of its bit, lowest first.
+# Every functionality in the order of the bits, lowest first.
 FUNCTIONALITIES: tuple[DispatchKey, ...] = (
     *(k for k in DispatchKey if DispatchKey.Undefined < k < DispatchKey.EndOfFunctionalityKeys),
     DispatchKey.ORT,
@@ -197,10 +198,7 @@ def is_per_backend_functionality(key: DispatchKey) -> bool:
 
 
 def to_functionality_key(key: DispatchKey) -> DispatchKey:
-    """Return the functionality that ``key`` belongs to.
-
-    An alias belongs to none (``Undefined``).
-    """
+    """Return the functionality to which ``key`` belongs; Undefined for an alias."""
     if key in FUNCTIONALITY_BIT:
         return key
     if key in _PARTS:
@@ -230,14 +228,14 @@ def to_runtime_key(functionality: DispatchKey, backend: BackendComponent | None)
     return _RUNTIME[functionality, backend]
 
 
-_MEMBERS = DispatchKey.__members__  # a new view each time it is asked for
+_MEMBERS = DispatchKey.__members__  # cached: each access to the property creates a view
 
 
 def parse_dispatch_key(name: str) -> DispatchKey:
-    """Return the key of that name, names of older releases included.
+    """Return the key of that name, including names of older releases.
 
-    Raises DispatchKeyError if there is none. PyTorch's parser (``c10::parseDispatchKey``)
-    refuses the older names, and 42 runtime keys that it has; this one takes every name.
+    Raises DispatchKeyError if there is none. PyTorch's parser (``c10::parseDispatchKey``) refuses
+    the older names, and 42 runtime keys that PyTorch has; this one accepts every name.
     """
     key = _MEMBERS.get(name)
     if key is None or name.startswith(("StartOf", "EndOf")):
@@ -249,7 +247,7 @@ def parse_dispatch_key(name: str) -> DispatchKey:
     return key
 
 
-# PyTorch's names of devices, where they are not those of dispatch keys in small letters.
+# PyTorch's device names that differ from the lower-case names of dispatch keys.
 _KEY_NAMES_OF_TYPES = {
     "default": "CompositeExplicitAutograd",
     "privateuseone": "PrivateUse1",
@@ -259,14 +257,14 @@ _KEY_NAMES_OF_TYPES = {
 
 
 def key_of(key: str | DispatchKey) -> DispatchKey:
-    """Return a key, or that of a name; of "", Undefined. Raises DispatchKeyError."""
+    """Return a key, given itself or its name; Undefined for "". Raises DispatchKeyError."""
     if isinstance(key, DispatchKey):
         return key
     return parse_dispatch_key(key) if key else DispatchKey.Undefined
 
 
 def key_of_device_type(name: str) -> DispatchKey:
-    """Return the key of a device type such as ``cuda``, or of its own name.
+    """Return the key of a device type such as ``cuda``, or the key of that name.
 
     Raises DispatchKeyError.
     """

@@ -1,13 +1,13 @@
-"""A set of dispatch keys as one 64-bit word, and what follows from it.
+"""A set of dispatch keys as one 64-bit word, and its derived properties.
 
-Mirrors ``c10/core/DispatchKeySet.h`` and ``.cpp`` of PyTorch 2.13. Bits 0 to 15 are the
-backends (CPU lowest, Meta highest), bits 16 to 61 the functionalities (Dense lowest,
-PythonDispatcher highest); bits 62 and 63 are ORT and Named.
+Mirrors ``c10/core/DispatchKeySet.h`` and ``.cpp`` of PyTorch 2.13. Bits 0 to 15 are the backends
+(CPU lowest, Meta highest), bits 16 to 61 the functionalities (Dense lowest, PythonDispatcher
+highest); bits 62 and 63 are ORT and Named.
 
 Note [Subtraction keeps the backend]
     ``-`` and ``remove`` clear functionality bits only. Backend bits are shared by all
-    functionalities of a set, so taking ``AutogradCPU`` out of {CPU, AutogradCPU} must leave the
-    CPU bit; and taking out ``CPU`` takes out Dense, for every backend.
+    functionalities of a set, so removing ``AutogradCPU`` from {CPU, AutogradCPU} must leave the
+    CPU bit; and removing ``CPU`` removes Dense, for every backend.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _FULL = (1 << FUNCTIONALITY_BIT[DispatchKey.ORT]) - 1
 
 
 def bits_of_key(key: DispatchKey | str) -> int:
-    """Return the bits that ``key`` has in a set: none for Undefined and for an alias.
+    """Return the bits of ``key`` in a set: none for Undefined and for an alias.
 
-    Raises DispatchKeyError if it is a string, and no key has that name.
+    Raises DispatchKeyError for a string that names no key.
     """
     if isinstance(key, str):
         key = parse_dispatch_key(key)
@@ -53,7 +53,7 @@ def _compute_bits(key: DispatchKey) -> int:
     return bits if backend is None else bits | 1 << backend
 
 
-# Every program that starts asks thousands of times, for the tables of keys.
+# Called thousands of times at startup, for the tables of keys.
 _BITS_OF_KEY = {key: _compute_bits(key) for key in DispatchKey}
 
 
@@ -65,17 +65,16 @@ def _word_of(value: int | str) -> int:
 
 @dataclass(frozen=True, slots=True, init=False)
 class DispatchKeySet:
-    """An immutable set of dispatch keys. ``bits`` is the whole of it."""
+    """An immutable set of dispatch keys. ``bits`` is its entire state."""
 
     bits: int
 
     def __init__(self, bits: int | DispatchKey | BackendComponent | str = 0) -> None:
-        """Create the set of a word, of one key or its name, or of one backend bit.
+        """Create the set from a word, one key or its name, or one backend bit.
 
-        Raises ValueError if the word has more than 64 bits, DispatchKeyError if no key has the
-        name.
+        Raises ValueError if the word has more than 64 bits, DispatchKeyError for an unknown name.
         """
-        # A key is an int as well, and its value is no word. Calls make sets of words only.
+        # A key is also an int, but its value is not a word. Calls only make sets from words.
         word = bits if type(bits) is int else _word_of(bits)
         if word & ~WORD_MASK:
             raise ValueError(f"a dispatch key set has 64 bits, not {word:#x}")
@@ -135,7 +134,7 @@ class DispatchKeySet:
         return self.has(key)
 
     def add(self, key: DispatchKey | str) -> DispatchKeySet:
-        """Return ``self`` with ``key`` as well."""
+        """Return ``self`` with ``key`` added."""
         return DispatchKeySet(self.bits | bits_of_key(key))
 
     def remove(self, key: DispatchKey | str) -> DispatchKeySet:
@@ -147,10 +146,7 @@ class DispatchKeySet:
         return DispatchKeySet(self.bits & ~(1 << backend))
 
     def has(self, key: DispatchKey | str) -> bool:
-        """Return whether every bit of ``key`` is set.
-
-        So it is true for Undefined and for aliases.
-        """
+        """Return whether every bit of ``key`` is set; always true for Undefined and for aliases."""
         bits = bits_of_key(key)
         return self.bits & bits == bits
 
@@ -180,9 +176,9 @@ class DispatchKeySet:
 
     @property
     def highest_priority_key(self) -> DispatchKey:
-        """The key that a call with this set arrives at (``highestPriorityTypeId``).
+        """The key at which a call with this set arrives (``highestPriorityTypeId``).
 
-        Undefined for a set of backend bits alone.
+        Undefined for a set that only has backend bits.
         """
         return to_runtime_key(self.highest_functionality_key, self.highest_backend_key)
 
@@ -190,13 +186,13 @@ class DispatchKeySet:
     def table_index(self) -> int:
         """The dispatch table slot of the highest functionality, on the highest backend."""
         offset, mask = OFFSET_AND_MASK[(self.bits >> NUM_BACKENDS).bit_length()]
-        # The slot of a missing backend is the first one, which is the CPU's.
+        # Without a backend, it is the first slot, which is the CPU's.
         return offset + max((self.bits & mask).bit_length() - 1, 0)
 
     def __iter__(self) -> Iterator[DispatchKey]:
         """Iterate over the runtime keys from lowest to highest.
 
-        A per-backend one for each backend bit.
+        A per-backend functionality yields one key for each backend bit.
         """
         for functionality in FUNCTIONALITIES:
             if not self.bits >> FUNCTIONALITY_BIT[functionality] & 1:
@@ -215,10 +211,10 @@ class DispatchKeySet:
 
 
 def _lay_out_table() -> tuple[tuple[tuple[int, int], ...], tuple[DispatchKey, ...]]:
-    """Assign every runtime key a slot: one a functionality, or one for each backend.
+    """Assign every runtime key a slot: one per functionality, or one per backend.
 
-    Returns, for each functionality counted from 1 (0 is Undefined), the offset of its first
-    slot and the mask of the bits that choose among its slots; and the key of each slot.
+    Returns, for each functionality counted from 1 (0 is Undefined), the offset of its first slot
+    and the mask of the bits that select among its slots; and the key of each slot.
     """
     offsets_and_masks = [(0, 0)]
     keys = [DispatchKey.Undefined]
@@ -244,7 +240,7 @@ AUTOGRAD_KEYSET = DispatchKeySet.of(
     _K.AutogradFunctionality, _K.AutogradOther, _K.AutogradNestedTensor
 )
 AUTOGRAD_BITS = AUTOGRAD_KEYSET.bits
-"""A tensor has one of these bits if calls of it may be recorded."""
+"""A tensor has one of these bits if calls with it may be recorded."""
 AUTOCAST_KEYSET = DispatchKeySet.of(
     *(key for key in FUNCTIONALITIES if key.name.startswith("Autocast"))
 )
@@ -253,7 +249,7 @@ DEFAULT_EXCLUDED_SET = AUTOCAST_KEYSET
 AFTER_AUTOGRAD_KEYSET = DispatchKeySet.full_after(_K.AutogradOther)
 AFTER_ADINPLACEORVIEW_KEYSET = DispatchKeySet.full_after(_K.ADInplaceOrView)
 
-# The backends that share AutogradOther, since they have no Autograd key of their own.
+# The backends that share AutogradOther, because they have no Autograd key of their own.
 AUTOGRADOTHER_BACKENDS = _ALL_BACKENDS | DispatchKeySet.of(
     _K.FPGA,
     _K.Vulkan,
@@ -273,7 +269,7 @@ ALIAS_KEYSETS: dict[DispatchKey, DispatchKeySet] = {
     _K.FuncTorchBatchedDecomposition: DispatchKeySet.of(_K.FuncTorchBatched),
     _K.CompositeImplicitAutogradNestedTensor: _NESTED_KEYSET,
     _K.CompositeExplicitAutograd: _BACKEND_KEYSET,
-    # Without the backends that must not be handed a kernel that aliases or mutates.
+    # Without the backends that must not get a kernel that aliases or mutates.
     _K.CompositeExplicitAutogradNonFunctional: _BACKEND_KEYSET.remove(_K.Sparse)
     .remove_backend(BackendComponent.XLA)
     .remove_backend(BackendComponent.Lazy),
@@ -283,7 +279,7 @@ _WITHOUT_MAPPED_BACKEND = (BackendComponent.HIP, BackendComponent.VE, BackendCom
 
 
 def get_runtime_dispatch_key_set(key: DispatchKey) -> DispatchKeySet:
-    """Return the runtime keys that ``key`` stands for: several for an alias, else itself."""
+    """Return the runtime keys that ``key`` stands for: several for an alias, else only itself."""
     return ALIAS_KEYSETS[key] if is_alias_key(key) else DispatchKeySet.of(key)
 
 

@@ -1,4 +1,4 @@
-"""``register_kernel``: the kernel of an operator for types of devices."""
+"""``register_kernel``: the kernel of an operator for device types."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def register_kernel(
     *,
     lib: Library | None = None,
 ) -> Any:
-    """Register a kernel of an operator for device types such as ``"cpu"``; None is every one.
+    """Register a kernel of an operator for device types such as ``"cpu"``; None means all.
 
-    ``op`` is an operator, its name, ``"image::sobel"``, or what ``custom_op`` has defined, whose
-    ``register_kernel`` it then is. Without ``func`` it is a decorator. It is undone with ``lib``;
-    without one, it stays. Raises DispatchKeyError for a device type that there is not, and as
-    ``Library.impl``. As ``torch.library.register_kernel``.
+    ``op`` is an operator, its name, ``"image::sobel"``, or a CustomOpDef, whose ``register_kernel``
+    is then called. Without ``func`` it returns a decorator. The registration is undone with
+    ``lib``; without one, it is permanent. Raises DispatchKeyError for an unknown device type, and
+    the errors of ``Library.impl``. As ``torch.library.register_kernel``.
     """
     if (definition := definition_for(op, lib)) is not None:
         register = definition.register_kernel

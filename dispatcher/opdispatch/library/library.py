@@ -1,4 +1,4 @@
-"""``Library``: how kernels and definitions are registered, as with ``torch.library.Library``.
+"""``Library``: registers definitions and kernels, as ``torch.library.Library`` does.
 
 lib = Library("image", "DEF")
 lib.define("sobel(Tensor x, *, bool normalize=True) -> Tensor")
@@ -42,7 +42,7 @@ Kind = Literal["DEF", "IMPL", "FRAGMENT"]
 _default_dispatcher = Dispatcher()
 ops = Ops(_default_dispatcher)
 
-# Namespaces that no library may define operators in, as in PyTorch.
+# Namespaces in which no library may define operators, as in PyTorch.
 _RESERVED = ("prim",)
 _ANY = "_"  # the namespace of a library that registers fallbacks for all operators
 
@@ -60,9 +60,9 @@ class Library:
     library of kind IMPL may have, is the key of all its kernels. The library
     ``Library("_", "IMPL")`` registers fallbacks.
 
-    What a library registers stays when the object is forgotten; ``close()``, or leaving its
-    ``with`` block, undoes it. Raises DuplicateDefinitionError if the namespace has a DEF library,
-    LibraryError if the kind or the namespace cannot be.
+    Registrations stay when the object is collected; ``close()``, or the end of its ``with`` block,
+    undoes them. Raises DuplicateDefinitionError if the namespace already has a DEF library,
+    LibraryError for an invalid kind or namespace.
     """
 
     def __init__(
@@ -142,10 +142,10 @@ class Library:
 
         ``op_name`` is a name in the library's namespace, or an operator. ``fn`` takes the
         operator's arguments, or is ``fallthrough_kernel``, or a KernelFunction; with
-        ``with_keyset``, the dispatch key set of the call comes first. Without a key, the library's
-        is meant, and without that CompositeImplicitAutograd; a key other than the library's is a
-        DispatchKeyError. A kernel registered before for the same key is covered until the returned
-        handle is closed; with ``allow_override=False`` it is a DuplicateDefinitionError.
+        ``with_keyset``, the dispatch key set of the call comes first. The default key is the
+        library's, or CompositeImplicitAutograd; a key other than the library's raises
+        DispatchKeyError. An earlier kernel for the same key is covered until the returned handle is
+        closed; with ``allow_override=False`` it raises DuplicateDefinitionError.
         """
         self._check_open()
         name = self._qualify(op_name)
@@ -164,8 +164,8 @@ class Library:
     ) -> RegistrationHandle:
         """Register a kernel for a dispatch key of every operator that has none of its own.
 
-        ``fn(op, *args, **kwargs)`` is given the operator, and before it, with ``with_keyset``, the
-        call's key set; or it is a KernelFunction. Only for a library of the namespace "_".
+        ``fn(op, *args, **kwargs)`` is called with the operator first, or after the call's key set
+        if ``with_keyset``; or it is a KernelFunction. Only for a library of the namespace "_".
         """
         self._check_open()
         if self.ns != _ANY:
@@ -213,7 +213,7 @@ class Library:
     def register_torch_dispatch(
         self, op_name: str | OperatorHandle, torch_dispatch_class: type, func: Callable[..., Any]
     ) -> RegistrationHandle:
-        """Register what a mode does with an operator: ``opdispatch.register_torch_dispatch``."""
+        """Register how a mode handles an operator: see ``opdispatch.register_torch_dispatch``."""
         self._check_open()
         check_rule(torch_dispatch_class, func)
         registration = Registration(
@@ -230,10 +230,10 @@ class Library:
     def register_fake(
         self, op_name: str | OperatorHandle, fn: Callable[..., Any], *, allow_override: bool = True
     ) -> RegistrationHandle:
-        """Register what an operator returns for tensors without elements.
+        """Register an operator's results for tensors without data.
 
         See ``opdispatch.register_fake``. Raises RegistrationError for an operator that is not
-        defined, or is what it calls: its kernel for CompositeImplicitAutograd runs on any tensors.
+        defined, or has a kernel for CompositeImplicitAutograd, which runs on any tensors.
         """
         name = self._qualify(op_name)
         if (op := self.dispatcher.find_schema(name)) is None:
@@ -257,20 +257,19 @@ class Library:
         *,
         allow_override: bool = True,
     ) -> None:
-        """Call ``register_fake``; PyTorch's name, whose stack level is not needed."""
+        """Call ``register_fake``; PyTorch's private name, whose stack level is not needed."""
         self.register_fake(op_name, fn, allow_override=allow_override)
 
     @property
     def handles(self) -> Sequence[RegistrationHandle]:
-        """Handles of its registrations, in order."""
+        """The handles of its registrations, in order."""
         return tuple(self._handles)
 
     def close(self) -> None:
         """Undo everything the library has registered, in one publication. Idempotent.
 
-        Then the functions that it was given by ``on_unload`` are called.
-
-        A closed library registers nothing more: it raises RegistrationError.
+        Then the functions passed to ``on_unload`` are called. A closed library raises
+        RegistrationError for further registrations.
         """
         self._closed = True
         self.dispatcher.undo(*reversed(self._handles))
@@ -280,11 +279,11 @@ class Library:
     def on_unload(self, fn: Callable[[], Any]) -> Callable[[], Any]:
         """Call ``fn()`` once when the library is unloaded: to close files, or to release a device.
 
-        In process, that is when it is closed. In a service it is when the library has been
-        unloaded or a new version has taken its place, and its last call has ended; and when the
-        interpreter stops in order, but not when it dies. Then it has a limited time, in a thread of
-        its own. What it raises is logged. Several are called in reverse order. Returns ``fn``, so
-        that it can be a decorator. Raises RegistrationError if the library has gone.
+        In process, that is when it is closed. In a service it is when the library has been unloaded
+        or replaced by a new version, and its last call has ended; and when the interpreter stops in
+        order, but not when it dies. There it has a limited time, in a thread of its own. Its errors
+        are logged. Several functions are called in reverse order. Returns ``fn``, so that it can be
+        a decorator. Raises RegistrationError if the library is gone.
         """
         self._check_open()
         if not self._unload_hooks.add(fn):
@@ -296,15 +295,15 @@ class Library:
 
         ``op_name`` is a name in the library's namespace, or an operator. In process, the call is
         made now. In a service it is made when the module has been imported, in each interpreter
-        that loads the library, by the registrations that are about to be published; what it raises
-        fails the load, and then nothing has changed. The result is dropped. Raises
-        RegistrationError if the library has gone, and OperatorNotFoundError.
+        that loads the library, with the registrations that are about to be published; its error
+        fails the load, and then nothing has changed. The result is discarded. Raises
+        RegistrationError if the library is gone, and OperatorNotFoundError.
         """
         self._check_open()
         name = self._qualify(op_name)
 
         def call(*args: Any, **kwargs: Any) -> None:
-            # Looked up when it runs: a kernel may be registered after the call is declared.
+            # Looked up when it runs: a kernel may be registered after the call is requested.
             packet = OpOverloadPacket(self.dispatcher, name.name)
             overload = name.overload_name
             (getattr(packet, overload) if overload else packet)(*args, **kwargs)
@@ -329,7 +328,8 @@ class Library:
 
     def _keep(self, handle: RegistrationHandle) -> RegistrationHandle:
         self._handles.append(handle)
-        if self._closed:  # meanwhile, by a thread that may not have seen it
+        # another thread closed it meanwhile, perhaps without seeing this registration
+        if self._closed:
             handle.close()
             self._check_open()
         return handle
@@ -387,9 +387,9 @@ def define(
 ) -> Any:
     """Define an operator: ``define("image::sobel", "(Tensor x) -> Tensor")``.
 
-    It is undone with ``lib``; without one, it stays. ``@define(lib, schema, alias_analysis="")``
-    is a decorator, which also registers the function as the kernel for the library's key, or
-    CompositeImplicitAutograd. Raises as ``Library.define`` does.
+    The definition is undone with ``lib``; without one, it is permanent. ``@define(lib, schema,
+    alias_analysis="")`` is a decorator, which also registers the function as the kernel for the
+    library's key, or CompositeImplicitAutograd. Raises the errors of ``Library.define``.
     """
     namespace = namespace_of(qualname)
     if not schema.startswith("("):
@@ -438,11 +438,12 @@ def impl(
     *,
     lib: Library | None = None,
 ) -> Any:
-    """Register a kernel: ``@impl("image::sobel", "cpu")``, or with ``func``, no decorator.
+    """Register a kernel: ``@impl("image::sobel", "cpu")``, or directly by passing ``func``.
 
-    ``types`` are device types such as "cuda", "default" for every one of them, or dispatch keys.
-    It is undone with ``lib``; without one, it stays. ``@impl(lib, "sobel", "CPU")`` is a
-    decorator for one dispatch key of a library. Raises as ``Library.impl`` does.
+    ``types`` are device types such as "cuda", "default" for all of them, or dispatch keys. The
+    registration is undone with ``lib``; without one, it is permanent. ``@impl(lib, "sobel",
+    "CPU")`` is a decorator for one dispatch key of a library. Raises the errors of
+    ``Library.impl``.
     """
     keys = dict.fromkeys(map(key_of_device_type, (types,) if isinstance(types, str) else types))
     namespace = namespace_of(qualname)

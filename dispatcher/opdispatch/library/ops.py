@@ -1,17 +1,17 @@
 """``ops.namespace.name(...)``: operators by attribute, as ``torch.ops`` has them.
 
 Note [What attributes remember]
-    Namespaces keep their packets as attributes, and packets the overloads that they were asked for.
-    A packet keeps, too, its only overload, or, of several, the one that is chosen for arguments of
-    some types whatever their values are: none that is tried before it could take them, and it takes
-    them all, or nothing after it could. So a call by name costs little more than a call of a
-    handle. A packet that a namespace makes for an operator with one overload has its call compiled
-    for that overload's schema; for one with several, for the overload that is tried first, if types
-    can say that it takes the arguments. Both forget as soon as an overload of that name comes or
-    goes: ``Ops`` listens to the dispatcher, is called with the registration mutex held, and what
-    is kept is looked up with the mutex held. So nothing that is kept can be older than the last
-    change. A compiled packet that has forgotten does not learn again, since the next overload may
-    have another schema: it goes on without compiled code.
+    Namespaces cache their packets as attributes, and packets the overloads that were accessed. A
+    packet also caches its only overload or, of several, the one that is selected for arguments of
+    certain types whatever their values are: no overload that is tried before it could accept them,
+    and it accepts all of them, or no later overload could. So a call by name costs little more than
+    a call of a handle. A packet that a namespace makes for an operator with one overload has its
+    call compiled for that overload's schema; for one with several, for the overload that is tried
+    first, if types can show that it accepts the arguments. Both clear their caches as soon as an
+    overload of that name is defined or removed: ``Ops`` listens to the dispatcher and is called
+    with the registration mutex held, and caches are filled with the mutex held. So nothing cached
+    can be older than the last change. A compiled packet that was cleared does not fill its cache
+    again, since the next overload may have another schema: it continues without compiled code.
 """
 
 from __future__ import annotations
@@ -31,22 +31,20 @@ from opdispatch.schema.function_schema import OperatorName
 
 
 class OpOverloadPacket:
-    """All overloads of one operator name; calling it picks the one that takes the arguments."""
+    """All overloads of one operator name; calling it selects the one that accepts the arguments."""
 
     def __init__(self, dispatcher: Dispatcher, name: str) -> None:
         self._dispatcher = dispatcher
         self._name = name
         self._single: OperatorHandle | None = None  # the only overload, once it was looked up
-        self._only: OperatorHandle | None = None  # the one that the packet is compiled for
-        # What is called for types of arguments, whatever values of these types are given: the
-        # types, then the names of those that are given by name, and their types.
+        self._only: OperatorHandle | None = None  # the overload for which the packet is compiled
+        # The function to call by types of arguments, whatever their values: the key has the types,
+        # then the names of keyword arguments and their types.
         self._by_types: dict[tuple[type | str, ...], Callable[..., Any]] = {}
         self._kept: set[str] = set()  # the overloads that are attributes
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both are of the same operators, even if an overload came or went in
-        between.
-        """
+        """Return whether both have the same operators, even if overloads changed in between."""
         if not isinstance(other, OpOverloadPacket):
             return NotImplemented
         return self._dispatcher is other._dispatcher and self._name == other._name
@@ -55,7 +53,7 @@ class OpOverloadPacket:
         return hash(self._name)
 
     def __call__(self, x: Any = MISSING, y: Any = MISSING, /, *others: Any, **kwargs: Any) -> Any:
-        """Call the overload that takes the arguments. Raises as ``OperatorHandle`` does."""
+        """Call the overload that accepts the arguments. Raises the errors of ``OperatorHandle``."""
         if not kwargs:  # as most calls of packets with several overloads
             if y is MISSING:
                 if (call := self._by_types.get((type(x),))) is not None:
@@ -73,16 +71,13 @@ class OpOverloadPacket:
     def _call_any(
         self, parameters: Sequence[Any], others: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Choose and call an overload, for a packet compiled for one of several."""
+        """Select and call an overload, for a packet compiled for one of several."""
         args = [value for value in parameters if value is not MISSING]
         named = {name: value for name, value in kwargs.items() if value is not MISSING}
         return OpOverloadPacket.__call__(self, *args, *others, **named)
 
     def _interpret_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call the operator in readable steps.
-
-        Compiled packets do so whenever they are in doubt.
-        """
+        """Call the operator in readable steps, as compiled packets do in every unusual case."""
         single = self._single
         if single is not None:
             return single(*args, **kwargs)
@@ -90,7 +85,7 @@ class OpOverloadPacket:
 
     def _choose(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OperatorHandle:
         dispatcher = self._dispatcher
-        if not dispatcher.in_transaction:  # what only this thread sees must not be kept
+        if not dispatcher.in_transaction:  # state that only this thread sees must not be cached
             with dispatcher.hold_publications():
                 names = dispatcher.overloads(self._name)
                 if len(names) == 1:
@@ -102,13 +97,14 @@ class OpOverloadPacket:
     def _choose_by_types(
         self, names: Sequence[OperatorName], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> OperatorHandle:
-        """Return the overload for these arguments; cached if it is the one for all of their types.
+        """Return the overload for these arguments; cached if their types determine it.
 
         The caller holds publications.
         """
         handle = self._dispatcher.resolve_overload(self._name, args, kwargs)
         handles = [h for name in names if (h := self._dispatcher.find_schema(name)) is not None]
-        handles.sort(key=lambda each: bool(each.name.overload_name))  # as they are tried
+        # in the order in which they are tried
+        handles.sort(key=lambda each: bool(each.name.overload_name))
         place = handles.index(handle)
         others = handles[:place]
         if not takes_always(handle.schema, args, kwargs):
@@ -118,14 +114,14 @@ class OpOverloadPacket:
             return all(takes_never(h.schema, args, kwargs, of_numbers=of_numbers) for h in others)
 
         if are_out(of_numbers=True):
-            # Its method: a call of an object takes longer.
+            # Its method, because calling an object takes longer.
             self._by_types[_types_of(args, kwargs)] = handle.__call__
         elif are_out(of_numbers=False) and not _could_be_number(args, kwargs):
             self._by_types[_types_of(args, kwargs)] = self._call_unless_numbers(handle)
         return handle
 
     def _call_unless_numbers(self, handle: OperatorHandle) -> Callable[..., Any]:
-        """Return a function that calls the chosen overload unless an array counts as a number."""
+        """Return a function that calls the given overload unless an array counts as a number."""
         call, resolve, name = handle.__call__, self._dispatcher.resolve_overload, self._name
 
         def call_or_resolve(*args: Any, **kwargs: Any) -> Any:
@@ -136,12 +132,12 @@ class OpOverloadPacket:
         return call_or_resolve
 
     def _forget(self) -> None:
-        """Look its overloads up again at the next call."""
+        """Clear the cache; overloads are looked up again at the next call."""
         self._single = self._only = None
         self._by_types = {}
         while self._kept:
             delattr(self, self._kept.pop())
-        self.__class__ = OpOverloadPacket  # what was compiled has another schema's parameters
+        self.__class__ = OpOverloadPacket  # compiled code has the parameters of another schema
 
     def overloads(self) -> list[str]:
         """Return the names of its overloads; ``"default"`` for the one without a name."""
@@ -159,7 +155,7 @@ class OpOverloadPacket:
 
     @property
     def _qualified_op_name(self) -> str:
-        """``"namespace::name"``, by PyTorch's name for it."""
+        """``"namespace::name"``, under PyTorch's attribute name."""
         return self._name
 
     @property
@@ -168,7 +164,7 @@ class OpOverloadPacket:
         return self
 
     def __copy__(self) -> Self:
-        """Return itself: packets know their operator by name, and have no state of their own."""
+        """Return itself: packets refer to their operator by name, and have no other state."""
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -182,7 +178,7 @@ class OpOverloadPacket:
             raise AttributeError(overload)
         dispatcher = self._dispatcher
         name = OperatorName(self._name, "" if overload == "default" else overload)
-        if dispatcher.in_transaction:  # what only this thread sees must not be kept
+        if dispatcher.in_transaction:  # state that only this thread sees must not be cached
             handle = dispatcher.find_schema(name)
         else:
             with dispatcher.hold_publications():
@@ -205,7 +201,7 @@ class OpOverloadPacket:
 
 
 def _first(names: Sequence[OperatorName]) -> OperatorName:
-    """Return the overload that is tried before all others."""
+    """Return the overload that is tried first."""
     return next((name for name in names if not name.overload_name), names[0])
 
 
@@ -219,7 +215,7 @@ def _types_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[type | st
 
 
 def _make_packet(dispatcher: Dispatcher, name: str) -> OpOverloadPacket:
-    """Return a packet, compiled if it can be. The caller holds the mutex."""
+    """Return a packet, compiled if possible. The caller holds the mutex."""
     names = dispatcher.overloads(name)
     handle = dispatcher.find_schema(_first(names))
     is_only = len(names) == 1
@@ -239,8 +235,8 @@ class OpNamespace:
     def __init__(self, dispatcher: Dispatcher, namespace: str) -> None:
         self._dispatcher = dispatcher
         self._namespace = namespace
-        # Also those that are not attributes any more: a held one may go on being called.
-        # By their ids, since those of one name are equal.
+        # Including packets that are no longer attributes: callers that hold one may still call it.
+        # Keyed by id, since packets of one name are equal.
         self._packets: defaultdict[str, WeakValueDictionary[int, OpOverloadPacket]] = defaultdict(
             WeakValueDictionary
         )
@@ -250,7 +246,7 @@ class OpNamespace:
             raise AttributeError(name)
         dispatcher = self._dispatcher
         qualified = f"{self._namespace}::{name}"
-        if dispatcher.in_transaction:  # what only this thread sees must not be kept
+        if dispatcher.in_transaction:  # state that only this thread sees must not be cached
             if not dispatcher.overloads(qualified):
                 raise dispatcher.not_found(qualified)
             packet = OpOverloadPacket(dispatcher, qualified)
@@ -265,7 +261,7 @@ class OpNamespace:
         return kept
 
     def _forget(self, name: str) -> None:
-        """Look the packet of that name up again when it is next asked for."""
+        """Remove the packet of that name; it is looked up again at the next access."""
         self.__dict__.pop(name, None)
         if (packets := self._packets.get(name)) is not None:
             for packet in packets.values():
@@ -283,7 +279,7 @@ class OpNamespace:
         )
 
     def __copy__(self) -> Self:
-        """Return itself: there is one object of a name."""
+        """Return itself: each namespace has a single object."""
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

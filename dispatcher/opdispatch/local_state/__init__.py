@@ -1,19 +1,19 @@
 """State of the running task: key sets, guards, modes, traces.
 
-operator                what lower floors know of operators
-lazy_imports            what lower floors call of higher ones, imported at the first call
-caller_frames           the lines of Python that have called an operator
-deprecation             warnings about names that a later version removes
-trace_line              one step of a call, as it is shown
-call_observer           observer of calls: a profiler
-local_dispatch_key_set  keys that are included and excluded
+operator                the interface of operators for lower layers
+lazy_imports            functions of higher layers, imported on first call
+caller_frames           the Python frames that called an operator
+deprecation             warnings about deprecated names
+trace_line              one line of a dispatch trace
+call_observer           the observer of calls: a profiler
+local_dispatch_key_set  the included and excluded keys
 dispatch_trace          showing and capturing the steps of calls
 observed_range          a range of code for observers
 mode_decorator          modes as decorators
 grad_mode               whether gradients are recorded
 autocast_mode           what autocast casts to
-dtype_promotion         whose rules say which dtype a result has
-torch_dispatch_mode     modes that see every call
-tracing_state           what a tracer records in
+dtype_promotion         which rules of dtype promotion apply
+torch_dispatch_mode     modes that intercept every call
+tracing_state           the state of a running tracer
 fake_impl               the context of a fake kernel
 """

@@ -1,8 +1,8 @@
-"""Observer of the calls of a task as they begin and end: the dispatcher's view of a profiler.
+"""The observer of a task's calls, called as they begin and end: a profiler, for example.
 
 Mirrors the callbacks of ``ATen/record_function.h``. A task's observer is in its ``LocalState``, so
-that a call without one does not look for it, and each kernel finds the observer that its own call
-made: that one observes its calls, in any task or thread with a copy of its context.
+that calls without one need no lookup, and each kernel finds the observer that its own call created:
+that one observes the kernel's calls, in any task or thread with a copy of its context.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class CallObserver(Protocol):
-    """Where in the tree of calls a task is. Called from any thread."""
+    """A task's position in the tree of calls. Called from any thread."""
 
     def begin_call(self, op: Operator, stack: Sequence[Any]) -> CallObserver | None:
         """Begin a call with the arguments on ``stack``, which must not be kept or changed.
 
-        Returns the observer of its end and of what its kernel calls. None: this one goes on,
-        and its ``end`` is not called. Redispatches of a call are not observed.
+        Returns the observer of its end and of its kernel's calls. None: this observer stays in
+        place, and ``end`` is not called. Redispatches are not observed.
         """
 
     def begin_range(self, name: str, kind: str, inputs: Sequence[Any] = ()) -> CallObserver:
-        """Begin a range: a step of the backward pass, or a range of the user's."""
+        """Begin a range: a step of the backward pass, or a range that the user defined."""
 
     def end(self, result: Any, failed: bool) -> None:
-        """End the observed call, after it has returned ``result``, or raised."""
+        """End the observed call, which has returned ``result``, or raised."""

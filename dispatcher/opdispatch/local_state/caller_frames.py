@@ -1,4 +1,4 @@
-"""The lines of Python that have called an operator, without those of this distribution."""
+"""The Python frames that called an operator, without those of this distribution."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from types import FrameType
 _CONTEXTLIB = contextmanager.__code__.co_filename
 _PACKAGES = frozenset({"opdispatch", "opdispatch_client", "opdispatch_server", "opdispatch_wire"})
 
-# A call of these is a registration, also by libraries of this distribution. ``functools``
-# calls the functions that it has made one of several for types, ``define`` and ``impl``.
+# Calls by these are registrations, also by libraries of this distribution. ``functools`` calls
+# functions created for several types, ``define`` and ``impl``.
 _REGISTERING = re.compile(
     r"functools|opdispatch\.(local_state\.caller_frames|"
     r"library\.(library|custom_operator|\w+_registration))"
@@ -21,10 +21,7 @@ _REGISTERING = re.compile(
 
 
 def caller_lines(most: int) -> tuple[str, ...]:
-    """Return at most ``most`` callers, the nearest first: ``train.py(12): step``.
-
-    At most so many lines.
-    """
+    """Return at most ``most`` callers, the nearest first: ``train.py(12): step``."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and is_between(frame):
         frame = frame.f_back
@@ -37,7 +34,7 @@ def caller_lines(most: int) -> tuple[str, ...]:
 
 
 def warn_caller(text: str, category: type[Warning]) -> None:
-    """Warn at the nearest line of a caller outside of this distribution."""
+    """Warn at the nearest line of a caller outside this distribution."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and is_between(frame):
         level, frame = level + 1, frame.f_back
@@ -45,7 +42,7 @@ def warn_caller(text: str, category: type[Warning]) -> None:
 
 
 def caller_site() -> str:
-    """Return the site of a registration, "FILE:LINE": the nearest frame outside of this package."""
+    """Return the site of a registration, "FILE:LINE": the nearest frame outside this package."""
     frame = sys._getframe(1)
     while (outer := frame.f_back) is not None and _is_registering(
         str(frame.f_globals.get("__name__", ""))
@@ -60,7 +57,7 @@ def _is_registering(module: str) -> bool:
 
 
 def is_between(frame: FrameType) -> bool:
-    """Return whether a frame is of this distribution, or of the code that runs its generators."""
+    """Return whether a frame belongs to this distribution, or to code that runs its generators."""
     filename = frame.f_code.co_filename
     module = str(frame.f_globals.get("__name__", ""))
     return (

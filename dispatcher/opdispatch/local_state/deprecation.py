@@ -1,4 +1,4 @@
-"""Warnings about names that a later version removes."""
+"""Warnings about deprecated names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def warn_deprecated(
     replacement: str,
     category: type[Warning] = DeprecationWarning,
 ) -> None:
-    """Warn the nearest caller outside of this distribution that ``name`` is deprecated.
+    """Warn the nearest caller outside this distribution that ``name`` is deprecated.
 
-    ``since`` is the version that deprecated it, ``removed`` the one that will not have it.
-    Python's default filter shows the warning once for each line that calls. ``category`` is for
-    what PyTorch warns of with another class.
+    ``since`` is the version that deprecated it, ``removed`` the one that will remove it. Python's
+    default filter shows the warning once for each calling line. ``category`` is for cases in which
+    PyTorch warns with another class.
     """
     warn_caller(
         f"{name} is deprecated since opdispatch {since} and will be removed in {removed}: "

@@ -1,8 +1,8 @@
 """Whether a task records gradients, and inference mode: `no_grad`, `inference_mode` and kin.
 
 Mirrors ``torch/autograd/grad_mode.py`` and ``c10/core/InferenceMode.h``. Grad mode is a flag for
-the kernels of autograd and changes no key of a call, so it has a context variable of its own:
-calls under `no_grad` keep the short way. Inference mode also changes the local key sets.
+the kernels of autograd and changes no key of a call, so it has a context variable of its own: calls
+under `no_grad` stay on the fast path. Inference mode also changes the local key sets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ADINPLACE_OR_VIEW = DispatchKey.ADInplaceOrView
 
 
 class AutogradState(NamedTuple):
-    """A task's gradient modes: an immutable value, replaced as a whole."""
+    """A task's gradient modes: an immutable value that is replaced as a whole."""
 
     grad_mode: bool = True
     inference_mode: bool = False
@@ -79,7 +79,7 @@ class _GradMode(ModeDecorator):
 
 
 class _FixedGradMode(_GradMode):
-    """A grad mode that its class decides; as a decorator it needs no parentheses."""
+    """A grad mode determined by its class; as a decorator it needs no parentheses."""
 
     MODE: ClassVar[bool]
 
@@ -110,9 +110,9 @@ class enable_grad(_FixedGradMode):  # noqa: N801 - PyTorch's name
 
 
 class set_grad_enabled(_GradMode):  # noqa: N801 - PyTorch's name
-    """Switches at once, as a function; as a ``with`` block, until its end.
+    """Sets the mode at once when called; as a ``with`` block, until its end.
 
-    Decorating a function switches back, and sets the mode for each of its calls.
+    Decorating a function restores the mode, and sets it for each call of the function.
     """
 
     def __init__(self, mode: bool) -> None:
@@ -121,7 +121,7 @@ class set_grad_enabled(_GradMode):  # noqa: N801 - PyTorch's name
         _set_grad_mode(mode)
 
     def __enter__(self) -> Self:
-        # The mode was set when the object was made: that is what the block restores.
+        # The mode was set when the object was created: the block restores the mode before that.
         self._previous.append(self._before)
         _set_grad_mode(self._mode)
         return self

@@ -3,13 +3,13 @@
 Mirrors ``c10/core/impl/LocalDispatchKeySet.h``. PyTorch keeps the two sets per thread; here
 they are a context variable, so that each thread and each asyncio task has its own. The trace
 sink and the observer of the task live in the same variable: the hot path of a call reads one
-variable to learn that nothing out of the ordinary is asked for.
+variable to find that the state is the default.
 
 Note [Nothing is switched on]
-    It need not even read that one while no task anywhere has switched anything on, which is
-    mostly so. ``SWITCHED_ON`` has the identity of every living LocalState but the default one. A
-    task that is in another state keeps it alive, be it through a copy of its context. So while
-    the set is empty, every task is in the default state.
+    It need not even read that variable while all tasks are in the default state, which is the usual
+    case. ``SWITCHED_ON`` has the id of every living LocalState except the default one. A task in
+    another state keeps that state alive, if only through a copy of its context. So while the set is
+    empty, every task is in the default state.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LocalState:
     trace: TraceSink | None = None
     observer: CallObserver | None = None
     switched: tuple[int, int] | None = field(init=False, compare=False, repr=False, default=None)
-    """The two sets, by which kernels are kept; None where a trace or an observer sees each call."""
+    """The two sets, as the key of kernel caches; None if a trace or an observer sees each call."""
 
     def __post_init__(self) -> None:
         SWITCHED_ON.add(id(self))
@@ -52,7 +52,8 @@ class LocalState:
             object.__setattr__(self, "switched", (self.included, self.excluded))
 
     def __del__(self, _remove: Callable[[int], None] = SWITCHED_ON.discard) -> None:
-        _remove(id(self))  # a parameter, since at exit the globals may be gone before it
+        # passed as a parameter, since at exit globals may be deleted before it runs
+        _remove(id(self))
 
     def apply(self, bits: int) -> int:
         """Return the keys of a call whose arguments have ``bits``."""
@@ -66,7 +67,7 @@ def apply_local_sets(included: int, excluded: int, bits: int) -> int:
 
 
 DEFAULT_STATE = LocalState()
-"""The state in which nothing is asked for; recognised by identity on the hot path."""
+"""The default state; recognized by identity on the hot path."""
 SWITCHED_ON.discard(id(DEFAULT_STATE))
 
 _initial_trace = sink_from_environment()
@@ -83,7 +84,7 @@ def local_dispatch_key_set() -> tuple[DispatchKeySet, DispatchKeySet]:
 
 
 def local_dispatch_key_set_is_default() -> bool:
-    """Return whether the keys of the current task's calls are unaffected by guards."""
+    """Return whether no guard affects the keys of the current task's calls."""
     state = LOCAL_STATE.get()
     return state is DEFAULT_STATE or (
         state.included == DEFAULT_STATE.included and state.excluded == DEFAULT_STATE.excluded
@@ -101,9 +102,9 @@ def tls_is_dispatch_key_excluded(key: DispatchKey | str) -> bool:
 
 
 def tls_set_dispatch_key_included(key: DispatchKey | str, desired_state: bool) -> None:
-    """Add ``key`` to the included set of the current task, or remove it, until told otherwise.
+    """Add ``key`` to the included set of the current task, or remove it, permanently.
 
-    A guard is for a ``with`` block, and this is for what has no end.
+    For a ``with`` block, use a guard.
     """
     keys = local_dispatch_key_set()[0]
     if keys.has(key) != desired_state:
@@ -120,7 +121,7 @@ def tls_set_dispatch_key_excluded(key: DispatchKey | str, desired_state: bool) -
 
 
 def with_excluded(state: LocalState, bits: int) -> LocalState:
-    """Return a state with that word for the excluded set."""
+    """Return a state with that word as its excluded set."""
     if bits == state.excluded:
         return state
     return _canonical(LocalState(state.included, bits, state.trace, state.observer))
@@ -131,12 +132,11 @@ def _canonical(state: LocalState) -> LocalState:
 
 
 class LocalStateGuard:
-    """Switches a part of the current task's state for a ``with`` block, and restores exactly that.
+    """Changes a part of the current task's state during a ``with`` block, then restores that part.
 
     ``changes`` are the new values of fields of ``LocalState``; a subclass whose values depend on
-    those that it finds names its fields in ``_restored``. What others have switched meanwhile
-    stays: a profile may stop in an autocast block that began later, and go on after one that began
-    earlier.
+    the current ones names its fields in ``_restored``. Other fields are not restored: a profile may
+    stop in an autocast block that began later, and outlast one that began earlier.
     """
 
     _restored: tuple[str, ...] = ()
@@ -166,7 +166,7 @@ class LocalStateGuard:
 
 
 class ForceLocalState:
-    """Puts ``state`` in the place of all that is switched on, for one ``with`` block."""
+    """Replaces the entire local state by ``state`` during one ``with`` block."""
 
     __slots__ = ("_state", "_token")
 

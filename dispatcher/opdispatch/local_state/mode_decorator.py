@@ -12,7 +12,7 @@ from typing import Any, Self
 class ModeDecorator(ABC):
     """A mode for a ``with`` block, or for every call of a function that it decorates.
 
-    A generator function has the mode whenever it runs, and its caller never does. Each call has
+    A generator function runs in the mode, but its caller does not between the steps. Each call has
     a clone of the mode, so that threads and recursive calls do not share one.
     """
 
@@ -24,7 +24,7 @@ class ModeDecorator(ABC):
 
     @abstractmethod
     def clone(self) -> ModeDecorator:
-        """Return a new mode like this one, which has not been entered."""
+        """Return a new mode with the same settings, which has not been entered."""
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``function``, run in this mode."""

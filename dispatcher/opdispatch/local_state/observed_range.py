@@ -1,4 +1,4 @@
-"""A block that the observer of the task records, if there is one."""
+"""A block that the task's observer records, if there is one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ObservedRange:
-    """For one ``with`` block; see ``CallObserver.begin_range``."""
+    """A range for one ``with`` block; see ``CallObserver.begin_range``."""
 
     __slots__ = ("_inputs", "_kind", "_name", "_observer", "_token")
 

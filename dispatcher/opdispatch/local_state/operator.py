@@ -1,4 +1,4 @@
-"""``Operator``: what floors below the dispatcher know of the operators that they are handed."""
+"""``Operator``: the interface of operators for layers below the dispatcher."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opdispatch.schema.function_schema import OperatorName
 
 
 class Operator(Protocol):
-    """The part of an ``OperatorHandle`` that needs no dispatcher to be described."""
+    """The part of an ``OperatorHandle`` that can be described without the dispatcher."""
 
     @property
     def name(self) -> OperatorName:
@@ -18,17 +18,20 @@ class Operator(Protocol):
 
     @property
     def signature(self) -> Any:
-        """Its ``Signature``: ``boxing/``, above, has that class. Raises OperatorNotFoundError."""
+        """Its ``Signature``, a class of the higher layer ``boxing/``.
+
+        Raises OperatorNotFoundError.
+        """
 
     @property
     def call_signature(self) -> Any:
-        """The signature of a call that is under way: it stays if the operator is unregistered."""
+        """The signature of a call in progress: it stays if the operator is unregistered."""
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """Return the arguments in schema order, with defaults. Raises ArgumentError."""
 
     def dispatch_keys(self, stack: Sequence[Any]) -> DispatchKeySet:
-        """Return the keys that a call with these arguments is dispatched with, in this task."""
+        """Return the keys with which a call with these arguments is dispatched, in this task."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the kernel for the keys of the arguments."""
