@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -33,7 +33,8 @@ from opdispatch_wire.variable_parts import (
     take_value,
 )
 
-Array = np.ndarray[Any, Any]
+# As text: a daemon defers NumPy.
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _REPLY = execution_pb2.CallReply
 _RETURN = field_tag(_REPLY.RETURNS_FIELD_NUMBER, LENGTH_DELIMITED)
@@ -41,7 +42,7 @@ _RETURN = field_tag(_REPLY.RETURNS_FIELD_NUMBER, LENGTH_DELIMITED)
 MakeKept = Callable[[values_pb2.RemoteTensor], Callable[[bytes], Any]]
 """Returns what makes, of an id, what stands for a result that was kept, and is like that one."""
 
-PlaceResult = Callable[[Any, np.dtype[Any]], SharedPlace | None]
+PlaceResult: TypeAlias = "Callable[[Any, np.dtype[Any]], SharedPlace | None]"
 """Copies a tensor into shared memory, as that dtype; None if there is no room."""
 
 
