@@ -98,7 +98,7 @@ def put(
     Raises WireError.
     """
     if not is_tensor(array):
-        raise WireError(f"$ is no array, but {type(array).__name__}")
+        raise WireError(f"$ is not an array, but {type(array).__name__}")
     return ProgramCall(_PUT, "the array", [array], make, keep=keep, deadline=deadline)
 
 

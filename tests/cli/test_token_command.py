@@ -52,7 +52,7 @@ def test_a_token_is_created_listed_and_revoked(
     [
         (("create", "--role", "owner"), 2, "'owner' is no role"),
         (("create", "--role", "load"), 2, "the role load needs a namespace"),
-        (("create", "--expires", "soon"), 2, "'soon' is no lifetime"),
+        (("create", "--expires", "soon"), 2, "'soon' is not a lifetime"),
         (("create", "0123"), 2, "create takes no ID"),
         (("revoke",), 2, "revoke takes the ID of a token"),
         (("list",), 1, "No such file or directory"),

@@ -101,8 +101,8 @@ def test_numbers_and_pictures_go_in_and_come_out(painting: RunningDaemon):
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"{", "no JSON"),
-        (b"[" * 100_000, "no JSON"),
+        (b"{", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
         ([], "is not like"),
         ({"operator": "paint::invert"}, "is not like"),
         ({"operator": "paint::nothing", "arguments": {}}, "there is no operator"),

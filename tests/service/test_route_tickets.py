@@ -120,8 +120,8 @@ def test_a_port_wants_a_ticket_of_now_and_no_token(secured: Secured):
     wrong = {
         "": "no route ticket came",
         f"Bearer {secured.token}": "no route ticket came",
-        f"Ticket {target.ticket[::-1]}": "none, or for another session",
-        f"Ticket {'A' * 200}": "none, or for another session",
+        f"Ticket {target.ticket[::-1]}": "invalid, or for another session",
+        f"Ticket {'A' * 200}": "invalid, or for another session",
     }
     for authorization, words in wrong.items():
         code, details = at_port(secured, port, authorization)

@@ -59,7 +59,7 @@ def test_what_is_no_ticket_for_this_session_now_is_refused(key: bytes, port: Tic
     with pytest.raises(UnauthenticatedError, match="for another session"):
         port.identify(CALL_STREAM, "", ticket(key, session=SESSION + 1))
     for guessed in (ticket(new_key()), "Ticket ", "Ticket x", f"Ticket {'A' * 9000}", "Ticket ä"):
-        with pytest.raises(UnauthenticatedError, match="none, or for another session") as caught:
+        with pytest.raises(UnauthenticatedError, match="invalid, or for another session") as caught:
             port.identify(CALL_STREAM, "", guessed)
         assert "through the daemon" in caught.value.hint
     for other in ("", f"Bearer {ticket(key)[7:]}", ticket(key)[7:]):

@@ -99,7 +99,7 @@ def test_two_tokens_differ_and_have_256_bits():
         ({"namespaces": "image::*"}, "no list of globs"),
         ({"namespaces": ["a b"]}, "no glob"),
         ({"sha256": "00"}, "no SHA-256"),
-        ({"expires": 5}, "no time"),
+        ({"expires": 5}, "not a time"),
         ({"expires": "soon"}, "soon"),
         ({"name": "x\n"}, "cannot be the name"),
     ],
@@ -116,7 +116,7 @@ def test_a_malformed_file_is_refused_with_the_place(change: dict[str, object], m
 def test_two_tokens_of_one_id_are_refused():
     _, record = new_token(Role.CALL, now=NOW)
     content = {"version": 1, "tokens": [record.to_json()] * 2}
-    with pytest.raises(ValueError, match="two tokens of one id"):
+    with pytest.raises(ValueError, match="two tokens with one id"):
         parse_tokens(json.dumps(content))
 
 
@@ -142,5 +142,5 @@ def test_lifetimes(text: str, seconds: float):
 
 @pytest.mark.parametrize("text", ["", "0d", "-1d", "30", "d", "1e3d", "30D", "٣d", "9999999d"])
 def test_what_is_no_lifetime_is_refused(text: str):
-    with pytest.raises(ValueError, match="is no lifetime"):
+    with pytest.raises(ValueError, match="is not a lifetime"):
         parse_lifetime(text)

@@ -81,7 +81,7 @@ class Authentication:
     def _user_of(self, peers: Mapping[str, Identity], peer: str) -> Identity:
         identity = peers.get(peer.removeprefix("unix-abstract:"))
         if identity is None:  # it has disconnected meanwhile
-            raise UnauthenticatedError("it is not known whose process asks", hint="connect again")
+            raise UnauthenticatedError("the caller's process is unknown", hint="connect again")
         return identity
 
     def holds(self, identity: Identity) -> bool:

@@ -87,7 +87,7 @@ def read_ticket(key: bytes, text: str) -> RouteTicket:
     mac, content = data[:_KEY_BYTES], data[_KEY_BYTES:]
     if len(text) > _LONGEST or not hmac.compare_digest(mac, _mac(key, content)):
         raise UnauthenticatedError(
-            "the route ticket is none, or for another session or interpreter", hint=_HINT
+            "the route ticket is invalid, or for another session or interpreter", hint=_HINT
         )
     session, epoch, expires, name, role, namespaces, until, token = json.loads(content)
     until = math.inf if until is None else until
@@ -155,7 +155,7 @@ class TicketAuthentication:
         scheme, text = authorization[: len(_SCHEME)], authorization[len(_SCHEME) :]
         if scheme.lower() != _SCHEME:
             raise UnauthenticatedError(
-                "no route ticket came with the request, and this port wants one", hint=_HINT
+                "no route ticket came with the request, and this port requires one", hint=_HINT
             )
         ticket = read_ticket(self._key, text.strip())
         if ticket.session != self._session:

@@ -139,7 +139,9 @@ def parse_lifetime(text: str) -> float:
         return math.inf
     found = _LIFETIME.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text[:40]!r} is no lifetime; expected such as 30d, 12h, 15m or never")
+        raise ValueError(
+            f"{text[:40]!r} is not a lifetime; expected one such as 30d, 12h, 15m or never"
+        )
     return float(int(found[1]) * _SECONDS[found[2]])
 
 
@@ -156,14 +158,14 @@ def parse_tokens(text: str) -> TokenTable:
     except RecursionError:
         raise ValueError("$ is nested too deep") from None
     if not isinstance(content, dict) or content.get("version") != 1:
-        raise ValueError('$.version is missing, or none that is known here; expected {"version": 1')
+        raise ValueError('$.version is missing or unknown; expected {"version": 1')
     entries = content.get("tokens")
     if not isinstance(entries, list) or len(entries) > MAX_TOKENS:
         raise ValueError(f"$.tokens is no list of at most {MAX_TOKENS} tokens")
     records = [_parse_record(entry, f"$.tokens[{i}]") for i, entry in enumerate(entries)]
     table = TokenTable(records)
     if len(table.records) != len(records):
-        raise ValueError("$.tokens has two tokens of one id")
+        raise ValueError("$.tokens has two tokens with one id")
     return table
 
 
@@ -213,6 +215,6 @@ def _to_text(moment: float) -> str:
 
 def _parse_time(text: object) -> float:
     if not isinstance(text, str):
-        raise ValueError(f"{text!r} is no time; expected such as 2027-01-31T12:00:00Z")
+        raise ValueError(f"{text!r} is not a time; expected one such as 2027-01-31T12:00:00Z")
     moment = datetime.fromisoformat(text)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -24,7 +24,7 @@ def parse_users(texts: Iterable[str]) -> dict[int, Identity]:
         namespaces = tuple(filter(None, globs.split(",")))
         if bool(namespaces) != (role is Role.LOAD):
             raise ValueError(
-                f"{text[:80]!r}: the role load, and no other, needs namespaces; expected such as "
+                f"{text[:80]!r}: the role load, and only it, needs namespaces; expected such as "
                 f"{name}=load:image::*"
             )
         number = find_user(name)

@@ -98,10 +98,10 @@ class ProgramRouter:
         ``wait`` waits for a library that has lost its interpreters.
         """
         if request.adopt:
-            raise WireError("$.adopt is what only the daemon says")
+            raise WireError("$.adopt may only be set by the daemon")
         request.ClearField("device_memory")  # only interpreters set it, and only between themselves
         if parent is not None:
-            raise WireError("$.program comes from clients, and not from kernels")
+            raise WireError("$.program may only be sent by clients, not by kernels")
         retries, patience = Retries(), 0.0
         while True:
             remote = RemotePart(self._table, request)

@@ -188,7 +188,7 @@ def _read(body: bytes) -> tuple[str, Mapping[str, Any]]:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
-        raise WireError("$ is no JSON") from None
+        raise WireError("$ is not valid JSON") from None
     operator = found.get("operator") if isinstance(found, dict) else None
     arguments = found.get("arguments") if isinstance(found, dict) else None
     if not isinstance(operator, str) or not isinstance(arguments, dict):

@@ -136,7 +136,7 @@ class RegistryFeed:
             async for snapshot in snapshots:
                 if snapshot.epoch >= epoch:
                     return snapshot
-        raise InternalError("the registry's feed has ended without a word")
+        raise InternalError("the registry's feed has ended unexpectedly")
 
     async def _look_again_and_again(self) -> None:
         self._activity.forget()

@@ -187,7 +187,7 @@ def _read_manifest(opened: zipfile.ZipFile) -> dict[str, str]:
         manifest = json.loads(opened.read(MANIFEST))
         written_in, hashes = manifest["format"], manifest["sha256"]
         if not all(isinstance(text, str) for text in (*hashes, *hashes.values())):
-            raise ValueError("a digest is no text")
+            raise ValueError("a digest is not a string")
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise _wrong(f"its {MANIFEST} is missing or damaged: {error}") from error
     if written_in != ARCHIVE_FORMAT:

@@ -148,7 +148,7 @@ class RemoteValueTable:
     def open(self, quota: ValueQuota | None = None) -> ValueHolder:
         """Add a new client, whose identity may have a quota. Raises RefusedError."""
         if len(self._holders) >= MAX_HOLDERS:
-            raise RefusedError(f"{MAX_HOLDERS} clients hold values, which is as many as may")
+            raise RefusedError(f"{MAX_HOLDERS} clients hold values, which is the limit")
         holder = ValueHolder(secrets.token_bytes(SESSION_BYTES), quota)
         self._holders[holder.name] = holder
         if quota is not None:
