@@ -51,16 +51,16 @@ class DaemonCalls:
             lane = self._daemon.get(attempt.deadline)
             attempt.prepare(lane.inline_bytes)
             request, what = attempt.request, attempt.call.what
-            outcome: execution_pb2.CallReply | Exception
             try:
-                outcome = lane.call(request, attempt.time_left(), what, tensors=attempt.tensors)
+                reply = lane.call(request, attempt.time_left(), what, tensors=attempt.tensors)
+                why = attempt.find_lost(reply)
+                if why is None:
+                    self.learn(attempt, lane)
+                    return reply
             except (OpdispatchError, LaneClosedError) as error:
-                outcome = error
-            if (why := attempt.find_lost(outcome)) is None:
-                if isinstance(outcome, Exception):
-                    raise outcome
-                self.learn(attempt, lane)
-                return outcome
+                # In no variable: an error refers to this frame, which has the arguments.
+                if (why := attempt.find_lost(error)) is None:
+                    raise
             self.prepare_to_ask_again(attempt, wait, lane, why)
 
     def learn(self, attempt: CallAttempt, lane: CallLane) -> None:
@@ -104,6 +104,7 @@ class DaemonCalls:
         except (TimeoutError, LaneClosedError, OSError) as error:
             raise self.failure(error, attempt) from None
         finally:
+            del outcome  # an error refers to this frame
             attempt.close()
 
     def find_lane(self, plan: CallPlan) -> BlockingLane | BlockingStream | None:
@@ -141,11 +142,13 @@ class DaemonCalls:
     ) -> execution_pb2.CallReply:
         """Return the reply to a planned call whose outcome was not its last message."""
         attempt.prepare(lane.inline_bytes)
-        why = attempt.find_lost(outcome)
-        if why is not None:
-            wait = DaemonWait(self._endpoint.wait, attempt.deadline)
-            self.prepare_to_ask_again(attempt, wait, lane, why)
-            return self.call(attempt)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        try:
+            if (why := attempt.find_lost(outcome)) is not None:
+                wait = DaemonWait(self._endpoint.wait, attempt.deadline)
+                self.prepare_to_ask_again(attempt, wait, lane, why)
+                return self.call(attempt)
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+        finally:
+            del outcome  # an error refers to this frame
