@@ -266,7 +266,7 @@ def test_what_a_client_must_not_say_is_refused(math: RunningDaemon, session: oc.
     with grpc.insecure_channel(target) as channel:
         stub = execution_pb2_grpc.ExecutionServiceStub(channel)
         for request, problem in (
-            (adopt, "only the daemon"),
+            (adopt, "only be set by the daemon"),
             (short, "$.keep.session has 5 bytes; expected 16"),
             (unknown, "this daemon knows of no such session"),
             (reference, "a reference stands only in a program's steps"),
@@ -344,7 +344,7 @@ def test_the_errors_of_calls_leave_nothing(session: oc.Session):
         oc.InterpreterNotFoundError, match="there is no interpreter named 'missing'"
     ):
         session.put(np.zeros(2), on="missing")
-    with pytest.raises(oc.WireError, match="is no array"):
+    with pytest.raises(oc.WireError, match="is not an array"):
         session.put([1, 2])  # type: ignore[arg-type]
     assert kept(session) == {"worker-1": (1, 16)}
 
