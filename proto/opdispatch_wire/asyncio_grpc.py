@@ -12,6 +12,7 @@ Source: ``PollerCompletionQueue`` in gRPC's ``aio/completion_queue.pyx.pxi``.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,14 @@ def asyncio_server(
     """Return a server for the running event loop."""
     with _writes_of_wakeups_not_blocking():
         return grpc.aio.server(options=options, interceptors=interceptors)
+
+
+async def start_server(server: grpc.aio.Server) -> None:
+    """Start a server. It starts even if the caller is cancelled meanwhile, so that it can stop.
+
+    gRPC's main loop of a server whose start was cancelled ends with an error.
+    """
+    await asyncio.shield(server.start())
 
 
 def asyncio_channel(

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from opdispatch_wire.asyncio_grpc import asyncio_channel, asyncio_server
+from opdispatch_wire.asyncio_grpc import asyncio_channel, asyncio_server, start_server
 
 STREAMS = 300
 
@@ -51,3 +51,16 @@ async def test_a_busy_loop_hears_of_all_that_has_come(tmp_path: Path):
     # Where each turn reads one byte, those of 300 events fill the socket, and three quarters of
     # it have to be read before the next event comes: some 420 turns.
     assert turns < 200
+
+
+@pytest.mark.asyncio
+async def test_a_server_whose_start_is_cancelled_can_be_stopped(tmp_path: Path):
+    server = serve(tmp_path / "socket")
+    starting = asyncio.create_task(start_server(server))
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await server.stop(None)
+    failures = [task for task in asyncio.all_tasks() if task.done() and task.exception()]
+    assert not failures

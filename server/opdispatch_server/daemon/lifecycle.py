@@ -27,6 +27,7 @@ from opdispatch_server.serving.run_folder import RunFolder
 from opdispatch_server.serving.service_manager import ServiceManager
 from opdispatch_wire import trace_context
 from opdispatch_wire.addresses import UnixAddress, parse_address
+from opdispatch_wire.asyncio_grpc import start_server
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.library_source import LoadSource
 
@@ -130,7 +131,7 @@ class Daemon:
         kernels, clients = parts.kernel_lane, parts.client_lane
         parts.lanes.listen(kernels, internal_limit, highest, is_for_kernels=True)
         parts.lanes.listen(clients, parts.message_limit, min(parts.max_call_bytes, highest))
-        await parts.private.start()
+        await start_server(parts.private)
         if self._take_over is None:
             await self._serve_public(shared)
         parts.supervisor.start()
@@ -185,7 +186,7 @@ class Daemon:
         parts = self._parts
         for listener in parts.listeners:
             listener.tell_lane(parts.client_lane)
-        await parts.public.start()
+        await start_server(parts.public)
         for listening in shared:
             await parts.shared_socket.listen(listening)
 

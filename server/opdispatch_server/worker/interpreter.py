@@ -63,7 +63,7 @@ from opdispatch_wire.addresses import (
     is_loopback,
     parse_address,
 )
-from opdispatch_wire.asyncio_grpc import asyncio_server
+from opdispatch_wire.asyncio_grpc import asyncio_server, start_server
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
 from opdispatch_wire.credentials import NO_CREDENTIALS, Credentials
 from opdispatch_wire.errors import DaemonUnavailableError
@@ -242,7 +242,7 @@ class Interpreter:
         )
         # Calls that the daemon forwards have passed its limits already.
         lanes = KernelLanes(self._execution, self._daemon_calls, MAX_MESSAGE_BYTES_HIGHEST)
-        await server.start()
+        await start_server(server)
         paths = (self._settings.lane, self._settings.direct_lane)
         for path, each in zip(paths, (lanes, self._direct_lanes), strict=True):
             if path:

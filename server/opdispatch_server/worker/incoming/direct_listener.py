@@ -16,7 +16,7 @@ from opdispatch_server.serving.listeners import AddressInUseError, Listener, bin
 from opdispatch_server.serving.server_certificates import ServerCertificates, TlsError
 from opdispatch_server.worker.incoming.kernel_streams import KernelStreams
 from opdispatch_wire.addresses import AddressError, TcpAddress
-from opdispatch_wire.asyncio_grpc import asyncio_server
+from opdispatch_wire.asyncio_grpc import asyncio_server, start_server
 from opdispatch_wire.credentials import NO_CREDENTIALS, Credentials
 from opdispatch_wire.v1 import interpreter_pb2
 
@@ -57,7 +57,7 @@ class DirectListener:
                     extra=fields(Event.LANE_SLOW),
                 )
         if self._listeners:
-            await self._server.start()
+            await start_server(self._server)
         addresses = [listener.address for listener in self._listeners]
         for address in addresses:
             GUARD.own_listener(address)
