@@ -62,3 +62,16 @@ def test_repeated_errors_that_are_no_kernels_are_a_problem_told_once():
     assert told == ["unfit"]
     error = fitness.refusal("lib::f")
     assert error.facts["unfit"] == fitness.problem
+
+
+def test_a_refusal_names_the_problem_and_the_operator_that_has_just_run(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    fitness = Fitness(lambda: None)
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "frombuffer", None)
+        assert fitness.check("lib::poison")
+    assert fitness.check("lib::other"), "it stays unfit"
+    facts = fitness.refusal("lib::f").facts
+    assert facts["unfit"] == "something has taken numpy.frombuffer away"
+    assert facts["unfit_after"] == "lib::poison"

@@ -53,6 +53,20 @@ async def keep_one() -> None:
     assert supervisor.pid_of("worker-1") is None
 
 
+async def test_a_process_that_is_starting_is_found_once_it_has_started():
+    supervisor = Supervisor(["worker-1"], lambda name: COMMAND)
+    assert await supervisor.find_pid("worker-1") is None
+    supervisor.start()
+    async with asyncio.timeout(LONGEST_WAIT):
+        known = supervisor.pid_of("worker-1")
+        while (found := await supervisor.find_pid("worker-1")) is None:
+            await asyncio.sleep(0)
+            known = supervisor.pid_of("worker-1")
+        assert known is None, "it was asked for before"
+        assert found == supervisor.pid_of("worker-1")
+        await supervisor.stop(10)
+
+
 async def test_a_process_is_started_and_awaited_without_a_thread(monkeypatch: pytest.MonkeyPatch):
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -78,6 +78,7 @@ class Fitness:
             hint="ask the daemon",
             operator=operator,
             unfit=self.problem,
+            unfit_after=self.suspect,
             started="no",
         )
 
@@ -85,9 +86,10 @@ class Fitness:
         if not problem:
             return ""
         with self._lock:
-            is_news, self.problem = not self.problem, self.problem or problem
+            is_news = not self.problem
             if is_news:
-                self.suspect = suspect
+                self.suspect = suspect  # first: a reader of the problem finds it
+                self.problem = problem
         if is_news:
             self._on_unfit()
         return self.problem

@@ -246,7 +246,7 @@ class DaemonParts:
         """The gRPC service that interpreters call."""
         return InterpreterServicer(
             self.sessions,
-            self.supervisor.pid_of,
+            self.supervisor.find_pid,
             self._ends.stop_process,
             lambda: self.supervisor.names,
             self.pools.find,

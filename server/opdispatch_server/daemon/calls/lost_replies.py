@@ -144,7 +144,9 @@ def is_refused_as_unfit(reply: execution_pb2.CallReply, session: InterpreterSess
     """
     if not reply.HasField("error") or reply.error.code != code_pb2.UNAVAILABLE:
         return False
-    problem = error_from_status(reply.error).facts.get("unfit", "")
+    facts = error_from_status(reply.error).facts
+    problem = facts.get("unfit", "")
     if problem:
-        session.note_unfit(problem)
+        # This may arrive before the interpreter's own report.
+        session.note_unfit(problem, facts.get("unfit_after", ""))
     return bool(problem)

@@ -103,7 +103,7 @@ class LibraryStaging:
             if "unfit" not in error.facts:
                 raise
             # The library is not to blame: another interpreter can import it.
-            session.note_unfit(error.facts["unfit"])
+            session.note_unfit(error.facts["unfit"], error.facts.get("unfit_after", ""))
             raise session.death(f"importing {version.source.label}", started="no") from error
 
     async def stage_others(

@@ -194,6 +194,8 @@ class Supervisor:
         self._on_quarantined = on_quarantined
         self._records = {name: WorkerRecord() for name in names}
         self._running: dict[str, WorkerProcess] = {}
+        # Done once the process of that name is in ``_running``, or could not be started.
+        self._starting: dict[str, asyncio.Future[None]] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
 
@@ -260,6 +262,15 @@ class Supervisor:
         """Return the process id of that name; None if it has no process now."""
         worker = self._running.get(name)
         return worker.pid if worker else None
+
+    async def find_pid(self, name: str) -> int | None:
+        """Return the process id of that name like ``pid_of``, once a start in progress is over.
+
+        An interpreter forked from the template may connect before the template's answer is read.
+        """
+        while (starting := self._starting.get(name)) is not None:
+            await asyncio.shield(starting)
+        return self.pid_of(name)
 
     def record_of(self, name: str) -> WorkerRecord | None:
         """Return the state of one of ``names``; read-only."""
@@ -420,14 +431,18 @@ class Supervisor:
     async def _run_once(self, name: str) -> WorkerEnd:
         """Run one process from start to end."""
         loop = asyncio.get_running_loop()
+        self._starting[name] = loop.create_future()
         try:
-            worker = await WorkerProcess.start(name, self._command_for(name), self._template)
+            command = self._command_for(name)
+            worker = await WorkerProcess.start(name, command, self._template)
+            self._running[name] = worker
         except OSError as error:
             failed = fields(Event.INTERPRETER_FAILED, interpreter=name)
             LOG.error("interpreter %s cannot be started: %s", name, error, extra=failed)
             self._records[name].tail = ()
             return WorkerEnd(f"could not be started ({error})", loop.time(), None)
-        self._running[name] = worker
+        finally:
+            self._starting.pop(name).set_result(None)
         if not self._is_wanted(name):
             worker.signal(signal.SIGKILL)
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Any
 
 import grpc
@@ -55,7 +55,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,63}")
 class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
     """Serves a stream for each interpreter.
 
-    ``pid_of`` returns the process id of an interpreter that the daemon started, by name: such a
+    ``find_pid`` returns the process id of an interpreter that the daemon started, by name: such a
     name belongs to that process alone. ``stop_process`` ends the process of a session, if the
     daemon started it. ``reserved`` are the names of these interpreters, and ``pool_of`` returns the
     pool whose libraries one takes. ``leases`` defines how often heartbeats must come, and ``lane``
@@ -72,7 +72,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
     def __init__(
         self,
         sessions: InterpreterSessions,
-        pid_of: Callable[[str], int | None],
+        find_pid: Callable[[str], Awaitable[int | None]],
         stop_process: Callable[[InterpreterSession], None],
         reserved: Callable[[], tuple[str, ...]],
         pool_of: Callable[[str], InterpreterPool | None],
@@ -97,7 +97,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         tracing: str = "",
     ) -> None:
         self._sessions = sessions
-        self._pid_of = pid_of
+        self._find_pid = find_pid
         self._stop_process = stop_process
         self._reserved = reserved
         self._pool_of = pool_of
@@ -315,7 +315,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             )
             raise StatusError.with_code(error, grpc.StatusCode.INVALID_ARGUMENT)
         hint = "choose another name with --name"
-        if name in self._reserved() and self._pid_of(name) != hello.pid:
+        if name in self._reserved() and await self._find_pid(name) != hello.pid:
             refusal = RefusedError(
                 f"the daemon keeps the name {name!r} for an interpreter of its own", hint=hint
             )
