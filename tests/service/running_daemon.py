@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import selectors
 import shutil
@@ -119,8 +120,14 @@ class RunningDaemon:
         self.addresses = [line.split()[-1] for line in output.decode().splitlines()]
 
     def connect(self, **options: Any) -> oc.Session:
-        """A session with it."""
-        return oc.connect(self.address, **options)
+        """A session with it; where its timeout is short, a busy machine may need several tries."""
+        deadline = time.monotonic() + LONGEST_WAIT
+        while True:
+            try:
+                return oc.connect(self.address, **options)
+            except oc.DaemonUnavailableError:
+                if options.get("timeout", math.inf) >= 1 or time.monotonic() > deadline:
+                    raise
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the daemon, and to it alone."""

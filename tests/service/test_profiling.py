@@ -269,14 +269,14 @@ def test_a_call_without_a_reply_has_its_round_trip_alone(
         with pytest.raises(oc.KernelError):
             plain.call("leaves::fails", X)  # a status of gRPC has no room for a profile
         with pytest.raises(oc.DeadlineExceededError):
-            hasty.call("leaves::leaf", X, seconds=0.3)
+            hasty.call("leaves::leaf", X, seconds=1.0)
     [unsent, plain_call, late] = [each for each in prof.events() if each.kind == "rpc"]
     assert unsent.failed
     assert not unsent.cpu_children
     assert plain_call.failed
     assert not plain_call.cpu_children
     assert late.failed
-    assert 40_000 < late.cpu_time_total < 250_000
+    assert 40_000 < late.cpu_time_total < 950_000
 
 
 def test_memory_and_lines_of_calls_that_travel(forest: oc.Session):
