@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import os
+import resource
 import stat
 import struct
 import tracemalloc
@@ -227,3 +230,27 @@ def test_unpacked_files_are_where_and_what_they_were_and_read_only(unpack: Read)
     assert {stat.S_IMODE(p.stat().st_mode) for p in (path, path / "ops")} == {0o555}
     assert unpack(zipped(("ops/__init__.py", b"other")), "o.zip", "ops") == path  # by its digest
     assert (path / "ops" / "__init__.py").read_bytes() == b"a"
+
+
+def test_a_folder_that_takes_the_last_descriptor_keeps_it_while_its_error_is_handled(
+    tmp_path: Path,
+):
+    (tmp_path / "f.py").write_text("")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    try:
+        # Its own descriptor is the last one: none is left to look into the folder.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 1, limits[1]))
+        with pytest.raises(LibraryLoadError, match="cannot be read: Too many open files") as caught:
+            LibraryFolder(tmp_path, "f.py", "f")
+        with pytest.raises(OSError, match="Too many open files"):
+            os.open(os.devnull, os.O_RDONLY)
+        del caught
+        gc.collect()
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    folder = LibraryFolder(tmp_path, "f.py", "f")
+    folder.close()
+    folder.close()

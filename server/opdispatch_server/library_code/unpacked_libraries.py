@@ -12,6 +12,7 @@ import re
 import shutil
 import stat
 import tempfile
+import weakref
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -128,18 +129,21 @@ class LibraryFolder:
             else (f"{folder}{source_module(filename)}.py", filename)
         )
         try:
-            self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            # While an error of this is handled, the descriptor stays open: if it was the last that
+            # this process may have, a search for the cause finds none.
+            self._unlock = weakref.finalize(self, os.close, lock)
+            # A shared lock: it only waits for a removal in progress.
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            modules = list(filter(None, map(module_name, self._files())))
         except OSError as error:
             raise LibraryLoadError(
                 f"the files of {filename} cannot be read: {error.strerror}",
                 hint="load the library again",
                 path=str(path),
             ) from error
+        self.top_levels = frozenset(name.partition(".")[0] for name in modules)
         try:
-            # A shared lock: it only waits for a removal in progress.
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
-            modules = list(filter(None, map(module_name, self._files())))
-            self.top_levels = frozenset(name.partition(".")[0] for name in modules)
             self.main = choose_main(modules, filename, library)
         except BaseException:
             self.close()
@@ -160,14 +164,16 @@ class LibraryFolder:
     def close(self) -> None:
         """Close the folder, so that others may remove it. Idempotent."""
         _IN_USE.discard(self)
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._unlock()
 
     def _files(self) -> Iterator[str]:
-        for folder, _, names in os.walk(self.path):
+        for folder, _, names in os.walk(self.path, onerror=_raise):
             relative = PurePosixPath(folder).relative_to(self.path)
             yield from (str(relative / name) for name in names)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 _IN_USE: set[LibraryFolder] = set()
