@@ -20,7 +20,7 @@ class OperatorDefinition(ABC):
 
     _name: str
     _library: Library
-    """Has all registrations for the operator, and is closed with the definition."""
+    """Holds every registration of the operator; closed together with the definition."""
 
     @property
     def _qualname(self) -> str:
