@@ -171,7 +171,7 @@ class SharedCounts:
         self._memory = memory
         self._lock = threading.Lock()
         # The words of the texts, as of the last read.
-        self._known: Numbers | None = None
+        self._known: Numbers = np.zeros((0, ROW_WORDS - NUMBERS), np.uint64)
         self._texts: list[bytes] = []
 
     @classmethod
@@ -192,14 +192,14 @@ class SharedCounts:
     def read(self) -> CallTable:
         """Return the rows in use, in their order."""
         with self._lock:
-            used = self._find_end(len(self._texts))
-            words = self._words[:used, NUMBERS:].copy()
-            before, known = len(self._texts), words[:0] if self._known is None else self._known
-            changed = np.flatnonzero((words[:before] != known).any(axis=1)).tolist()
-            if changed or before < used:
-                self._known = words
+            before = len(self._texts)
+            used = self._find_end(before)
+            known, words = self._known, self._words[:used, NUMBERS:]
+            if before < used or (words != known).any():
+                # A copy, since the interpreter may be writing a text.
+                self._known = words = words.copy()
                 texts = [*self._texts, *read_texts(words[before:])]
-                for row in changed:
+                for row in np.flatnonzero((words[:before] != known).any(axis=1)).tolist():
                     [texts[row]] = read_texts(words[row : row + 1])
                 self._texts = texts
             return CallTable(self._texts, _complete(self._words[:used, :NUMBERS]))

@@ -30,7 +30,6 @@ from opdispatch_server.metrics.call_table import (
     RUN_NS,
     CallTable,
     Numbers,
-    add_at,
 )
 from opdispatch_wire.printable import printable_line
 
@@ -104,7 +103,8 @@ def _lines(heads: Sequence[bytes], labels: Bytes, columns: Numbers, counts: int)
     """
     whole, times = _digits(columns[:, :counts]), _digits(columns[:, counts:], _FRACTION + 1)
     width = labels.shape[1]
-    end = max(map(len, heads)) + width + max(whole.shape[2], times.shape[2] + 1)
+    sizes = [whole.shape[2]] * counts + [times.shape[2] + 1] * (len(heads) - counts)
+    end = width + max(len(head) + size for head, size in zip(heads, sizes, strict=True))
     point = end - 1 - _FRACTION
     blanks = [head.ljust(end, b"0") for head in heads[:counts]]
     blanks += [head.ljust(point, b"0") + b"." + b"0" * _FRACTION for head in heads[counts:]]
@@ -127,8 +127,10 @@ class CallText:
         self._families = families
         self._fields = labels
         self._texts: Sequence[bytes] = []
-        # The row to which the numbers of a series are added: one for all series with equal labels.
-        self._rows: NDArray[np.intp] = np.zeros(0, np.intp)
+        # The series in the order of their rows.
+        self._order: NDArray[np.intp] = np.zeros(0, np.intp)
+        # Where in this order each row begins, if rows have several series: those with equal labels.
+        self._starts: NDArray[np.intp] | None = None
         # The labels of rows, in blocks of equal lengths.
         self._blocks: list[Bytes] = []
 
@@ -139,8 +141,9 @@ class CallText:
         """
         if self._texts != calls.texts:
             self._arrange(calls.texts)
-        numbers = np.zeros((sum(map(len, self._blocks)), calls.numbers.shape[1]), np.uint64)
-        add_at(numbers, self._rows, calls.numbers)
+        numbers = calls.numbers[self._order]
+        if self._starts is not None:
+            numbers = np.add.reduceat(numbers, self._starts)
         return self._pieces(self._blocks, numbers, openmetrics=openmetrics)
 
     def _pieces(
@@ -154,19 +157,23 @@ class CallText:
                 first += len(block)
 
     def _arrange(self, texts: Sequence[bytes]) -> None:
-        """Assign each series its row."""
-        found: dict[bytes, int] = {}
-        at = [found.setdefault(each, len(found)) for each in labels_of(texts, self._fields)]
-        labels = [*found]
-        widths = -(np.fromiter(map(len, labels), np.intp, len(labels)) // -_WIDTH)
-        order = widths.argsort(kind="stable")
-        rows = np.empty_like(order)
-        rows[order] = np.arange(len(order))
-        self._rows = rows[at]
+        """Order the series by the lengths of their labels, and equal labels together."""
+        labels = labels_of(texts, self._fields)
+        places = {label: place for place, label in enumerate(dict.fromkeys(labels))}
+        widths = [-(len(label) // -_WIDTH) for label in places]
+        rows = np.array(widths, np.intp).argsort(kind="stable")
+        distinct = [*places]
         self._blocks = [
-            _block([labels[each] for each in alike], width * _WIDTH)
-            for width, alike in groupby(order.tolist(), widths.tolist().__getitem__)
+            _block([distinct[row] for row in alike], width * _WIDTH)
+            for width, alike in groupby(rows.tolist(), widths.__getitem__)
         ]
+        self._order, self._starts = rows, None
+        if len(distinct) < len(labels):
+            at = np.empty_like(rows)
+            at[rows] = np.arange(len(rows))
+            row_of_series = at[[places[label] for label in labels]]
+            self._order = row_of_series.argsort(kind="stable")
+            self._starts = np.searchsorted(row_of_series[self._order], np.arange(len(rows)))
         self._texts = texts
 
 
@@ -267,8 +274,9 @@ def labels_of(texts: Sequence[bytes], fields: Mapping[str, str]) -> list[bytes]:
     written: list[bytes] = []
     for first in range(0, len(texts), _BATCH):
         batch = texts[first : first + _BATCH]
-        values = b"\n".join(batch).decode(errors="replace").split("\n")
-        if max(map(len, batch)) > LABEL_LIMIT or not _is_plain("".join(values)):
+        text = b"\n".join(batch).decode(errors="replace")
+        values = text.split("\n")
+        if max(map(len, batch)) > LABEL_LIMIT or not _is_plain(text.replace("\n", "")):
             values = [_escaped(label_of(value)) for value in values]
         pieces = row * len(batch)
         for at, column in enumerate(columns):
