@@ -185,7 +185,7 @@ class Recording:
         if is_remote_or_tensor(value):
             value = self._argument(value)
         if not isinstance(value, Placeholder) or value.recording is not self:
-            raise ArgumentError(f"{value!r} is no value of this program; expected a placeholder")
+            raise ArgumentError(f"{value!r} is not a value of this program; expected a placeholder")
         if self.is_over:
             raise ArgumentError("the program has been sent already")
         if len(self.message.outputs) >= MAX_STEPS:

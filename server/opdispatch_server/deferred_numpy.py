@@ -47,7 +47,7 @@ def _load(module: ModuleType) -> None:
     try:
         spec = module.__spec__
         assert spec is not None, "it was found"
-        assert spec.loader is not None, "it is no namespace package"
+        assert spec.loader is not None, "it is not a namespace package"
         spec.loader.exec_module(module)
     except BaseException:
         module.__class__ = _DeferredModule

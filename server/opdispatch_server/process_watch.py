@@ -38,7 +38,7 @@ class ProcessEnd(NamedTuple):
 
 
 UNKNOWN_END = ProcessEnd("has ended", by_itself=False)
-"""For a process that is no child, or whose exit status other code has already collected."""
+"""For a process that is not a child, or whose exit status other code has already collected."""
 
 # A process that crashes, or that its own code kills, dies of another signal.
 _SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -173,7 +173,7 @@ class _Register:
     def _find_first_reads(self) -> dict[Stamp, float]:
         first: dict[Stamp, float] = defaultdict(lambda: math.inf)
         for read in self._reads:
-            # Also for PRESENT, which is no library's stamp.
+            # Also for PRESENT, which no library has as its stamp.
             first[read.value] = min(first[read.value], read.finished)
         return first
 

@@ -50,7 +50,7 @@ class Stamps:
         """Return the stamp of a version reported by the daemon; ABSENT if it reports none."""
         if library is None:
             return ABSENT
-        # An unknown digest belongs to no generated text: 0 is no library's stamp.
+        # An unknown digest belongs to no generated text: no library has 0 as its stamp.
         return self._of_digest.get(library.sha256, ("", 0))[1]
 
     def all_of(self, namespace: str) -> list[int]:

@@ -218,7 +218,7 @@ def test_a_call_shows_what_it_takes(run: RunCommand, tmp_path: Path):
     assert json.loads(quiet.out) == {"returns": [3]}
     refused = run("call", "shop::add", "1", "2", "--profile", "calls.txt")
     assert (refused.code, refused.out) == (2, "")
-    assert "'calls.txt' is no file for a profile" in refused.err
+    assert "'calls.txt' is not the name of a profile" in refused.err
     (tmp_path / "folder.json").mkdir()
     lost = run("call", "shop::add", "1", "2", "--profile", "folder.json")
     assert "cannot write folder.json: Is a directory" in lost.err

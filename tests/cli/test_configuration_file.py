@@ -91,7 +91,7 @@ def test_each_command_reads_its_own_table(tmp_path: Path):
         ('library = "a.py"', "library = 'a.py': expected an array of strings"),
         ('log-level = "loud"', "log-level = 'loud': expected one of debug, info, warning, error"),
         ('workers = "many"', "'many' is neither a number of interpreters nor a list"),
-        ('direct-ports = "9"', "'9' is no range of ports; expected FIRST-LAST, any or none"),
+        ('direct-ports = "9"', "'9' is not a range of ports; expected FIRST-LAST, any or none"),
         ("[server]", "unknown table 'server'; did you mean 'serve'?"),
         ("queue = ", "is not TOML"),
         ('config = "other.toml"', "unknown key 'config'"),

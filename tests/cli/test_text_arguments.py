@@ -79,10 +79,10 @@ def test_standard_input_is_an_array_where_the_schema_wants_one(monkeypatch: pyte
     ("texts", "stdin", "message"),
     [
         (["@you"], b"", r"argument 1: there is no file 'you' \(a text that begins with @ is "),
-        (["@picture.npy"], b"", r"'picture.npy' is no UTF-8 text: byte 0 is wrong"),
+        (["@picture.npy"], b"", r"'picture.npy' is not UTF-8: byte 0 is wrong"),
         (["@."], b"", r"cannot read '\.': Is a directory"),
         (["-", "more=@-"], b"", r"standard input can be one argument"),
-        (["-"], b"\xff", r"standard input is no UTF-8 text"),
+        (["-"], b"\xff", r"standard input is not UTF-8"),
     ],
 )
 def test_what_cannot_be_read_is_named(

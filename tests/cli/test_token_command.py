@@ -50,7 +50,7 @@ def test_a_token_is_created_listed_and_revoked(
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("create", "--role", "owner"), 2, "'owner' is no role"),
+        (("create", "--role", "owner"), 2, "'owner' is not a role"),
         (("create", "--role", "load"), 2, "the role load needs a namespace"),
         (("create", "--expires", "soon"), 2, "'soon' is not a lifetime"),
         (("create", "0123"), 2, "create takes no ID"),

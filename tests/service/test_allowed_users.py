@@ -204,9 +204,9 @@ def test_an_option_that_is_no_user_with_a_role_ends_the_start(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
     for text, message in (
-        ("alice", "is no USER=ROLE"),
+        ("alice", "is not USER=ROLE"),
         (f"{ALICE}=load", "needs namespaces"),
-        (f"{ALICE}=owner", "is no role"),
+        (f"{ALICE}=owner", "is not a role"),
     ):
         assert main(["serve", "--state", str(tmp_path), "--allow-user", text]) == 2
         assert message in capsys.readouterr().err

@@ -365,4 +365,4 @@ def test_a_range_of_ports_that_is_none_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
 ):
     assert main(["serve", "--state", str(tmp_path), "--direct-ports", text]) == 2
-    assert f"{text!r} is no range of ports" in capsys.readouterr().err
+    assert f"{text!r} is not a range of ports" in capsys.readouterr().err

@@ -137,8 +137,8 @@ def test_a_requirement_that_cannot_be_installed_leaves_nothing_behind(
 @pytest.mark.parametrize(
     ("requirements", "words"),
     [
-        (["not a requirement !"], "is no requirement"),
-        (["tinypack>=,"], "is no requirement"),
+        (["not a requirement !"], "is not a requirement"),
+        (["tinypack>=,"], "is not a requirement"),
         (["x" * 5000], "is not a requirement: it has 5000 characters, and the limit is 4096"),
     ],
 )
@@ -152,11 +152,11 @@ def test_requirements_that_are_none_are_refused(
 @pytest.mark.parametrize(
     ("metadata", "words"),
     [
-        ("# /// script\n# dependencies = [\n# ///", "is no TOML"),
-        ('# /// script\n# dependencies = "numpy"\n# ///', "no list of texts"),
-        ("# /// script\n# requires-python = 3\n# ///", "no text"),
+        ("# /// script\n# dependencies = [\n# ///", "is not TOML"),
+        ('# /// script\n# dependencies = "numpy"\n# ///', "is not a list of strings"),
+        ("# /// script\n# requires-python = 3\n# ///", "is not a string"),
         ('# /// script\n# requires-python = "new"\n# ///', "which versions of Python"),
-        ('# /// script\n# dependencies = ["--index-url x"]\n# ///', "is no requirement"),
+        ('# /// script\n# dependencies = ["--index-url x"]\n# ///', "is not a requirement"),
         ("# /// script\n# a = 1\n# ///\n\n# /// script\n# a = 1\n# ///", "2 blocks"),
     ],
 )
@@ -207,9 +207,9 @@ def test_a_python_that_is_none_is_refused(
     for python, words in (
         (tmp_path / "missing", "there is no such program"),
         (tmp_path, "there is no such program"),
-        (Path("/bin/true"), "does not tell its version"),
-        (Path("/bin/false"), "is no Python"),
-        (liar, "does not tell its version"),
+        (Path("/bin/true"), "does not print its version"),
+        (Path("/bin/false"), "is not a Python interpreter"),
+        (liar, "does not print its version"),
         (bare, r"\(Python 3.99.0\) cannot run opdispatch's interpreters: no grpc"),
         (old, r"is Python 3\.8\.1; opdispatch needs 3\.11 or newer"),
     ):

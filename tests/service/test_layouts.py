@@ -191,7 +191,7 @@ def test_it_is_put_kept_and_fetched(lay: RunningDaemon, name: str, lane: str):
             assert x.nbytes == find_layout(type(tensor.array)).nbytes(tensor.array)
             assert kept(session)["worker-1"] == (1, x.nbytes)
             same(x.numpy(), array)
-            with pytest.raises(TypeError, match=f"a {name} tensor is no dense array"):
+            with pytest.raises(TypeError, match=f"a {name} tensor is not a dense array"):
                 np.asarray(x)
             assert session.ops.lay.which(x) == KEYS[name]
             y = session.call("lay::same", x, remote=True)

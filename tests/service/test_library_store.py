@@ -149,7 +149,7 @@ def test_store_touches_no_file_that_has_no_digest_for_a_name(tmp_path: Path, dig
     store = LibraryStore(tmp_path / "libraries")
     for name in (digest, str(secret)):
         assert not store.has(name)
-        with pytest.raises(LibraryLoadError, match="is no SHA-256"):
+        with pytest.raises(LibraryLoadError, match="is not a SHA-256 digest"):
             store.get_path(name)
     assert secret.read_bytes() == CONTENT
 

@@ -292,7 +292,7 @@ def test_what_is_recorded_is_checked(session: oc.Session):
             (lambda: x["a"], "has no item 'a'"),
             (lambda: x[-1], "has no item -1"),
             (lambda: bool(x), "neither true nor false"),
-            (lambda: p.output(3), "3 is no value of this program"),
+            (lambda: p.output(3), "3 is not a value of this program"),
         ):
             with pytest.raises(oc.ArgumentError, match=problem):
                 spoil()

@@ -191,7 +191,7 @@ def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path):
     path.write_text("mine")
     refused = run_serve("--listen", f"unix://{path}", folder=tmp_path)
     assert refused.returncode == 2
-    assert f"{path} exists and is no socket" in refused.stderr
+    assert f"{path} exists and is not a socket" in refused.stderr
     assert path.read_text() == "mine"
 
 

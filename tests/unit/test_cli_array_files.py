@@ -136,9 +136,9 @@ def test_other_values_are_scaled_to_pixels(array, pixels):
         (np.array([[0.0, 1.5]]), "from 0 to 1.5"),
         (np.array([[np.nan]]), "from nan to nan"),
         (np.zeros((2, 2), np.int64), "int64"),
-        (np.zeros(3, np.uint8), r"\[3\] is no picture"),
-        (np.zeros((2, 2, 5), np.uint8), "is no picture"),
-        (np.zeros((0, 2), np.uint8), "is no picture"),
+        (np.zeros(3, np.uint8), r"\[3\] is not a picture"),
+        (np.zeros((2, 2, 5), np.uint8), "is not a picture"),
+        (np.zeros((0, 2), np.uint8), "is not a picture"),
         (np.zeros((2, 2), np.complex64), "complex64"),
     ],
 )

@@ -97,7 +97,7 @@ def test_any_text_can_be_quoted(text):
         (f"tensor:{'[' * 70}{']' * 70}", "limit is 32 levels"),
         ("{a: 1}", "JSON"),
         ("tensor:[[1], [2, 3]]", "equal length"),
-        ('tensor:["a"]', "no tensor"),
+        ('tensor:["a"]', "is not a tensor"),
         ("tensor:[null]", "numbers or booleans"),
         ("tensor:uint8:[256]", "uint8 cannot hold"),
         ("tensor:int32:[1.5]", "int32 cannot hold"),

@@ -46,7 +46,9 @@ def test_a_worker_includes_no_role_and_is_included_in_none():
 
 
 def test_the_owners_role_is_given_to_no_token():
-    with pytest.raises(ValueError, match="'owner' is no role; expected one of call, load, admin"):
+    with pytest.raises(
+        ValueError, match="'owner' is not a role; expected one of call, load, admin"
+    ):
         parse_role("owner")
 
 

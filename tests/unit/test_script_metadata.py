@@ -49,7 +49,7 @@ def test_blocks_are_those_that_the_specification_finds(lines: list[str]):
 
 def test_a_closing_line_within_a_block_belongs_to_it():
     script = b"# /// script\n# a = 1\n# ///\n# b = 2\n# ///\nx = 1\n"
-    with pytest.raises(LibraryLoadError, match="no TOML"):
+    with pytest.raises(LibraryLoadError, match="is not TOML"):
         read_script_metadata(script, "ops.py")
 
 

@@ -200,7 +200,7 @@ def test_an_export_takes_the_place_of_files_alone(tmp_path: Path):
     export_state(tmp_path / "state", tmp_path / "backup.zip")
     assert zipfile.is_zipfile(tmp_path / "backup.zip")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(JournalError, match=r"pipe is no regular file, and an export takes"):
+    with pytest.raises(JournalError, match=r"pipe is not a regular file, and an export would"):
         export_state(tmp_path / "state", tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
 

@@ -85,7 +85,7 @@ def test_a_file_in_which_others_can_write_is_refused(path: Path):
     path.chmod(0o664)
     with pytest.raises(ValueError, match=r"only the daemon's user can write to, .* mode 0664"):
         TokenFile(path)
-    with pytest.raises(ValueError, match="is no ordinary file"):
+    with pytest.raises(ValueError, match="is not a regular file"):
         read_tokens(Path("/dev/null"))
 
 

@@ -26,11 +26,11 @@ def test_users_have_the_roles_and_globs_that_are_named():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("alice", "is no USER=ROLE"),
-        ("=call", "is no USER=ROLE"),
-        ("4242=", "is no role"),
-        ("4242=owner", "is no role"),
-        ("4242=none", "is no role"),
+        ("alice", "is not USER=ROLE"),
+        ("=call", "is not USER=ROLE"),
+        ("4242=", "is not a role"),
+        ("4242=owner", "is not a role"),
+        ("4242=none", "is not a role"),
         ("4242=load", "needs namespaces"),
         ("4242=call:image::*", "needs namespaces"),
         ("no such user=call", "there is no user 'no such user'"),

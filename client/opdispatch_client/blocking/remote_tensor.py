@@ -86,7 +86,7 @@ class RemoteTensor(TensorTransfers, TensorOperators):
             raise ValueError("the elements of a remote tensor are elsewhere: they are a copy")
         if self._facts.layout:
             raise ArgumentError(
-                f"a {self._facts.layout} tensor is no dense array", hint="get it with numpy()"
+                f"a {self._facts.layout} tensor is not a dense array", hint="get it with numpy()"
             )
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)

@@ -143,7 +143,7 @@ def to_pixels(array: Array) -> Array:
     is_picture = array.ndim == 2 or (array.ndim == 3 and array.shape[-1] in _CHANNELS)
     if not is_picture or 0 in array.shape:
         raise CommandError(
-            f"a tensor of shape {list(array.shape)} is no picture; expected [height, width] or "
+            f"a tensor of shape {list(array.shape)} is not a picture; expected [height, width] or "
             "[height, width, channels] with 1 to 4 channels"
         )
     if array.dtype == np.bool_:
@@ -160,7 +160,7 @@ def to_pixels(array: Array) -> Array:
             f"{low:g} to {high:g}"
         )
     raise CommandError(
-        f"a tensor of {array.dtype.name} is no picture; expected bool, uint8, a float type with "
+        f"a tensor of {array.dtype.name} is not a picture; expected bool, uint8, a float type with "
         "values from 0 to 1, or uint16 with one channel"
     )
 
@@ -190,7 +190,7 @@ def _read_sparse(file: BinaryIO) -> Any:
 
 def _check_array(array: Any, path: Path) -> Array:
     if not isinstance(array, np.ndarray):  # an archive with the wrong suffix
-        raise UsageError(f"{str(path)!r} is no array; a .npz archive needs that suffix")
+        raise UsageError(f"{str(path)!r} is not an array; a .npz archive needs that suffix")
     return array
 
 

@@ -131,7 +131,7 @@ def call(
     returns = list_returns(result, read.schema)
     if settings.json:
         document: dict[str, Any] = {"returns": [value_to_json(value) for _, value in returns]}
-        # On one line: one number per line is no help.
+        # On one line: one number per line would not help.
         print_json(document | ({"trace": lines} if trace else {}), indent=None)
     else:
         print_lines(map(str, lines))

@@ -74,7 +74,7 @@ def read_arguments(texts: Sequence[str], overloads: Sequence[FunctionSchema]) ->
         return _read_for(positional, by_name, overloads[0], _FREELY)
     for reading in (_AS_IT_LOOKS, _WITH_TENSORS, _FREELY):
         for schema in overloads:
-            # A text file is no array for one overload, but may be what another one wants.
+            # A text file is not an array for one overload, but may be what another one takes.
             with contextlib.suppress(UsageError):
                 arguments = _read_for(positional, by_name, schema, reading)
                 if _fits(arguments, schema):

@@ -103,10 +103,10 @@ def build_tensor(
             array = array.astype(np.complex128)
     except ValueError:
         raise UsageError(
-            f"{shown} is no tensor: expected a number, or nested lists of numbers of equal length"
+            f"{shown} is not a tensor: expected a number, or nested lists of equal length"
         ) from None
     if array.dtype.kind not in "biufc":
-        raise UsageError(f"{shown} is no tensor: its elements have to be numbers or booleans")
+        raise UsageError(f"{shown} is not a tensor: its elements have to be numbers or booleans")
     if dtype is None:
         return array
     if array.dtype.kind == "c" and dtype.kind != "c":

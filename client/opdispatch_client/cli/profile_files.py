@@ -17,7 +17,7 @@ def check_profile_file(path: Path) -> None:
     """Raise UsageError if the name does not say what to write, or its folder is not there."""
     if not path.name.lower().endswith(_SUFFIXES):
         raise UsageError(
-            f"{str(path)!r} is no file for a profile: a name ending in .json or .json.gz is for a "
+            f"{str(path)!r} is not the name of a profile: one ending in .json or .json.gz is for a "
             "trace, .svg for a picture"
         )
     if not path.absolute().parent.is_dir():

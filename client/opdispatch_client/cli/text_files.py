@@ -23,7 +23,7 @@ def read_text(name: str) -> str:
         hint = f"a text that begins with @ is written '\"@{name}\"'"
         raise UsageError(f"there is no file {shown} ({hint})") from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"{shown} is no UTF-8 text: byte {error.start} is wrong") from None
+        raise UsageError(f"{shown} is not UTF-8: byte {error.start} is wrong") from None
     except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot read {shown}: {getattr(error, 'strerror', None) or error}"

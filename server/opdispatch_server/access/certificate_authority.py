@@ -91,7 +91,7 @@ def read_pair(folder: Path, name: str) -> Issued:
     certificate = x509.load_pem_x509_certificate((folder / f"{name}.pem").read_bytes())
     key = serialization.load_pem_private_key((folder / f"{name}.key").read_bytes(), None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"{folder / name}.key is no key of an elliptic curve")
+        raise ValueError(f"{folder / name}.key is not an elliptic-curve key")
     return Issued(certificate, key)
 
 

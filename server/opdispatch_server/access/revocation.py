@@ -23,7 +23,7 @@ class Revocation:
         self._under_way: dict[Callable[[], object], Identity] = {}
 
     def begin(self, identity: Identity, end: Callable[[], object]) -> None:
-        """Note what is under way for an identity: ``end`` is called when its token is no more."""
+        """Note what is under way for an identity: ``end`` is called when its token is revoked."""
         if identity.token:
             self._under_way[end] = identity
 

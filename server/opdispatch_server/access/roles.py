@@ -94,4 +94,4 @@ def parse_role(text: str) -> Role:
     """Return the role of that name. Raises ValueError for one that cannot be granted."""
     if text in GRANTABLE:
         return Role(text)
-    raise ValueError(f"{text[:40]!r} is no role; expected one of {', '.join(GRANTABLE)}")
+    raise ValueError(f"{text[:40]!r} is not a role; expected one of {', '.join(GRANTABLE)}")

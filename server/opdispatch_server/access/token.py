@@ -161,7 +161,7 @@ def parse_tokens(text: str) -> TokenTable:
         raise ValueError('$.version is missing or unknown; expected {"version": 1')
     entries = content.get("tokens")
     if not isinstance(entries, list) or len(entries) > MAX_TOKENS:
-        raise ValueError(f"$.tokens is no list of at most {MAX_TOKENS} tokens")
+        raise ValueError(f"$.tokens is not a list of at most {MAX_TOKENS} tokens")
     records = [_parse_record(entry, f"$.tokens[{i}]") for i, entry in enumerate(entries)]
     table = TokenTable(records)
     if len(table.records) != len(records):
@@ -171,12 +171,12 @@ def parse_tokens(text: str) -> TokenTable:
 
 def _parse_record(entry: object, at: str) -> TokenRecord:
     if not isinstance(entry, dict):
-        raise ValueError(f"{at} is no object")
+        raise ValueError(f"{at} is not an object")
     namespaces, digest = entry.get("namespaces", []), entry.get("sha256")
     if not isinstance(namespaces, list) or not all(isinstance(g, str) for g in namespaces):
-        raise ValueError(f"{at}.namespaces is no list of globs")
+        raise ValueError(f"{at}.namespaces is not a list of globs")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-        raise ValueError(f"{at}.sha256 is no SHA-256 in hexadecimal")
+        raise ValueError(f"{at}.sha256 is not a SHA-256 digest in hexadecimal")
     try:
         expires = entry.get("expires")
         record = TokenRecord(
@@ -196,7 +196,7 @@ def _parse_record(entry: object, at: str) -> TokenRecord:
 
 def _check(record: TokenRecord) -> None:
     if not _ID.fullmatch(record.id):
-        raise ValueError(f"the id is no {2 * _ID_BYTES} hexadecimal digits")
+        raise ValueError(f"the id does not have {2 * _ID_BYTES} hexadecimal digits")
     if not _NAME.fullmatch(record.name):
         raise ValueError(
             f"{record.name[:80]!r} cannot be the name of a token; expected at most 64 letters, "
@@ -204,7 +204,7 @@ def _check(record: TokenRecord) -> None:
         )
     for glob in record.namespaces:
         if not _GLOB.fullmatch(glob):
-            raise ValueError(f"{glob[:80]!r} is no glob for operators, such as 'image::*'")
+            raise ValueError(f"{glob[:80]!r} is not a glob for operators, such as 'image::*'")
     if record.role is Role.LOAD and not record.namespaces:
         raise ValueError("the role load needs a namespace, such as 'image::*', or '*' for all")
 

@@ -121,7 +121,7 @@ def _read(path: Path) -> tuple[TokenTable, _Signature]:
 def _check_safe(path: Path, status: os.stat_result) -> None:
     """Raise TokensError for a file that others can write: they could grant themselves tokens."""
     if not stat.S_ISREG(status.st_mode):
-        raise TokensError(f"{path} is no ordinary file")
+        raise TokensError(f"{path} is not a regular file")
     if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
         raise TokensError(
             f"{path} should be a file that only the daemon's user can write to, but belongs to "

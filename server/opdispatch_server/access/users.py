@@ -19,7 +19,7 @@ def parse_users(texts: Iterable[str]) -> dict[int, Identity]:
         name, equals, rest = text.partition("=")
         role_name, _, globs = rest.partition(":")
         if not name or not equals:
-            raise ValueError(f"{text[:80]!r} is no USER=ROLE, such as alice=call")
+            raise ValueError(f"{text[:80]!r} is not USER=ROLE, such as alice=call")
         role = parse_role(role_name)
         namespaces = tuple(filter(None, globs.split(",")))
         if bool(namespaces) != (role is Role.LOAD):

@@ -68,7 +68,9 @@ class Fitness:
         if len(self._internal_errors) < INTERNAL_ERRORS:
             return ""
         what = f"{type(error).__name__}: {str(error)[:200]}"
-        return self._note(f"calls fail with errors that are no kernel's, the last with {what}", "")
+        return self._note(
+            f"calls fail with errors that do not come from kernels, the last with {what}", ""
+        )
 
     def refusal(self, operator: str) -> RefusedError:
         """Return the error for a call that is to run in another interpreter."""

@@ -51,7 +51,7 @@ def parse_ports(text: str) -> tuple[int, int] | None:
     first, dash, last = text.partition("-")
     if dash and first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 65536:
         return int(first), int(last)
-    raise typer.BadParameter(f"{text!r} is no range of ports; expected FIRST-LAST, any or none")
+    raise typer.BadParameter(f"{text!r} is not a range of ports; expected FIRST-LAST, any or none")
 
 
 def _check_ports(text: str) -> str:

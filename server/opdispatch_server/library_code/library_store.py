@@ -304,7 +304,7 @@ class LibraryStore:
 
     def _path(self, digest: str) -> Path:
         if not is_digest(digest):  # it would name another file
-            raise LibraryLoadError(f"{digest[:64]!r} is no SHA-256 in hexadecimal")
+            raise LibraryLoadError(f"{digest[:64]!r} is not a SHA-256 digest in hexadecimal")
         return self._folder / digest
 
     @contextmanager

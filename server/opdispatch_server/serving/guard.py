@@ -48,7 +48,7 @@ class IdentitySource(Protocol):
 
     @property
     def revocation(self) -> Revocation:
-        """The end of what is under way for an identity whose token is no more."""
+        """The end of what is under way for an identity whose token has been revoked."""
 
 
 class Guard(grpc.aio.ServerInterceptor):

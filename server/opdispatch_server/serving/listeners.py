@@ -247,7 +247,7 @@ def _claim(
     except AddressInUseError:
         raise
     except OSError as error:
-        # A link in place of the lock is no fault of the address.
+        # A link in place of the lock is not a fault of the address.
         cls = UnsafeAddressError if error.errno == errno.ELOOP else AddressError
         raise cls(f"cannot listen on {address}: {error.strerror}") from error
     try:
@@ -293,7 +293,7 @@ def _remove_stale_socket(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise AddressError(f"{path} exists and is no socket", hint="choose another address")
+        raise AddressError(f"{path} exists and is not a socket", hint="choose another address")
     with socket.socket(socket.AF_UNIX) as probe:
         refused = probe.connect_ex(str(path)) == errno.ECONNREFUSED
     if not refused:

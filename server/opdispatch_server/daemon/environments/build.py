@@ -155,12 +155,16 @@ async def _ask_version(python: Path) -> tuple[str, str]:
         async with asyncio.timeout(CHECK_TIMEOUT):
             lines = await run_step([str(python), "-E", "-c", show], _unheard)
     except StepError as error:
-        raise LibraryLoadError(f"{python} is no Python: {error.reason}") from error
+        raise LibraryLoadError(f"{python} is not a Python interpreter: {error.reason}") from error
     except TimeoutError as error:
-        raise LibraryLoadError(f"{python} is no Python: it does not tell its version") from error
+        raise LibraryLoadError(
+            f"{python} is not a Python interpreter: it does not print its version"
+        ) from error
     version = re.fullmatch(r"Python (\d+)\.(\d+)\.\d+", lines[0] if len(lines) == 2 else "")
     if version is None:
-        raise LibraryLoadError(f"{python} is no Python: it does not tell its version")
+        raise LibraryLoadError(
+            f"{python} is not a Python interpreter: it does not print its version"
+        )
     if (int(version[1]), int(version[2])) < OLDEST_PYTHON:
         raise LibraryLoadError(f"{python} is {version[0]}; opdispatch needs 3.11 or newer")
     return version[0], lines[1]

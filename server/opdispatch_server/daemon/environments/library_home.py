@@ -112,7 +112,7 @@ def read_home(
 def normalise_requirements(lines: Iterable[str]) -> tuple[str, ...]:
     """Normalize lines of a requirements file: without comments, sorted, without duplicates.
 
-    Raises LibraryLoadError for a line that is no requirement, option or path.
+    Raises LibraryLoadError for a line that is not a requirement, an option or a path.
     """
     found = set()
     for line in lines:
@@ -136,7 +136,7 @@ def _normalise_line(text: str) -> str:
         requirement = Requirement(bare.rstrip("\\ "))
     except InvalidRequirement as error:
         raise LibraryLoadError(
-            f"{text!r} is no requirement: {str(error).splitlines()[0]}",
+            f"{text!r} is not a requirement: {str(error).splitlines()[0]}",
             hint="write it like 'numpy>=2', 'NAME @ URL', or the path of a wheel",
         ) from error
     requirement.name = canonicalize_name(requirement.name)
@@ -155,14 +155,16 @@ def _home_of_script(script: bytes, label: str, isolated: bool) -> LibraryHome:
     dependencies = metadata.get("dependencies", [])
     requires_python = metadata.get("requires-python", "")
     if not isinstance(dependencies, list) or not all(isinstance(d, str) for d in dependencies):
-        raise LibraryLoadError(f"the script metadata of {label}: dependencies is no list of texts")
+        raise LibraryLoadError(
+            f"the script metadata of {label}: dependencies is not a list of strings"
+        )
     if not isinstance(requires_python, str):
-        raise LibraryLoadError(f"the script metadata of {label}: requires-python is no text")
+        raise LibraryLoadError(f"the script metadata of {label}: requires-python is not a string")
     # Options are refused: a process that only means to read the file would run with them.
     for dependency in dependencies:
         if dependency.strip().startswith("-"):
             raise LibraryLoadError(
-                f"the script metadata of {label}: {dependency!r} is no requirement"
+                f"the script metadata of {label}: {dependency!r} is not a requirement"
             )
     requirements = normalise_requirements(dependencies)
     return _check_python_version(LibraryHome(requirements, requires_python.strip(), "", isolated))

@@ -91,7 +91,7 @@ def _parse_toml(toml: str, label: str) -> dict[str, Any]:
     try:
         return tomllib.loads(toml)
     except ValueError as error:  # TOMLDecodeError, or Python's limit on the digits of an integer
-        raise LibraryLoadError(f"the script metadata of {label} is no TOML: {error}") from error
+        raise LibraryLoadError(f"the script metadata of {label} is not TOML: {error}") from error
 
 
 def _check_nesting(toml: str, label: str) -> None:

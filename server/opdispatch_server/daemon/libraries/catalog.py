@@ -179,7 +179,7 @@ class LibraryCatalog:
         )
 
     def _explain_name(self, name: str) -> str:
-        """Return what a name that is no library's refers to, and which library may be meant."""
+        """Return what a name that no library has refers to, and which library may be meant."""
         operator, source = name.partition(".")[0], PurePath(name).name
         kinds: dict[str, Callable[[LibraryVersion], bool]] = {
             f"operator {name}": lambda v: any(

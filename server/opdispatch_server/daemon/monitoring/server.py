@@ -36,7 +36,7 @@ def bind_http(address: str, *, insecure: bool, take_over: bool = False) -> socke
     """
     parsed = parse_address(address)
     if not isinstance(parsed, TcpAddress):
-        raise AddressError(f"{address} is no HOST:PORT, as --http takes it")
+        raise AddressError(f"--http takes HOST:PORT, and {address} is not one")
     if not parsed.is_loopback and not insecure:
         raise AddressError(
             f"{parsed} can be reached from other machines, which would read names and errors of "

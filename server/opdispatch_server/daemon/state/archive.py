@@ -65,7 +65,7 @@ def export_state(state: Path, archive: Path) -> StateSummary:
     """
     if archive.exists() and not archive.is_file():
         raise JournalError(
-            f"{archive} is no regular file, and an export takes a file's place",
+            f"{archive} is not a regular file, and an export would replace it",
             hint="export to a file, and copy that",
         )
     check_journal(state)

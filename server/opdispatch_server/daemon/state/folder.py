@@ -173,7 +173,7 @@ def journal_in(state: Path) -> Path:
 
 
 def check_journal(state: Path) -> None:
-    """Raise JournalError if ``state`` has no journal, and so is no daemon's folder."""
+    """Raise JournalError if ``state`` has no journal, and so is not a daemon's folder."""
     if not journal_in(state).exists():
         raise JournalError(
             f"there is no journal in {state}", hint="say with --state where the daemon keeps it"

@@ -42,7 +42,7 @@ _MIGRATIONS: Mapping[int, str] = {}
 def check_format(database: sqlite3.Connection, path: Path, *, migrate: bool) -> None:
     """Check that the database at ``path`` has this format; an older one, with ``migrate``, gets it.
 
-    Raises ValueError if it is no journal, and JournalError if this opdispatch cannot use it.
+    Raises ValueError if it is not a journal, and JournalError if this opdispatch cannot use it.
     """
     (application,) = database.execute("PRAGMA application_id").fetchone()
     (written_in,) = database.execute("PRAGMA user_version").fetchone()

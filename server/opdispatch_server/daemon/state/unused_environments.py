@@ -49,8 +49,8 @@ def remove_unused_environments(state: Path, *, dry_run: bool = False) -> list[Fo
             serves = tuple(needed.get(link.name, ()))
             found.append(FoundEnvironment(link.name, _size_of(target), serves))
             if not serves and not dry_run:
-                # The link first: a folder without a link is no environment, however much of it is
-                # left.
+                # The link first: without it, the folder is not an environment, however much of it
+                # is left.
                 if link.is_symlink():
                     link.unlink()
                 shutil.rmtree(target, ignore_errors=True)
