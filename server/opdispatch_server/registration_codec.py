@@ -106,7 +106,7 @@ def registration_from_proto(
                 kernel=_kernel_from_proto(message.fallback.kernel, place, make_kernel),
             )
         case _:
-            raise WireError(f"$.registrations[{place}] is of no kind that this daemon knows")
+            raise WireError(f"$.registrations[{place}] has a kind that this daemon does not know")
 
 
 def _fill_traits(message: pb.KernelTraits, kernel: KernelFunction | None) -> None:

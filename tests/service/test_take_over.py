@@ -341,7 +341,7 @@ def test_a_library_that_does_not_load_there_leaves_the_daemon_that_serves_it(
         finally:
             second.clean_up()
         assert (
-            "opdispatch: library 'const' does not load here, so the daemon that serves it goes on"
+            "opdispatch: library 'const' does not load here, so the daemon that serves it continues"
             in second.log()
         )
         assert session.ops.const.get(X) == 1

@@ -136,14 +136,14 @@ class TakeOver:
             return
         if not is_all:
             raise TakeOverError(
-                "the libraries of the daemon that was to be taken over are not loaded in time; "
-                "it goes on"
+                "the libraries of the daemon to take over could not be loaded in time; it "
+                "continues to serve"
             )
         for version in versions:
             if version.error and version.name not in self._failed:
                 raise TakeOverError(
                     f"library {version.name!r} does not load here, so the daemon that serves it "
-                    f"goes on: {version.error}"
+                    f"continues to do so: {version.error}"
                 )
 
     async def decide(self) -> None:
@@ -154,7 +154,8 @@ class TakeOver:
         except TimeoutError:
             answer = {}
         if answer.get("state") not in ("decided", "ends") and not self._has_ended():
-            raise TakeOverError("the daemon that was to be taken over goes on")
+            why = answer.get("error", f"it has not answered for {_ANSWER_SECONDS:g} s")
+            raise TakeOverError(f"the daemon to take over continues to serve: {why}")
 
     async def serving(self) -> None:
         """Report that this daemon serves, upon which the other one ends."""

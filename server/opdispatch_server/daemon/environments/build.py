@@ -146,7 +146,7 @@ async def _ask_version(python: Path) -> tuple[str, str]:
     Raises LibraryLoadError if it is unsuitable.
     """
     if not os.access(python, os.X_OK) or not python.is_file():
-        raise LibraryLoadError(f"{python} is no Python: there is no such program")
+        raise LibraryLoadError(f"{python} is not a Python interpreter: there is no such program")
     show = (
         "import sys, sysconfig; sys.stdout.write('Python %d.%d.%d\\n' % sys.version_info[:3]); "
         "sys.stdout.write(sysconfig.get_path('purelib'))"

@@ -198,7 +198,7 @@ class Blame:
         raise CircuitOpenError(
             f"{operator} has brought down {circuit.deaths} interpreters in a row; its calls are "
             f"refused for {seconds:.1f} s, and this one never started",
-            hint=f"try again in {seconds:.1f} s: one call is tried then, and if it goes well, all",
+            hint=f"try again in {seconds:.1f} s: one call is tried then, and all if it succeeds",
             operator=operator,
             started="no",
             retry_after=f"{seconds:.3f}",

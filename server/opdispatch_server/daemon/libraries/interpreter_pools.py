@@ -125,7 +125,8 @@ class InterpreterPools:
         for task, name in troubles.items():
             if task.done() and not task.cancelled():
                 raise LibraryLoadError(
-                    f"interpreter {name} for {pool.reserved_for} cannot be had: {task.result()}",
+                    f"interpreter {name} for {pool.reserved_for} could not be started: "
+                    f"{task.result()}",
                     output="\n".join(list(self._supervisor.last_lines(name))[-10:]),
                 )
         raise LibraryLoadError(

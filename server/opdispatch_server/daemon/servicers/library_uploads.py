@@ -124,7 +124,7 @@ def _check_file(request: pb.UploadLibraryRequest) -> pb.UploadedFile:
     file = request.file
     if not is_digest(file.sha256):
         raise WireError(
-            f"$.file.sha256 is {file.sha256[:80]!r}; expected 64 hexadecimal digits, none a capital"
+            f"$.file.sha256 is {file.sha256[:80]!r}; expected 64 lowercase hexadecimal digits"
         )
     label = PurePosixPath(file.filename).name
     if not label:
