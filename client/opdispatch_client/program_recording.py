@@ -137,7 +137,7 @@ class Recording:
         if number >= MAX_STEPS:
             raise ArgumentError(
                 f"the program has {number} calls; the limit is {MAX_STEPS}",
-                hint="send it in parts, which hand their results on as remote tensors",
+                hint="split the program, and pass results between the parts as remote tensors",
             )
         operator = check_text(operator, "$.operator")
         self.is_filling = True

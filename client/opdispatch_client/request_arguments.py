@@ -52,7 +52,7 @@ def checked(make: Callable[P, T]) -> Callable[P, T]:
             return make(*given.args, **given.kwargs)
         except UnicodeEncodeError as error:
             raise WireError(
-                f"{reprlib.repr(error.object)} cannot be sent: it has half a surrogate pair at "
+                f"{reprlib.repr(error.object)} cannot be sent: it has a lone surrogate at index "
                 f"{error.start}, as a name that is not UTF-8 has"
             ) from None
 

@@ -1,4 +1,4 @@
-"""Arguments that an operator writes to: their new contents, from the callee to the caller.
+"""Send back the new contents of arguments that an operator writes to.
 
     callee      add_mutations     ->  CallReply.mutations
     caller                            prepare_write
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from opdispatch_wire.tensors import CalleeTensorMemory, CallerTensorMemory
 
 
-# What NumPy may take to find whether two arrays share memory, where that is no matter of bounds.
-_MOST_WORK: Any = 10_000  # whose stubs know no such limit
+# Work limit of np.shares_memory, whose exact answer can take exponential time.
+_MOST_WORK: Any = 10_000  # Any: NumPy's stubs allow only the values 0 and -1
 
 
 def add_mutations(
@@ -38,9 +38,10 @@ def add_mutations(
     value: Any,
     memory: CalleeTensorMemory | None,
 ) -> None:
-    """Add the contents of an argument, or of each item of it, that was written to.
+    """Add the contents of a mutated argument, or of each of its items, to the reply.
 
-    Raises WireError if they cannot be sent.
+    Remote tensors are skipped: their contents stay in the interpreter. Raises WireError if the
+    contents cannot be encoded.
     """
     items = enumerate(value) if isinstance(value, list | tuple) else ((None, value),)
     for place, item in items:
@@ -55,15 +56,15 @@ def add_mutations(
 
 
 def check_can_be_written(value: Any, at: str) -> None:
-    """Raise WireError for an argument, or an item of one, that is not laid out densely."""
+    """Raise WireError if an argument, or an item of it, is not a dense tensor."""
     if isinstance(value, list | tuple):
         for i, item in enumerate(value):
             check_can_be_written(item, f"{at}[{i}]")
     elif layout := layout_of(value):
         raise WireError(
-            f"{at} is a {layout.name} tensor, and the operator writes to it; from afar, only dense "
-            "tensors can be written to",
-            hint="use an operator that returns a new one",
+            f"{at} is a {layout.name} tensor, and the operator writes to it; remote calls can "
+            "write only to dense tensors",
+            hint="use an operator that returns a new tensor",
         )
 
 
@@ -82,7 +83,7 @@ def _sent_value(
 def argument_of(
     reference: values_pb2.ArgumentRef, args: Sequence[Any], kwargs: Mapping[str, Any], *, at: str
 ) -> Any:
-    """Return the referenced argument of a call. Raises WireError if the call has none such."""
+    """Return the referenced argument of a call. Raises WireError if the call does not have it."""
     which = reference.WhichOneof("which")
     if which == "position" and reference.position < len(args):
         return args[reference.position]
@@ -105,15 +106,16 @@ def prepare_write(
     *,
     at: str,
 ) -> tuple[Any, Any]:
-    """Return the caller's array and the source to copy into it, once both are known to fit.
+    """Return the caller's array and the source to copy into it, after checking that they match.
 
-    Raises ArgumentError if the array cannot take it, and WireError if it is malformed.
+    Raises ArgumentError if the array cannot be written to or has another shape, and WireError if
+    the mutation is malformed.
     """
     what = _name_of(mutation.argument)
     value = argument_of(mutation.argument, args, kwargs, at=at)
     if mutation.HasField("item"):
         if not isinstance(value, list | tuple) or mutation.item >= len(value):
-            raise WireError(f"{at} refers to item {mutation.item} of {what}, which it has not")
+            raise WireError(f"{at} refers to item {mutation.item} of {what}, which does not exist")
         value = value[mutation.item]
         what = f"item {mutation.item} of {what}"
     contents: Any
@@ -128,10 +130,10 @@ def prepare_write(
     if tuple(target.shape) != tuple(contents.shape):
         raise ArgumentError(
             f"the operator resized {what} from {list(target.shape)} to "
-            f"{list(contents.shape)}, and an array of the caller cannot be resized from afar",
+            f"{list(contents.shape)}; a remote call cannot resize the caller's array",
             hint=f"pass an array of shape {list(contents.shape)}",
         )
-    # The caller's may have the other byte order.
+    # "equiv" rather than "no": the caller's array may have the other byte order.
     if not np.can_cast(contents.dtype, target.dtype, casting="equiv"):
         raise WireError(f"{at} has dtype {contents.dtype}, and {what} has {target.dtype}")
     return target, contents
@@ -140,18 +142,19 @@ def prepare_write(
 def check_writes(
     mutations: Sequence[execution_pb2.Mutation], writes: Sequence[tuple[Any, Any]]
 ) -> None:
-    """Raise ArgumentError if two arrays that share memory have new contents, each its own.
+    """Raise ArgumentError if two of the arrays to write share memory but have different contents.
 
-    ``writes`` are what ``prepare_write`` has given for these. To write both would undo one.
+    ``writes`` holds what ``prepare_write`` returned for each mutation. Copying both sources would
+    overwrite one with the other.
     """
     for (first, one), (second, other) in itertools.combinations(enumerate(writes), 2):
         if not is_same_memory(one[1], other[1]) and _share_memory(one[0], other[0]):
             names = [_name_of(mutations[place].argument) for place in (first, second)]
             what = f"two items of {names[0]}" if names[0] == names[1] else " and ".join(names)
             raise ArgumentError(
-                f"{what} share memory, and the operator writes to both: in the interpreter, they "
-                "were two arrays",
-                hint="pass copies, or a remote tensor (session.put), which is one there",
+                f"{what} share memory, and the operator writes to both; the interpreter received "
+                "them as two separate arrays",
+                hint="pass copies, or pass one remote tensor (session.put) for both",
             )
 
 
@@ -172,15 +175,18 @@ def _writable_array(value: Any, what: str) -> Any:
         array = _view_foreign(array)
     if not isinstance(array, np.ndarray):
         raise ArgumentError(
-            f"{what} is written to by the operator, and {describe_type(value)} cannot be; "
-            "pass an array"
+            f"the operator writes to {what}, but {describe_type(value)} cannot be written to; "
+            "pass a NumPy array"
         )
     if not array.flags.writeable:
-        raise ArgumentError(f"{what} is written to by the operator, but is a read-only array")
-    if _overlaps_itself(array):  # what was written to one element, another one would undo
         raise ArgumentError(
-            f"{what} is written to by the operator, and more than one element of it refers to a "
-            "single memory location",
+            f"the operator writes to {what}, but it is a read-only array",
+            hint="pass a writable copy of it",
+        )
+    if _overlaps_itself(array):  # writing one element would overwrite another
+        raise ArgumentError(
+            f"the operator writes to {what}, and more than one element of it refers to a single "
+            "memory location",
             hint="pass a copy of it",
         )
     return array
@@ -203,14 +209,14 @@ def _view_foreign(value: Any) -> np.ndarray[Any, Any]:
     """Return the memory of another library's array, writable where possible."""
     view = view_by_dlpack(value)
     if not view.flags.writeable and hasattr(type(value), "__array__"):
-        # NumPy before 2.1 never writes through DLPack; the older way may share the memory too.
+        # NumPy before 2.1 imports DLPack read-only; __array__ may share the memory writably.
         array = np.asarray(value)
         view = array if is_same_memory(array, view) else view
     return view
 
 
 def is_same_memory(value: Any, other: Any) -> bool:
-    """Return whether two values are one object, or two views of all of one array."""
+    """Return whether two values are one object, or views of the same elements in memory."""
     if value is other:
         return True
     if not (isinstance(value, np.ndarray) and isinstance(other, np.ndarray)):

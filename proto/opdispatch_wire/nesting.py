@@ -1,7 +1,7 @@
-"""How deep lists and dicts may lie in each other, and how many values may lie in all of them.
+"""Limits on the depth of nested lists and dicts and on the values in them.
 
-Both where values are sent and where they arrive. A list that lies in several others is sent with
-each of them: a few that share their parts may stand for more values than any memory has.
+Sender and receiver both check them. A list that several others contain is encoded once for each,
+so that a few lists which share items can expand to more values than fit in memory.
 """
 
 from __future__ import annotations
@@ -13,62 +13,65 @@ from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size
 from opdispatch_wire.packed_numbers import number_type
 
 MAX_NESTING = 32
-"""How many lists and dicts may lie in each other. Protobuf itself ends soon after that."""
+"""Deepest nesting of lists and dicts. Protobuf's own recursion limit is not much higher."""
 MAX_VALUES = 100_000
-"""How many values there may be in the lists and dicts of a call; packed numbers are one."""
+"""Most values in all lists and dicts of a call; a packed list of numbers counts as one."""
 VALUES_HINT = "numbers of one type, and arrays, count as one value however long they are"
 
 
 class ValueCount:
-    """Counts what is in the lists and dicts of one call, or of one reply. For one thread."""
+    """Counts the values in the lists and dicts of one call or one reply. Not thread-safe."""
 
-    # Of the class until something is counted: most calls have no list, and pay nothing.
+    # Class attributes until something is counted: most calls have no list, and pay nothing.
     _left = MAX_VALUES
     _bytes = 0
 
     def take(self, count: int, error: type[OpdispatchError] = ArgumentError) -> None:
-        """Count so many more. Raises ``error`` if they are too many; see ``check_depth``."""
+        """Count ``count`` more values. Raises ``error`` if the call then has more than MAX_VALUES.
+
+        ``error`` is chosen as for ``check_depth``.
+        """
         self._left -= count
         if self._left < 0:
             raise error(too_many_values(), hint=VALUES_HINT)
 
     def take_bytes(self, count: int) -> None:
-        """Count so many bytes more, of texts and packed numbers in lists and dicts.
+        """Count ``count`` more bytes of texts and packed numbers in lists and dicts.
 
-        Raises MessageTooLargeError if they are more than any message has.
+        Raises MessageTooLargeError if they exceed the largest message.
         """
         self._bytes += count
         check_size(
             self._bytes,
             MAX_MESSAGE_BYTES_HIGHEST,
-            "what is in the lists and dicts of the call",
+            "the content of the lists and dicts of the call",
             "send it in parts, or as arrays",
         )
 
 
 def too_many_values() -> str:
-    """Return what is wrong with a call that has too many."""
+    """Return the error message for a call with more than MAX_VALUES values."""
     return f"the lists and dicts of the call have more than {MAX_VALUES} values"
 
 
 def check_depth(at: str, depth: int, error: type[OpdispatchError] = ArgumentError) -> None:
-    """Raise ``error`` for a list or dict at the place ``at`` that lies in ``depth`` others.
+    """Raise ``error`` if ``depth`` other lists and dicts around the one at ``at`` are too many.
 
-    ArgumentError for what is to be sent, WireError for what has arrived.
+    Senders raise ArgumentError, receivers WireError.
     """
     if depth >= MAX_NESTING:
-        # The place has as many levels; its beginning is enough.
+        # ``at`` is as deep as the value; its beginning is enough.
         raise error(
             f"{at[:60]}...: lists and dicts nest more than {MAX_NESTING} levels deep"
-            + ("; does one of them lie in itself?" if error is ArgumentError else "")
+            + ("; does one of them contain itself?" if error is ArgumentError else "")
         )
 
 
 def check_nesting(value: Any, at: str, count: ValueCount | None = None, depth: int = 0) -> None:
-    """Raise ArgumentError for a value to be sent whose lists and dicts nest too deep.
+    """Raise ArgumentError if the lists and dicts of a value nest too deep.
 
-    Where there is a ``count``, also for one with too many values. For those that walk through
-    values before these are encoded.
+    With a ``count``, also if they have too many values. For code that walks through values before
+    they are encoded.
     """
     if isinstance(value, list | tuple):
         check_depth(at, depth)

@@ -1,7 +1,7 @@
 """Long lists of numbers <-> ``Value.packed``: the elements of a tensor of one dimension.
 
-A message of its own for each number takes some 50 times as long, and a router of the call
-would have to look at each.
+One message per number takes some 50 times as long to encode, and the daemon, which routes the
+call, would have to look at each.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from opdispatch_wire.tensors import TensorMemory, WireTensor, fill_tensor, tenso
 from opdispatch_wire.v1 import values_pb2
 
 LONGEST_PLAIN = 16
-"""How many numbers a list has that is not worth packing."""
+"""Longest list of numbers that is not packed."""
 
-# So many are looked at or converted at once, in C and with the interpreter lock; other threads may
-# run in between.
+# Numbers checked or converted at a time: C code that holds the GIL, which other threads get only
+# between two slices.
 _SLICE = 1 << 17
 
-# Exactly these types: they come back as what they were.
+# Exactly these types, not their subclasses: decoding must give the same type back.
 _DTYPES = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 _ZEROS = {dtype: kind() for kind, dtype in _DTYPES.items()}
 
 
 def number_type(values: Sequence[Any]) -> type | None:
-    """Return the type of the numbers of a long list; None if it is not to be packed."""
+    """Return the common type of the numbers in a long list; None if it cannot be packed."""
     if len(values) <= LONGEST_PLAIN:
         return None
     kind = type(values[0])
@@ -49,9 +49,9 @@ def fill_packed(
     memory: TensorMemory | None,
     take_bytes: Callable[[int], None],
 ) -> bool:
-    """Pack a list of numbers into an empty message; False if it is not to be packed.
+    """Pack a list of numbers into an empty message. Return False if it cannot be packed.
 
-    ``take_bytes`` is called with the number of its bytes, before these are made.
+    ``take_bytes`` is called with the size in bytes before any memory is allocated; it may raise.
     """
     kind = number_type(values)
     if kind is None:
@@ -62,7 +62,7 @@ def fill_packed(
         for start in range(0, len(values), _SLICE):
             numbers[start : start + _SLICE] = values[start : start + _SLICE]
     except OverflowError:
-        return False  # which of them, the error says where each is looked at
+        return False  # encoding item by item raises an error that names the one at fault
     fill_tensor(message.packed, numbers, at=at, memory=memory)
     return True
 
@@ -70,16 +70,16 @@ def fill_packed(
 def packed_from_proto(
     message: values_pb2.Tensor, at: str, memory: TensorMemory | None = None
 ) -> list[Any]:
-    """Return the numbers. Raises WireError if the message is malformed."""
+    """Decode a packed list of numbers. Raises WireError if the message is malformed."""
     _zero_of(WireTensor(message, at=at), at)
     numbers: list[Any] = tensor_from_proto(message, at=at, memory=memory).tolist()
     return numbers
 
 
 def undecoded_packed(message: values_pb2.Tensor, at: str) -> list[Any]:
-    """Return one zero of the numbers' type, enough to choose an overload; [] without numbers.
+    """Return a list of one zero of the numbers' type; [] for an empty list.
 
-    Raises WireError if the message is malformed.
+    That is enough to choose an overload. Raises WireError if the message is malformed.
     """
     tensor = WireTensor(message, at=at)
     zero = _zero_of(tensor, at)
@@ -87,11 +87,11 @@ def undecoded_packed(message: values_pb2.Tensor, at: str) -> list[Any]:
 
 
 def _zero_of(tensor: WireTensor, at: str) -> Any:
-    """Return the zero of their type."""
+    """Return the zero of the numbers' type. Raises WireError unless they are a plain 1-d tensor."""
     zero = _ZEROS.get(tensor.message.dtype)
     if zero is None or tensor.ndim != 1 or tensor.device != "cpu" or not tensor.is_plain:
         raise WireError(
-            f"{at}.packed is no list of numbers; expected a plain tensor of one dimension on the "
-            f"CPU, of {', '.join(_ZEROS)}"
+            f"{at}.packed is not a list of numbers; expected a plain tensor of one dimension on "
+            f"the CPU, of {', '.join(_ZEROS)}"
         )
     return zero

@@ -1,7 +1,7 @@
-"""Calls of plain arrays that lie in their messages, read and answered in one step each.
+"""Fast path for calls whose arguments and result are plain arrays inside the messages.
 
-Most calls are of these alone. What is said here of an argument or a result is what ``calls`` says:
-whatever is not plain, malformed messages among it, is left to that.
+Most calls are like that. The results are the same as those of ``calls``, to which everything else
+is left, malformed messages included.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-# Larger ones are better off outside the message.
+# Size in bytes; larger arrays go into shared memory or chunks, outside the message.
 _LARGEST = 32 * 1024
 _HOST = ("cpu", "")
 
 
 def may_be_plain(schema: FunctionSchema) -> bool:
-    """Return whether an operator returns one new value, and writes to no argument."""
+    """Return whether an operator returns exactly one new value and writes to no argument."""
     aliases = any(each.alias_info for each in (*schema.arguments, *schema.returns))
     return len(schema.returns) == 1 and not schema.is_varret and not aliases
 
 
 def plain_arguments(request: execution_pb2.CallRequest) -> list[Array] | None:
-    """Return the arguments, read-only, if all are plain arrays by position; else None."""
+    """Return the arguments as read-only arrays if all are plain and positional; else None."""
     arguments = []
     for value in request.args:
         if value.WhichOneof("kind") != "tensor" or (array := plain_array(value.tensor)) is None:
@@ -40,7 +40,7 @@ def plain_arguments(request: execution_pb2.CallRequest) -> list[Array] | None:
 
 
 def plain_array(tensor: values_pb2.Tensor) -> Array | None:
-    """Return the array, read-only, if it is plain and lies in its message; else None."""
+    """Return a read-only array if the tensor is plain and inline in its message; else None."""
     name, data = tensor.dtype, tensor.data
     dtype = WIRE_DTYPES.get(name)
     if dtype is None or name == "bool" or not data or tensor.device not in _HOST:
@@ -57,7 +57,7 @@ def plain_array(tensor: values_pb2.Tensor) -> Array | None:
 
 
 def plain_reply(number: int, value: Any, interpreter: str) -> execution_pb2.CallReply | None:
-    """Return the reply to the call of that id, if its one result is a plain array; else None."""
+    """Return the reply to call ``number`` if its only result is a plain array; else None."""
     if type(value) is not np.ndarray or value.nbytes > _LARGEST:
         return None
     name = NAMES_OF_DTYPES.get(value.dtype)

@@ -1,4 +1,4 @@
-"""Plans of calls that a process keeps for those who send them. No I/O."""
+"""Plans of calls, looked up by the constant bytes of a request. No I/O."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Final, Generic, Protocol, TypeVar
 from opdispatch_wire.planned_requests import RequestLayout, constant_bytes_of
 
 MOST_PLANS: Final = 4096
-"""How many plans a process keeps: clients themselves say which bytes are constant."""
+"""Most plans that a process keeps. Bounded, because clients choose which bytes are constant."""
 
 MOST_ALIKE: Final = 16
-"""How many plans have the same constant bytes, and differ in later arguments."""
+"""Most plans with the same constant bytes, which differ in later arguments."""
 
 
 class Plan(Protocol):
@@ -25,23 +25,24 @@ P = TypeVar("P", bound=Plan)
 
 
 class PlanTable(Generic[P]):
-    """The plans of one epoch, at most MOST_PLANS. Any thread may use it: each change is one step.
+    """The plans of one epoch, at most MOST_PLANS.
 
-    A full table is emptied: plans that are in use come back with their next calls.
+    Any thread may use it without a lock: each change is one atomic dict or list operation. A full
+    table is emptied; plans in use are made again by their next calls.
     """
 
     def __init__(self) -> None:
         self.plans: dict[bytes, list[P]] = {}
-        """The plans by constant bytes, to look one up without a call."""
+        """The plans by constant bytes. Public, so that hot paths look one up without a call."""
         self._count = 0
 
     def has(self, payload: bytes) -> bool:
-        """Return whether a plan covers a request, whatever its leaves are."""
+        """Return whether the table has a plan for a request, whatever its leaves are."""
         plans = self.plans.get(constant_bytes_of(payload), ())
         return any(plan.layout.read(payload) is not None for plan in plans)
 
     def add(self, plan: P) -> None:
-        """Keep a plan, unless there are enough like it."""
+        """Add a plan, unless MOST_ALIKE with the same constant bytes exist already."""
         if self._count >= MOST_PLANS:
             self.clear()
         alike = self.plans.setdefault(plan.layout.constant, [])

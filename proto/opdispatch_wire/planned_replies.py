@@ -1,4 +1,7 @@
-"""Replies to calls that are alike, written and read: see Note [Constant bytes]. No I/O."""
+"""Planned replies: written by the callee, read by the caller. No I/O.
+
+See Note [Constant bytes].
+"""
 
 from __future__ import annotations
 
@@ -33,28 +36,28 @@ from opdispatch_wire.variable_parts import (
     take_value,
 )
 
-# As text: a daemon defers NumPy.
+# Quoted, because a daemon imports NumPy late.
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _REPLY = execution_pb2.CallReply
 _RETURN = field_tag(_REPLY.RETURNS_FIELD_NUMBER, LENGTH_DELIMITED)
 
 MakeKept = Callable[[values_pb2.RemoteTensor], Callable[[bytes], Any]]
-"""Returns what makes, of an id, what stands for a result that was kept, and is like that one."""
+"""Given a kept result, returns a function from an id to a remote value with the same facts."""
 
 PlaceResult: TypeAlias = "Callable[[Any, np.dtype[Any]], SharedPlace | None]"
-"""Copies a tensor into shared memory, as that dtype; None if there is no room."""
+"""Copies a tensor into shared memory, converted to the dtype; None if there is no room."""
 
 
 def reply_with_id(rest: bytes, number: int) -> bytes:
-    """Return a reply of that id, with what follows it."""
+    """Return a reply with the id ``number``, followed by ``rest``."""
     return ID + varint(number) + rest
 
 
 class ReplyForm:
-    """Replies with results of the same kinds, dtypes and shapes from one process. Immutable.
+    """Writes replies whose results have the same kinds, dtypes and shapes. Immutable.
 
-    The callee writes them, and the caller knows them, by their constants.
+    The constants include the name of the interpreter, so that a form belongs to one process.
     """
 
     __slots__ = ("_constants", "_encoders", "_key", "shared", "tensor_bytes")
@@ -69,11 +72,11 @@ class ReplyForm:
     ) -> None:
         self._key = key
         self.tensor_bytes = tensor_bytes
-        """Those of ``count_bytes``, of all results."""
+        """The size of all results, as ``count_bytes`` counts it."""
         self._constants = constants
         self._encoders = encoders
         self.shared = shared
-        """The results that are placed in shared memory, and the dtypes of the elements there."""
+        """Number and element dtype of each leaf that is placed in shared memory."""
 
     @classmethod
     def of(
@@ -85,9 +88,10 @@ class ReplyForm:
         shares: bool = False,
         limit: int = LONGEST,
     ) -> ReplyForm | None:
-        """Return the form of replies with results like these, of at most ``limit`` bytes.
+        """Return the form of replies with results like these.
 
-        None if they are not plain, or longer. With ``shares``, large ones are in shared memory.
+        None if a result is not plain, or the reply would exceed ``limit`` bytes. With ``shares``,
+        large results are placed in shared memory.
         """
         key: list[Any] = []
         leaves: list[Any] = []
@@ -116,14 +120,14 @@ class ReplyForm:
     def write(
         self, number: int, returns: Sequence[Any], place: PlaceResult | None = None
     ) -> bytes | None:
-        """Return the reply of that id with these results; None if they need another form.
+        """Return the reply to call ``number``; None if the results need another form.
 
-        Those that are ``shared`` are placed by ``place``; None also if it has no room.
+        ``place`` copies the ``shared`` results into shared memory; None also if it has no room.
         """
         key: list[Any] = []
         leaves: list[Any] = []
         for value in returns:
-            if type(value) is np.ndarray and value.size:  # ``take_value``, in line
+            if type(value) is np.ndarray and value.size:  # ``take_value``, inlined
                 key += (value.dtype, value.shape)
                 leaves.append(value)
             elif not take_value(value, key, leaves):
@@ -147,12 +151,12 @@ class ReplyForm:
 
 
 class _LargeTensors:
-    """A ``TensorMemory`` that says which tensors would be in it."""
+    """A ``TensorMemory`` that stores nothing: it marks the tensors that would be shared."""
 
     def place(
         self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
     ) -> bool:
-        """Return whether the elements would be in memory, and say so in ``message``."""
+        """Return whether the elements would be shared; if so, set their length in ``message``."""
         if array.nbytes < THRESHOLD:
             return False
         message.memory.length = array.nbytes
@@ -167,8 +171,8 @@ class _LargeTensors:
         writable: bool,
         at: str,
     ) -> Array:
-        """Raise WireError: nothing is there."""
-        raise WireError(f"{at}.memory: nothing has been placed")
+        """Raise WireError: nothing was stored."""
+        raise WireError(f"{at}.memory has no elements; expected a tensor in shared memory")
 
 
 def _size_of(leaf: Any) -> int:
@@ -180,7 +184,7 @@ def _size_of(leaf: Any) -> int:
 
 
 class ReplyLayout:
-    """Where the results are in such replies, counted from the end of their ids. Immutable."""
+    """Reads replies with the same layout; offsets count from the end of the id. Immutable."""
 
     __slots__ = ("_between", "_makers", "_names", "_places", "_size", "_templates", "shared")
 
@@ -196,7 +200,7 @@ class ReplyLayout:
         self._makers = makers
         self._places = [each[:3] for each in places]
         self.shared = shared_places(places)
-        """The leaves whose elements are in shared memory, and their facts."""
+        """Number and facts of each leaf whose elements are in shared memory."""
         self._between = between
         self._size = size
         self._templates = None if templates == [Leaf(0)] else templates
@@ -209,7 +213,7 @@ class ReplyLayout:
         reply: execution_pb2.CallReply,
         make_kept: MakeKept | None = None,
     ) -> ReplyLayout | None:
-        """Return the layout of a reply that was read; None if a result is not plain."""
+        """Return the layout of a parsed reply; None if a result is not plain."""
         usual = {"id", "returns", "interpreter", "result_names"}
         if {field.name for field, _ in reply.ListFields()} - usual:
             return None
@@ -249,10 +253,10 @@ class ReplyLayout:
     def read(
         self, payload: bytes | memoryview, place: int, memory: ReadableMemory | None = None
     ) -> tuple[Any] | None:
-        """Return the result in a reply whose id ends at ``place``, in a tuple of its own.
+        """Return a 1-tuple of the result in a reply whose id ends at ``place``.
 
-        None if it has another form, or is in shared memory and that is not given. Arrays are
-        writable. Raises WireError if there is no such memory.
+        Return None if the reply has another layout, or needs shared memory and ``memory`` is None.
+        Arrays are writable. Raises WireError if the reply refers to memory that does not exist.
         """
         if self.shared and memory is None:
             return None
@@ -273,7 +277,8 @@ class ReplyLayout:
                 leaves.append(leaf)
         except (ValueError, DecodeError):
             return None
-        if memory is not None:  # last: what has been read there is the caller's
+        # Once nothing returns None any more: blocks that were read belong to the caller.
+        if memory is not None:
             for number, facts in self.shared:
                 leaves[number] = read_shared(memory, leaves[number], facts, writable=True)
         for number, make in self._makers:

@@ -1,4 +1,7 @@
-"""Requests of calls that are alike, written and read: see Note [Constant bytes]. No I/O."""
+"""Planned requests: written by the caller, relayed by the daemon, read by the callee. No I/O.
+
+See Note [Constant bytes].
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ PLAIN_FIELDS: Final = frozenset(
 _REQUEST = execution_pb2.CallRequest
 _ARGUMENT = field_tag(_REQUEST.ARGS_FIELD_NUMBER, LENGTH_DELIMITED)
 _KEYWORD = field_tag(_REQUEST.KWARGS_FIELD_NUMBER, LENGTH_DELIMITED)
-# Those of an entry of a map.
+# Protobuf encodes a map entry as a message with the key in field 1 and the value in field 2.
 _NAME, _NAMED = field_tag(1, LENGTH_DELIMITED), field_tag(2, LENGTH_DELIMITED)
 _KEEP = field_tag(_REQUEST.KEEP_FIELD_NUMBER, LENGTH_DELIMITED)
 _PREFIX = field_tag(remote_pb2.Keep.PREFIX_FIELD_NUMBER, LENGTH_DELIMITED)
@@ -46,26 +49,26 @@ _SECONDS = struct.Struct(f"<{len(_TIMEOUT)}sd")
 _ARGUMENTS = (_REQUEST.ARGS_FIELD_NUMBER, _REQUEST.KWARGS_FIELD_NUMBER)
 _BESIDE_ARGUMENTS = (_REQUEST.KEEP_FIELD_NUMBER, _REQUEST.PATH_FIELD_NUMBER)
 RUN_BYTES: Final = 16
-"""The length of the number of a run in such a request."""
+"""Length of a run number in a planned request."""
 _RUN = field_tag(execution_pb2.CallPath.RUN_FIELD_NUMBER, LENGTH_DELIMITED) + varint(RUN_BYTES)
 _PATH = field_tag(_REQUEST.PATH_FIELD_NUMBER, LENGTH_DELIMITED) + varint(len(_RUN) + RUN_BYTES)
 COUNT: Final = struct.Struct(f"<{len(_CONSTANT)}sI")
-"""The tag and the value of CallRequest.constant_bytes, with which such a request begins."""
+"""Tag and value of CallRequest.constant_bytes, the first field of a planned request."""
 
 MOST_LEAVES: Final = 64
-"""How many parts of a planned request may differ from others."""
+"""Most leaves of a planned request."""
 MOST_CONSTANT_BYTES: Final = 4096
-"""How many bytes a planned request has besides these, at most."""
+"""Most bytes of a planned request outside its leaves."""
 
 Received = tuple[int, float | None, list[Any]]
-"""The id of a request, its timeout, and its leaves; arrays are read-only, and own their memory.
+"""A request's id, its timeout in seconds, and its leaves. Arrays are read-only copies.
 
-Of tensors in shared memory the leaves are ``SharedMemory`` messages: see ``RequestLayout.shared``.
+The leaf of a tensor in shared memory is a ``SharedMemory`` message: see ``RequestLayout.shared``.
 """
 
 
 class RequestForm:
-    """Requests of calls that are alike, for their caller. Immutable."""
+    """Writes planned requests with the same layout, for the caller. Immutable."""
 
     __slots__ = ("_constants", "_encoders", "shared", "size")
 
@@ -79,9 +82,9 @@ class RequestForm:
         self._constants = constants
         self._encoders = encoders
         self.size = size
-        """The size of a request in bytes, at most."""
+        """An upper bound of the size of a request in bytes."""
         self.shared = shared
-        """The leaves that are SharedPlaces, and the dtypes of the elements there."""
+        """Number and element dtype of each leaf that is written as a SharedPlace."""
 
     @classmethod
     def of(
@@ -93,12 +96,13 @@ class RequestForm:
         *,
         inline: bool = False,
     ) -> RequestForm | None:
-        """Return the form of requests like the one that was made of those arguments.
+        """Return the form of requests like ``request``, which was made of ``args`` and ``kwargs``.
 
-        ``take_value`` takes each of them; the prefix of what the call keeps is one more leaf. None
-        if the elements of one are not there, the request says what only a call of its own does,
-        such as a span, or has more than ``limit`` bytes.
-        With ``inline``, tensors are in it also where ``request`` has them in shared memory.
+        Each argument must be one that ``take_value`` accepts. The prefix of kept results is one
+        more leaf. Return None if ``request`` has a field that belongs to a single call, such as a
+        traceparent, has a value without a form, or would exceed ``limit`` bytes.
+
+        With ``inline``, tensors that ``request`` has in shared memory are inline in the form.
         """
         if {field.name for field, _ in request.ListFields()} - PLAIN_FIELDS:
             return None
@@ -126,7 +130,7 @@ class RequestForm:
         return cls((first, *constants[1:]), encoders, size, shared_parts(pieces))
 
     def write(self, leaves: Sequence[Any], timeout: float | None, number: int) -> bytes:
-        """Return the request of that id with those leaves."""
+        """Return the request with the id ``number`` and those leaves; ``timeout`` in seconds."""
         pieces: list[Any] = [self._constants[0]]
         for encode, leaf, constant in zip(self._encoders, leaves, self._constants[1:], strict=True):
             pieces += (encode(leaf), constant)
@@ -134,7 +138,7 @@ class RequestForm:
 
 
 def _end_of(timeout: float | None, number: int) -> tuple[bytes, bytes]:
-    """Return what each request ends with."""
+    """Return the fields that end each request: the timeout, if any, and the id."""
     last = bytearray(ID)
     while number > 0x7F:  # a varint
         last.append(number & 0x7F | 0x80)
@@ -144,30 +148,33 @@ def _end_of(timeout: float | None, number: int) -> tuple[bytes, bytes]:
 
 
 class RelayForm:
-    """Requests with a layout, as the daemon passes them on: with a head of its own. Immutable.
+    """Rewrites planned requests for the daemon to relay: replaces everything but the arguments.
 
-        constant_bytes, head | what came from the first argument on | run | timeout | id
+        constant_bytes, head | arguments and keep, as received | run | timeout | id
 
-    The parts that differ are those of the layout, and the number of a run, which is the last leaf.
+    The leaves are those of the layout, and one more at the end, the run number. Immutable.
     """
 
     __slots__ = ("_end", "_first", "_start")
 
     def __init__(self, layout: RequestLayout, head: execution_pb2.CallRequest) -> None:
-        """Put ``head`` before the arguments: the operator, the kernel, the path but for its run."""
+        """Take the fields before the arguments from ``head``: operator, kernel and the like."""
         self._start, self._end = layout.arguments
         message = head.SerializeToString()
         count = COUNT.size + len(message) + max(len(layout.constant) - self._start, 0)
         self._first = COUNT.pack(_CONSTANT, count) + message
 
     def write(self, payload: bytes, run: int, timeout: float | None, number: int) -> bytes:
-        """Return the request of that id for what came in ``payload``, which has the layout."""
+        """Return the request to relay, with the id ``number``.
+
+        ``payload`` is the received request, which must have the layout; ``timeout`` in seconds.
+        """
         parts = (self._first, payload[self._start : self._end], _PATH, _RUN)
         return b"".join((*parts, run.to_bytes(RUN_BYTES), *_end_of(timeout, number)))
 
 
 def constant_bytes_of(payload: bytes | memoryview) -> bytes:
-    """Return the bytes of a request by which others like it are known; empty if it says none."""
+    """Return the leading constant bytes of a request; empty if it does not declare any."""
     if type(payload) is not bytes or not COUNT.size < len(payload) <= LONGEST:
         return b""
     tag, count = COUNT.unpack_from(payload)
@@ -175,7 +182,7 @@ def constant_bytes_of(payload: bytes | memoryview) -> bytes:
 
 
 class RequestLayout:
-    """Where the parts of such requests are that are not constant. Immutable."""
+    """Reads planned requests with the same layout, for the callee. Immutable."""
 
     __slots__ = (
         "_between",
@@ -206,26 +213,26 @@ class RequestLayout:
         has_run: bool = False,
     ) -> None:
         self.arguments = start, end
-        """Where the arguments are, and what follows these up to the timeout."""
+        """Start and end of the arguments, with the fields between them and the timeout."""
         self.has_run = has_run
-        """Whether the last leaf is the number of a run, and the daemon has sent the request."""
+        """Whether the last leaf is a run number, which only the daemon sends."""
         self.constant = constant
-        """Those of ``constant_bytes_of``."""
+        """The constant bytes, as ``constant_bytes_of`` returns them."""
         self._places = [each[:3] for each in places]
         self.shared = shared_places(places)
-        """The leaves whose elements are in shared memory, and their facts."""
+        """Number and facts of each leaf whose elements are in shared memory."""
         self.remote = [(i, p.remote.session) for i, p in enumerate(places) if p.remote is not None]
-        """The leaves that are ids of remote tensors, and the sessions whose these are."""
+        """Number and session of each leaf that is the id of a remote tensor."""
         self.longest = max((each.end - each.start for each in places), default=0)
-        """The bytes of its longest part."""
+        """Size in bytes of the longest leaf."""
         self.keeps_for = keeps_for
-        """The session that keeps the results, under the prefix that is the last leaf."""
+        """The session that keeps the results; the last leaf is the prefix of their ids."""
         self._between = between
         self._end = end
         self.args = args
-        """Templates of the arguments by position: see ``filled``."""
+        """Templates of the positional arguments: see ``filled``."""
         self.kwargs = kwargs
-        """Those by name."""
+        """Templates of the keyword arguments."""
 
     @classmethod
     def of(cls, payload: bytes, request: execution_pb2.CallRequest) -> RequestLayout | None:
@@ -251,7 +258,7 @@ class RequestLayout:
                     if keeps_for or has_run:
                         return None
                 elif first < last and field.number not in _BESIDE_ARGUMENTS:
-                    return None  # it would go on with the arguments: see RelayForm
+                    return None  # RelayForm would copy the field along with the arguments
                 if field.number == _REQUEST.PATH_FIELD_NUMBER:
                     run = _find_run(view, field)
                     has_run = run is not None
@@ -283,7 +290,7 @@ class RequestLayout:
         constants = [each for each in between if each[2]]
         constant_bytes = count + sum(len(each) for _, _, each in constants)
         if len(places) > MOST_LEAVES or constant_bytes > MOST_CONSTANT_BYTES:
-            return None  # those who keep it bound their number
+            return None  # plan tables bound the number of layouts, this bounds the size of each
         return cls(
             payload[:count],
             places,
@@ -297,7 +304,10 @@ class RequestLayout:
         )
 
     def read(self, payload: bytes) -> Received | None:
-        """Return what a request with the same constant bytes has else; None if it is another."""
+        """Return the variable parts of a request; None if it has another layout.
+
+        Its first constant bytes must be those of this layout: they are not compared again.
+        """
         for start, end, constant in self._between:
             if payload[start:end] != constant:
                 return None
@@ -322,21 +332,24 @@ class RequestLayout:
         leaves: list[Any] = []
         try:
             for start, end, decode in self._places:
-                # Copied, for their alignment.
+                # A copy is aligned for every dtype; a view of ``payload`` may not be.
                 leaves.append(decode(payload[start:end]))
         except (ValueError, DecodeError):
             return None
         return number, timeout, leaves
 
     def filled_with_blanks(self, leaves: list[Any]) -> list[Any]:
-        """Return the leaves of a request without a look at those in shared memory."""
+        """Return the leaves of a request with blank tensors for those in shared memory."""
         blank = leaves.copy()
         for number, facts in self.shared:
             blank[number] = facts.blank()
         return blank
 
     def filled_with(self, leaves: list[Any], memory: ReadableMemory) -> list[Any]:
-        """Return the leaves of a request with those in shared memory read. Raises WireError."""
+        """Return the leaves of a request with the tensors in shared memory read.
+
+        Raises WireError if a leaf refers to memory that does not exist.
+        """
         read = leaves.copy()
         for number, facts in self.shared:
             read[number] = read_shared(memory, leaves[number], facts, writable=False)
@@ -344,7 +357,7 @@ class RequestLayout:
 
 
 def _split_keep(keep: remote_pb2.Keep) -> Pieces:
-    """Return the bytes of such a message, with a Part for its prefix."""
+    """Return the bytes of a Keep message, with a Part for its prefix."""
     if keep.on or keep.device or not keep.session:
         raise IrregularError
     session = remote_pb2.Keep(session=keep.session).SerializeToString()
@@ -363,7 +376,7 @@ def _find_prefix(view: memoryview, field: Field, keep: remote_pb2.Keep) -> Place
 
 
 def _find_run(view: memoryview, field: Field) -> Place | None:
-    """Return the place of the number of a run in a path that says nothing else."""
+    """Return the place of the run number in a path with no other field; else None."""
     inner = list(read_fields(view, field.body, field.end))
     if [each.number for each in inner] != [execution_pb2.CallPath.RUN_FIELD_NUMBER]:
         return None

@@ -1,8 +1,8 @@
-"""Text of unknown origin, as a terminal or a log may show it.
+"""Escape untrusted text before a terminal or a log shows it.
 
-A terminal obeys control characters: they move the cursor, change its title, hide or reorder what
-stands beside them; and a line break in a log forges a line. Names, documentation,
-exceptions and output of libraries are printed only through these functions.
+Terminals obey control characters, which can move the cursor, change the title, and hide or reorder
+the text around them; a line break in a log forges a line. Names, documentation, exceptions and
+output of libraries are printed only through these functions.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ _KEPT = frozenset("\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}")
 
 
 def printable_line(text: str) -> str:
-    """Return the text as one line, with control characters as Python's escapes.
+    """Return the text as one line, with control characters as Python escapes.
 
-    Tabs become blanks. Half surrogate pairs and characters that Unicode has not assigned are
-    escaped, too.
+    Tabs become spaces. Lone surrogates and unassigned characters are escaped, too.
     """
     if text.isprintable():
         return text
@@ -26,24 +25,24 @@ def printable_line(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Like ``printable_line``, with the line ends kept: as newlines, whatever they were."""
+    """Like ``printable_line``, but keep line breaks. CRLF becomes a newline."""
     if text.isprintable():
         return text
     return "\n".join(map(printable_line, text.replace("\r\n", "\n").split("\n")))
 
 
 def printable_message(text: str) -> str:
-    """Like ``printable_lines``, with all lines but the first one indented.
+    """Like ``printable_lines``, with all lines but the first indented.
 
-    None of them can pass for another message, then.
+    So no line can pass for another message.
     """
     return printable_lines(text).replace("\n", "\n  ")
 
 
 def escape_in_json(document: str) -> str:
-    """Return the JSON document with control characters in its texts as JSON's escapes.
+    """Return a JSON document with the control characters in its strings as JSON escapes.
 
-    JSON itself escapes only those below a blank. The line ends between its values stay.
+    JSON itself escapes only those below U+0020. The newlines between values stay.
     """
     if document.isprintable():
         return document
@@ -51,7 +50,7 @@ def escape_in_json(document: str) -> str:
 
 
 def is_printable(character: str) -> bool:
-    """Return whether a terminal shows the character, rather than obeys it."""
+    """Return whether a terminal displays the character rather than obeying it."""
     is_shown = character.isprintable() or character in _KEPT
     return is_shown or unicodedata.category(character) == "Zs"
 

@@ -1,8 +1,7 @@
-"""How much memory this process may use: the machine's, or what its control groups leave of that.
+"""The memory that this process may use: the machine's, or less if its control groups limit it.
 
-A container or a service is often given a part of a machine's memory, by the files ``memory.max``
-(cgroup v2) or ``memory.limit_in_bytes`` (v1) of its group or of one around that. What counts is the
-least of them.
+A container or a service often gets only part of a machine's memory, set in ``memory.max`` (cgroup
+v2) or ``memory.limit_in_bytes`` (v1) of its group or of a parent group. The smallest limit counts.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
-# By type of file system: the file with a group's limit.
+# The file with a group's limit, by type of file system.
 _LIMIT_FILES: Final = {"cgroup2": "memory.max", "cgroup": "memory.limit_in_bytes"}
 
 
 def memory_limit(root: Path = Path("/")) -> int:
-    """Return the memory in bytes that this process may have, together with others in its groups.
+    """Return the memory limit in bytes that this process shares with others in its groups.
 
-    ``root`` is where ``proc`` and the mounted hierarchies are.
+    ``root`` is the folder with ``proc`` and the mounted hierarchies.
     """
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([machine, *_group_limits(root)])
@@ -32,7 +31,7 @@ def _group_limits(root: Path) -> Iterator[int]:
     for kind, mount_root, mount_point in _mounts(root):
         if kind not in groups:
             continue
-        # Only what lies below the root of the mount can be seen: in a container, often all.
+        # Only groups below the root of the mount are visible; in a container, often just its own.
         group = PurePosixPath(groups[kind])
         below = group.relative_to(mount_root) if group.is_relative_to(mount_root) else None
         place = PurePosixPath(mount_point, below or ".")
@@ -44,7 +43,7 @@ def _group_limits(root: Path) -> Iterator[int]:
 
 
 def _groups(root: Path) -> Iterator[tuple[str, str]]:
-    """Yield the type of each hierarchy that can limit memory, with this process's group in it."""
+    """Yield the type of each hierarchy that can limit memory, and this process's group in it."""
     for line in _lines(root / "proc/self/cgroup"):
         number, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
@@ -74,13 +73,14 @@ def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(errors="surrogateescape").splitlines()
     except OSError:
-        return []  # no such system
+        return []  # not Linux, or /proc is not mounted
 
 
 def _read_limit(path: Path) -> int | None:
-    """Return the number in a file; None if it says that there is no limit, or cannot be read."""
+    """Return the limit in a file; None if it says "max" or cannot be read."""
     try:
         text = path.read_text().strip()
     except (OSError, ValueError):
         return None
-    return int(text) if text.isdecimal() and len(text) < 20 else None  # otherwise "max"
+    # Otherwise "max", or more digits than a 64-bit number has.
+    return int(text) if text.isdecimal() and len(text) < 20 else None

@@ -1,14 +1,14 @@
-"""Profiles across processes: how a call asks for one, and what becomes of what comes back.
+"""Profiles across processes: requested with a call, returned with its reply, merged by the caller.
 
     caller      CallSpan.begin, ask     ->  CallRequest.profile
     callee                                  profile_to_proto
     caller      CallSpan.end            <-  CallReply.profile
 
 Note [Clocks of machines]
-    All processes of a machine have one monotonic clock, so that their events need no adjustment.
-    Those of another machine are moved so that they lie in the middle of the round trip: as if the
-    way there had taken as long as the return. They count as of the caller's machine from then
-    on, and the name of their process says that they were moved.
+    The processes of one machine share a monotonic clock, so that their events need no adjustment.
+    Events from another machine are shifted to the middle of the round trip, as if the request and
+    the reply had taken equally long. From then on they count as events of the caller's machine,
+    and "(clock adjusted)" is added to the name of their process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span as OpenSpan
 
 MAX_EVENTS = 4096
-"""How many events the reply to one call may have."""
+"""Most events in the reply to one call."""
 MAX_BYTES = 1 << 20
 _MAX_VISITS = 1024
 _MAX_NAME = 256
@@ -34,7 +34,7 @@ _UNKNOWN_EXTENT = -1
 
 
 class CallSpan:
-    """The round trip of one call of a task that has a profile, or in a process with traces."""
+    """The span of one remote call, for the profiles of the task and for tracing."""
 
     __slots__ = ("_place", "_traced")
 
@@ -46,12 +46,12 @@ class CallSpan:
     def begin(cls, what: str) -> CallSpan | None:
         """Begin the span of a call of an operator or a program.
 
-        Return None where neither a profile nor tracing is on.
+        Return None if neither profiling nor tracing is on.
         """
         observer = LOCAL_STATE.get().observer
         place: Place | None = None
         if isinstance(observer, Place):
-            name = what.removeprefix("the ").partition(".")[0]  # as in process: no overload
+            name = what.removeprefix("the ").partition(".")[0]  # no overload, as for local calls
             place = observer.begin_range(f"rpc {name}", "rpc")
         if trace_context.is_on():
             about = {"opdispatch.operator": what}
@@ -59,7 +59,7 @@ class CallSpan:
         return cls(place, None) if place is not None else None
 
     def ask(self, request: execution_pb2.CallRequest) -> None:
-        """Add to the request the wishes of all profiles of the task, and the span."""
+        """Add the traceparent and the options of all profiles of the task to the request."""
         if self._traced is not None:
             request.traceparent = trace_context.traceparent_of(self._traced)
         if self._place is None:
@@ -73,7 +73,7 @@ class CallSpan:
         asked.max_events = max(1, min(max(map(_room_of, recorders), default=1), MAX_EVENTS))
 
     def end(self, reply: execution_pb2.CallReply | None) -> None:
-        """End the span; ``reply`` is None without one. Idempotent."""
+        """End the span; ``reply`` is None if the call got none. Idempotent."""
         traced, self._traced = self._traced, None
         if traced is not None:
             trace_context.end_span(traced, failed=reply is None or reply.HasField("error"))
@@ -99,7 +99,10 @@ def _room_of(recorder: Recorder) -> int:
 def profile_to_proto(
     recorder: Recorder, process: Process, max_bytes: int = MAX_BYTES
 ) -> profile_pb2.Profile:
-    """Encode what was recorded in ``process``, and came from others. Bounded, as the proto says."""
+    """Encode the events recorded in ``process`` and those received from other processes.
+
+    Events that do not fit in ``max_bytes`` are counted as dropped.
+    """
     message = profile_pb2.Profile(dropped=recorder.dropped)
     for (operator, key), count in list(recorder.visits.items())[:_MAX_VISITS]:
         message.visits.add(operator=operator[:_MAX_NAME], key=key[:_MAX_NAME], count=count)
@@ -144,10 +147,11 @@ def _write_event(event: profile_pb2.ProfiledEvent, span: Span) -> None:
 
 
 def absorb_profile(place: Place, message: profile_pb2.Profile) -> None:
-    """Take the events of a reply over, as what happened within ``place``, which has ended.
+    """Add the events of a reply to the recorder, as children of ``place``, which has ended.
 
-    As many as there is room for. What refers to an event or a process that is not there, refers to
-    ``place``: a profile is nothing to fail for.
+    Events beyond the recorder's limit are dropped. An event with a bad parent becomes a child of
+    ``place``, one with a bad process gets the process "unknown": a malformed profile must not fail
+    the call.
     """
     recorder, parent = place.recorder, place.span
     room = max(_room_of(recorder), 0) if recorder.is_running else 0
@@ -188,7 +192,7 @@ def _shifts(
     here: str,
     around: Span | None,
 ) -> dict[str, int]:
-    """Return the shift of the events of each other machine: see Note [Clocks of machines]."""
+    """Return the clock shift for each other machine: see Note [Clocks of machines]."""
     extents: dict[str, tuple[int, int]] = {}
     for event in events:
         machine = processes[event.process].machine if event.process < len(processes) else ""

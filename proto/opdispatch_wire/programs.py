@@ -1,6 +1,6 @@
-"""Programs as messages: what is checked before anything of one runs.
+"""Parse and check program messages before any step runs.
 
-A program travels as bytes, so that a receiver recognizes it by them.
+A program is sent as serialized bytes, so that a receiver can recognize one by comparing them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from opdispatch_wire.nesting import check_depth
 from opdispatch_wire.v1 import remote_pb2, values_pb2
 
 MAX_STEPS = 10_000
-"""How many steps a program may have, and how many outputs."""
+"""Most steps of a program, and most outputs."""
 MAX_PROGRAM_BYTES = 4 << 20
-"""How long a program may be; what is large is an input of it."""
+"""Longest program in bytes. Large values are inputs, not parts of the program."""
 
 _STEP = remote_pb2.Program.STEPS_FIELD_NUMBER << 3 | 2  # a message, with its length
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -31,19 +31,19 @@ _MAX_DEVICES = 64
 
 
 class ProgramOutline(NamedTuple):
-    """Calls and needs of a program, without its steps, each of which takes some hundred bytes."""
+    """Summary of a program to keep without its steps, each of which takes some hundred bytes."""
 
     steps: Mapping[str, int]
-    """How many steps call each operator, in order of first use."""
+    """The number of steps per operator, in order of first use."""
     inputs: int
-    """The inputs that it needs: one more than the last one that it refers to."""
+    """The number of inputs it needs: the highest number referred to, plus one."""
     last_input: str
-    """Where it refers to that one."""
+    """The place that refers to the highest input."""
     devices: frozenset[str]
-    """The first texts among its arguments that could be names of devices."""
+    """Texts among its arguments that could be device names; at most the first 64."""
 
     def check_inputs(self, count: int) -> None:
-        """Raise WireError if ``count`` inputs are fewer than it refers to."""
+        """Raise WireError if the program needs more than ``count`` inputs."""
         if count < self.inputs:
             raise WireError(
                 f"{self.last_input} refers to input {self.inputs - 1}, and the program was given "
@@ -52,30 +52,30 @@ class ProgramOutline(NamedTuple):
 
 
 class CheckedProgram(NamedTuple):
-    """A program in which every reference to a step leads back."""
+    """A program in which every reference to a step is to an earlier one."""
 
     message: remote_pb2.Program
     outline: ProgramOutline
 
 
 def checked_program(data: bytes) -> CheckedProgram:
-    """Parse and check a program. Raises WireError.
+    """Parse and check a program. Raises WireError if it is malformed or exceeds a limit.
 
-    One of too many steps is refused after a glance at their number.
+    The steps are counted before protobuf parses them, so that too many are refused cheaply.
     """
-    if len(data) > 2 * MAX_STEPS:  # none is shorter
+    if len(data) > 2 * MAX_STEPS:  # a step takes at least two bytes
         _check_count(data)
     if len(data) > MAX_PROGRAM_BYTES:
         raise WireError(
             f"$.program has {len(data)} bytes; the limit is {MAX_PROGRAM_BYTES}",
-            hint="make large values inputs of a program, not parts of it",
+            hint="pass large values as inputs of the program",
             limit=str(MAX_PROGRAM_BYTES),
         )
     program = remote_pb2.Program()
     try:
         program.ParseFromString(data)
     except DecodeError as error:
-        raise WireError(f"$.program is no Program: {error}") from None
+        raise WireError(f"$.program is not a serialized Program: {error}") from None
     if len(program.steps) > MAX_STEPS:
         raise _too_many(f"{len(program.steps)}")
     if len(program.outputs) > MAX_STEPS:
@@ -98,7 +98,7 @@ def checked_program(data: bytes) -> CheckedProgram:
 
 
 class _ReferenceCheck:
-    """Looks at one reference after the other."""
+    """Checks each reference of a program, and collects its inputs and device names."""
 
     def __init__(self) -> None:
         self.inputs = 0
@@ -106,7 +106,7 @@ class _ReferenceCheck:
         self.devices: set[str] = set()
 
     def value(self, value: values_pb2.Value, before: int, at: str, depth: int = 0) -> None:
-        """Check what is in an argument of step ``before``."""
+        """Check an argument of step ``before``, in lists and dicts as well."""
         kind = value.WhichOneof("kind")
         if kind == "reference":
             self.reference(value.reference, before, at)
@@ -124,7 +124,7 @@ class _ReferenceCheck:
                 self.value(entry.value, before, f"{at}.entries[{i}].value", depth + 1)
 
     def reference(self, reference: values_pb2.Reference, before: int, at: str) -> None:
-        """Raise WireError unless it refers to an input, or to a step ``before`` that one."""
+        """Raise WireError unless it refers to an input, or to a step numbered below ``before``."""
         source = reference.WhichOneof("source")
         if source is None:
             raise WireError(f"{at} refers to nothing; expected an input or a step")
@@ -132,24 +132,25 @@ class _ReferenceCheck:
             raise WireError(f"{at} has {len(reference.items)} items; the limit is {_MAX_ITEMS}")
         if source == "step" and reference.step >= before:
             raise WireError(
-                f"{at} refers to the result of step {reference.step}, which has not run by then; "
-                "a step can use only the results of earlier ones"
+                f"{at} refers to the result of step {reference.step}, which has not run yet; "
+                "a step can use only the results of earlier steps"
             )
         if source == "input" and reference.input >= self.inputs:
             self.inputs, self.last_input = reference.input + 1, at
 
 
 def _check_count(data: bytes) -> None:
-    """Count the steps without parsing them; who parses says what else may be wrong.
+    """Raise WireError for too many steps, counted without parsing them.
 
-    Not for long, whatever else there is: no other caller is served meanwhile.
+    Other faults are left to the parser. The number of fields read is bounded, because this runs on
+    the event loop, which serves no other call meanwhile.
     """
     position = steps = fields = 0
     while position < len(data):
         fields += 1
         if fields > _MAX_FIELDS:
             raise WireError(
-                f"$.program has more than {_MAX_FIELDS} fields; it has at most {MAX_STEPS} steps "
+                f"$.program has more than {_MAX_FIELDS} fields; the limit is {MAX_STEPS} steps "
                 "and as many outputs"
             )
         tag, position = _read_varint(data, position)
@@ -169,7 +170,7 @@ def _check_count(data: bytes) -> None:
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Read the number there; return it and its end: the end of all data if there is none."""
+    """Return the varint at ``position`` and its end; 0 and the end of ``data`` if malformed."""
     number = 0
     for shift in range(0, _VARINT_BITS, 7):
         if position >= len(data):
@@ -185,6 +186,6 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
 def _too_many(steps: str) -> WireError:
     return WireError(
         f"$.program has {steps} steps; the limit is {MAX_STEPS}",
-        hint="send it in parts, which hand their results on as remote tensors",
+        hint="split the program, and pass results between the parts as remote tensors",
         limit=str(MAX_STEPS),
     )

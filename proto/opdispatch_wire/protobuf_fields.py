@@ -1,4 +1,4 @@
-"""Protobuf's wire format, as far as one needs it to move large fields without copying them.
+"""The part of protobuf's wire format that is needed to move large fields without copying them.
 
 https://protobuf.dev/programming-guides/encoding/
 """
@@ -13,15 +13,15 @@ from opdispatch_wire.errors import WireError
 
 LENGTH_DELIMITED = 2
 SHORT = 0x7F
-"""As long as a field may be whose length is one byte."""
+"""Longest content of a length-delimited field whose length is encoded in one byte."""
 _VARINT, _FIXED64, _FIXED32 = 0, 1, 5
 _LONGEST_VARINT = 10
 
 
 class Field(NamedTuple):
-    """One field of a message: ``start`` to ``end`` are its tag and its contents.
+    """The number, wire type and offsets of one field: from ``start`` (its tag) to ``end``.
 
-    Only of one that is length-delimited is ``body`` the first byte of what is in it.
+    ``body`` is where the content of a length-delimited field begins; otherwise it has no meaning.
     """
 
     number: int
@@ -32,7 +32,7 @@ class Field(NamedTuple):
 
 
 class FieldLimit:
-    """How many fields may still be read; ``error`` is raised if more are read."""
+    """A budget of fields to read, shared by several iterators; ``error`` is raised beyond it."""
 
     def __init__(self, left: int, error: Exception) -> None:
         self.left = left
@@ -40,7 +40,7 @@ class FieldLimit:
 
 
 def varint(value: int) -> bytes:
-    """Encode a number, seven bits a byte, the lowest first."""
+    """Encode a number in groups of seven bits, lowest first."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -50,7 +50,7 @@ def varint(value: int) -> bytes:
 
 
 def field_tag(number: int, wire_type: int) -> bytes:
-    """Return the bytes that precede a field."""
+    """Return the encoded tag of a field."""
     return varint(number << 3 | wire_type)
 
 
@@ -62,14 +62,13 @@ def read_fields(
     skips_short: bool = False,
     limit: FieldLimit | None = None,
 ) -> Iterator[Field]:
-    """Iterate over the fields of the message between two places.
+    """Yield the fields of a message between two offsets.
 
-    Raises WireError if it is malformed.
+    Raises WireError if the message is malformed, and the error of ``limit`` if it has more fields
+    than that, skipped ones included.
 
-    Raises the error of ``limit`` if there are more than that, left out or not.
-
-    With ``skips_short``, those that are length-delimited and no longer than SHORT may be left out:
-    a long list has hardly any others, and is looked through ten times as fast.
+    With ``skips_short``, length-delimited fields of up to SHORT bytes may be skipped. Long lists
+    consist of these, and are scanned ten times as fast.
     """
     place = start
     limit = limit or FieldLimit(sys.maxsize, WireError("$ has too many fields"))
@@ -89,7 +88,7 @@ def read_fields(
                 raise limit.error
             limit.left -= skipped
             if place > end:
-                raise WireError(f"$ is no message: the field before byte {place} is cut off")
+                raise WireError(f"$ is not a message: the field before byte {place} is cut off")
             if place == end:
                 return
         tag, body = _read_varint(message, place, end)
@@ -104,9 +103,11 @@ def read_fields(
         elif wire_type == _FIXED32:
             after = body + 4
         else:
-            raise WireError(f"$ is no message: byte {place} begins a field of type {wire_type}")
+            raise WireError(
+                f"$ is not a message: byte {place} begins a field of unknown type {wire_type}"
+            )
         if after > end:
-            raise WireError(f"$ is no message: the field at byte {place} is cut off")
+            raise WireError(f"$ is not a message: the field at byte {place} is cut off")
         limit.left -= 1
         if limit.left < 0:
             raise limit.error
@@ -121,4 +122,4 @@ def _read_varint(message: memoryview, place: int, end: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << 7 * (i - place)
         if byte < 0x80:
             return value, i + 1
-    raise WireError(f"$ is no message: the number at byte {place} does not end")
+    raise WireError(f"$ is not a message: the number at byte {place} does not end")

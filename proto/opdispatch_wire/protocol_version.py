@@ -1,4 +1,4 @@
-"""The version of the protocol, which both sides of a connection have to speak."""
+"""The protocol version, which must be the same at both ends of a connection."""
 
 from __future__ import annotations
 

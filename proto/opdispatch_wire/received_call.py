@@ -1,7 +1,7 @@
-"""A call out of the bytes that came, unless it has more parts than a call may have.
+"""Parse received calls, and refuse those with too many parts before protobuf parses them.
 
-Protobuf makes an object of each part, and no other thread runs meanwhile; the router of the call
-looks at each of them. So they are counted before: a glance at the bytes is enough for that.
+Protobuf makes an object for each part while it holds the GIL, and the router looks at each of
+them. So they are counted first, which needs only a scan of the bytes.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ from opdispatch_wire.protobuf_fields import FieldLimit, read_fields
 from opdispatch_wire.v1 import execution_pb2
 
 MAX_ARGUMENTS = 10_000
-"""How many arguments a call may have, and how many inputs a program."""
+"""Most arguments of a call, and most inputs of a program."""
 MAX_VALUES_BYTES = 4 << 20
-"""Limit of the bytes of a call besides texts and the data of tensors and packed numbers."""
+"""Most bytes of a call outside its texts, its program and the data of tensors."""
 
-# A shorter text, and the data of a shorter tensor, count, too: to look for them takes longer than
-# to pass them on.
+# Shorter texts and tensors count towards the limit: finding them takes longer than passing them on.
 _LEAST_BYTES = 1024
-# Among the first fields of a call is its id.
+# The id of a call is among so many first fields.
 _FIRST_FIELDS = 8
 _ID = execution_pb2.CallRequest.ID_FIELD_NUMBER
 
 
 class ReceivedCall(NamedTuple):
-    """A call, and its large tensors, which stay where they are; of one that is refused, its id."""
+    """A parsed call, and views of the data of its large tensors, which are not copied.
+
+    If the call is refused, ``request`` has only its id, to which the refusal can be sent.
+    """
 
     request: execution_pb2.CallRequest
     arguments: Sequence[memoryview] = ()
@@ -45,9 +47,10 @@ class ReceivedCall(NamedTuple):
 
 
 def read_call(payload: bytes | memoryview, *, detaches: bool = True) -> ReceivedCall:
-    """Return the call in a message. Raises WireError if it is malformed.
+    """Parse a call. Raises WireError if it is malformed.
 
-    Unless it ``detaches`` them, large tensors are inline: protobuf copies these.
+    A call with too many parts is returned with a ``refusal`` instead. Without ``detaches``, the
+    data of large tensors stays inline, and protobuf copies it.
     """
     request = execution_pb2.CallRequest()
     arguments: Sequence[memoryview] = ()
@@ -75,7 +78,7 @@ def _detached(payload: bytes | memoryview) -> tuple[bytes, list[memoryview]]:
         size = len(shorter) - texts - _program_bytes(payload)
         if size > MAX_VALUES_BYTES:
             raise _TooManyError(
-                f"the call has {size} bytes beside its tensors and texts; the limit is "
+                f"the call has {size} bytes besides its tensors and texts; the limit is "
                 f"{MAX_VALUES_BYTES}"
             )
     return b"".join(pieces.parts), arguments
@@ -89,7 +92,7 @@ def _in_pieces(
 
 
 def _check_arguments(payload: bytes | memoryview) -> None:
-    message = f"the call has more than {MAX_ARGUMENTS} arguments and other parts"
+    message = f"the call has more than {MAX_ARGUMENTS} arguments and other fields"
     limit = FieldLimit(MAX_ARGUMENTS, _TooManyError(message))
     for _ in read_fields(memoryview(payload), 0, len(payload), limit=limit):
         pass

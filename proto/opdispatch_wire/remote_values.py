@@ -26,7 +26,7 @@ from opdispatch_wire.v1 import execution_pb2, values_pb2
 
 ID_BYTES = 16
 PREFIX_BYTES = 12
-"""The ids of the values that one call keeps begin with the same so many bytes."""
+"""Length of the prefix that the ids of all values kept by one call have in common."""
 SESSION_BYTES = 16
 
 _VALUES = "values"
@@ -34,46 +34,46 @@ _MAY_BE_REMOTE = ("remote", "list")
 
 
 def value_id(prefix: bytes, place: int) -> bytes:
-    """Return the id of the value at that place among those that one call keeps."""
+    """Return the id of value number ``place`` among those that one call keeps."""
     return prefix + place.to_bytes(ID_BYTES - PREFIX_BYTES)
 
 
 FIRST_PLACE: Final = bytes(4)
-"""The end of a value's key in the place where it was made."""
+"""The suffix of a value's store key in the place where the value was made."""
 
 
 def store_key(number: bytes, place: int) -> bytes:
-    """Return the key an interpreter stores a value under: its id and which of its places it is."""
+    """Return the key of a stored value: its id, and the number of one of its places."""
     return number + place.to_bytes(4)
 
 
 def id_of(key: bytes) -> bytes:
-    """Return the id in a key."""
+    """Return the value id in a store key."""
     return key[:-4]
 
 
 def place_of(key: bytes) -> int:
-    """Return which of its places a key names."""
+    """Return the number of the place in a store key."""
     return int.from_bytes(key[-4:])
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFacts:
-    """A tensor without its elements."""
+    """The metadata of a tensor: everything but its elements."""
 
     dtype_name: str
-    """That of the wire."""
+    """The dtype's name on the wire."""
     shape: tuple[Any, ...]
-    """None stands for the extent that a nested tensor's components do not have in common."""
+    """An extent is None where the components of a nested tensor differ."""
     device: str
     key_bits: int
     requires_grad: bool
     layout: str = ""
-    """The kind of Value that it is, if it is not dense."""
+    """The layout's name if the tensor is not dense, which is also its kind of Value."""
     part_bytes: int = 0
-    """The size of its parts then."""
+    """Size in bytes of its parts if the tensor is not dense."""
     is_plain: bool = field(init=False, compare=False)
-    """Whether it adds to a call what any array of its device adds, and nothing else."""
+    """Whether it dispatches as a plain array of its device does: the same keys, no gradient."""
 
     def __post_init__(self) -> None:
         kind = self.device.partition(":")[0]
@@ -88,16 +88,16 @@ class RemoteFacts:
 
     @property
     def nbytes(self) -> int:
-        """The size of its elements."""
+        """Size in bytes of the elements."""
         if self.layout:
             return self.part_bytes
         return int(math.prod(self.shape)) * ITEM_SIZES[self.dtype_name]
 
     @classmethod
     def of(cls, value: Any, *, at: str) -> RemoteFacts:
-        """Return the facts of an array, or of a Tensor.
+        """Return the facts of an array or a Tensor.
 
-        Raises WireError, which starts with ``at``, for a dtype that has no name on the wire.
+        Raises WireError, whose message starts with ``at``, for a dtype without a name on the wire.
         """
         array = value.array if isinstance(value, Tensor) else value
         device, layout = device_of(array), find_layout(type(array))
@@ -112,7 +112,7 @@ class RemoteFacts:
         return replace(facts, layout=layout.name, part_bytes=layout.nbytes(array))
 
     def write_to(self, message: values_pb2.RemoteTensor | values_pb2.Tensor) -> None:
-        """Write the facts to a message."""
+        """Write the facts into an empty message."""
         message.dtype = self.dtype_name
         message.shape.extend(-1 if extent is None else extent for extent in self.shape)
         message.device = self.device
@@ -123,7 +123,7 @@ class RemoteFacts:
         message.requires_grad = self.requires_grad
 
     def value_of(self, array: Any) -> Any:
-        """Return an array with these elements as the value: a plain one, or a Tensor."""
+        """Return the value with these facts and the elements of ``array``: it, or a Tensor."""
         if self.requires_grad or self.key_bits not in (0, plain_key_bits(self.device)):
             keys = DispatchKeySet(self.key_bits) if self.key_bits else None
             return Tensor(array, keys=keys, requires_grad=self.requires_grad)
@@ -131,7 +131,7 @@ class RemoteFacts:
 
 
 def needs_daemon(request: execution_pb2.CallRequest) -> bool:
-    """Return whether a call is a program, or says where to keep results: the daemon routes it."""
+    """Return whether the daemon must route a call: a program, or one that says where to keep."""
     return bool(request.program or request.adopt or request.keep.on or request.keep.device)
 
 
@@ -147,37 +147,37 @@ def remote_arguments(request: execution_pb2.CallRequest) -> list[values_pb2.Remo
 
 
 def values_elsewhere_error() -> RefusedError:
-    """Return the error for a direct call with values that are not here to stay."""
+    """Return the error for a direct call with values that are elsewhere or being moved."""
     return RefusedError(
-        "a remote tensor is not in this interpreter, or about to leave it; the call never started",
-        hint="ask the daemon",
+        "a remote tensor is not in this interpreter, or about to be moved; the call never started",
+        hint="make the call through the daemon",
         **{_VALUES: "elsewhere"},
     )
 
 
 def are_values_elsewhere(error: Exception) -> bool:
-    """Return whether it is a ``values_elsewhere_error``, which may have come over the wire."""
+    """Return whether an error is a ``values_elsewhere_error``, received over the wire or not."""
     return isinstance(error, RefusedError) and error.facts.get(_VALUES) == "elsewhere"
 
 
 def not_kept_error() -> RefusedError:
-    """Return the error for a direct call that can keep no results here without the daemon."""
+    """Return the error for a direct call whose results only the daemon can let be kept."""
     return RefusedError(
-        "the results can be kept here by the daemon's leave alone; the call is to be made again",
-        hint="ask the daemon",
+        "the interpreter may not keep these results without the daemon",
+        hint="make the call again through the daemon",
         **{_VALUES: "not kept"},
     )
 
 
 def were_not_kept(error: Exception) -> bool:
-    """Return whether it is a ``not_kept_error``, which may have come over the wire."""
+    """Return whether an error is a ``not_kept_error``, received over the wire or not."""
     return isinstance(error, RefusedError) and error.facts.get(_VALUES) == "not kept"
 
 
 def remote_tensors_in(
     value: values_pb2.Value, at: str
 ) -> Iterator[tuple[values_pb2.RemoteTensor, str]]:
-    """Yield the remote tensors of an argument, in lists as well, with their places."""
+    """Yield each remote tensor of an argument, in lists as well, with its place."""
     kind = value.WhichOneof("kind")
     if kind == "remote":
         yield value.remote, at
@@ -189,7 +189,7 @@ def remote_tensors_in(
 def facts_from_proto(
     message: values_pb2.RemoteTensor | values_pb2.Tensor, *, at: str
 ) -> RemoteFacts:
-    """Decode a remote tensor's facts. Raises WireError if they are impossible."""
+    """Decode a remote tensor's facts. Raises WireError if they are invalid."""
     layout, part_bytes = "", 0
     if isinstance(message, values_pb2.RemoteTensor):
         layout, part_bytes = message.layout, message.bytes
@@ -201,7 +201,7 @@ def facts_from_proto(
     if layout == NESTED.name and shape[1:2] == (-1,):
         shape = (shape[0], None, *shape[2:])
     if any(extent is not None and extent < 0 for extent in shape):
-        raise WireError(f"{at}.shape is {list(shape)}; no extent is negative")
+        raise WireError(f"{at}.shape is {list(shape)}; expected no negative extent")
     item_size(message.dtype, at=f"{at}.dtype")
     return RemoteFacts(
         message.dtype,

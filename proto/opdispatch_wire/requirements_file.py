@@ -1,4 +1,4 @@
-"""Requirements files, read on the client's side: what the daemon gets stands for itself."""
+"""Read requirements files on the client; the daemon gets only their lines."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ Requirements = str | os.PathLike[str] | Sequence[str]
 """The path of a requirements file, or its lines."""
 
 LINE_LIMIT = 4096
-"""How many characters one requirement may have."""
+"""Longest requirement, in characters."""
 
 _INCLUDE = re.compile(r"(?:-r|--requirement)[ =]?\s*(.+)")
 _OPTION_WITH_PATH = re.compile(r"(-f|--find-links|-c|--constraint|-e|--editable)[ =]?\s*(.+)")
 _COMMENT = re.compile(r"(?:^|\s)#")
-# Files that include each other twice would be read without end.
+# Bounds files that include others twice, each of which does the same.
 _MOST_FILES = 100
 
 
 def read_requirements(requirements: Requirements) -> list[str]:
-    """Return the lines of a requirements file, or those given, without comments.
+    """Return the requirements in a file, or in the lines given, without comments.
 
-    Included files are put in their place, continued lines are joined, and relative paths
-    become absolute: they are looked for on the daemon's machine. Raises LibraryLoadError if a
-    file cannot be read, or a line is none.
+    Included files are inlined and continued lines joined. Relative paths become absolute; the
+    daemon looks for them on its own machine. Raises LibraryLoadError if a file cannot be read, or
+    a line is not a requirement.
     """
     if isinstance(requirements, (str, os.PathLike)):
         return list(_Reader().read_file(Path(os.path.expanduser(requirements)), ()))
@@ -36,9 +36,9 @@ def read_requirements(requirements: Requirements) -> list[str]:
 
 
 def check_line(text: str, what: str) -> str:
-    """Return the text without blanks at its ends. Raises LibraryLoadError for more than a line.
+    """Return the text stripped. Raises LibraryLoadError if it is too long or not a single line.
 
-    An installer separates lines where ``str.splitlines`` does, not only at newlines.
+    Lines are those of ``str.splitlines``, not only of newlines: installers split there as well.
     """
     text = text.strip()
     if len(text) > LINE_LIMIT:
@@ -52,18 +52,18 @@ def check_line(text: str, what: str) -> str:
 
 
 def requirement_line(text: str) -> str:
-    """Return a line of requirements without its comment; empty if it has nothing else.
+    """Return a requirement without its comment; empty if there is only a comment.
 
-    Raises LibraryLoadError for more than a line.
+    Raises LibraryLoadError if it is too long or not a single line.
     """
     text = text.strip()
-    if len(text.splitlines()) <= 1:  # otherwise a comment would hide the lines behind it
+    if len(text.splitlines()) <= 1:  # otherwise a comment would hide the lines after it
         text = _COMMENT.split(text, maxsplit=1)[0]
     return check_line(text, "a requirement")
 
 
 class _Reader:
-    """Reads a requirements file, with those that it includes."""
+    """Reads a requirements file and those that it includes."""
 
     def __init__(self) -> None:
         self._files = 0
@@ -100,7 +100,7 @@ class _Reader:
 
 
 def _why_no_text(error: ValueError) -> str:
-    return "it is no text" if isinstance(error, UnicodeError) else str(error)
+    return "it is not UTF-8 text" if isinstance(error, UnicodeError) else str(error)
 
 
 def _absolute(place: str, folder: Path) -> str:
@@ -108,5 +108,5 @@ def _absolute(place: str, folder: Path) -> str:
         return place
     try:
         return str((folder / os.path.expanduser(place)).resolve())
-    except (OSError, RuntimeError, ValueError) as error:  # links that go round, half a surrogate
-        raise LibraryLoadError(f"{place[:80]!r} is no path: {error}") from error
+    except (OSError, RuntimeError, ValueError) as error:  # circular links, a lone surrogate
+        raise LibraryLoadError(f"{place[:80]!r} is not a valid path: {error}") from error

@@ -1,4 +1,4 @@
-"""Resources that the system refuses to a process of ours: descriptors, memory, space, threads."""
+"""Map errors for exhausted resources (descriptors, memory, disk, threads) to ResourceLimitError."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _RESOURCES = {
 
 
 def find_resource_limit(error: BaseException) -> ResourceLimitError | None:
-    """Return the error to tell a caller if ``error`` means that something has run out, or None.
+    """Return a ResourceLimitError if ``error`` means that this process is out of a resource.
 
-    What a kernel has raised in its interpreter is no matter of this process.
+    Otherwise return None. Errors of our own return None, too: they may be those of a kernel, which
+    say nothing of this process.
     """
     if isinstance(error, OpdispatchError):
         return None
@@ -33,7 +34,7 @@ def find_resource_limit(error: BaseException) -> ResourceLimitError | None:
     else:
         return None
     return ResourceLimitError(
-        f"the process that was to do it has no {resource} left: {why}",
-        hint="raise the limit, or find out what uses them up; the log has the traceback",
+        f"the serving process has no {resource} left: {why}",
+        hint="raise the limit, or find out what uses it up; the log has the traceback",
         resource=resource,
     )

@@ -1,9 +1,9 @@
-"""A channel that shows a token with each request, and is renewed when its certificates change.
+"""A gRPC channel that sends a token with each request and follows changes of its certificates.
 
 Note [Renewing a channel]
-    gRPC's channels keep the certificates that they were made with. So when the files change,
-    requests go over a new channel from then on. What is under way on the old one goes on there:
-    it is closed when the last of that has ended.
+    A gRPC channel keeps the certificates that it was created with. So when the files change, new
+    requests go over a new channel. Requests in flight stay on the old one, which is closed once
+    the last of them has ended.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 Metadata = tuple[tuple[str, str], ...]
 
 LOOK_EVERY = 1.0
-"""How often the files are looked at, at most, in seconds."""
+"""Shortest interval between checks of the files, in seconds."""
 
 
 class _Generation:
-    """One of gRPC's channels, and how many requests are under way on it."""
+    """One gRPC channel, and the number of requests in flight on it."""
 
     def __init__(self, channel: Any) -> None:
         self.channel = channel
@@ -29,21 +29,22 @@ class _Generation:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Count a request."""
+        """Count a request as in flight."""
         with self._lock:
             self.under_way += 1
 
     def end(self, call: object = None) -> None:
-        """Count it no more."""
+        """Count a request as ended. gRPC calls this from a thread of its own."""
         with self._lock:
             self.under_way -= 1
 
 
 class SecuredChannel:
-    """A channel, blocking or of asyncio. See Note [Renewing a channel].
+    """A channel, blocking or asyncio, with gRPC's interface. See Note [Renewing a channel].
 
-    ``make`` makes gRPC's; ``metadata`` returns what goes with each request; ``has_changed`` says
-    whether another one has to be made, and is None where that never has to.
+    ``make`` creates a gRPC channel. ``metadata`` returns the metadata to add to each request.
+    ``has_changed`` returns whether a new channel is needed; None if that is never the case.
+    Thread-safe, as gRPC's channels are.
     """
 
     def __init__(
@@ -65,19 +66,21 @@ class SecuredChannel:
 
     @property
     def is_renewed(self) -> bool:
-        """Whether its channel is ever replaced by another one."""
+        """Whether the gRPC channel may be replaced by a new one."""
         return self._has_changed is not None
 
     def current(self) -> _Generation:
-        """Return the channel for the next request."""
+        """Return the channel for the next request, after checking for changes if it is time."""
         if self._has_changed is not None and time.monotonic() >= self._look_at:
             self._look(self._has_changed)
         return self._current
 
     def _look(self, has_changed: Callable[[], bool]) -> None:
         if not self._renewing.acquire(blocking=False):
-            return  # another thread does
+            return  # another thread is checking
         try:
+            # Idle channels are taken before the new one is made: a request that has just got the
+            # current channel may not have been counted yet, and has until the next check.
             self._look_at = time.monotonic() + LOOK_EVERY
             idle = [each for each in self._old if not each.under_way]
             self._old = [each for each in self._old if each.under_way]
@@ -89,7 +92,7 @@ class SecuredChannel:
         for each in idle:
             closing = each.channel.close()
             if self._is_asyncio:
-                asyncio.ensure_future(closing)  # noqa: RUF006  which has nothing to wait for
+                asyncio.ensure_future(closing)  # noqa: RUF006  no request is left to wait for
 
     def unary_unary(self, *args: Any, **options: Any) -> SecuredMethod:
         """Return a method, as gRPC's channel does."""
@@ -108,7 +111,7 @@ class SecuredChannel:
         return SecuredMethod(self, "stream_stream", args, options)
 
     def close(self, *args: Any) -> Any:
-        """Close the channel; to be awaited for one of asyncio."""
+        """Close the channel. Returns a coroutine to await if it is asyncio's."""
         if self._is_asyncio:
             return self._close_all(*args)
         for each in (*self._old, self._current):
@@ -133,7 +136,7 @@ class SecuredChannel:
 
 
 class SecuredMethod:
-    """One method of a SecuredChannel."""
+    """One RPC method of a SecuredChannel, bound to gRPC's current channel at each request."""
 
     __slots__ = ("_args", "_kind", "_made", "_options", "_owner")
 
@@ -147,7 +150,7 @@ class SecuredMethod:
         self._made: tuple[_Generation | None, Any] = (None, None)
 
     def __call__(self, *args: Any, metadata: Metadata | None = None, **options: Any) -> Any:
-        """Send a request."""
+        """Send a request, as gRPC's multi-callables do."""
         generation, method = self._method()
         metadata = (*(metadata or ()), *self._owner.metadata())
         if not self._owner.is_renewed:
@@ -156,7 +159,7 @@ class SecuredMethod:
         call = None
         try:
             call = method(*args, metadata=metadata, **options)
-        finally:  # a blocking method of one reply has returned that
+        finally:  # a blocking unary call has ended: it returned its reply, not a call object
             if not hasattr(call, "add_done_callback"):
                 generation.end()
         if hasattr(call, "add_done_callback"):
@@ -164,7 +167,7 @@ class SecuredMethod:
         return call
 
     def future(self, *args: Any, metadata: Metadata | None = None, **options: Any) -> Any:
-        """Send a request over a blocking channel without waiting."""
+        """Send a request over a blocking channel, and return its future."""
         generation, method = self._method()
         metadata = (*(metadata or ()), *self._owner.metadata())
         call = method.future(*args, metadata=metadata, **options)
@@ -177,7 +180,7 @@ class SecuredMethod:
         current = self._owner.current()
         generation, method = self._made
         if generation is not current:
-            # Threads may race to make it; any one will do.
+            # Threads may race here, which is harmless: both make an equivalent method.
             method = getattr(current.channel, self._kind)(*self._args, **self._options)
             self._made = current, method
         return current, method

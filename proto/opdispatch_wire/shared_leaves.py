@@ -1,7 +1,7 @@
-"""Tensors in shared memory among the leaves of messages that are alike. No I/O.
+"""Leaves of planned messages that are tensors in shared memory. No I/O.
 
-Such a leaf is the tensor's ``SharedMemory`` message. Its writer makes it as long as any other that
-names as many bytes: numbers of a fixed length, which protobuf reads as it does the shortest form.
+Such a leaf is the tensor's ``SharedMemory`` message. For a given tensor size, all have the same
+length: numbers are written as varints padded to a fixed length, which protobuf accepts.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from opdispatch_wire.v1 import values_pb2
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 SharedPlace = tuple[int, int, int, bool]
-"""Region, offset and length of a tensor in shared memory, and whether it must not be written to."""
+"""Region, offset and length in bytes of a tensor in shared memory, and whether it is read-only."""
 
 _REGION = field_tag(values_pb2.SharedMemory.REGION_FIELD_NUMBER, 0)
 _OFFSET = field_tag(values_pb2.SharedMemory.OFFSET_FIELD_NUMBER, 0)
 _LENGTH = field_tag(values_pb2.SharedMemory.LENGTH_FIELD_NUMBER, 0)
 _READ_ONLY = field_tag(values_pb2.SharedMemory.READ_ONLY_FIELD_NUMBER, 0)
-# The longest that a number of 32 bits may be, and one of 64.
+# The longest varints of a 32-bit and a 64-bit number.
 _REGION_BYTES, _OFFSET_BYTES = 5, 10
 
 
@@ -42,7 +42,7 @@ class ReadableMemory(Protocol):
         writable: bool,
         at: str,
     ) -> Array:
-        """Return an array over the elements there. Raises WireError."""
+        """Return an array over the elements. Raises WireError if they are not in this memory."""
 
 
 class SharedTensor(NamedTuple):
@@ -51,27 +51,28 @@ class SharedTensor(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     keys: DispatchKeySet | None
-    """Those of a Tensor; None for an array."""
+    """The keys of a Tensor; None for an array."""
     length: int
+    """Size of the elements in bytes."""
 
     def blank(self) -> Array | Tensor:
-        """Return a tensor like it, whose elements are all in the same place.
+        """Return a tensor of zeros with the same facts, which takes almost no memory.
 
-        Raises ValueError if there are none of that shape.
+        Raises ValueError if NumPy has no arrays of that shape.
         """
         array = np.broadcast_to(np.zeros((), self.dtype), self.shape)
         return array if self.keys is None else Tensor(array, keys=self.keys)
 
 
 def place_bytes(length: int) -> int:
-    """Return how long the message is that names so many bytes of shared memory."""
+    """Return the length of the encoded place of a tensor of ``length`` bytes."""
     tags = len(_REGION) + len(_OFFSET) + len(_LENGTH) + len(_READ_ONLY)
     return tags + _REGION_BYTES + _OFFSET_BYTES + len(varint(length)) + 1
 
 
-@functools.lru_cache(4096)  # blocks are used again and again
+@functools.lru_cache(4096)  # blocks are reused, so that the same places recur
 def encode_place(place: SharedPlace) -> bytes:
-    """Return a ``SharedMemory`` message of ``place_bytes``."""
+    """Return a serialized ``SharedMemory`` message, padded to ``place_bytes``."""
     region, offset, length, read_only = place
     return b"".join(
         (
@@ -88,16 +89,16 @@ def read_shared(
 ) -> Array | Tensor:
     """Return the tensor of a leaf.
 
-    Raises WireError if that is not in the peer's memory, or of another length.
+    Raises WireError if it is not in the peer's memory, or has another length.
     """
     shape, dtype, keys, length = facts
     if leaf.length != length:
         raise WireError(f"$.memory.length is {leaf.length}; its shape and dtype need {length}")
     if dtype.kind == "b":
-        # Copied: their peer could change them after they were checked.
+        # Copied before the check: the peer could change them afterwards.
         array = memory.read_at(leaf, shape, dtype, writable=False, at="$").copy()
         if array.view(np.uint8).max(initial=0) > 1:
-            raise WireError("$.memory has a byte that is no bool; expected 0 or 1")
+            raise WireError("$.memory has a byte that is not a bool; expected 0 or 1")
         array.flags.writeable = writable
     else:
         array = memory.read_at(leaf, shape, dtype, writable=writable, at="$")
@@ -105,7 +106,7 @@ def read_shared(
 
 
 def _long_varint(value: int, size: int) -> bytes:
-    """Return a number as so many bytes."""
+    """Return a number as a varint padded to ``size`` bytes."""
     digits = [value >> 7 * place & 0x7F | 0x80 for place in range(size)]
     digits[-1] &= 0x7F
     return bytes(digits)

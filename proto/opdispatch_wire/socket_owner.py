@@ -1,6 +1,6 @@
-"""The owner of the process that listens at a unix socket, checked before anything is sent there.
+"""Check which user's process listens at a unix socket before sending anything to it.
 
-Without the package ``opdispatch``, as ``address_forms``.
+Does not import the package ``opdispatch``, as ``address_forms`` does not.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """Return the process and the user at the other end of a unix socket.
+    """Return the process id and the user id at the other end of a unix socket.
 
-    The system vouches for them (SO_PEERCRED, ``man 7 unix``).
+    The kernel provides them (SO_PEERCRED, ``man 7 unix``), so that a peer cannot forge them.
     """
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process, user, _ = _CREDENTIALS.unpack(raw)
@@ -29,12 +29,15 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
 
 
 def is_trusted(user: int) -> bool:
-    """Return whether a user may be at the other end: our own, or root."""
+    """Return whether a user id is trusted at the other end: our own, or root."""
     return user in (os.geteuid(), 0)
 
 
 def _is_daemon_user(user: int, name: str | None) -> bool:
-    """Return whether a user is the one whose daemon is meant, by name or id."""
+    """Return whether a user id is that of ``name``, a user name or a decimal id.
+
+    ``None`` stands for the environment variable.
+    """
     name = os.environ.get(DAEMON_USER_VARIABLE) if name is None else name
     if not name:
         return False
@@ -44,17 +47,18 @@ def _is_daemon_user(user: int, name: str | None) -> bool:
         return user == pwd.getpwnam(name).pw_uid
     except KeyError:
         raise UnsafeAddressFormError(
-            f"there is no user {name!r} on this machine", hint=f"see {DAEMON_USER_VARIABLE}"
+            f"there is no user {name!r} on this machine",
+            hint=f"correct connect(daemon_user=...) or {DAEMON_USER_VARIABLE}",
         ) from None
 
 
 def check_socket_owner(address: str, daemon_user: str | None = None) -> None:
     """Raise UnsafeAddressFormError if another user's process listens at a unix socket.
 
-    ``daemon_user`` is the name or id of one who may, by default OPDISPATCH_DAEMON_USER.
+    ``daemon_user`` is the name or id of one more trusted user, by default OPDISPATCH_DAEMON_USER.
 
-    gRPC does not ask, and a socket in a folder that others can write to could be any user's. Of a
-    TCP port, and of a socket at which nothing listens, nothing is said. Does not wait.
+    gRPC does not check this, and in a folder that others can write to, any user could have made
+    the socket. TCP addresses, and sockets without a listener, pass. Does not block.
     """
     parsed = parse_address(address)
     if not isinstance(parsed, UnixAddress):
@@ -64,10 +68,10 @@ def check_socket_owner(address: str, daemon_user: str | None = None) -> None:
         try:
             probe.connect(parsed.path)
             process, user = peer_of(probe)
-        except BlockingIOError:  # so many are waiting that it is not our turn
+        except BlockingIOError:  # the listener's backlog is full
             process, user = 0, Path(parsed.path).stat().st_uid
         except OSError:
-            return  # gRPC says why there is no answer
+            return  # gRPC will report why it cannot connect
     if not is_trusted(user) and not _is_daemon_user(user, daemon_user):
         whose = f"process {process} of user {user}" if process else f"user {user}"
         raise UnsafeAddressFormError(

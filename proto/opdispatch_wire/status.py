@@ -1,9 +1,9 @@
-"""Errors <-> ``google.rpc.Status``: how an error of ours crosses a process boundary.
+"""Errors <-> ``google.rpc.Status``: how an OpdispatchError crosses a process boundary.
 
 The status carries an ErrorInfo (``reason`` is the error's code in capitals, ``domain`` is
-"opdispatch", ``metadata`` its facts and its hint); where there is one, a DebugInfo with the
-Python traceback; and for a queue that is full, a RetryInfo. gRPC sends it in the call's trailers,
-so it is kept below ``MAX_STATUS_BYTES``.
+"opdispatch", ``metadata`` has its facts and its hint), a DebugInfo if there is a Python traceback,
+and a RetryInfo if a queue is full or a circuit open. gRPC sends it in the call's trailers, so it is
+kept below ``MAX_STATUS_BYTES``.
 """
 
 from __future__ import annotations
@@ -37,13 +37,12 @@ from opdispatch_wire.resource_limits import find_resource_limit
 
 DOMAIN = "opdispatch"
 INTERNAL_REASON = "INTERNAL"
-"""The reason of an error that is a bug of ours; no class of ours has it."""
+"""The reason of an unexpected exception, a bug of ours; no error class has this code."""
 
 DETAILS_KEY = "grpc-status-details-bin"
-"""The trailer that gRPC keeps a rich status in."""
+"""The trailer in which gRPC sends a rich status."""
 
-# Peers that are not ours refuse trailers beyond 8 KiB: these and the message, which gRPC
-# sends a second time.
+# Other gRPC peers refuse more than 8 KiB of trailers, which include the message a second time.
 MAX_STATUS_BYTES = 6 * 1024
 _MAX_MESSAGE_BYTES = 2048
 _MAX_FACT_BYTES = 512
@@ -55,40 +54,41 @@ _PLAIN_CHARACTERS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
 _NEVER_CONNECTED = ("failed to connect to all addresses", "errors resolving", "DNS resolution")
 
-# What gRPC says of handshakes that fail, what that means, and what to do.
+# Texts in gRPC's details of failed handshakes, what they mean, and what to do.
 _HANDSHAKES = (
     (
         "certificate has expired",
         "its certificate has expired, or the one of its CA",
-        "have who runs the daemon renew it: `opdispatch certs`",
+        "ask the daemon's operator to renew it with `opdispatch certs`",
     ),
     (
         "CERTIFICATE_VERIFY_FAILED",
-        "its certificate is not of the CA that is trusted here",
+        "its certificate was not issued by the CA trusted here",
         "see connect(tls_ca=...) and OPDISPATCH_TLS_CA",
     ),
     (
         "Hostname Verification Check failed",
         "its certificate is for another host",
-        "use a name or an address that is in it, or have one made with this one: "
+        "use a name or an address from the certificate, or make one for this host with "
         "`opdispatch certs --host`",
     ),
     (
         "WRONG_VERSION_NUMBER",
         "it does not speak TLS",
-        "leave tls_ca and OPDISPATCH_TLS_CA out, or start it with `serve --tls-cert`",
+        "leave tls_ca and OPDISPATCH_TLS_CA out, or start the daemon with `serve --tls-cert`",
     ),
     (
         "Socket closed",
-        "it hangs up during the handshake",
-        "it may want TLS, see connect(tls_ca=...) and OPDISPATCH_TLS_CA, or a certificate of its "
-        "client CA, see connect(tls_cert=..., tls_key=...), or all its connections may be taken",
+        "it closed the connection during the handshake",
+        "it may require TLS, see connect(tls_ca=...) and OPDISPATCH_TLS_CA, or a client "
+        "certificate, see connect(tls_cert=..., tls_key=...), or may have reached its limit of "
+        "connections",
     ),
 )
 
 _C = grpc.StatusCode
 
-# Total over OpdispatchError.by_code: a test fails when a class is forgotten.
+# Has every code of OpdispatchError.by_code; a test checks that.
 STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
     "opdispatch": _C.UNKNOWN,
     "operator_not_found": _C.NOT_FOUND,
@@ -140,11 +140,11 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
 
 
 def find_status_code(error: BaseException) -> grpc.StatusCode:
-    """Return the gRPC status code for ``error``."""
+    """Return the gRPC status code for ``error``; INTERNAL for an exception that is not ours."""
     if isinstance(error, asyncio.CancelledError):
         return _C.CANCELLED
     if type(error) is OpdispatchError:
-        # One that was a status before, whose reason is not known here, keeps its code.
+        # Received as a status whose reason is unknown here: keep its code.
         known = _C.__members__.get(str(error.facts.get("status")), _C.OK)
         if known is not _C.OK:
             return known
@@ -157,8 +157,8 @@ def find_status_code(error: BaseException) -> grpc.StatusCode:
 def status_from_error(error: BaseException) -> status_pb2.Status:
     """Return the status of an error, at most ``MAX_STATUS_BYTES`` long when serialized.
 
-    Of an error that is not ours, only the type is sent: the rest may be private. What the
-    system refuses for want of a resource becomes a ResourceLimitError.
+    Of an exception that is not ours, only the type is sent: its message may be private. Exhausted
+    resources become a ResourceLimitError.
     """
     error = find_resource_limit(error) or error
     status = status_pb2.Status(code=find_status_code(error).value[0])
@@ -189,9 +189,9 @@ def status_from_error(error: BaseException) -> status_pb2.Status:
 
 
 def _milliseconds(seconds: str) -> int | None:
-    """Return a delay in milliseconds, None unless it is of up to a day.
+    """Return a delay in milliseconds; None unless it is a number from 0 to a day.
 
-    A library may have made the error.
+    The error may come from a library, so that the fact can be any text.
     """
     try:
         delay = float(seconds)
@@ -201,11 +201,11 @@ def _milliseconds(seconds: str) -> int | None:
 
 
 def error_from_status(status: status_pb2.Status) -> OpdispatchError:
-    """Rebuild the error, of the same class and with the same facts.
+    """Rebuild an error with its class and facts.
 
-    A status without a reason of ours gives a plain OpdispatchError. ``facts["status"]`` then
-    has the name of its code. What Python prints of the error when it is not caught, its message
-    and its notes, is printable; its facts are as they came.
+    A status without a reason of ours becomes a plain OpdispatchError, and ``facts["status"]`` the
+    name of its code. Message, hint and notes are made printable, because Python prints them when
+    the error is not caught; facts are left as received.
     """
     info, debug = error_details_pb2.ErrorInfo(), error_details_pb2.DebugInfo()
     for detail in status.details:
@@ -213,7 +213,7 @@ def error_from_status(status: status_pb2.Status) -> OpdispatchError:
             if detail.Is(message.DESCRIPTOR):
                 try:
                     detail.Unpack(message)
-                except DecodeError:  # the rest of the status is still worth having
+                except DecodeError:  # the rest of the status is still useful
                     message.Clear()
     ours = info.domain == DOMAIN
     cls = OpdispatchError.by_code.get(info.reason.lower() if ours else "")
@@ -236,9 +236,9 @@ def error_from_status(status: status_pb2.Status) -> OpdispatchError:
 
 
 def error_from_rpc(rpc_error: grpc.RpcError, *, address: str) -> OpdispatchError:
-    """Return the error behind a failed call to ``address``: the peer's own, or one about the peer.
+    """Return the error for a failed RPC: the one that the peer sent, or one about the connection.
 
-    Takes what ``grpc`` and ``grpc.aio`` raise.
+    Accepts the exceptions of ``grpc`` and ``grpc.aio``.
     """
     code, details, trailers = _parts_of(rpc_error)
     for key, value in trailers:
@@ -246,7 +246,7 @@ def error_from_rpc(rpc_error: grpc.RpcError, *, address: str) -> OpdispatchError
             try:
                 return error_from_status(status_pb2.Status.FromString(value))
             except DecodeError:
-                break  # another library's; the code says enough
+                break  # not a status; the code is enough
     match code:
         case _C.UNAVAILABLE:
             return _unavailable(details, address)
@@ -258,33 +258,33 @@ def error_from_rpc(rpc_error: grpc.RpcError, *, address: str) -> OpdispatchError
                 hint=RAISE_LIMIT_HINT,
             )
         case _C.CANCELLED:
-            # A server that stops ends so what it has not begun to serve, and what it has.
+            # A stopping server ends requests like this whether it has begun to serve them or not.
             return lost_connection_error(address, details)
         case _C.UNIMPLEMENTED:
             return OpdispatchError(
                 f"{address} does not know this request ({details}): "
-                "its daemon is older, or it is no daemon of opdispatch",
+                "it is an older daemon, or not an opdispatch daemon",
                 status=code.name,
             )
     return OpdispatchError(f"{address} answered {code.name}: {details}", status=code.name)
 
 
 def late_answer_error(address: str, operator: str = "") -> DeadlineExceededError:
-    """Return the error of a request, or a call of ``operator``, not answered in time."""
+    """Return the error for a request, or a call of ``operator``, that missed its deadline."""
     if not operator:
         return DeadlineExceededError(
             f"{address} did not answer before the deadline passed", started="unknown"
         )
     return DeadlineExceededError(
-        f"the deadline passed before the call of {operator} was answered by {address}; it may or "
-        "may not have run",
+        f"the deadline passed before {address} answered the call of {operator}; it may or may not "
+        "have run",
         operator=operator,
         started="unknown",
     )
 
 
 def lost_connection_error(address: str, details: str) -> DaemonUnavailableError:
-    """Return the error of a call that was under way when the connection ended."""
+    """Return the error for a call that was in flight when the connection was lost."""
     return DaemonUnavailableError(
         f"the connection to {address} was lost before the reply; the call may or may not have run",
         address=address,
@@ -295,15 +295,15 @@ def lost_connection_error(address: str, details: str) -> DaemonUnavailableError:
 
 
 def stopping_error(what: str) -> RefusedError:
-    """Return the error of a request to a daemon that is stopping; ``what`` it means for that."""
+    """Return the error for a request to a stopping daemon; ``what`` says what became of it."""
     return RefusedError(f"the daemon is stopping; {what}", started="no", daemon="stopping")
 
 
 def no_thread_left_error(what: str, error: RuntimeError) -> RefusedError:
-    """Return the error of a call that never started for want of a thread that ``what`` needs."""
+    """Return the error for a call that never started, because no thread could be started for it."""
     return RefusedError(
-        f"this process has no thread {what}, which never started: {error}",
-        hint="a limit of threads or memory is reached; try again in a moment, or raise it",
+        f"this process cannot start a thread {what}, which never started: {error}",
+        hint="a limit of threads or memory is reached; raise it, or try again later",
         started="no",
     )
 
@@ -313,10 +313,10 @@ def end_with(
     status: status_pb2.Status,
     code: grpc.StatusCode,
 ) -> None:
-    """End the call with that status as soon as its method returns, whatever it returns.
+    """Set the status that the call ends with when its method returns, whatever it returns.
 
-    ``context.abort`` would do so by an exception that the context keeps: its traceback keeps the
-    context, the request and all else of the call until the garbage collector comes.
+    Not ``context.abort``: it raises an exception that the context keeps. Its traceback refers to
+    the context and the request, a cycle that lives until the garbage collector runs.
     """
     context.set_code(code)
     context.set_details(status.message)
@@ -326,7 +326,7 @@ def end_with(
 def _parts_of(
     rpc_error: grpc.RpcError,
 ) -> tuple[grpc.StatusCode, str, list[tuple[str, bytes]]]:
-    """Return code, details and binary trailers, of which a bare RpcError has none."""
+    """Return code, details and binary trailers; UNKNOWN and no trailers for a bare RpcError."""
     if not isinstance(rpc_error, grpc.Call | grpc.aio.AioRpcError):
         return _C.UNKNOWN, str(rpc_error), []
     trailers = rpc_error.trailing_metadata() or ()
@@ -338,13 +338,13 @@ def _parts_of(
 
 
 def _unavailable(details: str, address: str) -> DaemonUnavailableError:
-    # gRPC tells these two apart only in its text. If that should change, we say that the call
-    # may have run, which is the careful answer.
+    # Only the text tells whether gRPC ever connected. If its wording changes, the error says that
+    # the call may have run, which is the safe answer.
     if details.startswith(_NEVER_CONNECTED):
         for sign, why, hint in _HANDSHAKES:
             if sign in details:
                 return DaemonUnavailableError(
-                    f"no session with {address} can be begun: {why}",
+                    f"cannot connect to {address}: {why}",
                     hint=hint,
                     address=address,
                     started="no",
@@ -362,13 +362,13 @@ def _unavailable(details: str, address: str) -> DaemonUnavailableError:
 
 
 def cut_lines(text: str, limit: int) -> str:
-    """Cut ``text`` to at most ``limit`` bytes: the first and, mostly, the last of its lines."""
+    """Cut ``text`` to at most ``limit`` bytes, keeping its first and, above all, its last lines."""
     if len(text.encode()) <= limit:
         return text
     lines = [_cut(line, _MAX_LINE_BYTES) for line in text.splitlines()]
     sizes = [len(line.encode()) + 1 for line in lines]
     room = limit - len(f"... {len(lines)} lines cut ...\n")
-    # The end of a traceback says what happened and where: it gets three quarters.
+    # The end of a traceback says what happened and where, so it gets three quarters.
     head, tail, used = 0, len(lines), 0
     while head < tail and used + sizes[head] <= room // 4:
         used += sizes[head]
@@ -383,7 +383,7 @@ def cut_lines(text: str, limit: int) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    """Cut ``text`` to at most ``limit`` bytes, without its middle."""
+    """Cut ``text`` to at most ``limit`` bytes by leaving out its middle."""
     data = text.encode()
     if len(data) <= limit:
         return text
@@ -404,7 +404,7 @@ def _cut_message(text: str) -> str:
 
 
 def _fill_metadata(info: error_details_pb2.ErrorInfo, facts: dict[str, str]) -> None:
-    """Take as many facts, in their order, as there is room for."""
+    """Add the facts in their order, leaving out those for which there is no room."""
     room = _MAX_FACTS_BYTES
     for name, fact in facts.items():
         text = _cut(protobuf_text(fact), _MAX_FACT_BYTES)
@@ -415,7 +415,7 @@ def _fill_metadata(info: error_details_pb2.ErrorInfo, facts: dict[str, str]) -> 
 
 
 def protobuf_text(value: object) -> str:
-    """Return ``value`` as text that protobuf takes: without halves of surrogate pairs."""
+    """Return ``value`` as text that protobuf accepts, with lone surrogates escaped."""
     return str(value).encode(errors="backslashreplace").decode()
 
 

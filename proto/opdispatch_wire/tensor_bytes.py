@@ -1,4 +1,4 @@
-"""The elements of a tensor, as bytes outside a message."""
+"""The elements of tensors as bytes, outside of messages."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ from opdispatch_wire.chunks import Buffer
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 ALIGNMENT = 64
-"""Where elements begin best, in bytes: at the start of a cache line."""
-# Where the elements of every dtype may begin.
+"""Preferred alignment of elements in bytes: a cache line."""
+# Sufficient for the elements of every dtype, in bytes.
 _LEAST_ALIGNMENT = 16
 MOST_LISTS = 100_000
-"""How many lists and dicts a reply may have at most: ``nesting.MAX_VALUES``."""
+"""Most lists and dicts of a reply: ``nesting.MAX_VALUES``, without importing it."""
 _NO_TENSORS = frozenset({bool, int, float, complex, str, type(None)})
 
 
 def count_bytes(values: Iterable[Any]) -> int:
-    """Return the bytes of the elements of all tensors, those in lists and dicts among them.
+    """Return the size in bytes of all tensors' elements, including those in lists and dicts.
 
-    Lists that lie in themselves, or share so many parts that there are too many values, are not
-    walked to their end, and tensors whose parts do not belong together count for nothing: no reply
-    has them.
+    The walk stops after MOST_LISTS lists and dicts, as lists that contain themselves never end.
+    Tensors whose parts do not match count as 0. Neither can be encoded in a reply anyway.
     """
     total = count = 0
     lists = [values]
@@ -49,39 +48,39 @@ def count_bytes(values: Iterable[Any]) -> int:
             elif isinstance(array, dict):
                 lists.append(array.values())
             elif layout := find_layout(cls):
-                with suppress(ArgumentError):  # a kernel has broken it
+                with suppress(ArgumentError):  # a kernel changed its parts so that they mismatch
                     total += layout.nbytes(array)
             elif isinstance(array, np.ndarray | np.generic):
                 total += array.nbytes
-            elif find_backend(cls) is not None:  # whose arrays need not count them
+            elif find_backend(cls) is not None:  # may have no nbytes
                 total += math.prod(array.shape) * np.dtype(array.dtype).itemsize
     return total
 
 
 def check_tensor_size(array: Array) -> None:
-    """Raise MessageTooLargeError for a tensor that no message takes."""
+    """Raise MessageTooLargeError for a tensor larger than the largest message."""
     check_size(array.nbytes, MAX_MESSAGE_BYTES_HIGHEST, "a tensor", "send it in parts")
 
 
 def bytes_of(array: Array, dtype: np.dtype[Any], *, copies: bool) -> Buffer:
-    """Return the elements as they are on the wire, in place where possible.
+    """Return the elements as bytes in wire format: a view if possible, unless ``copies``.
 
-    Raises MessageTooLargeError for more than a call may have, before they are copied: an array
-    that repeats one element may have any size.
+    Raises MessageTooLargeError before anything is copied: a broadcast array can have any size.
     """
     check_tensor_size(array)
     if array.dtype.kind == "b":
-        array = np.not_equal(np.ascontiguousarray(array).view(np.uint8), 0)  # some may be 2, not 1
+        # Bools may have other bytes than 0 and 1, as a view of uint8 does.
+        array = np.not_equal(np.ascontiguousarray(array).view(np.uint8), 0)
         copies = False
     elif array.dtype != dtype or not array.flags.c_contiguous:
         array = array.astype(dtype, order="C")
         copies = False
     flat = array.reshape(-1).view(np.uint8)
-    # As bytes: NumPy copies other libraries' dtypes one by one, and lets no other thread run.
+    # As bytes, because NumPy copies elements of custom dtypes one by one while it holds the GIL.
     return (flat.copy() if copies else flat).data
 
 
 def contents_of(data: Buffer, *, copies: bool) -> Array:
-    """Return the bytes as an array of uint8, in place unless misaligned for some dtypes."""
+    """Return the bytes as an array of uint8: a view, unless ``copies`` or misaligned."""
     contents = np.frombuffer(data, np.uint8)
     return contents.copy() if copies or contents.ctypes.data % _LEAST_ALIGNMENT else contents

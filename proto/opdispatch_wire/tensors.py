@@ -1,7 +1,7 @@
-"""Arrays <-> ``v1.Tensor``. What a peer sends is checked whole before anything is allocated.
+"""Arrays <-> ``v1.Tensor``. A received message is checked fully before anything is allocated.
 
-A plain array (of any backend) has no dispatch keys on the wire and comes back as a plain array.
-An ``opdispatch.Tensor`` whose keys are others, or that requires gradients, comes back as one.
+A plain array (of any backend) has no dispatch keys on the wire and is decoded as a plain array.
+An ``opdispatch.Tensor`` with other keys, or one that requires gradients, is decoded as a Tensor.
 """
 
 from __future__ import annotations
@@ -35,41 +35,42 @@ from opdispatch_wire.v1 import values_pb2
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 MAX_DIMENSIONS = 64
-# NumPy counts bytes in a signed word, and leaves empty dimensions out of that count.
+# NumPy counts bytes in a signed 64-bit number, and ignores dimensions of extent 0 in that count.
 _MAX_BYTES = 2**63 - 1
 _CPU_DEVICES = ("", "cpu")
 _PLAIN_KEY_BITS = {
     kind: bits_of_key(to_runtime_key(DispatchKey.Dense, component))
     for kind, component in arrays.COMPONENTS.items()
 }
-# No machine has more devices of a type.
+# Refuses absurd numbers before any backend is asked.
 _HIGHEST_DEVICE = 9999
-# The names of integers and booleans: see ``autograd.variable.DIFFERENTIABLE_KINDS``.
+# Prefixes of dtypes without gradients: see ``autograd.variable.DIFFERENTIABLE_KINDS``.
 _WITHOUT_GRADIENTS = ("bool", "int", "uint")
-# What need not be asked whether it is an array.
+# Frequent types that are known not to be arrays.
 _NO_TENSORS = frozenset({bool, int, float, complex, str, list, tuple, dict, type(None)})
 
 
 class _Checked(NamedTuple):
-    """The parts of a tensor message, each of which is known to be right."""
+    """The parts of a tensor message that has passed all checks."""
 
     dtype: str
     shape: tuple[int, ...]
-    data: bytes | None  # None: they lie in shared memory, or came in chunks
+    data: bytes | None  # None: the elements are in shared memory, or came in chunks
 
 
 class TensorMemory(Protocol):
-    """Where the elements of large tensors are that are not in the messages of a call.
+    """Storage for the elements of large tensors outside the messages of a call.
 
-    In memory that both ends of a lane share, or in chunks of a stream; as one side sees it.
+    Either memory that both ends of a lane share, or chunks of a stream, as seen from one end.
     """
 
     def place(
         self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
     ) -> bool:
-        """Put the elements there, as ``dtype``, and into ``message`` where.
+        """Store the elements, converted to ``dtype``, and write their place into ``message``.
 
-        ``value`` is what ``array`` was got from. False if they are to be sent inline.
+        ``value`` is the object that ``array`` was taken from. Return False if the elements are to
+        be sent inline.
         """
 
     def read(
@@ -81,33 +82,39 @@ class TensorMemory(Protocol):
         writable: bool,
         at: str,
     ) -> Array:
-        """Return an array in place over the elements. Raises WireError if they are not there."""
+        """Return an array over the elements, uncopied. Raises WireError if they are not there."""
 
 
 class CalleeTensorMemory(TensorMemory, Protocol):
-    """A ``TensorMemory`` of the side that serves the call."""
+    """The ``TensorMemory`` of the side that serves a call."""
 
     def is_in_place(self, sent: values_pb2.Value, value: object) -> bool:
-        """Return whether an argument's contents after the call are where the caller sees them."""
+        """Return whether ``value`` is the argument's own memory, where the caller sees writes."""
 
     def expect_writes(self) -> None:
-        """Prepare for an operator that writes to an argument; called before any is read."""
+        """Prepare for an operator that writes to arguments; called before any argument is read."""
 
     def drop_results(self) -> None:
-        """Free placed results of a failed call: an error names none, and its caller frees none."""
+        """Free the results placed for a call that then failed.
+
+        The error names no results, so the caller would never free them.
+        """
 
 
 class CallerTensorMemory(TensorMemory, Protocol):
-    """A ``TensorMemory`` of the side that makes the call."""
+    """The ``TensorMemory`` of the side that makes a call."""
 
     def contents_of(self, value: object) -> Array | None:
-        """Return the contents of an argument after a call that wrote to it where it was put."""
+        """Return an argument's contents after a call that wrote to them in place.
+
+        None if the argument was not placed in this memory.
+        """
 
 
 class WireTensor:
-    """A tensor as it came, checked but not decoded; counts as a tensor for the dispatcher.
+    """A received tensor, checked but not decoded, which the dispatcher accepts as a tensor.
 
-    To choose a kernel by: ``message`` can be passed on as it is.
+    Serves to choose a kernel without decoding the elements; ``message`` is passed on unchanged.
     """
 
     __slots__ = ("device", "key_bits", "message", "requires_grad", "shape")
@@ -133,7 +140,7 @@ class WireTensor:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it has the keys of its device alone, and so is decoded as a plain array."""
+        """Whether it has only the keys of its device, and so is decoded as a plain array."""
         return not self.requires_grad and self.key_bits == plain_key_bits(self.device)
 
     def __repr__(self) -> str:
@@ -144,19 +151,19 @@ register_tensor_type(WireTensor, described_as="a tensor")
 
 
 def is_tensor(value: object) -> bool:
-    """Return whether ``value`` is encoded as a tensor: an array, or an object that offers one."""
+    """Return whether ``value`` is encoded as a tensor: an array, or convertible to one."""
     if isinstance(value, np.ndarray | np.generic | Tensor | WireTensor):
         return True
     cls = type(value)
     if cls in _NO_TENSORS:
         return False
-    # Asked of the type: classes of arrays have the methods too, but are no arrays.
+    # Asked of the type, not of the value: an array class has the methods too, but is not an array.
     is_offered = hasattr(cls, "__dlpack__") or hasattr(cls, "__array__")
     return is_offered or arrays.find_backend(cls) is not None or find_layout(cls) is not None
 
 
 def tensor_to_proto(value: Any, *, at: str = "$") -> values_pb2.Tensor:
-    """Encode an array. Raises WireError, which starts with the place ``at``."""
+    """Encode an array. Raises WireError, whose message starts with the place ``at``."""
     message = values_pb2.Tensor()
     fill_tensor(message, value, at=at)
     return message
@@ -165,7 +172,7 @@ def tensor_to_proto(value: Any, *, at: str = "$") -> values_pb2.Tensor:
 def fill_tensor(
     message: values_pb2.Tensor, value: Any, *, at: str, memory: TensorMemory | None = None
 ) -> None:
-    """Encode a tensor into an empty message that is in place already: one copy less."""
+    """Encode a tensor into an empty submessage, which saves the copy of ``tensor_to_proto``."""
     if isinstance(value, WireTensor):
         message.CopyFrom(value.message)
         return
@@ -199,11 +206,11 @@ def tensor_from_proto(
     writable: bool = False,
     memory: TensorMemory | None = None,
 ) -> Array | Tensor:
-    """Decode a tensor, into an array of the backend that its device has here.
+    """Decode a tensor into an array of the backend for its device.
 
-    A NumPy array is a read-only view of the bytes received, unless ``writable``; of those in
-    ``memory``, also then. Raises WireError, which starts with the place ``at``, if the message is
-    malformed or its device is not here.
+    Without ``writable``, a NumPy array is a read-only view of the message. With it, the array is a
+    copy, but a view of ``memory`` where that may be written to. Raises WireError, whose message
+    starts with the place ``at``, if the message is malformed or this process lacks the device.
     """
     checked = _check(message, at=at)
     array: Any
@@ -233,7 +240,7 @@ def _check(message: values_pb2.Tensor, *, at: str) -> _Checked:
     if shape and min(shape) < 0:
         place, extent = next((i, extent) for i, extent in enumerate(shape) if extent < 0)
         raise WireError(f"{at}.shape[{place}] is {extent}; a dimension is never negative")
-    data = message.data  # once: each access copies
+    data = message.data  # only once: each access copies the bytes
     needed = math.prod(shape) * size
     is_elsewhere = message.HasField("memory") or message.HasField("chunked")
     if is_elsewhere:
@@ -245,7 +252,9 @@ def _check(message: values_pb2.Tensor, *, at: str) -> _Checked:
     if message.requires_grad:
         check_differentiable(dtype, at=at)
     if not needed and math.prod(filter(None, shape)) * size > _MAX_BYTES:
-        raise WireError(f"{at}.shape {list(shape)} is beyond the address space, though empty")
+        raise WireError(
+            f"{at}.shape {list(shape)} exceeds the address space, although the tensor is empty"
+        )
     if dtype == "bool":
         _check_bools(data, f"{at}.data")
     check_wire_device(message.device, at=f"{at}.device")
@@ -274,8 +283,8 @@ def _read_memory(
 ) -> Array:
     if memory is None:
         if message.HasField("chunked"):
-            raise WireError(f"{at}.chunked: no chunks have come before it; expected data")
-        raise WireError(f"{at}.memory: no memory is shared with the peer; expected data")
+            raise WireError(f"{at}.chunked: no chunks were received; expected inline data")
+        raise WireError(f"{at}.memory: no memory is shared with the peer; expected inline data")
     dtype = dtypes.WIRE_DTYPES[checked.dtype]
     if message.HasField("chunked"):
         array = memory.read(message, checked.shape, dtype, writable=writable, at=at)
@@ -286,8 +295,8 @@ def _read_memory(
     in_place = writable and not is_bool and not message.memory.read_only
     array = memory.read(message, checked.shape, dtype, writable=in_place, at=at)
     if is_bool or writable > in_place:
-        # Bools too: their peer could change them after they were checked, and NumPy counts on
-        # them being 0 or 1 when it sizes the result of a mask.
+        # Bools are copied before the check: the peer could change them afterwards, and NumPy
+        # relies on their being 0 or 1 when it allocates the result of a mask.
         array = array.copy()
         array.flags.writeable = writable
     if is_bool:
@@ -297,7 +306,7 @@ def _read_memory(
 
 def _check_bools(data: bytes | Array, at: str) -> None:
     if _has_odd_bools(data):
-        raise WireError(f"{at} has a byte that is no bool; expected 0 or 1")
+        raise WireError(f"{at} has a byte that is not a bool; expected 0 or 1")
 
 
 def _has_odd_bools(data: bytes | Array) -> bool:
@@ -307,13 +316,16 @@ def _has_odd_bools(data: bytes | Array) -> bool:
 
 
 def check_differentiable(dtype: str, *, at: str) -> None:
-    """Raise WireError, which starts with ``at``, unless elements can require gradients."""
+    """Raise WireError, whose message starts with ``at``, unless the dtype has gradients."""
     if dtype.startswith(_WITHOUT_GRADIENTS):
-        raise WireError(f"{at}.requires_grad is set of a tensor of {dtype}, which has no gradients")
+        raise WireError(
+            f"{at}.requires_grad is set, but tensors of {dtype} have no gradients; expected a "
+            "floating-point or complex dtype"
+        )
 
 
 def check_wire_device(device: str, *, at: str) -> None:
-    """Raise WireError, which starts with ``at``, unless tensors can be on ``device``."""
+    """Raise WireError, whose message starts with ``at``, unless ``device`` is a valid name."""
     if device in _CPU_DEVICES:
         return
     try:
@@ -328,19 +340,17 @@ def check_wire_device(device: str, *, at: str) -> None:
 
 
 def key_bits_elsewhere(tensor: Tensor) -> int:
-    """Return the keys of a tensor in another process: there, inference mode has not made it."""
+    """Return a tensor's keys to send: other processes do not see it as made in inference mode."""
     return Tensor(tensor.array).key_bits if tensor.is_inference() else tensor.key_bits
 
 
 def plain_key_bits(device: str) -> int:
-    """Return the keys of a plain array of ``device``."""
+    """Return the key bits of a plain array on ``device``."""
     return _PLAIN_KEY_BITS[device.partition(":")[0] or "cpu"]
 
 
 def _default_key_bits(message: values_pb2.Tensor) -> int:
-    """Return the key bits of a tensor whose message names none, as ``tensor_from_proto`` decodes
-    it.
-    """
+    """Return the key bits that ``tensor_from_proto`` gives a tensor whose message has none."""
     if not message.requires_grad:
         return plain_key_bits(message.device)
     component = arrays.COMPONENTS[message.device.partition(":")[0] or "cpu"]
@@ -348,19 +358,19 @@ def _default_key_bits(message: values_pb2.Tensor) -> int:
 
 
 def refuse_masked(array: Any, *, at: str) -> None:
-    """Raise WireError for a masked array of NumPy's: masks are not sent to other processes."""
-    # NumPy imports it when it is first asked for, which needs a descriptor: there is no such array
-    # before that.
+    """Raise WireError for a NumPy masked array, whose mask cannot be sent."""
+    # np.ma would import the module, which needs a file descriptor. If it is not imported, there
+    # are no masked arrays.
     masked = sys.modules.get("numpy.ma")
     if masked is not None and isinstance(array, masked.MaskedArray):
         raise WireError(
-            f"{at}: a masked array would lose its mask; "
+            f"{at} is a masked array, which would lose its mask; "
             "pass value.filled(...), or value.data and value.mask"
         )
 
 
 def _fetch(value: Any, *, at: str) -> tuple[Array, str]:
-    """Return the elements of an array in host memory, and the device where it lives."""
+    """Return an array's elements in host memory, and the name of its device."""
     if type(value) is np.ndarray:
         return value, "cpu"
     refuse_masked(value, at=at)
@@ -379,16 +389,16 @@ def _fetch(value: Any, *, at: str) -> tuple[Array, str]:
         raise placed_error(error, at, f"pass a NumPy array of {ACCEPTED_DTYPES}") from error
     if isinstance(value, LevelArray):
         raise TransformError(
-            f"{at}: a tensor of a function that is transformed cannot be sent: what became of it "
-            "elsewhere would be lost to the transform",
-            hint="have it return the tensor, or transform in a kernel",
+            f"{at}: a tensor inside a transform cannot be sent to another process, where the "
+            "transform cannot follow it",
+            hint="return the tensor from the function, or apply the transform in a kernel",
         )
     offers = "__dlpack__" if hasattr(type(value), "__dlpack__") else "__array__"
     try:
         array = np.from_dlpack(value) if offers == "__dlpack__" else np.asarray(value)
-    except Exception as exc:  # foreign code: it raises what it likes
+    except Exception as exc:  # code of another library, which may raise anything
         raise WireError(
-            f"{at}: {describe_type(value)} does not give its elements by {offers} "
+            f"{at}: cannot read the elements of {describe_type(value)} with {offers} "
             f"({type(exc).__name__}: {exc}); pass a NumPy array of {ACCEPTED_DTYPES}"
         ) from exc
     return array, "cpu"
@@ -403,7 +413,10 @@ def _to_device(array: Array, device: str, *, at: str) -> Any:
 
 
 def placed_error(error: DeviceError, at: str, hint: str = "") -> OpdispatchError:
-    """Return a device's error as that of a value: malformed, unless the device is to blame."""
+    """Return a DeviceError with the place of the value added.
+
+    A full or lost device keeps its class; any other error becomes a WireError.
+    """
     is_devices = isinstance(error, DeviceMemoryError | DeviceLostError)
     cls = type(error) if is_devices else WireError
     return cls(f"{at}: {error.message}", hint=error.hint or hint, **error.facts)

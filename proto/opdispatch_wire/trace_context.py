@@ -1,11 +1,11 @@
-"""Distributed traces: spans of calls, and the traceparent that ties those of processes together.
+"""Distributed tracing: spans of calls, and the traceparent that links them across processes.
 
     caller      CallSpan.begin, ask     ->  CallRequest.traceparent
     daemon      begin_span, traceparent_of
     callee      KernelSpan
 
-A process makes spans once its program has set a tracer provider of OpenTelemetry; without one it
-passes on the traceparent that it gets. Nothing of OpenTelemetry is imported before that: who sets a
+A process makes spans once its program has set an OpenTelemetry tracer provider; without one it
+passes the received traceparent on. OpenTelemetry is never imported before that: code that sets a
 provider has imported it.
 """
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 LONGEST: Final = 512
-"""The longest traceparent that is looked at, in characters; those of today have 55."""
+"""Longest traceparent that is parsed, in characters; version 00 has 55."""
 
 MOST_EVENTS: Final = 128
-"""How many kernels one span tells of."""
+"""Most kernels recorded as events of one span."""
 
 LAST_SPANS_SECONDS: Final = 2.0
-"""How long a process that ends waits for its last spans to be sent."""
+"""Longest wait of an exiting process for its last spans to be exported, in seconds."""
 
 API: Final = "opentelemetry.trace"
-"""The module that makes spans; no process does that has not imported it."""
+"""The tracing API. A process that has not imported it makes no spans."""
 
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
 _SCOPE = "opdispatch"
 
 
 class TraceParent(NamedTuple):
-    """The span that something is a part of, and its trace."""
+    """The ids of a parent span and its trace, with the trace flags."""
 
     trace_id: int
     span_id: int
@@ -52,9 +52,9 @@ class TraceParent(NamedTuple):
 
 
 def parse_traceparent(text: str) -> TraceParent | None:
-    """Return what a W3C traceparent says; None for what is none."""
+    """Parse a W3C traceparent; return None if the text is not one."""
     found = _FORM.fullmatch(text) if len(text) <= LONGEST else None
-    # Version 00 has no further parts, and ff is no version.
+    # Version 00 has no further parts, and ff is not a valid version.
     if found is None or found[1] == "ff" or (found[1] == "00" and found[5] is not None):
         return None
     parsed = TraceParent(int(found[2], 16), int(found[3], 16), int(found[4], 16))
@@ -62,13 +62,13 @@ def parse_traceparent(text: str) -> TraceParent | None:
 
 
 def trace_id_of(text: str) -> str:
-    """Return the id of the trace, as logs have it; empty for anything but a traceparent."""
+    """Return the trace id of a traceparent in hex, as logs show it; empty if it is not one."""
     parent = parse_traceparent(text) if text else None
     return f"{parent.trace_id:032x}" if parent is not None else ""
 
 
 def is_on() -> bool:
-    """Return whether this process makes spans: it has a tracer provider."""
+    """Return whether this process makes spans, which it does if it has a tracer provider."""
     find = getattr(sys.modules.get(API), "get_tracer_provider", None)
     if find is None:
         return False
@@ -78,9 +78,10 @@ def is_on() -> bool:
 
 
 def set_up(target: str, process: str) -> None:
-    """Call a user's function, named ``MODULE:FUNCTION``, which sets a tracer provider.
+    """Call the user's function ``MODULE:FUNCTION``, which sets a tracer provider.
 
-    ``process`` is the name of this one, for the user's resource. Raises whatever that raises.
+    It gets ``process``, the name of this process, for the resource of its spans. Its exceptions
+    propagate.
     """
     if (folder := os.getcwd()) not in sys.path:  # as for libraries that are modules
         sys.path.append(folder)
@@ -89,12 +90,12 @@ def set_up(target: str, process: str) -> None:
 
 
 def shut_down() -> None:
-    """Have the provider send what it has. Blocks for at most ``LAST_SPANS_SECONDS``."""
+    """Shut the provider down, which exports its spans. Blocks at most ``LAST_SPANS_SECONDS``."""
     if is_on():
         from opentelemetry.trace import get_tracer_provider
 
         if (end := getattr(get_tracer_provider(), "shutdown", None)) is not None:
-            # Exporters wait longer for a collector that is slow or gone.
+            # In a thread, because exporters wait longer for a collector that is slow or gone.
             thread = threading.Thread(target=end, name="last-spans", daemon=True)
             thread.start()
             thread.join(LAST_SPANS_SECONDS)
@@ -107,10 +108,10 @@ def begin_span(
     parent: str | None = None,
     began: int | None = None,
 ) -> Span:
-    """Begin a span, of a kind of ``opentelemetry.trace.SpanKind``.
+    """Begin a span. ``kind`` is the name of an ``opentelemetry.trace.SpanKind``.
 
-    ``parent`` is a traceparent, empty or malformed for a trace of its own; None is the span of this
-    task. ``began`` is a time of ``time.time_ns``.
+    ``parent`` is a traceparent; an empty or malformed one begins a new trace, and None stands for
+    the current span of this task. ``began`` is a start time as of ``time.time_ns``.
     """
     from opentelemetry import context, trace
 
@@ -127,7 +128,7 @@ def begin_span(
 
 
 def end_span(span: Span, *, failed: bool = False) -> None:
-    """End a span."""
+    """End a span, with the status ERROR if it ``failed``."""
     from opentelemetry.trace import Status, StatusCode
 
     if failed:
@@ -136,7 +137,7 @@ def end_span(span: Span, *, failed: bool = False) -> None:
 
 
 def traceparent_of(span: Span) -> str:
-    """Return the traceparent of what a span calls."""
+    """Return the traceparent to send with the calls that a span makes."""
     context = span.get_span_context()
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
@@ -153,9 +154,9 @@ def _remote(parent: str) -> Span:
 
 
 class KernelSpan:
-    """The spans of one call in an interpreter: its wait, if it had to, and the run of its kernel.
+    """The spans of one call in an interpreter: the run of its kernel, and its wait if it waited.
 
-    What the kernel does in its task is within it. Begun and ended in one thread.
+    It is the current span while the kernel runs. Begin and end it in the same thread.
     """
 
     __slots__ = ("_own_token", "_span", "_token", "events")
@@ -176,19 +177,16 @@ class KernelSpan:
 
     @property
     def traceparent(self) -> str:
-        """The traceparent of what the kernel calls."""
+        """The traceparent to send with calls that the kernel makes."""
         return traceparent_of(self._span)
 
     @property
     def is_recording(self) -> bool:
-        """Whether the span is kept, as samplers decide."""
+        """Whether the sampler has chosen to record the span."""
         return self._span.is_recording()
 
     def take(self, line: TraceLine) -> None:
-        """Note a kernel that is visited as an event.
-
-        At most MOST_EVENTS are.
-        """
+        """Record a visited kernel as an event of the span; at most MOST_EVENTS are recorded."""
         self.events += 1
         if self.events <= MOST_EVENTS:
             attributes: dict[str, Any] = {
@@ -200,7 +198,7 @@ class KernelSpan:
             self._span.add_event(line.kind, attributes)
 
     def end(self, *, failed: bool) -> None:
-        """End the run's span."""
+        """End the span of the run, and restore the task's span before it."""
         from opentelemetry import context
 
         _KERNEL.reset(self._own_token)
@@ -212,7 +210,7 @@ _KERNEL: ContextVar[KernelSpan | None] = ContextVar("opdispatch_kernel_span", de
 
 
 def kernel_sink() -> TraceSink | None:
-    """Return where kernels that this task's kernel visits become events; None if nowhere."""
+    """Return the sink that records visited kernels in this task's span; None without one."""
     span = _KERNEL.get()
     if span is None or not span.is_recording:
         return None
@@ -223,9 +221,10 @@ def kernel_sink() -> TraceSink | None:
 def traced_run(
     operator: str, parent: str, queue_ns: int, attributes: Mapping[str, str | int | float]
 ) -> Iterator[str]:
-    """Enter the block in which a kernel runs for a call with that traceparent.
+    """Run a block, in which a kernel serves a call, in a span with that ``parent``.
 
-    Yield the traceparent of what the kernel calls: without a provider here, that of the call.
+    Yields the traceparent to send with calls that the kernel makes: without a tracer provider, that
+    of the call itself.
     """
     if not is_on():
         yield parent if parse_traceparent(parent) is not None else ""

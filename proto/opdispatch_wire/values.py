@@ -1,4 +1,4 @@
-"""Python values <-> ``v1.Value``. Pure functions in pairs; nothing is ever pickled.
+"""Python values <-> ``v1.Value``, by pairs of pure functions; nothing is ever pickled.
 
     None            none            numpy.dtype, numpy.float32, ...    dtype
     bool            boolean         numpy arrays and scalars           tensor
@@ -8,11 +8,11 @@
     str             text            dict                               dict
     scipy's coo and csr arrays      sparse_coo, sparse_csr
     quantized and nested arrays     quantized, nested
-    a class with FILL_VALUE         what it says itself: remote, reference
+    a class with FILL_VALUE         its own encoding: remote, reference
 
-Decoding gives the left side back, with the same type, but for these: a tuple comes back as a
-list, a NumPy scalar as a 0-d array, anything else that is a tensor as an array of its device.
-Errors are WireError and start with the place of the fault, such as ``$.args[2].shape[0]``.
+Decoding returns the same types, with these exceptions: a tuple becomes a list, a NumPy scalar a
+0-d array, and any other tensor an array of its device. Messages of WireError start with the place
+of the fault, such as ``$.args[2].shape[0]``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ __all__ = [
 FILL_VALUE = "__opdispatch_fill_value__"
 """A method ``(message: Value, at: str) -> None`` of objects that encode themselves."""
 
-# Longer texts are cut by reprlib.
+# reprlib truncates longer texts.
 _SHORT_KEY = reprlib.aRepr.maxstring
 _ACCEPTED = (
     "accepted are None, bool, int, float, complex, str, NumPy arrays and scalars, SciPy's coo and "
@@ -77,24 +77,23 @@ _ACCEPTED = (
 )
 
 
-# Which are dtypes in one process, too.
+# The dispatcher accepts these as dtypes, too.
 _PYTHON_DTYPES = (bool, int, float, complex)
 
 _DecodeTensor = Callable[[values_pb2.Tensor, str], Any]
 DecodeRemote = Callable[[values_pb2.RemoteTensor, str, bool], Any]
-"""Decodes a remote tensor at that place of the message; the last argument is whether it
-is to be writable."""
+"""Decodes a remote tensor, given its message, its place, and whether it must be writable."""
 DecodeReference = Callable[[values_pb2.Reference, str], Any]
-"""The same of a program's reference."""
+"""Decodes a reference of a program, given its message and its place."""
 CountValues = Callable[[int], None]
-"""Counts so many more values, and raises if they are too many."""
+"""Called with a number of further values; raises if there are too many in all."""
 
 
 def value_to_proto(value: Any, *, at: str = "$") -> values_pb2.Value:
     """Encode one value.
 
-    Raises WireError if it has no representation on the wire, and ArgumentError if it nests more
-    than ``MAX_NESTING`` deep, or has more than ``MAX_VALUES`` values in its lists and dicts.
+    Raises WireError if it cannot be represented on the wire, and ArgumentError if it nests more
+    than ``MAX_NESTING`` deep or has more than ``MAX_VALUES`` values in its lists and dicts.
     """
     message = values_pb2.Value()
     fill_value(message, value, at=at)
@@ -109,10 +108,10 @@ def fill_value(
     memory: TensorMemory | None = None,
     count: ValueCount | None = None,
 ) -> None:
-    """Encode a value into an empty message that is in place already.
+    """Encode a value into an empty submessage, which saves a copy of the whole message.
 
-    A message cannot be put into another one without copying all that it holds. Large tensors
-    are put into ``memory`` where that is given, and ``count`` is that of the whole call.
+    Large tensors are placed in ``memory`` if it is given. ``count`` is the count of the whole call.
+    Raises as ``value_to_proto`` does.
     """
     _fill(message, value, at, 0, memory, count or ValueCount())
 
@@ -127,8 +126,8 @@ def value_from_proto(
 ) -> Any:
     """Decode one value. Raises WireError if it is malformed.
 
-    Arrays are read-only views of the bytes received, unless ``writable``; without ``memory``, no
-    tensor may lie in shared memory, and without ``remote``, none may be remote.
+    Arrays are read-only views of the message, unless ``writable``. Tensors in shared memory are
+    refused without ``memory``, and remote tensors without ``remote``.
     """
 
     def decode(tensor: values_pb2.Tensor, at: str) -> Any:
@@ -142,12 +141,12 @@ def value_from_proto(
 
 
 def step_value_from_proto(message: values_pb2.Value, *, at: str, reference: DecodeReference) -> Any:
-    """Decode an argument of a program's step, which has no tensors. Raises WireError."""
+    """Decode an argument of a program's step. Raises WireError if it is malformed or a tensor."""
     return _decode(message, at, 0, _Decoders(_refuse_tensor, _refuse_tensor, reference))
 
 
 def _refuse_tensor(tensor: object, at: str, writable: bool = False) -> Any:
-    raise WireError(f"{at} is a tensor; tensors are inputs of a program, and not parts of it")
+    raise WireError(f"{at} is a tensor; expected a reference to an input of the program")
 
 
 def undecoded_from_proto(
@@ -157,15 +156,14 @@ def undecoded_from_proto(
     remote: DecodeRemote | None = None,
     count: CountValues | None = None,
 ) -> Any:
-    """Decode a value like ``value_from_proto``, but with a checked WireTensor for each tensor.
+    """Decode a value as ``value_from_proto`` does, but with a checked WireTensor for each tensor.
 
-    ``count`` is called with the number of values in each list and dict, before these are decoded.
+    ``count`` is called with the number of values in each list and dict before they are decoded.
+    Whether a tensor's shared memory exists is not checked.
 
-    Of those in shared memory only the message is checked, not whether there is such memory.
-
-    A tensor of one element on the CPU is decoded all the same: it is small, and may have been
-    passed for a number, as an array without dimensions may, which a NumPy scalar comes as.
-    Of packed numbers there is but one.
+    A CPU tensor of one element that could stand for a number is decoded nevertheless: a NumPy
+    scalar arrives as a 0-d tensor, and overloads depend on it. A packed list is decoded to one zero
+    of its type.
     """
     decoders = _Decoders(
         _undecoded_tensor,
@@ -178,7 +176,7 @@ def undecoded_from_proto(
 
 
 class _Decoders(NamedTuple):
-    """Decoders of the kinds whose meaning depends on the receiver."""
+    """Decoders for the kinds of values that receivers treat differently."""
 
     tensor: _DecodeTensor
     remote: DecodeRemote | None = None
@@ -191,11 +189,12 @@ class _Decoders(NamedTuple):
 
 def _undecoded_tensor(message: values_pb2.Tensor, at: str) -> Any:
     tensor = WireTensor(message, at=at)
-    is_array = bool(tensor.shape) and tensor.is_plain  # with dimensions, none is a number
+    # A plain array with dimensions never stands for a number.
+    is_array = bool(tensor.shape) and tensor.is_plain
     if tensor.device != "cpu" or is_array or math.prod(tensor.shape) != 1:
         return tensor
-    if message.HasField("memory") or message.HasField("chunked"):  # which is only for a decoder
-        return tensor
+    if message.HasField("memory") or message.HasField("chunked"):
+        return tensor  # its elements cannot be read here
     return tensor_from_proto(message, at=at)
 
 
@@ -232,7 +231,7 @@ def _fill(
         message.floating = value
     elif isinstance(value, complex):
         message.complex.real, message.complex.imaginary = value.real, value.imag
-        message.complex.SetInParent()  # zeros alone would leave it absent
+        message.complex.SetInParent()  # setting zeros does not make the field present
     elif isinstance(value, list | tuple):
         check_depth(at, depth)
         if fill_packed(message, value, at=at, memory=memory, take_bytes=count.take_bytes):
@@ -257,18 +256,19 @@ def _fill(
     elif fill := getattr(type(value), FILL_VALUE, None):
         fill(value, message, at)
     elif type(value) is Generator:
-        raise WireError(f"{at} is a generator, which is only an argument of its own of a call")
+        raise WireError(
+            f"{at} is a generator inside another value; pass it as an argument of the call"
+        )
     elif hasattr(type(value), "__index__"):
         message.integer = _check_integer(operator.index(value), at)
     else:
         raise WireError(
-            f"{at}: {describe_type(value)} has no representation on the wire"
-            f"{way_to_tensor(value) or f'; {_ACCEPTED}'}"
+            f"{at}: {describe_type(value)} cannot be sent{way_to_tensor(value) or f'; {_ACCEPTED}'}"
         )
 
 
 def _show_key(key: Any) -> str:
-    """Return ``reprlib.repr(key)``, which takes longer than all else of a short entry."""
+    """Return ``reprlib.repr(key)``, but much faster for short texts."""
     if type(key) is str and len(key) < _SHORT_KEY and len(text := repr(key)) <= _SHORT_KEY:
         return text
     return reprlib.repr(key)
@@ -325,10 +325,10 @@ def _decode(message: values_pb2.Value, at: str, depth: int, decoders: _Decoders)
                 ) from None
             return message.device
         case "argument":
-            raise WireError(f"{at}: an argument reference stands only in a call's returns")
+            raise WireError(f"{at} is an argument reference, which only a call's returns may have")
         case "remote":
             if decoders.remote is None:
-                raise WireError(f"{at} is a remote tensor, which cannot be sent there")
+                raise WireError(f"{at} is a remote tensor, which is not allowed here")
             return decoders.remote(message.remote, at, decoders.writable)
         case "sparse_coo" | "sparse_csr" | "quantized" | "nested":
             whole = getattr(message, kind)
@@ -338,15 +338,17 @@ def _decode(message: values_pb2.Value, at: str, depth: int, decoders: _Decoders)
             ]
             return decoders.layout(message, kind, parts, at)
         case "generator":
-            raise WireError(f"{at} is a generator, which is only an argument of its own of a call")
+            raise WireError(
+                f"{at} is a generator inside another value; expected it as an argument of a call"
+            )
         case "reference":
             if decoders.reference is None:
-                raise WireError(f"{at}: a reference stands only in a program's steps")
+                raise WireError(f"{at} is a reference; expected one only in a program's steps")
             return decoders.reference(message.reference, at)
         case _:
             raise WireError(
-                f"{at} is empty: a value has one of the kinds of opdispatch.v1.Value",
-                hint="perhaps the peer is newer",
+                f"{at} is empty; expected one of the kinds of opdispatch.v1.Value",
+                hint="the peer may be newer and use a kind that is unknown here",
             )
 
 
@@ -373,19 +375,21 @@ def _check_integer(value: int, at: str) -> int:
     if not -(2**63) <= value < 2**63:
         size = math.ceil(math.log10(abs(value))) if abs(value) > 10**40 else 0
         shown = f"an integer of some {size} digits" if size else str(value)
-        raise WireError(f"{at}: {shown} is outside of the 64-bit range, -2**63 to 2**63 - 1")
+        raise WireError(f"{at}: {shown} is outside the 64-bit range, -2**63 to 2**63 - 1")
     return int(value)
 
 
 def check_text(value: str, at: str) -> str:
     """Return ``value``.
 
-    Raises ArgumentError if it is no text, and WireError if it has no representation in UTF-8.
+    Raises ArgumentError if it is not a str, and WireError if it cannot be encoded in UTF-8.
     """
     if not isinstance(value, str):
         raise ArgumentError(f"{at} is {reprlib.repr(value)}; expected a str")
     try:
         value.encode()
     except UnicodeEncodeError as exc:
-        raise WireError(f"{at}: the text has half a surrogate pair at {exc.start}") from exc
+        raise WireError(
+            f"{at}: the text has a lone surrogate at index {exc.start}; expected valid Unicode"
+        ) from exc
     return value

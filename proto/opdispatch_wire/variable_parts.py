@@ -1,13 +1,12 @@
-"""The parts of a message that differ between calls that are alike. No I/O.
+"""Split the values of planned messages into constant and variable parts. No I/O.
 
-    writer      take_value    ->  a key that alike values share, and the leaves that differ
-                split_value   ->  the constants of their messages, and a Part for each leaf
-    reader      find_parts    ->  where these are in a message, and a template of the value
+    writer      take_value    ->  a key that values of the same form share, and their leaves
+                split_value   ->  the constant bytes of their message, and a Part for each leaf
+    reader      find_parts    ->  the places of the leaves, and a template of the value
 
-Leaves are plain arrays and Tensors, of which the elements or their place in shared memory differ,
-remote tensors, of which the ids do, numbers, bools and texts; None and dtypes are constants; lists
-have leaves. A number is written so
-that each takes as many bytes as any other, which protobuf reads as it does the shortest form.
+Leaves are plain arrays and Tensors (their elements or their place in shared memory), remote
+tensors (their ids), numbers, bools and texts. None and dtypes are constant. Lists contain leaves.
+Integers are written as varints padded to a fixed length, which protobuf accepts.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from opdispatch_wire.values import value_from_proto
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 MOST_ITEMS: Final = 16
-"""How many items a list has at most. Longer ones of numbers travel packed."""
+"""Most items of a list. Longer lists of numbers are packed."""
 DEEPEST: Final = 3
-"""How deep lists nest at most."""
+"""Deepest nesting of lists."""
 INTEGER_BYTES: Final = 10
-"""How long each integer is written: the longest that one may be."""
+"""Length of every integer: that of the longest varint."""
 
 _TENSOR = field_tag(values_pb2.Value.TENSOR_FIELD_NUMBER, LENGTH_DELIMITED)
 _LIST = field_tag(values_pb2.Value.LIST_FIELD_NUMBER, LENGTH_DELIMITED)
@@ -55,23 +54,23 @@ _BOOLS = (b"\0", b"\1")
 _TENSOR_FIELDS = {"dtype", "shape", "data", "memory", "device", "dispatch_keys"}
 _ELEMENTS = {values_pb2.Tensor.DATA_FIELD_NUMBER, values_pb2.Tensor.MEMORY_FIELD_NUMBER}
 TAKE_VALUE: Final = "__opdispatch_take_value__"
-"""A method that does for its object what ``take_value`` does; for remote tensors."""
+"""A method with which an object does itself what ``take_value`` does; remote tensors have it."""
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
 class IrregularError(Exception):
-    """The message has a value of another kind."""
+    """The message has a value that planned messages do not support."""
 
 
 Encode = Callable[[Any], "bytes | Array"]
-"""Makes a part of a message of a leaf: bytes, or an array that is as one piece in memory."""
+"""Encodes a leaf as a part of a message: bytes, or a contiguous array."""
 
 
 class Part(NamedTuple):
-    """A part of a message that differs: its size in bytes, and what makes it of a leaf.
+    """A variable part of a message to write: its size in bytes, and the encoder of its leaf.
 
-    In the place of a tensor in shared memory, that is made of a SharedPlace, where the elements are
-    ``shared`` as that dtype.
+    ``shared`` is set for a tensor in shared memory, to the dtype of its elements there. The encoder
+    then takes a SharedPlace.
     """
 
     size: int
@@ -80,10 +79,11 @@ class Part(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where such a part is in a message, and what makes a leaf of it, or raises ValueError.
+    """A variable part of a message to read: its offsets, and the decoder of its leaf.
 
-    That of a ``shared`` tensor is made a SharedMemory message, or raises DecodeError; that of a
-    ``remote`` one, of which this is what others have in common with it, is its id.
+    The decoder raises ValueError for malformed bytes. ``shared`` is set for a tensor in shared
+    memory: its leaf is a SharedMemory message, whose decoder raises DecodeError. ``remote`` is set
+    for a remote tensor, to its message without the id: its leaf is the id.
     """
 
     start: int
@@ -94,7 +94,7 @@ class Place(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """Stands in a template for the leaf of that number."""
+    """Placeholder in a template for the leaf with that number."""
 
     number: int
 
@@ -103,9 +103,9 @@ Pieces = list[bytes | Part]
 
 
 def take_value(value: Any, key: list[Any], leaves: list[Any], depth: int = 0) -> bool:
-    """Add what a value has in common with others to ``key``, and what differs to ``leaves``.
+    """Append the constant facts of a value to ``key``, and its variable parts to ``leaves``.
 
-    Return False for a value of another kind, having added something or nothing.
+    Return False for an unsupported value; ``key`` and ``leaves`` are then of no use.
     """
     cls = type(value)
     if cls is np.ndarray:
@@ -159,10 +159,10 @@ def take_value(value: Any, key: list[Any], leaves: list[Any], depth: int = 0) ->
 
 
 def split_value(message: values_pb2.Value, value: Any, *, inline: bool = False) -> Pieces:
-    """Return the bytes of a value's message in pieces: a Part for each of its leaves.
+    """Return a value's message as constant bytes, and a Part for each of its leaves.
 
-    With ``inline``, tensors have their elements there also where the message names shared memory.
-    ``take_value`` takes the value. Raises IrregularError if the message is no such value's.
+    ``take_value`` must have accepted the value. With ``inline``, tensors in shared memory get a
+    Part for their elements instead. Raises IrregularError for an unsupported message.
     """
     kind = message.WhichOneof("kind")
     if kind == "tensor":
@@ -194,13 +194,13 @@ def split_value(message: values_pb2.Value, value: Any, *, inline: bool = False) 
 
 
 def nested(tag: bytes, pieces: Pieces) -> Pieces:
-    """Return the pieces as a field of that tag."""
+    """Return the pieces as the content of a length-delimited field with that tag."""
     size = sum(len(each) if isinstance(each, bytes) else each.size for each in pieces)
     return [tag + varint(size), *pieces]
 
 
 def joined(pieces: Pieces) -> tuple[tuple[bytes, ...], tuple[Encode, ...]]:
-    """Return the constants before, between and after the parts; and what makes the parts."""
+    """Return the constants before, between and after the parts, and the parts' encoders."""
     constants, encoders = [b""], []
     for each in pieces:
         if isinstance(each, bytes):
@@ -212,7 +212,7 @@ def joined(pieces: Pieces) -> tuple[tuple[bytes, ...], tuple[Encode, ...]]:
 
 
 def encode_integer(value: int) -> bytes:
-    """Return a number of 64 bits as INTEGER_BYTES bytes."""
+    """Return a 64-bit number as a varint padded to INTEGER_BYTES."""
     rest, encoded = value & _WORD, bytearray()
     for _ in range(INTEGER_BYTES - 1):
         encoded.append(rest & 0x7F | 0x80)
@@ -240,7 +240,7 @@ def _split_tensor(tensor: values_pb2.Tensor, value: Any, *, inline: bool) -> Pie
 
 
 def _encoder_of(value: Any, dtype: np.dtype[Any]) -> Encode:
-    """Return what encodes values like this one, whose elements travel as ``dtype``."""
+    """Return the encoder for values like this one, whose elements are sent as ``dtype``."""
     if type(value) is Tensor:
         encode = _encoder_of(value.array, dtype)
         return lambda tensor: encode(tensor.array)
@@ -250,22 +250,22 @@ def _encoder_of(value: Any, dtype: np.dtype[Any]) -> Encode:
         return np.generic.tobytes
     if dtype.kind == "b":
         return _encode_bools
-    # Those of other libraries, such as bfloat16, are no buffers.
+    # Arrays of custom dtypes, such as bfloat16, do not support the buffer protocol.
     return np.ascontiguousarray if dtype.isbuiltin == 1 else np.ndarray.tobytes
 
 
 def _encode_bools(array: Array) -> bytes:
-    # A view of bytes may have others than 0 and 1.
+    # Bools may have other bytes than 0 and 1, as a view of uint8 does.
     return np.not_equal(array.view(np.uint8), 0).tobytes()
 
 
 def find_parts(
     view: memoryview, value: Field, message: values_pb2.Value, places: list[Place], depth: int = 0
 ) -> Any:
-    """Return a template of the value in a field; add the places of its leaves to ``places``.
+    """Return a template of the value in a field, and append its leaves to ``places``.
 
-    The template is the value itself, a Leaf, or a list of templates. Raises IrregularError, and
-    WireError if the message is malformed.
+    The template is a Leaf, a constant value, or a list of templates. Raises IrregularError for an
+    unsupported value, and WireError if the message is malformed.
     """
     kind = message.WhichOneof("kind")
     fields = list(read_fields(view, value.body, value.end))
@@ -301,7 +301,7 @@ def find_parts(
 
 
 def filled(template: Any, leaves: Sequence[Any]) -> Any:
-    """Return the value of a template with those leaves; its lists are new ones."""
+    """Return the value of a template with those leaves. Lists are new objects each time."""
     if type(template) is Leaf:
         return leaves[template.number]
     if type(template) is list:
@@ -310,9 +310,9 @@ def filled(template: Any, leaves: Sequence[Any]) -> Any:
 
 
 def decode_integer(data: bytes) -> int:
-    """Return the number that ``encode_integer`` has written."""
+    """Decode a number written by ``encode_integer``. Raises ValueError if it is malformed."""
     if min(data[:-1]) < 0x80 or data[-1] > 1:
-        raise ValueError("the bytes are no integer of that length")
+        raise ValueError("the bytes are not an integer padded to INTEGER_BYTES")
     number = 0
     for byte in reversed(data):
         number = number << 7 | byte & 0x7F
@@ -371,7 +371,7 @@ def _find_id(view: memoryview, field: Field, remote: values_pb2.RemoteTensor) ->
 
 def _decode_bools(decode: Callable[[Any], Array], data: bytes) -> Array:
     if bytes(data).translate(None, b"\0\1"):
-        raise ValueError("a byte is no bool")
+        raise ValueError("a byte is not a bool; expected 0 or 1")
     return decode(data)
 
 
@@ -386,7 +386,7 @@ def _decode_floating(data: bytes) -> float:
 
 def _decode_bool(data: bytes) -> bool:
     if data[0] > 1:
-        raise ValueError("the byte is no bool")
+        raise ValueError("the byte is not a bool; expected 0 or 1")
     return data[0] == 1
 
 

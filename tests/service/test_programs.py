@@ -256,7 +256,7 @@ def test_a_cycle_an_unknown_input_and_garbage_are_refused(
     for data, problem in (
         (cycle.SerializeToString(), "$.program.steps[0].args[0] refers to the result of step 1"),
         (unknown.SerializeToString(), "refers to input 3, and the program was given 0 inputs"),
-        (b"\xff\xff", "$.program is no Program"),
+        (b"\xff\xff", "$.program is not a serialized Program"),
     ):
         error = send(loaded, execution_pb2.CallRequest(program=data))
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -297,7 +297,7 @@ def test_what_is_recorded_is_checked(session: oc.Session):
             with pytest.raises(oc.ArgumentError, match=problem):
                 spoil()
         with pytest.raises(
-            oc.WireError, match=r"\$\.program\.steps\[1\]\.args\[1\]: object has no"
+            oc.WireError, match=r"\$\.program\.steps\[1\]\.args\[1\]: object cannot be sent"
         ):
             p.ops.math.add(x, object())
         assert repr(p) == "<Program of 1 call [recording]>"

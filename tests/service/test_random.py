@@ -113,7 +113,7 @@ def test_a_failed_call_draws_nothing(service: oc.Session):
 
 
 def test_a_generator_is_an_argument_of_its_own(service: oc.Session):
-    with pytest.raises(WireError, match=r"\$\.args\[0\]\[0\] is a generator, which is only"):
+    with pytest.raises(WireError, match=r"\$\.args\[0\]\[0\] is a generator inside another value"):
         service.call("random::rand", [Generator()])
 
 
@@ -174,4 +174,4 @@ def test_a_generator_that_cannot_be_is_refused(service: oc.Session, door: grpc.C
         assert words in message
     request.kwargs["generator"].Clear()
     request.kwargs["generator"].list.items.add().generator.device = "cpu"
-    assert "only an argument of its own" in refusal(door, request)[2]
+    assert "expected it as an argument of a call" in refusal(door, request)[2]

@@ -269,7 +269,7 @@ def test_what_a_client_must_not_say_is_refused(math: RunningDaemon, session: oc.
             (adopt, "only be set by the daemon"),
             (short, "$.keep.session has 5 bytes; expected 16"),
             (unknown, "this daemon knows of no such session"),
-            (reference, "a reference stands only in a program's steps"),
+            (reference, "expected one only in a program's steps"),
         ):
             with pytest.raises(grpc.RpcError) as caught:
                 stub.Call(request)
@@ -368,10 +368,12 @@ def test_what_would_lose_its_mask_is_not_kept_either(
     session.load(write_library("masked", MASKED))
     x = np.arange(3.0)
     for operator, place in (("one", r"\[0\]"), ("some", r"\[0\]\[1\]")):
-        with pytest.raises(oc.ReturnError, match=rf"\$\.returns{place}: a masked array would lose"):
+        with pytest.raises(
+            oc.ReturnError, match=rf"\$\.returns{place} is a masked array, which would lose"
+        ):
             session.call(f"masked::{operator}", x, remote=remote)
     with (
-        pytest.raises(oc.ReturnError, match=r"\$\.returns\[0\]: a masked array"),
+        pytest.raises(oc.ReturnError, match=r"\$\.returns\[0\] is a masked array"),
         session.program() as p,
     ):
         p.output(p.ops.masked.one(x))

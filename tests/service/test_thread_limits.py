@@ -96,7 +96,9 @@ def test_calls_over_a_stream_take_turns_in_the_threads_that_there_are(
         session.load(write_library("near", NEAR), on="worker-1")
         session.ops.scarce.threads(X, are_any=False)
         # Calls that kernels make have threads of their own, and there has been none yet.
-        with pytest.raises(oc.KernelError, match="has no thread for the call of scarce::quick"):
+        with pytest.raises(
+            oc.KernelError, match="cannot start a thread for the call of scarce::quick"
+        ):
             session.ops.near.get(X)
         check_calls(session)
         assert session.ops.near.get(X) == 1

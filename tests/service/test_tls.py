@@ -124,7 +124,7 @@ def test_the_environment_and_the_command_line(
 
 def test_a_client_without_tls_hears_that_the_daemon_may_want_it(secured: Secured):
     error = refusal_of(secured.address, token=secured.token)
-    assert "it hangs up during the handshake" in str(error)
+    assert "it closed the connection during the handshake" in str(error)
     assert "OPDISPATCH_TLS_CA" in error.hint
 
 
@@ -146,7 +146,7 @@ def test_a_daemon_without_tls_is_recognized(secured: Secured):
 
 def test_a_foreign_ca_is_refused_by_the_client(secured: Secured):
     error = refusal_of(secured.address, token=secured.token, tls_ca=secured.foreign.ca)
-    assert "is not of the CA that is trusted here" in str(error)
+    assert "was not issued by the CA trusted here" in str(error)
     assert "tls_ca" in error.hint
 
 

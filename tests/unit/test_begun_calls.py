@@ -194,7 +194,9 @@ def test_call_whose_end_could_not_be_watched_never_begins(
 ):
     begun, threads = Begun(lane), ScarceThreads(monkeypatch, name)
     for _ in range(2):
-        with pytest.raises(RefusedError, match=r"has no thread .*: can't start new thread") as why:
+        with pytest.raises(
+            RefusedError, match=r"cannot start a thread .*: can't start new thread"
+        ) as why:
             begun.begin("a::refused")
         assert why.value.facts["started"] == "no"
         lane.flush()

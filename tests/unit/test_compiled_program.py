@@ -178,7 +178,7 @@ def test_an_item_that_is_not_there_is_an_error():
 def test_a_tensor_in_a_step_is_refused():
     program = _chain("m::scale")
     program.steps[0].args[0].tensor.dtype = "int64"
-    with pytest.raises(WireError, match="tensors are inputs of a program"):
+    with pytest.raises(WireError, match="expected a reference to an input"):
         _compiled(program)
 
 

@@ -36,7 +36,8 @@ def test_a_call_without_a_thread_is_refused_and_the_next_one_begins():
     turns.start(first)
     assert isinstance(first.error, RefusedError)
     assert str(first.error).startswith(
-        "the interpreter has no thread for the call of a::f, which never started: can't start new"
+        "the interpreter cannot start a thread for the call of a::f, "
+        "which never started: can't start new"
     )
     assert first.error.facts["started"] == "no"
     assert (second.has_started, second.error) == (True, None)

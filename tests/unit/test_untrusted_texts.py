@@ -152,7 +152,7 @@ def test_a_place_that_is_none_is_a_requirement_or_refused(place: str):
     try:
         assert read_requirements([place])
     except LibraryLoadError as error:
-        assert "is no path" in error.message  # noqa: PT017
+        assert "is not a valid path" in error.message  # noqa: PT017
 
 
 def test_a_line_with_several_lines_hides_none_of_them_in_a_comment():

@@ -131,7 +131,7 @@ def test_a_release_of_what_is_not_held_is_refused():
         ({"shape": [0]}, r"^\$\.memory\.length is 4; its shape and dtype need 0"),
         ({"shape": [-1]}, r"^\$\.shape\[0\] is -1"),
         ({"dtype": "bool"}, r"^\$\.memory\.length is 4; its shape and dtype need 1"),
-        ({}, r"^\$\.memory: no memory is shared with the peer; expected data"),
+        ({}, r"^\$\.memory: no memory is shared with the peer; expected inline data"),
     ],
 )
 def test_malformed_tensors_in_memory_are_refused(change, message):
@@ -155,7 +155,7 @@ def test_odd_bools_in_memory_are_refused():
     region = message.memory.region
     peer.add_region(region, os.dup(arena.descriptor(region)))
     memory = CalleeMemory(arena, LentMemory(peer, print))
-    with pytest.raises(WireError, match=r"^\$\.memory has a byte that is no bool"):
+    with pytest.raises(WireError, match=r"^\$\.memory has a byte that is not a bool"):
         tensor_from_proto(message, memory=memory)
 
 

@@ -294,12 +294,12 @@ def test_a_result_that_did_not_come_is_malformed():
             tensor_from_proto(message, memory=tensors)
     message = values_pb2.Tensor(dtype="bool", shape=[8])
     message.chunked.length = 8
-    with pytest.raises(WireError, match=r"\$\.chunked has a byte that is no bool"):
+    with pytest.raises(WireError, match=r"\$\.chunked has a byte that is not a bool"):
         tensor_from_proto(message, memory=tensors)
     message.data = b"x"
     with pytest.raises(WireError, match="both in data and in chunked"):
         tensor_from_proto(message, memory=tensors)
-    with pytest.raises(WireError, match="no chunks have come"):
+    with pytest.raises(WireError, match="no chunks were received"):
         tensor_from_proto(values_pb2.Tensor(dtype="bool", shape=[8], chunked={"length": 8}))
 
 

@@ -89,7 +89,7 @@ HOSTILE = [
     ("nested", put("offsets", np.array([], np.int64)), r"\$\.offsets is empty"),
     ("nested", put("offsets", np.zeros((2, 2), np.int64)), r"\$\.offsets has shape \[2, 2\]"),
     ("nested", put("values", np.array(1.0)), r"\$\.values has no dimension"),
-    ("quantized", say("requires_grad", True), r"\$\.requires_grad is set of a tensor of uint8"),
+    ("quantized", say("requires_grad", True), r"\$\.requires_grad is set, but tensors of uint8"),
     ("nested", with_keys, r"\$ has a part with dispatch keys"),
 ]
 # Only a process with the elements can see these.

@@ -72,7 +72,7 @@ def test_kernel_choice_sees_one_number_of_the_type(number):
 @pytest.mark.parametrize("decode", [value_from_proto, undecoded_from_proto])
 def test_what_is_no_list_of_numbers_is_refused(array, decode):
     message = pb.Value(packed=tensor_to_proto(array))
-    with pytest.raises(WireError, match="no list of numbers"):
+    with pytest.raises(WireError, match="not a list of numbers"):
         decode(message)
 
 
@@ -80,7 +80,7 @@ def test_what_is_no_list_of_numbers_is_refused(array, decode):
 def test_numbers_with_keys_or_gradients_are_refused(decode):
     message = pb.Value(packed=tensor_to_proto(np.zeros(3)))
     message.packed.requires_grad = True
-    with pytest.raises(WireError, match="no list of numbers"):
+    with pytest.raises(WireError, match="not a list of numbers"):
         decode(message)
 
 

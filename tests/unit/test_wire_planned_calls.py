@@ -436,5 +436,5 @@ def test_integers_of_one_length_are_read_by_protobuf(value: int):
 
 @pytest.mark.parametrize("data", [b"\x01" * 10, b"\x81" * 9 + b"\x02", b"\x80" * 10])
 def test_bytes_that_are_no_such_integer_are_refused(data: bytes):
-    with pytest.raises(ValueError, match="no integer"):
+    with pytest.raises(ValueError, match="not an integer"):
         decode_integer(data)

@@ -96,7 +96,7 @@ def test_what_cannot_run_is_refused_with_its_place(spoil, problem: str):
 
 
 def test_garbage_is_refused():
-    with pytest.raises(WireError, match=r"\$\.program is no Program"):
+    with pytest.raises(WireError, match=r"\$\.program is not a serialized Program"):
         checked_program(b"\xff\xff\xff")
 
 
@@ -133,7 +133,7 @@ def test_so_are_a_million_of_other_fields(field: bytes):
 def test_a_program_with_large_constants_is_refused():
     program = remote_pb2.Program()
     program.steps.add(operator="a::b").args.add().text = "x" * MAX_PROGRAM_BYTES
-    with pytest.raises(WireError, match="make large values inputs") as caught:
+    with pytest.raises(WireError, match="pass large values as inputs") as caught:
         checked_program(program.SerializeToString())
     assert caught.value.facts["limit"] == str(MAX_PROGRAM_BYTES)
 

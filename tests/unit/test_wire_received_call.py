@@ -128,7 +128,7 @@ def test_callee_without_detached_tensors_gets_them_inline():
 
 
 def test_what_is_no_call_is_an_error():
-    with pytest.raises(WireError, match=r"\$ is no message"):
+    with pytest.raises(WireError, match=r"\$ is not a message"):
         read_call(b"\xff" * 100_000)
 
 

@@ -64,7 +64,7 @@ def test_bools_are_copied_and_checked():
     peers[:] = 2
     assert read.tolist() == [False, True]
     assert read.flags.writeable
-    with pytest.raises(WireError, match="no bool"):
+    with pytest.raises(WireError, match="not a bool"):
         read_shared(Memory(peers.view(bool)), leaf, facts, writable=True)
 
 

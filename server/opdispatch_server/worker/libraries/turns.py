@@ -140,7 +140,8 @@ class LibraryTurns(Generic[J]):
 def no_thread_error(operator: str, error: RuntimeError) -> RefusedError:
     """Return the error for a call for which no thread could be started."""
     return RefusedError(
-        f"the interpreter has no thread for the call of {operator}, which never started: {error}",
+        f"the interpreter cannot start a thread for the call of {operator}, "
+        f"which never started: {error}",
         hint="a limit of threads or memory is reached; try again in a moment, or raise it",
         operator=operator,
         started="no",
