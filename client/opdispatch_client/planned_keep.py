@@ -1,4 +1,4 @@
-"""The results that a planned call keeps in its interpreter."""
+"""Results that a planned call keeps in its interpreter."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from opdispatch_wire.v1 import remote_pb2, values_pb2
 
 
 class NewValue(Protocol):
-    """Makes the proxy for a value."""
+    """A function that makes the proxy of a remote value."""
 
     def __call__(self, number: bytes, facts: RemoteFacts, interpreter: str) -> Any:
-        """Return the proxy for the value of that id, in the interpreter of that name."""
+        """Return the proxy of the value with that id in that interpreter."""
 
 
 class PlannedKeep:
-    """The results that one call keeps; their ids begin with ``prefix``.
+    """The kept results of one call, whose ids begin with ``prefix``.
 
     ``new_of`` returns the function that makes the proxies of a lease's values.
     """
@@ -33,13 +33,13 @@ class PlannedKeep:
         self.prefix = os.urandom(PREFIX_BYTES)
 
     def message(self) -> remote_pb2.Keep:
-        """Return the field of the request that asks for keeping them."""
+        """Return the request's field that asks to keep the results."""
         return remote_pb2.Keep(session=self.lease.session, prefix=self.prefix)
 
     def make(self, message: values_pb2.RemoteTensor, at: str, writable: bool) -> Any:
-        """Return the proxy for a value. Raises WireError."""
+        """Return the proxy of a value in the reply. Raises WireError if it is malformed."""
         return self._new_of(self.lease)(*remote_from_proto(message, at))
 
     def abandon(self) -> None:
-        """Release what the call has kept, or will keep: its result is unknown."""
+        """Release all values that the call has kept or will keep, as their ids are unknown."""
         self.lease.release(self.prefix)

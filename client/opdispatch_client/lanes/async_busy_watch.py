@@ -13,7 +13,7 @@ from opdispatch_client.listings import Interpreter
 
 
 class AsyncBusyWatch:
-    """A timer that runs while there are calls. Belongs to the event loop."""
+    """A timer that runs while there are calls. For use in its event loop only."""
 
     def __init__(
         self,
@@ -27,17 +27,17 @@ class AsyncBusyWatch:
         self._stopped = False
 
     def add(self, call: WaitingCall) -> None:
-        """Watch a call. Its ``give_up`` is called at most once, and must not wait for anything."""
+        """Watch a call. Its ``give_up`` is called at most once, and must not block."""
         self._calls.add(call)
         if self._timer is None:
             self._look_later()
 
     def remove(self, call: WaitingCall) -> None:
-        """Watch a call no longer. Idempotent."""
+        """Stop watching a call. Idempotent."""
         self._calls.remove(call)
 
     def stop(self) -> None:
-        """Do nothing more. Idempotent."""
+        """Stop for good. Idempotent."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -54,6 +54,6 @@ class AsyncBusyWatch:
             self._look_later()
 
     async def _ask(self) -> None:
-        with contextlib.suppress(OpdispatchError):  # those that wait go on waiting
+        with contextlib.suppress(OpdispatchError):  # the calls just go on waiting
             self._calls.give_up_where_busy(await self._list_interpreters())
         self._look_later()

@@ -1,4 +1,4 @@
-"""The lanes of an asyncio session to interpreters: opened when a route first leads there."""
+"""An asyncio session's local lanes to interpreters, opened when a route first leads there."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 class AsyncDirectLanes:
-    """As ``DirectLanes``, for the tasks of one event loop."""
+    """Like ``DirectLanes``, for the tasks of one event loop."""
 
     def __init__(self, memory: SessionMemory, routes: Routes) -> None:
         self._memory = memory
         self._routes = routes
-        self._is_opening = False  # a task opens a lane: the others' calls go through the daemon
+        # While one task opens a lane, calls of other tasks go through the daemon.
+        self._is_opening = False
         self._lanes: dict[int, AsyncLane] = {}
         self._is_closed = False
 
@@ -38,7 +39,7 @@ class AsyncDirectLanes:
         return choose_again(self._routes, way, shape, self._lanes)
 
     def tend(self) -> None:
-        """Send the releases of memory on lanes where no call does so."""
+        """Send pending releases of shared memory on lanes without calls, which would do so."""
         for lane in self._lanes.values():
             if lane.memory is not None and not lane.is_closed:
                 lane.memory.tell_releases()
@@ -79,7 +80,7 @@ class AsyncDirectLanes:
     ) -> AsyncLane | None:
         """Open a lane.
 
-        Return None if the target has gone or is out of reach: the daemon can be asked.
+        Return None if the target has gone or is out of reach; its calls go through the daemon.
         """
         try:
             lane = await AsyncLane.connect(

@@ -1,4 +1,4 @@
-"""The gRPC streams of an asyncio session to interpreters."""
+"""An asyncio session's gRPC streams to interpreters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 class AsyncDirectStreams(DirectStreams[AsyncStream]):
-    """For the tasks of one event loop; a stream is opened in one of its own."""
+    """Streams for the tasks of one event loop. Each is opened in a separate task."""
 
     def __init__(self, endpoint: Endpoint, routes: Routes) -> None:
         super().__init__(endpoint, routes)
@@ -34,7 +34,7 @@ class AsyncDirectStreams(DirectStreams[AsyncStream]):
             found = await self._find_open(target, limit)
         except NotAdmittedError:
             is_refused = True
-        finally:  # whatever went wrong, if only that this was cancelled: it is tried again later
+        finally:  # also if cancelled: otherwise the interpreter would never be tried again
             self._opened(target, found, is_refused=is_refused)
 
     async def _find_open(self, target: execution_pb2.RouteTarget, limit: int) -> AsyncStream | None:
@@ -55,7 +55,7 @@ class AsyncDirectStreams(DirectStreams[AsyncStream]):
             self._channels[stream] = channel
             if stream.peer.session == target.session:
                 return stream
-            self._end(stream)  # of another daemon, behind another address of that host
+            self._end(stream)  # an interpreter of another daemon listens at this port
         if refusal is not None:
             raise refusal
         return None

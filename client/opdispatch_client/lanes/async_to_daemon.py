@@ -1,4 +1,4 @@
-"""An asyncio session's lane to its daemon: the choice of it, and a new one when it breaks."""
+"""An asyncio session's lane to its daemon: chosen at first, and replaced when it breaks."""
 
 from __future__ import annotations
 
@@ -24,44 +24,44 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 class AsyncCallLane(Protocol):
-    """A way for calls, each with an id of its own; see ``AsyncLane`` for what is raised."""
+    """A lane for calls, each of which has its own id. Errors are those of ``AsyncLane``."""
 
     @property
     def inline_bytes(self) -> int | None:
-        """How long tensors may be in a message; None: the other side takes none outside it."""
+        """Size in bytes up to which tensors are inline; None if all have to be."""
 
     @property
     def max_message_bytes(self) -> int:
-        """The longest request that the other side takes, in bytes."""
+        """Longest request in bytes that the other side accepts."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether calls have no chance any more."""
+        """Whether the lane has ended, so that calls on it fail."""
 
     @property
     def calls_in_flight(self) -> int:
-        """How many calls wait for their replies."""
+        """The number of calls that wait for their replies."""
 
     def call(
         self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None = None
     ) -> Reply:
-        """Send a call; the future has the reply, or LaneClosedError.
+        """Send a call; return a future of its reply, which fails with LaneClosedError.
 
-        The large tensors of both are in ``tensors``.
+        ``tensors`` holds the large tensors of the request, and receives those of the reply.
         """
 
     def cancel(self, number: int) -> None:
-        """Abandon the call of that id: its reply is not awaited any more."""
+        """Abandon the call with that id: its reply will be discarded."""
 
     def close(self) -> None:
         """End all calls with LaneClosedError. Idempotent."""
 
 
 class AsyncDaemonLane:
-    """The lane of one session. Belongs to the event loop.
+    """The lane of one session. For use in its event loop only.
 
-    It is opened again, once the daemon is back: see Note [A daemon that restarts]. ``introduce``
-    asks the daemon again who it is, and returns that and the message limit.
+    A broken lane is replaced once the daemon is back: see Note [A daemon that restarts].
+    ``introduce`` repeats the handshake and returns the daemon's answer and the message limit.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class AsyncDaemonLane:
         self._introduce = introduce
         self._is_closed = False
         self.lane: AsyncCallLane | None = None
-        """The one that there is, broken or not; None: each call is a gRPC request."""
+        """The current lane, broken or not; None if each call is its own gRPC request."""
         self.name: LaneKind = "grpc"
         """Kind of the lane."""
         self._attempt: asyncio.Task[None] | None = None  # to open the lane again
-        self._wait: DaemonWait | None = None  # of the attempt
-        # Those whose daemon is stopping, for as long as calls on them go on.
+        self._wait: DaemonWait | None = None  # for the daemon, during the attempt
+        # Lanes to a stopping daemon, kept until the calls on them have ended.
         self._left: set[AsyncCallLane] = set()
 
     @property
@@ -90,23 +90,23 @@ class AsyncDaemonLane:
 
     @property
     def max_message_bytes(self) -> int:
-        """The longest request that the daemon takes on the lane, in bytes."""
+        """Longest request in bytes that the daemon accepts on the lane."""
         assert self.lane is not None
         return self.lane.max_message_bytes
 
     async def open(self, info: ServerInfo, limit: int) -> None:
         """Choose a lane for messages of at most ``limit`` bytes.
 
-        Raises DaemonUnavailableError if there is none of the kind that the endpoint insists on.
+        Raises DaemonUnavailableError if the endpoint requires a kind that cannot be opened.
         """
         self.name, self.lane = await self._choose(info.lane, limit)
 
     async def get(self, deadline: float | None) -> AsyncCallLane | None:
-        """Return ``lane``, opened again if it broke.
+        """Return ``lane``, or a new one if it is broken.
 
-        All who need it then wait for one attempt, and get the error of that if it fails; none
-        waits longer than until ``deadline``, by ``time.monotonic``. Raises TimeoutError, and what
-        went wrong: DaemonUnavailableError, for one.
+        All tasks that need a new lane wait for the same attempt, and get its error if it fails,
+        such as DaemonUnavailableError. Raises TimeoutError at ``deadline``, by ``time.monotonic``,
+        unless the attempt has met an error, which is raised instead.
         """
         lane = self.lane
         for left in [each for each in self._left if each is not lane and not each.calls_in_flight]:
@@ -117,12 +117,12 @@ class AsyncDaemonLane:
         return await self._wait_for_another(deadline)
 
     def leave(self, lane: AsyncCallLane | None) -> None:
-        """Open another lane for the next calls: the daemon at that one is stopping."""
+        """Use a new lane for the next calls, because the daemon at this one is stopping."""
         if lane is not None and not self._is_closed:
             self._left.add(lane)
 
     def close(self) -> None:
-        """End all calls; no others can be made. Idempotent."""
+        """End all calls, and refuse new ones. Idempotent."""
         self._is_closed = True
         if not self._endpoint.is_of_this_process:
             return
@@ -136,7 +136,7 @@ class AsyncDaemonLane:
     async def _wait_for_another(self, deadline: float | None) -> AsyncCallLane | None:
         attempt = self._attempt
         if attempt is None:
-            # A task of its own: no caller's deadline, and no cancellation, ends it for others.
+            # In a separate task, so that no caller's deadline or cancellation ends it for others.
             attempt = self._attempt = asyncio.create_task(self._open_again())
             attempt.add_done_callback(self._forget_attempt)
         left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
@@ -167,13 +167,13 @@ class AsyncDaemonLane:
             broken.close()
         if not self._is_closed:
             self.name, self.lane = name, lane
-        elif lane is not None:  # `introduce` did not heed that this was cancelled
+        elif lane is not None:  # `introduce` swallowed the cancellation
             lane.close()
 
     def _forget_attempt(self, attempt: asyncio.Task[None]) -> None:
         self._attempt = None
         if not attempt.cancelled():
-            attempt.exception()  # perhaps not awaited any more: asyncio need not complain of that
+            attempt.exception()  # marks it as retrieved: all waiting tasks may have timed out
 
     async def _choose(self, path: str, limit: int) -> tuple[LaneKind, AsyncCallLane | None]:
         why = ""

@@ -1,4 +1,4 @@
-"""Direct calls leave an interpreter while a kernel of another operator keeps its lock."""
+"""Move direct calls away from an interpreter while a kernel of another operator holds its GIL."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from opdispatch_client.listings import Interpreter
 
 
 class BusyWatch:
-    """A thread that is there while calls are, and asks the daemon once for all that wait long.
+    """A thread that runs while there are calls, and asks the daemon about all that wait long.
 
-    Guards      ``_lock`` guards ``_is_there``: the thread is there, or there are no calls, or it
-                could not be started: it is, with the next call that finds a thread.
+    Guards      ``_lock`` guards ``_is_there``: while there are calls, the thread runs, unless it
+                could not be started; then the next call tries again.
     """
 
     def __init__(self, list_interpreters: Callable[[], list[Interpreter]]) -> None:
@@ -35,26 +35,28 @@ class BusyWatch:
     def add(self, call: WaitingCall) -> None:
         """Watch a call.
 
-        Its ``give_up`` is called at most once, in the thread, must not wait for anything, and may
-        be set later, with ``begun``.
+        Its ``give_up`` is called at most once, in the watch's thread, and must not block. It may be
+        set later, by ``begun``.
         """
         self._calls.add(call)
         if not self._is_there:
             self._start()
 
     def begun(self, call: WaitingCall, give_up: Callable[[], object]) -> None:
-        """Set the function that ends the wait for a call, which may be over already."""
+        """Set the function that ends the wait for a call, which may have ended already."""
         call.give_up = give_up
-        if call not in self._calls:  # in this order: ``remove`` looks the other way round
+        # ``remove`` takes the call out first and then clears ``give_up``; with the opposite order
+        # here, one of the two always clears it.
+        if call not in self._calls:
             call.give_up = None
 
     def remove(self, call: WaitingCall) -> None:
-        """Watch a call no longer. Idempotent; a ``give_up`` that has begun goes on."""
+        """Stop watching a call. Idempotent; does not wait for a ``give_up`` in progress."""
         self._calls.remove(call)
 
     @contextlib.contextmanager
     def watching(self, way: DirectWay[InterpreterLane]) -> Iterator[Callable[[], bool]]:
-        """Watch a call that a thread waits for; return a function that says if it should move."""
+        """Watch a call of this thread; yield a function that tells whether it should move."""
         call, is_given_up = waiting_call(way), threading.Event()
         call.give_up = is_given_up.set
         self.add(call)
@@ -64,24 +66,25 @@ class BusyWatch:
             self.remove(call)
 
     def stop(self) -> None:
-        """Do nothing more. Idempotent."""
+        """Stop for good. Idempotent."""
         self._stopped.set()
 
     def _start(self) -> None:
         with self._lock:
             if self._is_there or self._stopped.is_set():
                 return
-            with contextlib.suppress(RuntimeError):  # of threading: the system's limit is reached
+            with contextlib.suppress(RuntimeError):  # no thread: the system's limit is reached
                 threading.Thread(target=self._run, name="busy-watch", daemon=True).start()
                 self._is_there = True
 
     def _run(self) -> None:
         while not self._stopped.wait(LOOK_SECONDS):
             if self._calls.is_look_due(time.monotonic()):
-                with contextlib.suppress(OpdispatchError):  # those that wait go on waiting
+                with contextlib.suppress(OpdispatchError):  # the calls just go on waiting
                     self._calls.give_up_where_busy(self._list_interpreters())
             with self._lock:
-                # In this order: ``add`` looks for the thread after it has added the call.
+                # Clear the flag before looking for calls: ``add`` does the opposite, so that a call
+                # is either seen here, or finds the flag cleared and starts a thread.
                 self._is_there = False
                 if not self._calls:
                     return

@@ -1,4 +1,4 @@
-"""One call of a session on its way: to an interpreter, to the daemon, or first there, then here."""
+"""One call of a session, sent to an interpreter, to the daemon, or to both in turn."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 class CallAttempt:
-    """The request, and how long the caller waits for all of its ways together.
+    """The request of one call, and the deadline for all attempts to send it.
 
-    The request is made by ``encode`` or ``prepare``, when it is known where it goes first. The
-    caller waits for it, unless it is ``detached``.
+    ``encode`` or ``prepare`` makes the request, once it is known where it is sent first. If the
+    caller does not wait for the call, it is ``detached``: its arguments are then copied.
     """
 
     __slots__ = (
@@ -56,32 +56,32 @@ class CallAttempt:
         self.call = call
         self.request: execution_pb2.CallRequest
         self.memory: CallerMemory | None = None
-        """Where large tensors of the request are, and of its reply will be."""
+        """Shared memory for the large tensors of the request and the reply; None without."""
         self.tensors: CallerTensors | None = None
-        """The same, where no memory is shared."""
+        """Large tensors of the request and the reply on a lane that shares no memory."""
         self.lost: Exception | None = None
-        """Why the daemon's reply to the call was lost, if it was sent again since."""
+        """Why the daemon's first reply was lost, if the call was sent again since."""
         self._is_detached = detached
         self._is_encoded = False
         self._wants_route = False
         self.relayed: RelayedCall | None = None
-        """Where the daemon is to relay it; None: where it chooses."""
+        """The interpreter to which the daemon should relay it; None leaves it to the daemon."""
         self.route_epoch = 0
-        """Of the route that was known when the daemon was asked for one; 0: none."""
+        """Epoch of the route that was known when the daemon was asked for one; 0 if none was."""
         self._address = endpoint.address
         deadline = call.deadline
         if deadline is None and endpoint.timeout is not None:
             deadline = time.monotonic() + endpoint.timeout
         self.deadline = None if deadline == math.inf else deadline
-        """When the caller waits no more, by ``time.monotonic``; None: never."""
+        """When the caller stops waiting, by ``time.monotonic``; None without a limit."""
 
     @classmethod
     def of_sent(
         cls, call: Call, endpoint: Endpoint, request: bytes, memory: CallerMemory | None
     ) -> CallAttempt:
-        """Return the attempt of a call whose request has been sent on a lane.
+        """Return the attempt of a call whose serialized request has been sent on a lane already.
 
-        Its large tensors are in ``memory``, and those of its reply will be.
+        ``memory`` has the large tensors of the request, and will have those of the reply.
         """
         attempt = cls(call, endpoint, detached=True)
         attempt.request = execution_pb2.CallRequest.FromString(request)
@@ -102,9 +102,9 @@ class CallAttempt:
         number: int,
         deadline: float | None,
     ) -> CallAttempt:
-        """Return what stands for a planned call of that id, to go on with it the general way.
+        """Return the attempt with which a planned call continues on the general path.
 
-        It went that ``way``, on a lane with that ``shared`` memory.
+        It was sent with the id ``number`` on the lane of ``way``, with that ``shared`` memory.
         """
         attempt = cls(call, endpoint)
         attempt.deadline = deadline
@@ -114,34 +114,34 @@ class CallAttempt:
         return attempt
 
     def encode(self, shared: CallerLaneMemory | None, peer: PeerMemory | None = None) -> None:
-        """Make the request, for a lane that shares this memory. Raises WireError.
+        """Make the request for a lane with that ``shared`` memory. Raises WireError.
 
-        Results are read from ``peer``, if it is given.
+        Results are read from ``peer`` if it is given.
         """
         self.memory = shared.new_call(peer) if shared is not None else None
         self.request = self.call.encode(self.memory)
         self._is_encoded = True
 
     def ask_for_route(self) -> None:
-        """Make the request ask the daemon for the route of such calls."""
+        """Make the request ask the daemon for a route for calls like this."""
         self._wants_route = True
 
     def relay(self, way: RelayedWay, relayed: RelayedCalls) -> None:
-        """Make the request ask the daemon to relay it, and for a newer route."""
+        """Make the request ask the daemon to relay it to one interpreter, and for a newer route."""
         self._wants_route = True
         self.route_epoch = way.route.epoch
         self.relayed = relayed.begin(way.target.session)
 
     def close(self) -> None:
-        """Close the attempt: the call is over, read or not. Idempotent; any thread may."""
+        """Close the attempt when the call is over, read or not. Idempotent and thread-safe."""
         if self.relayed is not None:
             self.relayed.end()
         self.call.close()
 
     def prepare(self, inline_bytes: int | None) -> None:
-        """Make the request for a lane that shares no memory, if it was not made. Raises WireError.
+        """Make the request for a lane without shared memory, or adapt it. Raises WireError.
 
-        Tensors with more bytes than ``inline_bytes`` are detached; None: all go inline.
+        Tensors of more than ``inline_bytes`` are sent outside the message; None: all are inline.
         """
         call = self.call
         if inline_bytes is not None and self.tensors is None:
@@ -158,7 +158,7 @@ class CallAttempt:
             self.tensors = None
 
     def prepare_for_stream(self, inline_bytes: int | None) -> None:
-        """Prepare like ``prepare``, for a stream to an interpreter."""
+        """Prepare the request as ``prepare`` does, for a stream to an interpreter."""
         self.prepare(inline_bytes)
         self.request.chunks_reply = inline_bytes is not None
 
@@ -178,10 +178,7 @@ class CallAttempt:
         return result
 
     def time_left(self) -> float | None:
-        """Return the seconds until the deadline, and put them in the request.
-
-        None if there is none.
-        """
+        """Return the seconds until the deadline, or None without one; set the request's timeout."""
         if self.deadline is None:
             return None
         seconds = max(self.deadline - time.monotonic(), 0.0)
@@ -189,20 +186,21 @@ class CallAttempt:
         return seconds
 
     def stay(self, way: DirectWay[InterpreterLane], routes: Routes) -> None:
-        """Count the call at an interpreter that has refused it, to which it is relayed. Idempotent.
+        """Prefer the interpreter that has refused a direct call when the daemon relays it.
 
-        As soon as that is known: the next calls are spread by such counts. An interpreter may not
-        have heard of the route yet, which is no reason to crowd another one.
+        The interpreter may only not know the route yet, which is no reason to burden another. The
+        call counts as in flight there from now on, since calls are spread by these counts.
+        Idempotent.
         """
         if self.relayed is None:
             routes.refused(way.route.epoch, way.target.session)
             self.relayed = routes.relayed.begin(way.target.session)
 
     def leave(self, way: DirectWay[InterpreterLane], routes: Routes, why: Exception) -> None:
-        """Leave the direct way: make the request ask the daemon for the new route of such calls.
+        """Turn a failed direct request into one for the daemon, which also asks for a new route.
 
-        The interpreter has refused the call, its lane has ended, or the request is too long for
-        that, because there was no room in shared memory: that is ``why``.
+        ``why`` is the failure: the interpreter's refusal, the end of its lane, or a request that is
+        too long for the lane because shared memory had no room.
         """
         request = self.request
         lost = why if isinstance(why, LaneClosedError) else None
@@ -215,7 +213,7 @@ class CallAttempt:
         if self.tensors is not None:
             self.tensors.begin_again()
         if were_not_kept(why):
-            routes.drop(way.route)  # the daemon says whether there is another one
+            routes.drop(way.route)  # the daemon's reply has another one, if there is any
         elif is_route_right(why) or isinstance(why, MessageTooLargeError):
             pass
         elif lost is None:
@@ -232,12 +230,14 @@ class CallAttempt:
         request.wants_route = True
 
     def pause_before_asking_again(self, error: Exception, wait: DaemonWait) -> float:
-        """Return the seconds until the daemon is asked again. Raises ``error`` if it is not.
+        """Return how many seconds to wait before asking the daemon again.
 
-        Make the request say that it may have run, if so. See Note [A daemon that restarts].
+        Raises ``error`` if the call must not be sent again. Marks the request as a repetition if it
+        may have run. See Note [A daemon that restarts].
         """
         is_encoded = self._is_encoded
-        # Programs are several calls, and a lost daemon has lost the lease that keeps results.
+        # Not programs, which are several calls, nor calls that keep results: the lease of these
+        # ended with the daemon.
         is_plain = is_encoded and not (self.request.program or self.request.HasField("keep"))
         is_repeatable = is_plain and self.call.retry and self.lost is None
         pause = wait.pause_after(error, is_repeatable=is_repeatable)
@@ -249,9 +249,9 @@ class CallAttempt:
         return pause
 
     def find_lost(self, outcome: execution_pb2.CallReply | Exception) -> Exception | None:
-        """Return the error of an outcome after which the daemon may be asked again; else None.
+        """Return the error after which the daemon may be asked again; None for any other outcome.
 
-        Where it was, and the daemon refused that, it is why the first reply was lost.
+        If the daemon refused a repetition, it is the error by which the first reply was lost.
         """
         if isinstance(outcome, Exception):
             error = outcome
@@ -264,7 +264,7 @@ class CallAttempt:
         return error if has_not_begun(error) or may_have_run(error) else None
 
     def explain(self, error: Exception) -> Exception:
-        """Return the exception to raise to the caller for an error on the way."""
+        """Return the exception to raise to the caller for a transport error."""
         if isinstance(error, NotAdmittedError):
             return UnauthenticatedError(str(error), address=self._address, started="unknown")
         if isinstance(error, LaneClosedError | DaemonUnavailableError | RefusedError):
@@ -288,11 +288,11 @@ class CallAttempt:
         if isinstance(error, LaneClosedError):
             return lost_connection_error(self._address, str(error))
         if self.lost is not None and not may_have_run(error):
-            # It was to be sent again, and that has not begun.
+            # The call was about to be sent again, and that has not begun.
             return lost_connection_error(self._address, error.message)
         return error
 
 
 def is_route_right(why: Exception) -> bool:
-    """Return whether an interpreter has refused a call for another reason than its route."""
+    """Return whether an interpreter refused a call although its route was right."""
     return is_without_room(why) or are_values_elsewhere(why) or were_not_kept(why)

@@ -1,16 +1,15 @@
-"""Plans of calls: the facts that calls of arrays of the same types and shapes share. No I/O.
+"""Plans of calls: the constant parts of calls with the same kinds of arguments. No I/O.
 
 Note [Planned calls]
-    The second direct call of an operator with arguments of certain kinds, dtypes and shapes is
-    made the general way, as the first one was, and leaves a plan: the bytes of its request but for
-    what differs from call to call, which are its id, the time left, the elements, the numbers
-    and the texts; and those of its reply. See Note [Constant bytes]. So calls that are all of
-    different shapes leave no plan each.
+    The first two calls of an operator with arguments of certain kinds, dtypes and shapes take the
+    general path. The second one leaves a plan: the constant bytes of its request and its reply, to
+    which later calls add their id, timeout, elements, numbers and texts. See Note [Constant bytes].
+    Calls whose shapes never recur leave no plan.
 
-    A plan covers nothing unusual: options, dicts and complex numbers, tensors that are remote,
-    require gradients or are not dense ones of the CPU, keys or modes that a task has set, profiles
-    and traces take the general way. So does what a planned call meets: a route that holds no
-    more, a lane that ends, a reply that is another one than the last.
+    Unusual calls take the general path: those with options, dicts, complex numbers, or tensors that
+    require gradients or are not dense CPU tensors, and those of tasks with keys, modes, a profile
+    or a trace set. So does a planned call that meets something unexpected: an outdated route, a
+    lane that ends, or a reply of another form than the last.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ from opdispatch_wire.variable_parts import take_value
 T = TypeVar("T")
 
 UNPLANNED: Final = object()
-"""Stands for the result of a call that no plan covers."""
+"""Returned in place of a result if no plan covers the call."""
 
 MOST_PLANS = 1024
-"""How many a session keeps."""
+"""Most plans that a session keeps."""
 
-# After so many replies in a row of other forms than the last one, the next ones will be as well.
+# After so many replies in a row, each of a new form, no more layouts are made.
 _MOST_MISSES = 16
 
 
 class PlannedArguments:
-    """The arguments of one call, and the ``key`` of the plan that covers it."""
+    """The arguments of one call, and the ``key`` by which its plan is found."""
 
     __slots__ = ("args", "keep", "key", "kwargs", "leaves")
 
@@ -69,12 +68,12 @@ class PlannedArguments:
         self.kwargs = kwargs
         self.key = key
         self.leaves = leaves
-        """The parts that are not constant: see ``take_value``."""
+        """The variable parts of the arguments: see ``take_value``."""
         self.keep: PlannedKeep | None = None
-        """The results that stay in the interpreter; None: they come."""
+        """Set if the results stay in the interpreter; None if they are returned."""
 
     def call(self, operator: str, *, retry: bool) -> OperatorCall:
-        """Return the call, to go on with it the general way."""
+        """Return the call, to make it on the general path."""
         keep = self.keep
         if keep is None:
             return OperatorCall(operator, self.args, self.kwargs, retry=retry)
@@ -83,7 +82,7 @@ class PlannedArguments:
         )
 
     def abandon(self) -> None:
-        """Release what the call keeps, if it does: it has failed."""
+        """Release the results of a failed call, if it keeps any."""
         if self.keep is not None:
             self.keep.abandon()
 
@@ -91,13 +90,13 @@ class PlannedArguments:
 def planned_arguments(
     operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> PlannedArguments | None:
-    """Return the arguments of a call that a plan may cover; None if none does."""
+    """Return the arguments of a call for its plan; None if no plan can cover it."""
     if type(operator) is not str:
         return None
     key: list[Any] = [operator]
     leaves: list[Any] = []
     for value in args:
-        if type(value) is np.ndarray and value.size:  # ``take_value``, in line
+        if type(value) is np.ndarray and value.size:  # ``take_value``, inlined
             key += (value.dtype, value.shape)
             leaves.append(value)
         elif not take_value(value, key, leaves):
@@ -110,7 +109,7 @@ def planned_arguments(
 
 
 def nothing_is_set() -> bool:
-    """Return whether this task has set no keys and modes, and has no profile and no trace."""
+    """Return whether this task has no keys or modes set, no profile and no trace."""
     return (
         LOCAL_STATE.get() is DEFAULT_STATE
         and AUTOGRAD_STATE.get().grad_mode
@@ -120,7 +119,7 @@ def nothing_is_set() -> bool:
 
 
 class CallPlan:
-    """The request of such calls, their replies, and the way that they go."""
+    """The request and reply of calls with the same key, and the lane on which they are sent."""
 
     __slots__ = (
         "_layout",
@@ -148,20 +147,20 @@ class CallPlan:
         """The form that writes the requests."""
         self._new = new
         self.size = form.size
-        """The bytes of a request, at most."""
+        """An upper bound of the size of a request in bytes."""
         self.shape = shape
-        """See ``call_shape``."""
+        """The shape by which routes are found: see ``call_shape``."""
         self.way = way
-        """That of the call which has left the plan; None: through the daemon."""
+        """The direct way of the call that left the plan; None if it went through the daemon."""
         self.moves = moves
         """Whether a call may run twice; see ``may_move``."""
         self.shares = bool(form.shared)
         """Whether tensors of a call, or of the last reply, are in shared memory."""
         self.alone: CallPlan | None = None
-        """The plan with all tensors in the message, where that costs a lone caller less.
+        """The plan with all tensors inline, if that is cheaper for a call that is alone in flight.
 
-        The fixed cost of shared memory is that of some 500 KiB in messages; but calls that are in
-        flight together in messages touch more memory than the caches hold.
+        Shared memory has a fixed cost, about that of 500 KiB inline. But inline tensors of many
+        calls in flight exceed the CPU caches.
         """
         self._layout: ReplyLayout | None = None
         self._misses = 0
@@ -177,9 +176,9 @@ class CallPlan:
         limit: int,
         new: NewValue | None = None,
     ) -> CallPlan | None:
-        """Return the plan that a request leaves; None where the elements are not in it.
+        """Return the plan of calls like ``request``; None if it has no constant form.
 
-        Its requests have at most ``limit`` bytes. ``new`` makes what stands for a kept result.
+        Requests have at most ``limit`` bytes. ``new`` makes the proxy of a kept result.
         """
         limit, moves = min(LONGEST, limit), way is not None and may_move(way, request)
         form = RequestForm.of(request, args, kwargs, limit)
@@ -195,9 +194,9 @@ class CallPlan:
     def read(
         self, payload: bytes | memoryview, place: int, memory: CallerMemory | None = None
     ) -> tuple[Any] | None:
-        """Return the result in a reply whose id ends at ``place``, in a tuple of its own.
+        """Return a 1-tuple of the result in a reply whose id ends at ``place``.
 
-        None if it is not plain, or in shared memory where the call has no ``memory``.
+        Return None if it is not plain, or is in shared memory while ``memory`` is None.
         """
         layout = self._layout
         if layout is not None and (result := layout.read(payload, place, memory)) is not None:
@@ -211,7 +210,7 @@ class CallPlan:
             make_kept = None if self._new is None else self._make_kept
             layout = ReplyLayout.of(payload, reply, make_kept)
         except (DecodeError, WireError):
-            return None  # the general way raises that error
+            return None  # the general path raises that error
         if layout is None:
             return None
         self._layout = layout
@@ -219,37 +218,39 @@ class CallPlan:
         return layout.read(payload, place, memory)
 
     def _make_kept(self, message: values_pb2.RemoteTensor) -> Callable[[bytes], Any]:
-        assert self._new is not None, "it is asked of plans with one"
+        assert self._new is not None, "only called for plans that keep results"
         _, facts, interpreter = remote_from_proto(message, "$")
         return functools.partial(self._new, facts=facts, interpreter=interpreter)
 
 
 class CallPlans:
-    """Those of one session. Any thread may use them: each change is one step."""
+    """The plans of one session. Any thread may use them: each change is one atomic operation."""
 
     def __init__(self) -> None:
-        # None: of such calls there is no plan.
+        # The value None marks calls that cannot be planned.
         self._plans: dict[Hashable, CallPlan | None] = {}
-        # Calls are planned when they come again.
+        # Keys of calls made once: they are planned when they recur.
         self._seen: dict[Hashable, None] = {}
         self.find = self._plans.get
-        """Return the plan of calls with that key; None if there is none."""
+        """Return the plan for a key; None if there is none."""
 
     def learn(
         self, call: Call, request: execution_pb2.CallRequest, way: DirectWay[Any] | None, limit: int
     ) -> None:
-        """Keep what a call that went that way, the general one, says of others like it.
+        """Make a plan from a call on the general path, if it was not the first of its kind.
 
-        It takes requests of at most ``limit`` bytes. None: through the daemon.
+        ``way`` is None if it went through the daemon. Its lane takes requests of at most ``limit``
+        bytes.
         """
         if not isinstance(call, OperatorCall) or (key := call.plan_key) is None:
             return
         if self._plans.get(key, key) is None:
             return
         if way is None and held_ids((*call.args, *call.kwargs.values())):
-            return  # the daemon may move them: the reply, read the general way, says where they are
+            # The daemon may move remote tensors. Only a reply on the general path says where to.
+            return
         if key not in self._plans:
-            # Calls that are all of other shapes make no plan each.
+            # Calls whose shapes never recur leave no plan.
             if key not in self._seen:
                 _put(self._seen, key, None)
                 return
@@ -259,7 +260,7 @@ class CallPlans:
 
 
 def _put(table: dict[Hashable, T], key: Hashable, value: T) -> None:
-    """Put a value in; the oldest goes first."""
+    """Insert a value; evict the oldest entry of a full table."""
     if len(table) >= MOST_PLANS:
         with contextlib.suppress(StopIteration, KeyError, RuntimeError):
             del table[next(iter(table))]

@@ -1,4 +1,4 @@
-"""The lanes of a session to interpreters: opened when a route first leads there."""
+"""A blocking session's local lanes to interpreters, opened when a route first leads there."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.lane_messages import patience_until
 from opdispatch_wire.v1 import execution_pb2
 
-# An interpreter that takes longer to answer, in seconds, is busy: the daemon knows where to go.
+# In seconds. An interpreter that takes longer to answer is busy, so the daemon may choose another.
 _OPENING_PATIENCE = 1.0
 
 
 class DirectLanes:
-    """Any number of threads may use them.
+    """The lanes of one session, by interpreter. Any number of threads may use them.
 
-    ``_opening`` is held by the one thread that opens a lane: an interpreter may not answer, so
-    that the calls of others go through the daemon meanwhile. ``_mutex`` protects the other
-    fields: after ``_is_closed``, no lane is put into ``_lanes``.
+    ``_opening`` is held by the only thread that opens a lane. It may have to wait for an
+    interpreter, so calls of other threads go through the daemon meanwhile. ``_mutex`` protects the
+    other fields: no lane is added to ``_lanes`` once ``_is_closed`` is set.
     """
 
     def __init__(self, memory: SessionMemory, routes: Routes) -> None:
@@ -36,10 +36,10 @@ class DirectLanes:
     def find(
         self, shape: Hashable, limit: int, deadline: float | None
     ) -> DirectWay[BlockingLane] | RelayedWay | None:
-        """Return the way of a call of that shape, to the interpreter with the fewest of our calls.
+        """Return the way for a call of that shape, to the interpreter with our fewest calls.
 
-        None if there is none, or not yet: the daemon chooses. Lanes take messages of at most
-        ``limit`` bytes. Waits no longer than until ``deadline``, by ``time.monotonic``.
+        None if no lane is open, or not yet; the daemon then chooses. New lanes take messages of at
+        most ``limit`` bytes. Waits at most until ``deadline``, by ``time.monotonic``.
         """
         route = self._routes.find(shape)
         if route is None:
@@ -50,11 +50,11 @@ class DirectLanes:
     def find_again(
         self, way: DirectWay[BlockingLane], shape: Hashable
     ) -> DirectWay[BlockingLane] | None:
-        """Return the way of a call as ``choose_again`` does. None: ``find`` knows."""
+        """Return the way for a call as ``choose_again`` does; if it is None, call ``find``."""
         return choose_again(self._routes, way, shape, self._lanes)
 
     def tend(self) -> None:
-        """Send and read the releases of memory, on lanes where no call does so."""
+        """Send and read pending releases of shared memory on lanes without calls to do so."""
         with self._mutex:
             lanes = list(self._lanes.values())
         for lane in lanes:
@@ -75,9 +75,9 @@ class DirectLanes:
         limit: int,
         deadline: float | None,
     ) -> BlockingLane | None:
-        """Return the lane, if one is open: opened, if the target is within the route's reach.
+        """Return the lane to a target, opening it if the target is within the route's reach.
 
-        None where the daemon relays calls, for the moment or as long as the route holds.
+        None if the daemon has to relay calls there, temporarily or until the route changes.
         """
         lane = self._lanes.get(target.session)
         if target.session not in route.within_reach:
@@ -103,7 +103,7 @@ class DirectLanes:
     ) -> BlockingLane | None:
         """Open a lane.
 
-        Return None if the target has gone or is out of reach: the daemon can be asked.
+        Return None if the target has gone or is out of reach; its calls go through the daemon.
         """
         try:
             lane = BlockingLane.connect(target.lane, limit, self._memory.share, patience=patience)
@@ -111,7 +111,8 @@ class DirectLanes:
             return None
         with self._mutex:
             over = [self._lanes.pop(s) for s, each in [*self._lanes.items()] if each.is_closed]
-            # ``close`` takes the mutex as well: it either finds this lane, or is seen here.
+            # ``close`` sets the flag under the mutex, too: it either closes this lane or is seen
+            # here.
             if self._is_closed:
                 over.append(lane)
             else:

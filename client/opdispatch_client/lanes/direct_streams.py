@@ -1,7 +1,7 @@
-"""The gRPC streams of a session to interpreters: opened in the background when a route leads there.
+"""A session's gRPC streams to interpreters, opened in the background when a route leads there.
 
-A port may be out of reach, and take its time to be found so: until a stream is open, calls go
-through the daemon.
+It can take long to find that a port is unreachable, so calls go through the daemon until the
+stream is open.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from opdispatch_wire.v1 import execution_pb2
 
 LOG = logging.getLogger("opdispatch.client")
 
-# How long an interpreter that could not be reached is not tried again, in seconds.
+# Seconds before an unreachable interpreter is tried again.
 _UNREACHABLE_LASTS = 60.0
-# The same, of one that did not take the ticket: the daemon has a new one.
+# Seconds before one that refused the ticket is tried again, with a new ticket from the daemon.
 _REFUSAL_LASTS = 1.0
 
 
@@ -49,10 +49,10 @@ S = TypeVar("S", bound=InterpreterStream)
 
 
 class DirectStreams(ABC, Generic[S]):
-    """``_mutex`` protects all fields.
+    """The streams of one session, by interpreter. Thread-safe.
 
-    An interpreter is in ``_streams`` once its stream is open, and in ``_retry_at`` from when it is
-    tried first until then: while it is being tried, never.
+    ``_mutex`` protects all fields. ``_streams`` has the open streams. ``_retry_at`` has the time of
+    the next attempt for interpreters without one, which is infinite during an attempt.
     """
 
     def __init__(self, endpoint: Endpoint, routes: Routes) -> None:
@@ -64,9 +64,10 @@ class DirectStreams(ABC, Generic[S]):
         self._is_closed = False
 
     def find(self, shape: Hashable, limit: int) -> DirectWay[S] | RelayedWay | None:
-        """Return the way of a call of that shape, to the interpreter with the fewest of our calls.
+        """Return the way for a call of that shape, to the interpreter with our fewest calls.
 
-        None if none is open: the daemon chooses. Streams take messages of at most ``limit`` bytes.
+        None if no stream is open; the daemon then chooses. New streams take messages of at most
+        ``limit`` bytes.
         """
         route = self._routes.find(shape)
         if route is None:
@@ -81,7 +82,7 @@ class DirectStreams(ABC, Generic[S]):
         return choose_again(self._routes, way, shape, self._streams)
 
     def prepare(self, shape: Hashable, limit: int) -> None:
-        """Begin to open what the route of that shape leads to."""
+        """Begin to open streams to the targets of the route for that shape."""
         self.find(shape, limit)
 
     def close(self) -> None:
@@ -94,18 +95,18 @@ class DirectStreams(ABC, Generic[S]):
 
     @abstractmethod
     def _begin_opening(self, target: execution_pb2.RouteTarget, limit: int) -> None:
-        """Open a stream somewhere else; ``_opened`` follows."""
+        """Begin to open a stream in another thread or task, which calls ``_opened`` at the end."""
 
     @abstractmethod
     def _end(self, stream: S) -> None:
-        """Close a stream, and its channel."""
+        """Close a stream and its channel."""
 
     def _stream_to(
         self, target: execution_pb2.RouteTarget, route: DirectRoute, limit: int
     ) -> S | None:
-        """Return the stream, if one is open.
+        """Return the open stream to a target, or begin to open one.
 
-        None where the daemon relays calls, for the moment or as long as the route holds.
+        None if the daemon has to relay calls there, temporarily or until the route changes.
         """
         session = target.session
         with self._mutex:
@@ -121,13 +122,13 @@ class DirectStreams(ABC, Generic[S]):
             is_due = stream is None and bool(target.ports) and now >= retry_at
             is_stale = is_due and now >= route.tickets_until
             if is_due and not is_stale:
-                # Marks the opening that begins below, after the mutex: no second one begins
-                # meanwhile.
+                # Set under the mutex, before the attempt begins below without it, so that no
+                # second attempt begins.
                 self._retry_at[session] = math.inf
         if stream is not None:
             self._end(stream)
         if is_stale:
-            self._routes.forget(route.epoch)  # the next call asks for a new one
+            self._routes.forget(route.epoch)  # the next call asks for a new route and tickets
         elif is_due:
             self._begin_opening(target, limit)
         elif retry_at != math.inf:
@@ -140,8 +141,7 @@ class DirectStreams(ABC, Generic[S]):
         """Store the opened stream; None means that the interpreter could not be reached."""
         session, now = target.session, time.monotonic()
         with self._mutex:
-            # Entries of ended streams are dropped: interpreters come and go, and none has the same
-            # number.
+            # Drop entries of past interpreters, whose session numbers never recur.
             self._retry_at = {s: at for s, at in self._retry_at.items() if at > now}
             over = [self._streams.pop(s) for s, each in [*self._streams.items()] if each.is_closed]
             del self._retry_at[session]
@@ -159,7 +159,7 @@ class DirectStreams(ABC, Generic[S]):
 
 
 class BlockingDirectStreams(DirectStreams[BlockingStream]):
-    """For the threads of a blocking session; a stream is opened in one of its own."""
+    """Streams for the threads of a blocking session. Each is opened in a separate thread."""
 
     def __init__(self, endpoint: Endpoint, routes: Routes) -> None:
         super().__init__(endpoint, routes)
@@ -171,7 +171,7 @@ class BlockingDirectStreams(DirectStreams[BlockingStream]):
         )
         try:
             opening.start()
-        except RuntimeError:  # of threading: the system's limit is reached
+        except RuntimeError:  # no thread: the system's limit is reached
             self._opened(target, None)
 
     def _open(self, target: execution_pb2.RouteTarget, limit: int) -> None:
@@ -180,13 +180,13 @@ class BlockingDirectStreams(DirectStreams[BlockingStream]):
             found = self._find_open(target, limit)
         except NotAdmittedError:
             is_refused = True
-        finally:  # whatever went wrong: it is tried again later
+        finally:  # whatever went wrong: otherwise the interpreter would never be tried again
             self._opened(target, found, is_refused=is_refused)
 
     def _find_open(self, target: execution_pb2.RouteTarget, limit: int) -> BlockingStream | None:
         """Open a stream to the interpreter; return None if it cannot be reached.
 
-        Raises NotAdmittedError if it does not take the ticket.
+        Raises NotAdmittedError if it refuses the ticket.
         """
         refusal: NotAdmittedError | None = None
         for port in target.ports:
@@ -202,7 +202,7 @@ class BlockingDirectStreams(DirectStreams[BlockingStream]):
             self._channels[stream] = channel
             if stream.peer.session == target.session:
                 return stream
-            self._end(stream)  # of another daemon, behind another address of that host
+            self._end(stream)  # an interpreter of another daemon listens at this port
         if refusal is not None:
             raise refusal
         return None

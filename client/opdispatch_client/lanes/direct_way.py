@@ -1,4 +1,4 @@
-"""How one call goes to one of the interpreters that a route names."""
+"""Choose the interpreter of one call among the targets of its route."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class InterpreterLane(Protocol):
 
     @property
     def calls_in_flight(self) -> int:
-        """How many calls wait for their replies."""
+        """The number of calls that wait for their replies."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether calls have no chance any more."""
+        """Whether the lane has ended, so that calls on it fail."""
 
 
 L = TypeVar("L", bound=InterpreterLane)
@@ -31,7 +31,7 @@ L_co = TypeVar("L_co", bound=InterpreterLane, covariant=True)
 
 
 class DirectWay(Generic[L_co]):
-    """A route, one of its targets, and the lane there."""
+    """A route, one of its targets, and the lane to it."""
 
     __slots__ = ("lane", "route", "target")
 
@@ -41,7 +41,7 @@ class DirectWay(Generic[L_co]):
         self.lane = lane
 
     def lost_call(self, number: int) -> execution_pb2.LostCall:
-        """Return the report to the daemon of a call of that id that had no reply."""
+        """Return the report to the daemon of a call with that id which got no reply."""
         return execution_pb2.LostCall(
             session=self.target.session,
             lane=self.lane.number,
@@ -51,7 +51,7 @@ class DirectWay(Generic[L_co]):
 
 
 class RelayedWay:
-    """A route, and one of its targets, to which the daemon relays the call."""
+    """A route and one of its targets, to which the daemon relays the call."""
 
     __slots__ = ("route", "target")
 
@@ -63,10 +63,10 @@ class RelayedWay:
 def choose_again(
     routes: Routes, way: DirectWay[L], shape: Hashable, lanes: Mapping[int, L]
 ) -> DirectWay[L] | None:
-    """Return the way of a call of that shape, of which one went that ``way`` before.
+    """Return the way for a call of that shape, given the ``way`` of an earlier one.
 
-    ``lanes`` are those that there are, by session. None: the route has changed, or not all of its
-    lanes are open, so that the way is to be found anew.
+    ``lanes`` has the existing lanes, by session number. Return None if the route has changed or not
+    all of its lanes are open: the way then has to be found anew.
     """
     route = routes.find(shape)
     if route is not way.route:
@@ -85,13 +85,13 @@ def choose_again(
 def choose_way(
     route: DirectRoute, lanes: Sequence[L | None], relayed: RelayedCalls
 ) -> DirectWay[L] | RelayedWay | None:
-    """Return the way to the interpreter with the fewest of our calls, on whichever way these went.
+    """Return the way to the interpreter with the fewest of this session's calls in flight.
 
-    ``lanes`` are those to the route's targets, in their order; to one without a lane, or out of the
-    route's reach, the daemon relays calls, at least for the moment. Of equally busy interpreters,
-    one that is called directly comes first, since that is quicker, unless others keep it busy;
-    those that are alike take turns. Returns None if all are out of reach: then the daemon, which
-    knows of others' calls, chooses better.
+    ``lanes`` has the lane to each target of the route, in the same order. The daemon relays calls
+    to a target without a lane or out of reach. Among equally busy targets, those with a lane are
+    preferred, because direct calls are faster, unless other sessions keep them busy; equal ones
+    take turns. Return None if all targets are out of reach: the daemon, which knows the calls of
+    other sessions, chooses better.
     """
     place = 0 if len(lanes) == 1 else _least_busy(route, lanes, relayed)
     lane, target, reach = lanes[place], route.targets[place], route.within_reach
@@ -101,7 +101,7 @@ def choose_way(
 
 
 def _least_busy(route: DirectRoute, lanes: Sequence[L | None], relayed: RelayedCalls) -> int:
-    """Return the place of the target that ``choose_way`` chooses."""
+    """Return the index of the target that ``choose_way`` chooses."""
     relays_cost, reach = 0 if route.is_contended else 1, route.within_reach
     loads = [
         2 * (relayed.in_flight(target.session) + (0 if lane is None else lane.calls_in_flight))

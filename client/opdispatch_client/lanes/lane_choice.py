@@ -1,4 +1,4 @@
-"""The choice of lanes, without I/O: to the daemon, and those of direct calls to interpreters.
+"""Choose the kinds of lanes to the daemon and to interpreters. No I/O.
 
 A session tries the kinds of lanes to its daemon in the order of ``KINDS`` and takes the first that
 works, or insists on one of them. Its direct calls take lanes of the same kind.
@@ -16,29 +16,29 @@ from opdispatch_wire.lanes.lane_messages import LaneClosedError
 LaneKind = Literal["local", "stream", "grpc"]
 
 KINDS: Final[tuple[LaneKind, ...]] = ("local", "stream", "grpc")
-"""The fastest first; each call as its own gRPC request always works."""
+"""The kinds of lanes, fastest first; the last, a gRPC request for each call, always works."""
 
 UNUSABLE: Final[Mapping[LaneKind, tuple[type[Exception], ...]]] = {
     "local": (OSError, OpdispatchError),
     "stream": (LaneClosedError,),
     "grpc": (),
 }
-"""By kind, the errors of an opening after which the next kind is tried."""
+"""The errors after which the next kind of lane is tried, by the kind that failed to open."""
 
 
 def kinds_to_try(endpoint: Endpoint) -> tuple[LaneKind, ...]:
-    """Return the kinds of lanes to the daemon to try, in order; one, if the session insists."""
+    """Return the kinds of lanes to the daemon to try, in order; only one if the session asks so."""
     return KINDS if endpoint.lane == "auto" else (endpoint.lane,)
 
 
 def direct_kind(endpoint: Endpoint, daemon: LaneKind) -> Literal["local", "stream"] | None:
-    """Return the kind of the direct lanes, by that of the lane to the daemon.
+    """Return the kind of the direct lanes, which depends on that of the lane to the daemon.
 
-    None: all calls go through the daemon.
+    None if all calls have to go through the daemon.
     """
     if not endpoint.direct:
         return None
     if daemon == "local":
         return "local"
-    # The interpreters' ports are at the daemon's host, which a unix socket has none of.
+    # Interpreters listen at ports of the daemon's host, which the address of a unix socket lacks.
     return "stream" if daemon == "stream" and endpoint.has_ports else None

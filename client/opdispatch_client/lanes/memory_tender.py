@@ -1,4 +1,4 @@
-"""Says now and then what a session does not use any more, where no call says it."""
+"""Release unused shared memory of a session while no calls do so."""
 
 from __future__ import annotations
 
@@ -7,37 +7,36 @@ import threading
 from collections.abc import Callable
 
 TEND_SECONDS = 1.0
-"""How long, in seconds, unused memory of an interpreter's may stay taken."""
+"""Longest time in seconds that unused memory of an interpreter stays in use."""
 
 
 class MemoryTender:
-    """A thread that comes with ``wake`` and goes when ``tend`` says that there is nothing to do.
+    """A thread that starts with ``wake`` and ends when ``tend`` has nothing left to do.
 
-    Guards      ``_lock`` guards ``_is_there``: the thread is there, or no wake-up came after it
-                had asked ``tend`` for the last time, or it could not be started: it is, with the
-                next ``wake`` that finds a thread.
+    Guards      ``_lock`` guards ``_is_there``, which tells whether the thread runs, and is held
+                during ``tend``. If the thread could not be started, the next ``wake`` tries again.
     """
 
     def __init__(self, tend: Callable[[], bool]) -> None:
-        """Call ``tend`` in a thread; it returns whether it is to be called again."""
+        """Store ``tend``, which is called in a thread and returns whether to call it again."""
         self._tend = tend
         self._lock = threading.Lock()
         self._is_there = False
         self._stopped = threading.Event()
 
     def wake(self) -> None:
-        """Start tending: there is something to do from now on."""
+        """Start the thread if it does not run: there is memory to release from now on."""
         if self._is_there or self._stopped.is_set():
             return
         with self._lock:
             if self._is_there:
                 return
-            with contextlib.suppress(RuntimeError):  # of threading: the system's limit is reached
+            with contextlib.suppress(RuntimeError):  # no thread: the system's limit is reached
                 threading.Thread(target=self._run, name="memory-tender", daemon=True).start()
                 self._is_there = True
 
     def stop(self) -> None:
-        """Do nothing more. Idempotent."""
+        """Stop for good. Idempotent."""
         self._stopped.set()
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""When the replies of planned calls are too late, in an event loop."""
+"""Time out the replies of planned calls in an event loop."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 class OverdueReplies:
-    """Replies that are awaited for as long as all others, and time out in their order.
+    """Pending replies with the same timeout, which therefore expire in the order of their calls.
 
-    One timer for all of them: with one for each, a call would take half as long again. Belongs
-    to the event loop.
+    One timer serves all of them; a timer for each would make a call take half as long again. For
+    use in its event loop only.
     """
 
     __slots__ = ("_loop", "_timer", "_waiting", "seconds")
@@ -18,12 +18,12 @@ class OverdueReplies:
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float | None) -> None:
         self._loop = loop
         self.seconds = seconds
-        """How long each is awaited; None: for ever."""
+        """Timeout in seconds of each reply; None for no limit."""
         self._waiting: dict[asyncio.Future[Any], float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, reply: asyncio.Future[Any]) -> None:
-        """Fail ``reply`` with TimeoutError after that time, unless it is removed."""
+        """Fail ``reply`` with TimeoutError after ``seconds``, unless it is removed before."""
         if self.seconds is None:
             return
         deadline = self._waiting[reply] = self._loop.time() + self.seconds
@@ -31,11 +31,11 @@ class OverdueReplies:
             self._timer = self._loop.call_at(deadline, self._look)
 
     def remove(self, reply: asyncio.Future[Any]) -> None:
-        """Let a reply be: it is awaited no more. Idempotent."""
+        """Remove a reply that is no longer awaited. Idempotent."""
         self._waiting.pop(reply, None)
 
     def stop(self) -> None:
-        """Do nothing more. Idempotent."""
+        """Stop for good. Idempotent."""
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -12,9 +12,10 @@ from opdispatch_wire.shared_memory.peer_memory import PeerMemory
 
 
 class PlannedMemory:
-    """Shared memory of one planned call: of its arguments, its results, or both.
+    """Shared memory for the arguments, the results or both of one planned call.
 
-    The arguments' blocks are the lane's from ``encode`` until the reply has come.
+    The lane holds the arguments' blocks from ``encode`` until the reply arrives, because the
+    interpreter may read them until then.
     """
 
     __slots__ = ("_lane", "_leaves", "_number", "_plan", "_timeout", "memory", "request")
@@ -34,7 +35,7 @@ class PlannedMemory:
         self._number = 0
         self.memory = memory
         self.request = b""
-        """The bytes that ``encode`` has made."""
+        """The serialized request that ``encode`` returned last."""
 
     @classmethod
     def of(
@@ -45,9 +46,9 @@ class PlannedMemory:
         lane: CallerLaneMemory | None,
         peer: PeerMemory | None,
     ) -> PlannedMemory | None:
-        """Place the arguments of a call, whose results are read from ``peer``.
+        """Place a call's arguments in shared memory; its results are read from ``peer``.
 
-        Return None if there is no memory, or no room in it.
+        Return None if the lane has no shared memory, or no room in it.
         """
         if lane is None:
             return None
@@ -62,7 +63,10 @@ class PlannedMemory:
         return cls(plan, leaves, timeout, lane, memory)
 
     def encode(self, number: int) -> bytes:
-        """Return the request of that id; its memory is held from now on. Raises LaneClosedError."""
+        """Return the request with that id, and hold its memory from now on.
+
+        Raises LaneClosedError.
+        """
         self._number = number
         self.request = self._plan.form.write(self._leaves, self._timeout, number)
         if self.memory.placed.held:
@@ -70,7 +74,7 @@ class PlannedMemory:
         return self.request
 
     def read(self, payload: bytes | memoryview, place: int) -> tuple[Any] | None:
-        """Return the result in a reply like ``CallPlan.read``; the call's memory is released."""
+        """Return the result in a reply as ``CallPlan.read`` does, and release the call's memory."""
         result = self._plan.read(payload, place, self.memory)
         if result is not None:
             self._lane.replied(self._number)

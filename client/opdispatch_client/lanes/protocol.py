@@ -10,27 +10,27 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 class CallLane(Protocol):
-    """A way for calls. Each has an id of its own; see ``BlockingLane`` for what is raised."""
+    """A lane for calls, each of which has its own id. Errors are those of ``BlockingLane``."""
 
     @property
     def max_message_bytes(self) -> int:
-        """The longest request that the other side takes, in bytes, without its large tensors."""
+        """Longest request in bytes that the other side accepts, without its large tensors."""
 
     @property
     def inline_bytes(self) -> int | None:
-        """How long tensors may be in a message; None: the other side takes none outside it."""
+        """Size in bytes up to which tensors are inline; None if all have to be."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether calls have no chance any more."""
+        """Whether the lane has ended, so that calls on it fail."""
 
     @property
     def is_connected(self) -> bool:
-        """Whether it ends with the connection that it has."""
+        """Whether the lane ends with its connection; otherwise it connects again by itself."""
 
     @property
     def calls_in_flight(self) -> int:
-        """How many calls wait for their replies."""
+        """The number of calls that wait for their replies."""
 
     def call(
         self,
@@ -40,7 +40,10 @@ class CallLane(Protocol):
         *,
         tensors: CallTensors | None = None,
     ) -> execution_pb2.CallReply:
-        """Send a call and wait for the reply; the large tensors of both are in ``tensors``."""
+        """Send a call and wait at most ``timeout`` seconds for the reply.
+
+        ``tensors`` holds the large tensors of the request, and receives those of the reply.
+        """
 
     def begin(
         self,
@@ -51,10 +54,13 @@ class CallLane(Protocol):
         *,
         tensors: CallTensors | None = None,
     ) -> int:
-        """Begin a call, which is sent by ``flush`` at the latest; return its id."""
+        """Begin a call and return its id. The request is sent by ``flush`` at the latest.
+
+        ``on_done`` is called once with the reply or an error, unless the call is cancelled.
+        """
 
     def flush(self) -> None:
-        """Send what has begun."""
+        """Send the requests of calls that have begun."""
 
     def cancel(self, number: int) -> bool:
         """Abandon a call that has begun; return False if it has ended already."""

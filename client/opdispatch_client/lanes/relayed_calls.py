@@ -1,4 +1,4 @@
-"""The calls that the daemon relays to interpreters which a session does not reach itself."""
+"""Count the calls that the daemon relays to interpreters which a session cannot reach itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 
 class RelayedCall:
-    """One of them, meant for the interpreter with that session number; in flight until ``end``."""
+    """A call relayed to the interpreter with that session number; in flight until ``end``."""
 
     __slots__ = ("_calls", "session")
 
@@ -15,18 +15,18 @@ class RelayedCall:
         self.session = session
 
     def end(self) -> None:
-        """Take the call off the count. Idempotent; any thread may."""
+        """Count the call as ended. Idempotent and thread-safe."""
         if (calls := self._calls) is not None:
             with calls.mutex:
-                if self._calls is not None:  # else another thread has, as it was cancelled
+                if self._calls is not None:  # otherwise another thread has just cancelled the call
                     self._calls = None
                     calls.count(self.session, -1)
 
 
 class RelayedCalls:
-    """How many are in flight, by the session that each is meant for.
+    """The numbers of relayed calls in flight, by the session number of their interpreters.
 
-    ``mutex`` is held for changes; any thread may look. Counts are positive: an interpreter
+    ``mutex`` is held for changes; reading needs no lock. All counts are positive: an interpreter
     without calls is not in ``_counts``.
     """
 
@@ -35,17 +35,17 @@ class RelayedCalls:
         self._counts: dict[int, int] = {}
 
     def in_flight(self, session: int) -> int:
-        """Return how many calls wait for their replies."""
+        """Return the number of calls relayed to an interpreter that wait for their replies."""
         return self._counts.get(session, 0)
 
     def begin(self, session: int) -> RelayedCall:
-        """Count a call."""
+        """Count a call as in flight; the caller ends it."""
         with self.mutex:
             self.count(session, 1)
         return RelayedCall(self, session)
 
     def count(self, session: int, change: int) -> None:
-        """Add to the count of an interpreter, with ``mutex`` held."""
+        """Add to the count of an interpreter. The caller holds ``mutex``."""
         now = self._counts.pop(session, 0) + change
         if now:
             self._counts[session] = now

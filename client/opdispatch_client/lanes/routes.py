@@ -17,20 +17,20 @@ from opdispatch_wire.v1 import execution_pb2
 V = TypeVar("V")
 
 MOST_ROUTES = 1024
-"""How many a session keeps; the oldest goes first."""
+"""Most routes that a session keeps; beyond that, the oldest is dropped."""
 
-# One call may meet the last step of the one before it.
+# More than one, since a call may also wait for the end of the session's own call before it.
 _WAITS_OF_CONTENTION = 3
 
-# How long the daemon is not asked again for a route that it did not give, in seconds.
+# Seconds before the daemon is asked again for a route that it did not give.
 _REFUSAL_LASTS = 1.0
 
 
 class DirectRoute:
-    """Where calls of one shape may go. ``targets`` are all holders of the kernel.
+    """The interpreters that calls of one shape may go to: ``targets``, all holders of the kernel.
 
     ``within_reach`` has the session numbers of those that can be called directly, as far as is
-    known; it is replaced, never changed, so that any thread may look.
+    known. It is replaced and never changed in place, so that any thread may read it.
     """
 
     __slots__ = (
@@ -56,17 +56,17 @@ class DirectRoute:
         self.tickets_until = (
             time.monotonic() + message.ticket_seconds if message.ticket_seconds else math.inf
         )
-        """Until when streams can be opened with what the route has, by ``time.monotonic``."""
+        """When the tickets to open streams with expire, by ``time.monotonic``."""
         self.waits = 0
-        """Of the last calls that went directly, so many had to wait there."""
+        """How many of the last direct calls in a row had to wait for a busy interpreter."""
         self.is_current = True
-        """Whether ``Routes`` has it; it never comes back."""
+        """Whether ``Routes`` still has this route; once dropped, it never returns."""
         # Not all sessions begin with the same target.
         self._turn = random.randrange(len(self.targets) or 1)
 
     @property
     def is_contended(self) -> bool:
-        """Return whether others seem to keep busy the interpreters that are called directly."""
+        """Return whether other sessions seem to keep the interpreters in reach busy."""
         return self.waits >= _WAITS_OF_CONTENTION
 
     def note_wait(self, has_waited: bool) -> None:
@@ -74,25 +74,25 @@ class DirectRoute:
         self.waits = self.waits + 1 if has_waited else 0
 
     def next_turn(self) -> int:
-        """Return another number for each call, most often one more than the last."""
+        """Return the next number of a round robin. Racing threads may get the same one."""
         self._turn += 1
         return self._turn
 
     def direct(self, request: execution_pb2.CallRequest) -> None:
-        """Turn a request for the daemon into one for an interpreter."""
+        """Turn a request to the daemon into one to an interpreter."""
         request.operator = self.operator
         request.kernel.CopyFrom(self.kernel)
         request.route_epoch = self.epoch
 
     def without(self, session: int) -> None:
-        """Remove an interpreter that cannot be reached: the daemon relays its calls."""
+        """Remove an interpreter from those in reach, so that the daemon relays its calls."""
         self.within_reach -= {session}
 
 
 class Routes:
-    """By the shapes of calls; see ``call_shape``. Any thread may ask.
+    """The routes of one session, by the shapes of calls: see ``call_shape``. Thread-safe.
 
-    ``_mutex`` is held for changes; readers see the table before or after one.
+    ``_mutex`` is held for changes. Readers take no lock: they see the table before or after one.
     """
 
     def __init__(self) -> None:
@@ -102,25 +102,25 @@ class Routes:
         self.relayed = RelayedCalls()
 
     def find(self, shape: Hashable) -> DirectRoute | None:
-        """Return the route of calls of that shape, if one is known that leads anywhere directly."""
+        """Return the route for calls of that shape, if it has any interpreter in reach."""
         route = self._routes.get(shape)
         return route if route is not None and route.within_reach else None
 
     def wants(self, shape: Hashable) -> bool:
-        """Return whether the daemon is to be asked for a route."""
+        """Return whether to ask the daemon for a route."""
         if self.find(shape) is not None:
-            return False  # it is a matter of time
+            return False  # its lane is being opened
         return time.monotonic() >= self._refused_until.get(shape, 0.0)
 
     def postpone(self, shape: Hashable) -> None:
-        """Ask the daemon later: its answer was of no use."""
+        """Do not ask the daemon for that shape for a while: its route was of no use."""
         with self._mutex:
             _put(self._refused_until, shape, time.monotonic() + _REFUSAL_LASTS)
 
     def learn(self, shape: Hashable, reply: execution_pb2.CallReply, epoch: int = 0) -> None:
-        """Take over the daemon's answer to a request with that ``route_epoch``.
+        """Store the route in the daemon's reply to a request with that ``route_epoch``.
 
-        To one with an epoch, an answer without a route means that there is none that is newer.
+        If the request had an epoch, a reply without a route means that no newer one exists.
         """
         with self._mutex:
             if reply.HasField("route") and reply.route.targets:
@@ -131,9 +131,10 @@ class Routes:
                 _put(self._refused_until, shape, time.monotonic() + _REFUSAL_LASTS)
 
     def refused(self, epoch: int, session: int) -> None:
-        """Call an interpreter no more by the routes of an epoch: it has refused one of them.
+        """Stop calling an interpreter directly by the routes of an epoch, as it has refused one.
 
-        They may hold for others. Where it was too early, the daemon gives the same route again.
+        The routes may still hold for other interpreters. If the interpreter only did not know the
+        epoch yet, the daemon returns the same route again.
         """
         with self._mutex:
             for route in self._routes.values():
@@ -141,13 +142,13 @@ class Routes:
                     route.without(session)
 
     def drop(self, route: DirectRoute) -> None:
-        """Drop one route, which others of its epoch outlive."""
+        """Drop one route; others of its epoch stay."""
         with self._mutex:
             self._routes = {s: each for s, each in self._routes.items() if each is not route}
             route.is_current = False
 
     def forget(self, epoch: int) -> None:
-        """Drop the routes of an epoch: their tickets open no streams any more."""
+        """Drop all routes of an epoch, whose tickets have expired."""
         with self._mutex:
             kept = {s: route for s, route in self._routes.items() if route.epoch != epoch}
             for route in self._routes.values():
@@ -156,7 +157,7 @@ class Routes:
 
 
 def _put(table: dict[Hashable, V], shape: Hashable, value: V) -> list[V]:
-    """Put a value in, and return those that make room for it."""
+    """Insert a value; return the entries that it replaces or evicts."""
     gone = [table.pop(shape)] if shape in table else []
     if len(table) >= MOST_ROUTES:
         gone.append(table.pop(next(iter(table))))
@@ -165,7 +166,7 @@ def _put(table: dict[Hashable, V], shape: Hashable, value: V) -> list[V]:
 
 
 def find_refusal(reply: execution_pb2.CallReply) -> RefusedError | None:
-    """Return why an interpreter wants the daemon to be asked, if it does: the call has not run."""
+    """Return the refusal by which an interpreter sends a call to the daemon; None if it has run."""
     if not reply.HasField("error"):
         return None
     error = error_from_status(reply.error)

@@ -1,7 +1,8 @@
 """One call over the daemon's local lane, for a process that makes no other.
 
-A session asks over gRPC where the lane is, and who the daemon is. Here a file next to the daemon's
-socket says the first, and the lane itself the second: neither gRPC nor the dispatcher is imported.
+A session asks over gRPC for the lane's path and the daemon's version. Here a file next to the
+daemon's socket has the path, and the lane's handshake the version, so that neither gRPC nor the
+dispatcher needs to be imported.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ _LONGEST_PATH = 4096
 
 
 class SingleCall:
-    """A lane of one call, and the schemas of the operator that it is for."""
+    """A lane for one call, and the schemas of its operator."""
 
     def __init__(self, connection: socket.socket, deadline: float | None) -> None:
         self._connection = connection
         self._deadline = deadline
         self.schemas: Sequence[str] = ()
-        """Schemas that the operator's name may mean."""
+        """The schemas of all overloads that the operator's name may refer to."""
 
     @classmethod
     def open(cls, path: str, operator: str, timeout: float | None) -> Self:
-        """Connect to the daemon that listens at the unix socket at ``path``.
+        """Connect to the daemon that listens at the unix socket ``path``.
 
-        Everything may take ``timeout`` seconds. Raises OSError and ValueError if that has no lane
-        for us, or its first words are others than expected.
+        The connection and the call together may take ``timeout`` seconds. Raises OSError or
+        ValueError if the daemon has no usable lane, or its handshake is not as expected.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -48,7 +49,7 @@ class SingleCall:
             connection.connect(_find_lane(f"{path}.lock"))
             _, user = peer_of(connection)
             if not is_trusted(user):
-                raise ValueError(f"the lane is user {user}'s")
+                raise ValueError(f"the lane belongs to user {user}; expected this user or root")
             call._shake_hands(operator)
         except BaseException:
             call.close()
@@ -56,9 +57,10 @@ class SingleCall:
         return call
 
     def make(self, request: execution_pb2.CallRequest) -> execution_pb2.CallReply:
-        """Send the call and return the reply. Raises OSError, TimeoutError among them.
+        """Send the call and return the reply.
 
-        Raises ValueError for a reply that is none.
+        Raises TimeoutError at the deadline, any other OSError if the lane ends, and ValueError for
+        a malformed reply.
         """
         request.id = 1
         if self._deadline is not None:
@@ -66,7 +68,7 @@ class SingleCall:
         self._write(FrameKind.CALL, request.SerializeToString())
         reply = execution_pb2.CallReply.FromString(self._read(FrameKind.REPLY))
         if reply.id != request.id:
-            raise ValueError(f"a reply to call {reply.id}")
+            raise ValueError(f"the daemon replied to call {reply.id}; expected {request.id}")
         return reply
 
     def close(self) -> None:
@@ -86,7 +88,10 @@ class SingleCall:
         self._write(FrameKind.HELLO, hello.SerializeToString())
         welcome = lane_pb2.LaneWelcome.FromString(self._read(FrameKind.WELCOME))
         if welcome.protocol_version != PROTOCOL_VERSION:
-            raise ValueError(f"protocol version {welcome.protocol_version}")
+            raise ValueError(
+                f"the daemon speaks protocol version {welcome.protocol_version}; expected "
+                f"{PROTOCOL_VERSION}"
+            )
         self.schemas = welcome.schemas
 
     def _write(self, kind: FrameKind, payload: bytes) -> None:
@@ -96,7 +101,7 @@ class SingleCall:
     def _read(self, expected: FrameKind) -> bytes:
         size, kind, _ = HEADER.unpack(self._receive(HEADER.size))
         if kind != expected:
-            raise ValueError(f"a frame of kind {kind}")
+            raise ValueError(f"the daemon sent a frame of kind {kind}; expected {int(expected)}")
         return bytes(self._receive(size))
 
     def _receive(self, size: int) -> bytearray:
@@ -119,16 +124,16 @@ class SingleCall:
 
 
 def _find_lane(file: str) -> str:
-    """Return the path in a file that the daemon has written: our own user, or root.
+    """Return the path of the lane, from a file that the daemon has written.
 
-    Raises OSError and ValueError.
+    Raises OSError, and ValueError if the file is not our own user's or root's, or has no path.
     """
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with contextlib.closing(os.fdopen(descriptor, "rb")) as opened:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode) or not is_trusted(facts.st_uid):
-            raise ValueError("another user may have written it")
+            raise ValueError(f"{file} may have been written by another user")
         path = Path(opened.read(_LONGEST_PATH).decode().rstrip("\n"))
     if not path.is_absolute():
-        raise ValueError("it has no path")
+        raise ValueError(f"{file} does not have an absolute path")
     return str(path)

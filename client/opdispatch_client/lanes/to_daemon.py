@@ -1,4 +1,4 @@
-"""A blocking session's lane to its daemon: the choice of it, and a new one when it breaks."""
+"""A blocking session's lane to its daemon: chosen at first, and replaced when it breaks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from opdispatch_wire.lanes.blocking_stream import BlockingStream
 class DaemonLane:
     """The lane of one session. Any number of threads may use it.
 
-    It is opened again, once the daemon is back: see Note [A daemon that restarts]. ``introduce``
-    asks the daemon again who it is, and returns that and the message limit.
+    A broken lane is replaced once the daemon is back: see Note [A daemon that restarts].
+    ``introduce`` repeats the handshake and returns the daemon's answer and the message limit.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class DaemonLane:
         self._lane: CallLane
         self.name: LaneKind = "grpc"
         """Kind of the lane."""
-        # Protects `_lane`, `_attempt` and `_is_closed` where they change: after `close` there is
-        # no new lane and no attempt, and the one that takes an attempt away says how it ended.
+        # Held for changes of `_lane`, `_attempt`, `_left` and `_is_closed`. After `close`, no lane
+        # and no attempt is added. The thread that clears `_attempt` sets its result.
         self._guard = threading.Lock()
         self._attempt: Future[CallLane] | None = None  # to open the lane again
-        self._wait: DaemonWait | None = None  # of the attempt
+        self._wait: DaemonWait | None = None  # for the daemon, during the attempt
         self._closing = threading.Event()
-        # Those whose daemon is stopping, for as long as calls on them go on.
+        # Lanes to a stopping daemon, kept until the calls on them have ended.
         self._left: set[CallLane] = set()
 
     @property
@@ -57,22 +57,23 @@ class DaemonLane:
 
     @property
     def max_message_bytes(self) -> int:
-        """The longest request that the daemon takes, in bytes."""
+        """Longest request in bytes that the daemon accepts."""
         return self._lane.max_message_bytes
 
     def open(self, info: ServerInfo, limit: int) -> None:
         """Choose a lane for messages of at most ``limit`` bytes.
 
-        Raises DaemonUnavailableError if there is none of the kind that the endpoint insists on.
+        Raises DaemonUnavailableError if the endpoint requires a kind that cannot be opened.
         """
         self.name, self._lane = self._choose(info.lane, limit)
 
     def get(self, deadline: float | None) -> CallLane:
-        """Return the lane, opened again if it broke.
+        """Return the lane, or a new one if it is broken.
 
-        All who need it then wait for one attempt, and get the error of that if it fails; none
-        waits longer than until ``deadline``, by ``time.monotonic``, unless no thread can be
-        started. Raises TimeoutError, and what went wrong: DaemonUnavailableError, for one.
+        All threads that need a new lane wait for the same attempt, and get its error if it fails,
+        such as DaemonUnavailableError. Raises TimeoutError at ``deadline``, by ``time.monotonic``,
+        unless the attempt has met an error, which is raised instead. If no thread can be started
+        for the attempt, this one makes it, and may exceed the deadline.
         """
         if self._is_closed:
             raise self._endpoint.closed_error()
@@ -89,17 +90,17 @@ class DaemonLane:
         return not (self._lane.is_closed or self._lane in self._left)
 
     def leave(self, lane: CallLane) -> None:
-        """Open another lane for the next calls: the daemon at that one is stopping."""
+        """Use a new lane for the next calls, because the daemon at this one is stopping."""
         with self._guard:
             if lane.is_connected and not self._is_closed:
                 self._left.add(lane)
 
     def pause(self, seconds: float) -> None:
-        """Wait so long, or until ``close``."""
+        """Wait for that time, or until ``close``."""
         self._closing.wait(seconds)
 
     def close(self) -> None:
-        """End all calls; no others can be made. Idempotent."""
+        """End all calls, and refuse new ones. Idempotent."""
         with self._guard:
             self._is_closed = True
             self._closing.set()
@@ -112,7 +113,7 @@ class DaemonLane:
             self._lane.close()
 
     def _close_left(self, lane: CallLane) -> None:
-        """Close the lanes before ``lane`` on which no call goes on."""
+        """Close the lanes that were left for ``lane`` and have no more calls in flight."""
         with self._guard:
             idle = {each for each in self._left if each is not lane and not each.calls_in_flight}
             self._left -= idle
@@ -122,7 +123,7 @@ class DaemonLane:
     def _wait_for_another(self, broken: CallLane, deadline: float | None) -> CallLane:
         try:
             attempt = self._join_attempt(broken)
-        except RuntimeError:  # of threading: the system's limit is reached
+        except RuntimeError:  # no thread: the system's limit is reached
             return self._replace(broken)
         left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
         try:
@@ -138,9 +139,9 @@ class DaemonLane:
         raise copy_of_error(error)
 
     def _join_attempt(self, broken: CallLane) -> Future[CallLane]:
-        """Return the attempt that is under way, or a new one.
+        """Return the attempt in progress, or begin one.
 
-        Raises RuntimeError without a thread.
+        Raises RuntimeError if no thread can be started for it.
         """
         with self._guard:
             if self._attempt is not None:
@@ -151,7 +152,8 @@ class DaemonLane:
             elif self._lane is not broken:
                 attempt.set_result(self._lane)
             else:
-                # In a thread of its own: no caller's deadline, and no Ctrl-C, ends it for others.
+                # In a separate thread, so that no caller's deadline or Ctrl-C ends it for others.
+                # Started before `_attempt` is set: if that raises, there is no attempt.
                 threading.Thread(
                     target=self._try, args=(broken, attempt), name="lane-opening", daemon=True
                 ).start()
@@ -165,16 +167,16 @@ class DaemonLane:
         except BaseException as error:
             failure = error
         with self._guard:
-            if self._attempt is attempt:  # else the lane was closed
+            if self._attempt is attempt:  # otherwise ``close`` has set its result
                 self._attempt = None
                 if failure is None:
                     attempt.set_result(self._lane)
                 else:
                     attempt.set_exception(failure)
-        del attempt, failure  # an error refers to this frame
+        del attempt, failure  # the error's traceback refers to this frame: a cycle
 
     def _replace(self, broken: CallLane) -> CallLane:
-        """Return the lane after that one; open it unless another thread is quicker."""
+        """Open a lane in place of a broken one; return it, or one opened by a faster thread."""
         if not broken.calls_in_flight:
             broken.close()
         wait = self._wait = DaemonWait(self._endpoint.wait)
@@ -189,8 +191,8 @@ class DaemonLane:
             if self._is_closed:
                 raise self._endpoint.closed_error()
         with self._guard:
-            # Without a thread for it (``_wait_for_another``), several callers may have come here:
-            # one lane is kept, and after ``close`` none.
+            # If no thread could be started for the attempt, several callers may get here: one of
+            # their lanes is kept, and none after ``close``.
             if self._lane is broken and not self._is_closed:
                 self.name, self._lane = name, lane
                 return lane

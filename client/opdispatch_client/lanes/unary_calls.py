@@ -1,4 +1,4 @@
-"""Calls by ``ExecutionService.Call``: one gRPC request each."""
+"""Calls by the RPC ``ExecutionService.Call``, one gRPC request each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 class UnaryCalls:
-    """A lane that never breaks: gRPC connects again by itself. All tensors are inline."""
+    """A lane that never breaks, because gRPC reconnects by itself. All tensors are inline.
+
+    Thread-safe, as gRPC's channels are.
+    """
 
     inline_bytes = None
     """See ``CallLane``."""
@@ -33,7 +36,7 @@ class UnaryCalls:
         self._numbers = itertools.count(1)
         self._under_way: dict[int, Any] = {}
         self.is_closed = False
-        """Whether calls have no chance any more."""
+        """Whether the lane has ended, so that calls on it fail."""
 
     def call(
         self,
@@ -43,7 +46,7 @@ class UnaryCalls:
         *,
         tensors: CallTensors | None = None,
     ) -> execution_pb2.CallReply:
-        """Send a call and wait for the reply. Raises the error that is its status."""
+        """Send a call and wait for the reply. Raises the error in its status."""
         payload = serialize_message(request, self.max_message_bytes, what)
         try:
             reply: execution_pb2.CallReply = self._method(payload, timeout=timeout)
@@ -82,11 +85,11 @@ class UnaryCalls:
 
     @property
     def calls_in_flight(self) -> int:
-        """How many calls that ``begin`` has begun wait for their replies."""
+        """The number of calls begun by ``begin`` that wait for their replies."""
         return len(self._under_way)
 
     def flush(self) -> None:
-        """Do nothing: each call is sent by itself."""
+        """Do nothing, because ``begin`` sends each call at once."""
 
     def cancel(self, number: int) -> bool:
         """Abandon a call that has begun; return False if it has ended already."""
@@ -97,13 +100,13 @@ class UnaryCalls:
         return True
 
     def close(self) -> None:
-        """End all calls that have begun; the channel's end ends the others. Idempotent."""
+        """End the calls of ``begin``; closing the channel ends the others. Idempotent."""
         self.is_closed = True
         for call in list(self._under_way.values()):
             call.cancel()
 
     def _error_of(self, error: Exception) -> Exception:
-        # gRPC raises ValueError for a channel that is closed already.
+        # gRPC raises ValueError if the channel is closed already.
         if self.is_closed:
             return LaneClosedError("the channel is closed")
         if isinstance(error, grpc.RpcError):

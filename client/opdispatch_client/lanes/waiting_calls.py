@@ -1,4 +1,4 @@
-"""Which direct calls of a session wait where a kernel of another operator keeps them from running.
+"""Find direct calls that wait because a kernel of another operator blocks their interpreter.
 
 No I/O: ``busy_watch`` and ``async_busy_watch`` ask the daemon.
 """
@@ -13,16 +13,16 @@ from opdispatch_client.listings import Interpreter
 from opdispatch_wire.v1 import execution_pb2
 
 LOOK_SECONDS = 0.5
-"""How often it is looked for calls that have taken so long, and what keeps them is asked for."""
+"""Interval of the checks in seconds, and the wait of a call before the daemon is first asked."""
 
-# After this part of the time for which a call has waited, the daemon is asked again.
+# The daemon is asked again about a call after this fraction of the time that it has waited.
 _RARER = 0.25
 
 
 class WaitingCall:
-    """One call that may move to another interpreter.
+    """A call that may move to another interpreter.
 
-    ``give_up`` ends its wait; None: it has not begun, or is over.
+    ``give_up`` ends its wait; it is None before the call has begun and after it has ended.
     """
 
     __slots__ = ("began", "give_up", "interpreter", "look_at", "operator")
@@ -36,9 +36,9 @@ class WaitingCall:
 
 
 def may_move(way: DirectWay[InterpreterLane], request: execution_pb2.CallRequest) -> bool:
-    """Return whether a call may run twice, so that it need not wait where it has been sent.
+    """Return whether a call may run twice, so that it can be sent to another interpreter as well.
 
-    Not one that keeps results: it would keep them twice, under the same ids.
+    A call that keeps results may not: it would keep them twice, under the same ids.
     """
     if request.HasField("keep"):
         return False
@@ -46,12 +46,12 @@ def may_move(way: DirectWay[InterpreterLane], request: execution_pb2.CallRequest
 
 
 def waiting_call(way: DirectWay[InterpreterLane]) -> WaitingCall:
-    """Return what stands for a call that goes that way now."""
+    """Return a WaitingCall for a call that is about to be sent that way."""
     return WaitingCall(way.target.interpreter, way.route.operator)
 
 
 class WaitingCalls:
-    """Any thread may use it: each change is one step, and readers use a copy."""
+    """A set of calls. Thread-safe: each change is one atomic operation, and readers copy it."""
 
     __slots__ = ("_calls",)
 
@@ -65,23 +65,23 @@ class WaitingCalls:
         return call in self._calls
 
     def add(self, call: WaitingCall) -> None:
-        """Add a call that is waited for from now on."""
+        """Add a call that has been sent."""
         self._calls[call] = None
 
     def remove(self, call: WaitingCall) -> None:
-        """Remove a call, if it is there: it is waited for no more."""
+        """Remove a call that has ended. Idempotent."""
         self._calls.pop(call, None)
-        call.give_up = None  # which knows the arguments
+        call.give_up = None  # a closure that would keep the arguments alive
 
     def is_look_due(self, now: float) -> bool:
-        """Return whether the daemon is to be asked: more and more rarely for the same call."""
+        """Return whether to ask the daemon now; less and less often for the same call."""
         due = [call for call in self._calls.copy() if call.look_at <= now]
         for call in due:
             call.look_at = now + max(LOOK_SECONDS, _RARER * (now - call.began))
         return bool(due)
 
     def give_up_where_busy(self, interpreters: Iterable[Interpreter]) -> None:
-        """End the waits for interpreters whose lock a kernel of another operator keeps."""
+        """End the wait of calls whose interpreter's GIL is held by kernels of other operators."""
         busy = {each.name: each.busy_operators for each in interpreters if each.busy_operators}
         for call in self._calls.copy() if busy else ():
             operators = busy.get(call.interpreter, (call.operator,))
