@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from opdispatch_wire.errors import MessageTooLargeError, RefusedError
+from opdispatch_wire.lanes import shared_reading
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
@@ -87,7 +88,10 @@ def test_threads_that_wait_and_calls_that_have_begun_share_the_reading(
     assert (before.outcome, after.outcome) == ("a::before", "a::after")
 
 
-def test_the_thread_that_attends_to_calls_goes_when_there_are_none(lane: BlockingLane, peer: Peer):
+def test_the_thread_that_attends_to_calls_goes_when_there_are_none(
+    lane: BlockingLane, peer: Peer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(shared_reading, "_LINGER", 0.1)
     begun, others = Begun(lane), attendants()
     for _ in range(2):
         begun.begin("a::b")

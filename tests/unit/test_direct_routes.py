@@ -6,6 +6,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from opdispatch_server.daemon.libraries import direct_routes
 from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes
 
 
@@ -71,7 +74,10 @@ async def change(routes: DirectRoutes, session: Session) -> None:
         session.answer()
 
 
-async def test_suspended_interpreter_is_sent_no_epoch_until_it_is_resumed():
+async def test_suspended_interpreter_is_sent_no_epoch_until_it_is_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(direct_routes, "HEARING_WAIT", 0)
     session, other = Session(), Session()
     routes = routes_of(session, other)
     await routes.suspend(session)

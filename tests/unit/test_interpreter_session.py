@@ -76,7 +76,9 @@ def far_session(address: str) -> InterpreterSession:
     )
 
 
-async def test_calls_are_made_once_it_has_joined(session: InterpreterSession):
+async def test_calls_are_made_once_it_has_joined(
+    session: InterpreterSession, interpreter: Interpreter
+):
     with pytest.raises(LaneClosedError, match="not joined yet") as caught:
         session.call(CALL, CallContext())
     assert not caught.value.was_sent
@@ -85,6 +87,7 @@ async def test_calls_are_made_once_it_has_joined(session: InterpreterSession):
     assert reply.returns[0] == CALL.args[0]
     assert (session.calls_in_flight, session.calls_total) == (0, 1)
     session.end("the test is over")
+    interpreter.leave.set()  # or its last replies would be waited for
     await session.close()
 
 
