@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import opdispatch_client as oc
 from opdispatch import Tensor
 from opdispatch.errors import OpdispatchError
+from tests.service.running_daemon import RunningDaemon
 
 LIBRARY = """\
 import os
@@ -92,8 +94,8 @@ def die(x):
 
 
 def wait(x):
-    if x.flat[0] < 0:
-        time.sleep(3)  # longer than its caller waits
+    while x.flat[0] < 0 and os.path.exists("hold"):
+        time.sleep(0.005)
     return x
 
 
@@ -243,6 +245,17 @@ def describe(result: Any) -> Any:
     if isinstance(result, np.ndarray):
         return str(result.dtype), result.shape, result.tolist(), result.flags.writeable
     return type(result), str(result)
+
+
+@contextmanager
+def held(daemon: RunningDaemon) -> Iterator[None]:
+    """Hold the calls of ``planned::wait`` with a negative number until the end of the block."""
+    path = daemon.folder / "hold"
+    path.touch()
+    try:
+        yield
+    finally:
+        path.unlink()
 
 
 @pytest.fixture

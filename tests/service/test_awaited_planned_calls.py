@@ -17,6 +17,7 @@ from tests.service.planned_library import (
     LIBRARY,
     ONES,
     describe,
+    held,
     outcome,
     planned,
 )
@@ -93,7 +94,7 @@ def test_awaited_calls_in_flight_get_their_own_results_and_errors(
 
 
 def test_an_awaited_planned_call_keeps_its_deadline_and_can_be_cancelled(
-    planned: tuple[oc.Session, list[int]],
+    planned: tuple[oc.Session, list[int]], lent_daemon: RunningDaemon
 ):
     session, numbers = planned
 
@@ -112,7 +113,8 @@ def test_an_awaited_planned_call_keeps_its_deadline_and_can_be_cancelled(
             await slow
         assert len(numbers) == before + 4
 
-    run(session, calls, timeout=1.0)
+    with held(lent_daemon):
+        run(session, calls, timeout=1.0)
     assert session.call("planned::same", ONES).tolist() == ONES.tolist()
 
 

@@ -16,6 +16,7 @@ from opdispatch_wire.planned_calls import LONGEST
 from opdispatch_wire.shared_memory.call_memory import THRESHOLD
 from tests.service.planned_library import (
     LIBRARY,
+    held,
     planned,
 )
 from tests.service.running_daemon import RunningDaemon
@@ -91,7 +92,7 @@ def test_an_argument_that_a_planned_kernel_has_kept_does_not_change(
 
 
 def test_large_calls_fail_and_are_given_up_as_small_ones(
-    planned: tuple[oc.Session, list[int]],
+    planned: tuple[oc.Session, list[int]], lent_daemon: RunningDaemon
 ):
     session, numbers = planned
     ones = np.ones(1 << 18)
@@ -104,11 +105,14 @@ def test_large_calls_fail_and_are_given_up_as_small_ones(
             session.call("planned::positive", -ones)
         with pytest.raises(oc.KernelError, match="negative"):
             session.submit("planned::positive", -ones).result()
-    slow = session.submit("planned::wait", -ones)
-    futures = [session.submit("planned::wait", ones * n) for n in range(1, 6)]
-    assert futures[2].cancel() or futures[2].done()
-    slow.cancel()
-    # What is sent while a cancelled call may still read its memory lies elsewhere.
+    with held(lent_daemon):
+        slow = session.submit("planned::wait", -ones)
+        futures = [session.submit("planned::wait", ones * n) for n in range(1, 6)]
+        assert futures[2].cancel() or futures[2].done()
+        slow.cancel()
+        # What is sent while a cancelled call may still read its memory lies elsewhere.
+        others = [session.submit("planned::same", ones * n) for n in range(5)]
+    assert [each.result()[-1] for each in others] == list(range(5))
     assert [session.call("planned::same", ones * n)[-1] for n in range(5)] == list(range(5))
     assert futures[3].result()[0] == 4
 

@@ -20,6 +20,7 @@ from tests.service.planned_library import (
     ONES,
     OPERATORS,
     Call,
+    held,
     outcome,
     planned,
 )
@@ -224,15 +225,16 @@ def test_planned_calls_under_way_run_one_version_or_the_next(
 
 
 def test_a_planned_call_that_waits_can_be_cancelled(
-    planned: tuple[oc.Session, list[int]], tmp_path: Path
+    planned: tuple[oc.Session, list[int]], lent_daemon: RunningDaemon
 ):
     session, _ = planned
     for _ in range(5):
         session.call("planned::wait", np.ones(4))
-    slow = session.submit("planned::wait", -np.ones(4))
-    futures = [session.submit("planned::wait", np.ones(4)) for _ in range(5)]
-    assert all(future.cancel() for future in futures)
-    slow.cancel()
+    with held(lent_daemon):
+        slow = session.submit("planned::wait", -np.ones(4))
+        futures = [session.submit("planned::wait", np.ones(4)) for _ in range(5)]
+        assert all(future.cancel() for future in futures)
+        slow.cancel()
     assert session.call("planned::same", np.ones(4)).tolist() == [1.0] * 4
 
 
@@ -263,13 +265,15 @@ def test_a_planned_call_that_ends_its_interpreter_is_blamed(
         assert len(numbers) == before + 1
 
 
-def test_a_planned_call_keeps_its_deadline(planned: tuple[oc.Session, list[int]]):
+def test_a_planned_call_keeps_its_deadline(
+    planned: tuple[oc.Session, list[int]], lent_daemon: RunningDaemon
+):
     session, numbers = planned
     with oc.connect(session.address, timeout=1.0) as patient:
         for _ in range(5):
             assert patient.call("planned::wait", np.ones(4)).tolist() == [1.0] * 4
         before = len(numbers)
-        with pytest.raises(oc.DeadlineExceededError):
+        with held(lent_daemon), pytest.raises(oc.DeadlineExceededError):
             patient.call("planned::wait", -np.ones(4))
         assert len(numbers) == before + 1
 

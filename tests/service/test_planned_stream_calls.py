@@ -27,6 +27,7 @@ from tests.service.planned_library import (
     ONES,
     OPERATORS,
     Call,
+    held,
     outcome,
 )
 from tests.service.running_daemon import RunningDaemon, wait_for
@@ -146,10 +147,11 @@ def test_a_call_keeps_its_deadline(
         for _ in range(4):
             assert session.call("planned::wait", ONES).tolist() == [1.0] * 4
         before = len(numbers)
-        with pytest.raises(oc.DeadlineExceededError):
-            session.call("planned::wait", -ONES)
-        with pytest.raises(oc.DeadlineExceededError):
-            session.submit("planned::wait", ONES).result()
+        with held(lent_daemon):
+            with pytest.raises(oc.DeadlineExceededError):
+                session.call("planned::wait", -ONES)
+            with pytest.raises(oc.DeadlineExceededError):
+                session.submit("planned::wait", ONES).result()
         assert len(numbers) == before + 2
 
 
@@ -184,10 +186,14 @@ def test_every_call_on_a_stream_that_is_lost_reports_its_own_interpreter_death(
             except oc.OpdispatchError as error:
                 errors[name] = error
 
-        waiting = threading.Thread(target=call, args=("wait",))
-        waiting.start()
-        assert wait_for(lambda: any(each.calls_in_flight for each in session.interpreters()))
-        call("die")
+        with held(daemon):
+            waiting = threading.Thread(target=call, args=("wait",))
+            waiting.start()
+            assert wait_for(lambda: any(each.calls_in_flight for each in session.interpreters()))
+            dying = threading.Thread(target=call, args=("die",))
+            dying.start()
+            assert wait_for(lambda: sum(i.calls_in_flight for i in session.interpreters()) == 2)
+        join(dying)
         join(waiting)
         assert all(isinstance(each, oc.InterpreterDiedError) for each in errors.values())
         assert sorted(errors) == ["die", "wait"]
@@ -225,7 +231,9 @@ def test_every_kind_of_call_through_the_daemon_is_planned(
     assert len(numbers) == before + 2 * len(calls)
 
 
-def test_submitted_calls_through_the_daemon_are_planned(relayed: Planned):
+def test_submitted_calls_through_the_daemon_are_planned(
+    relayed: Planned, lent_daemon: RunningDaemon
+):
     session, numbers = relayed
     x, y = np.ones(4, np.float32), np.ones((2, 2))
     for _ in range(4):
@@ -240,8 +248,9 @@ def test_submitted_calls_through_the_daemon_are_planned(relayed: Planned):
         session.call("planned::positive", ONES)
     with pytest.raises(oc.KernelError, match="negative"):
         session.submit("planned::positive", -ONES).result()
-    waiting = session.submit("planned::wait", -ONES)
-    assert waiting.cancel()
+    with held(lent_daemon):
+        waiting = session.submit("planned::wait", -ONES)
+        assert waiting.cancel()
     assert session.call("planned::positive", ONES).tolist() == [2.0] * 4
     assert len(numbers) >= before + 41
 
@@ -282,7 +291,7 @@ def test_a_planned_call_through_the_daemon_keeps_its_deadline(
         for _ in range(4):
             assert session.call("planned::wait", ONES).tolist() == [1.0] * 4
         before = len(numbers)
-        with pytest.raises(oc.DeadlineExceededError, match="wait"):
+        with held(lent_daemon), pytest.raises(oc.DeadlineExceededError, match="wait"):
             session.call("planned::wait", -ONES)
         assert len(numbers) == before + 1
 
