@@ -142,7 +142,7 @@ async def test_asyncio_call_ends_at_its_own_deadline(
 def test_call_may_take_longer_than_its_session(
     daemon: RunningDaemon, lane: LaneChoice, tmp_path: Path, timeout: float
 ):
-    with daemon.connect(lane=lane, timeout=0.5) as session:
+    with daemon.connect(lane=lane, timeout=2 * MOMENT) as session:
         future = session.submit("park::wait", str(tmp_path), timeout=timeout)
         assert wait_for((tmp_path / "entered").exists)
         # Nothing else tells that the session's own timeout has passed for such a call.

@@ -32,7 +32,7 @@ def test_an_interpreter_is_drained_under_load_and_used_again(
             Background(session.ops.gate.wait, X, folder, 3) as call,
         ):
             assert wait_for((daemon.folder / "entered-3").exists)
-            with daemon.connect(timeout=4) as impatient:
+            with daemon.connect(timeout=2) as impatient:
                 assert impatient.drain("worker-1").state == "draining"
             assert "worker-1" not in holders(session, "const")
             with pytest.raises(oc.RefusedError, match="worker-1 is being drained"):
@@ -66,7 +66,7 @@ def test_who_drains_waits_no_longer_than_it_says_for_others_to_import_what_moves
     with daemon.connect() as session:
         session.load(write_library("const", waits + constant(1)), interpreter="worker-1")
         closed.touch()
-        with daemon.connect(timeout=4) as impatient:
+        with daemon.connect(timeout=2) as impatient:
             assert impatient.drain("worker-1").state == "draining"
         assert session.ops.const.get(X) == 1
         closed.unlink()

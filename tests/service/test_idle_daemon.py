@@ -22,8 +22,8 @@ from tests.waits import LONGEST_WAIT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
 
-# In seconds: eight heartbeats.
-PERIOD = 4.0
+# In seconds: four heartbeats.
+PERIOD = 2.0
 # A server of gRPC for asyncio which serves nothing.
 BARE = """\
 import asyncio, sys
@@ -77,7 +77,7 @@ def test_idle_processes_wake_hardly_more_often_than_a_bare_server_of_grpc(
             def is_rare() -> bool:
                 # Each wakes once or twice for a heartbeat, an interpreter four times a second more.
                 of_bare, of_daemon, of_interpreter = last[:] = woken()
-                return of_daemon <= 2 * of_bare + 16 and of_interpreter <= 2 * of_bare + 40
+                return of_daemon <= 2 * of_bare + 8 and of_interpreter <= 2 * of_bare + 20
 
             last: list[int] = []
             assert wait_for(is_rare), last  # a busy machine, or what a start leaves behind

@@ -346,7 +346,7 @@ def test_cancelled_waiter_keeps_no_interpreters_from_the_next_one(
     with daemon.connect() as session, daemon.connect() as other:
         with Background(session.load, first, isolated=True) as load:
             assert wait_for(entered.exists)
-            with daemon.connect(timeout=3.0) as hasty, pytest.raises(oc.OpdispatchError):
+            with daemon.connect(timeout=1.0) as hasty, pytest.raises(oc.OpdispatchError):
                 hasty.load(second, isolated=True)
             with Background(other.load, second, isolated=True) as again:
                 assert wait_for(

@@ -114,7 +114,7 @@ def test_load_that_waits_for_interpreters_says_so(
 ):
     path = write_library("slow", SLOW.format(folder=doors.folder, version=2))
     with (
-        lent_daemon.connect(timeout=4) as hasty,
+        lent_daemon.connect(timeout=2) as hasty,
         pytest.raises(
             oc.WaitTimeoutError,
             match=r"waiting for 4 interpreters that can import slow v[0-9]+, of which there are 3",

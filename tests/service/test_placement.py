@@ -40,7 +40,7 @@ def test_libraries_load_while_the_import_of_another_one_blocks(
             assert session.ops.const.get(X) == 2
             session.unload("const")
             with (
-                daemon.connect(timeout=4) as impatient,
+                daemon.connect(timeout=2) as impatient,
                 pytest.raises(oc.WaitTimeoutError) as caught,
             ):
                 impatient.load(write_library("next", constant(1)), on="worker-1")
@@ -75,14 +75,14 @@ def test_timeout_of_a_wait_for_another_import_names_importer_and_time(
     pid = pid_of(session, "worker-1")
     with Background(session.load, path, interpreter="worker-1") as first:
         assert wait_for((daemon.folder / "importing").exists)
-        with daemon.connect(timeout=3) as impatient:
+        with daemon.connect(timeout=2) as impatient:
             with pytest.raises(oc.WaitTimeoutError) as same:
                 impatient.load(path)
             with pytest.raises(oc.WaitTimeoutError) as other:
                 impatient.load(write_library("x", constant(2)), name="const")
         for caught in (same, other):
             message = str(caught.value)
-            assert re.match(r"library 'const' was not loaded within 2\.\d+ s: ", message)
+            assert re.match(r"library 'const' was not loaded within 1\.\d+ s: ", message)
             assert f"interpreter worker-1 (pid {pid}), which has been importing it for " in message
         gate.touch()
         assert first.result().role == "primary"

@@ -241,7 +241,7 @@ def test_what_a_caller_gives_up_is_not_kept(math: oc.Session, tmp_path: Path, nu
 def test_a_planned_call_that_is_too_late_keeps_nothing(
     shared_daemon: RunningDaemon, math: oc.Session, tmp_path: Path, numbers: list[int]
 ):
-    with shared_daemon.connect(timeout=2.0) as hasty:
+    with shared_daemon.connect(timeout=1.0) as hasty:
         for number in range(6):
             (tmp_path / str(number)).mkdir()
             (tmp_path / str(number) / "open").touch()

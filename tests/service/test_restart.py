@@ -279,7 +279,7 @@ def test_libraries_wait_for_an_interpreter_if_there_is_none(
 def test_an_import_that_hangs_at_the_start_keeps_no_other_library_from_serving(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
-    first = start_daemon("--load-timeout", "3")
+    first = start_daemon("--load-timeout", "2")
     flag = first.folder / "hang"
     hang = f"import os, time\nwhile os.path.exists({str(flag)!r}): time.sleep(0.01)\n"
     with first.connect() as session:
@@ -287,7 +287,7 @@ def test_an_import_that_hangs_at_the_start_keeps_no_other_library_from_serving(
         session.load(write_library("const", constant(5)))
     kill(first)
     flag.touch()
-    second = start_daemon("--load-timeout", "3")
+    second = start_daemon("--load-timeout", "2")
     second.expects_errors = True
     with second.connect() as session:
         assert wait_for(lambda: is_active(session, "const"))

@@ -143,7 +143,7 @@ def test_who_waits_too_long_never_starts(
     assert doors.next_inside() == "old"
     shared.load(write_library("door", NEXT))
     with (
-        oc.connect(shared.address, timeout=2.0) as hasty,
+        oc.connect(shared.address, timeout=1.0) as hasty,
         pytest.raises(oc.DeadlineExceededError),
     ):
         hasty.call("door::add_", x, 10.0)

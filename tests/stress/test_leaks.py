@@ -45,7 +45,7 @@ X = np.zeros(1)
 
 @pytest.fixture
 def own_daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[PrivateDaemon]:
-    monkeypatch.setattr(leaks, "_SETTLE_SECONDS", 1.0)
+    monkeypatch.setattr(leaks, "_SETTLE_SECONDS", 0.5)
     with private_daemon(workers=1) as daemon:
         yield daemon
 
