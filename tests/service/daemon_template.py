@@ -106,6 +106,9 @@ def _main(name: str) -> None:
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     gc.enable()
+    for path, number in request["constants"].items():
+        module, _, constant = path.rpartition(".")
+        _change(importlib.import_module(module), constant, number)
     if request["code"] is not None:
         sys.argv = ["-c"]
         module = sys.modules["__main__"] = ModuleType("__main__")
@@ -115,6 +118,12 @@ def _main(name: str) -> None:
 
     sys.argv = ["opdispatch", *request["arguments"]]
     _leave(main())
+
+
+def _change(module: ModuleType, constant: str, value: float) -> None:
+    before = getattr(module, constant)
+    assert isinstance(before, int | float), f"{module.__name__}.{constant} is no number"
+    setattr(module, constant, value)
 
 
 def _leave(status: int) -> NoReturn:

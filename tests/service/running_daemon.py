@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -47,10 +47,13 @@ class RunningDaemon:
         environment: dict[str, str] | None = None,
         program: Sequence[str] | None = None,
         warm: bool = True,
+        constants: Mapping[str, float] | None = None,
     ) -> None:
         """Start ``opdispatch serve``, or another Python program that takes its arguments.
 
-        It is forked from a process that has its modules, unless it is not to be ``warm``.
+        It is forked from a process that has its modules, unless it is not to be ``warm``. In
+        ``constants`` are other values for the intervals of modules, by ``"package.module.NAME"``:
+        nothing but a test has a reason to choose them. Only where daemons can be forked.
         """
         self.folder = folder
         self.mark = uuid.uuid4().hex
@@ -78,9 +81,14 @@ class RunningDaemon:
         with self.log_path.open("wb") as log:
             if warm and program is None and can_fork(variables):
                 self.process = ForkedProcess(
-                    ["serve", *arguments], env=variables, cwd=folder, stderr=log
+                    ["serve", *arguments],
+                    env=variables,
+                    cwd=folder,
+                    stderr=log,
+                    constants=constants,
                 )
             else:
+                assert not constants, "only a fork can have them"
                 program = program or ("-m", "opdispatch_client.cli", "serve")
                 self.process = subprocess.Popen(
                     [sys.executable, *program, *arguments],

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
+from opdispatch_server.daemon.environments import store
 from opdispatch_wire.library_source import load_source
 from opdispatch_wire.v1 import registry_pb2_grpc
 from tests.service.conftest import StartDaemon, WriteLibrary
@@ -99,13 +100,14 @@ def test_abandoned_build_ends_with_the_daemon(
 
 
 def test_a_build_may_take_longer_than_the_sessions_timeout(
-    daemon: RunningDaemon, write_library: WriteLibrary, tmp_path: Path
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
 ):
+    daemon = start_daemon(constants={f"{store.__name__}.KEEPALIVE": 0.25})
     project = write_slow_project(tmp_path / "slowpack", tmp_path)
     path = write_library("slow", reporting("slow", "slowpack"))
     requirements = ["--no-index", str(project)]
     with (
-        daemon.connect(timeout=4.0) as session,
+        daemon.connect(timeout=2.0) as session,
         grpc.insecure_channel(daemon.address.replace("unix://", "unix:")) as channel,
         Background(session.load, path, requirements=requirements) as call,
     ):
@@ -113,7 +115,7 @@ def test_a_build_may_take_longer_than_the_sessions_timeout(
         stub = registry_pb2_grpc.RegistryServiceStub(channel)
         steps = stub.LoadLibraryWithProgress(load_source(path, requirements=requirements).request)
         silent = (step for step in steps if not step.line)
-        for _ in range(6):  # seconds
+        for _ in range(12):  # quarters of a second
             next(silent)
         (tmp_path / "go").touch()
         assert call.result().name == "slow"

@@ -29,6 +29,8 @@ lib.define("quote(float x) -> float")
 lib.define("rate(float x) -> float")
 lib.impl("quote", lambda x: 2 * x, "CompositeExplicitAutograd")
 """
+# The interval of reports of activity, in seconds.
+LOOKING_OFTEN = {"opdispatch_server.daemon.servicers.registry_feed.LOOK_EVERY": 0.1}
 KERNEL = """\
 from opdispatch import Library
 
@@ -46,7 +48,7 @@ for n in range({{count}}):
 
 @pytest.fixture
 def daemon(start_daemon: StartDaemon) -> RunningDaemon:
-    return start_daemon(workers=2)
+    return start_daemon(workers=2, constants=LOOKING_OFTEN)
 
 
 @pytest.fixture

@@ -32,6 +32,11 @@ values.append(session.call("math::add", values[0], values[1], remote=True))
 print("ready", flush=True)
 sys.stdin.read()
 """
+# Values of a client that says nothing for so long are let go of, in seconds.
+IMPATIENT = {
+    "opdispatch_server.daemon.servicers.hold_values.INTERVAL": 0.5,
+    "opdispatch_server.daemon.servicers.hold_values.SILENCE": 2.0,
+}
 
 
 # An interpreter as on another machine: it has no local lane, only gRPC.
@@ -91,7 +96,8 @@ def test_a_client_that_is_silent_for_too_long_is_taken_for_gone(
 
     On this machine we would know; there a user may have pressed Ctrl-Z.
     """
-    daemon = start_daemon(listen=["127.0.0.1:0", f"unix://{tmp_path}/here.sock"], workers=1)
+    listen = ["127.0.0.1:0", f"unix://{tmp_path}/here.sock"]
+    daemon = start_daemon(listen=listen, workers=1, constants=IMPATIENT)
     with daemon.connect() as session:
         session.load(write_library("calc", MATH))
         there, here = (start_client(daemon, address, "grpc") for address in daemon.addresses)

@@ -30,6 +30,8 @@ from tests.service.running_daemon import Background, RunningDaemon, wait_for
 from tests.waits import LONGEST_WAIT
 
 X = np.zeros(2)
+# Does not wait long for a daemon that does not answer, in seconds.
+IMPATIENT = {"opdispatch_server.daemon.take_over._ANSWER_SECONDS": 0.5}
 WRITES = """\
 from opdispatch import Library
 
@@ -242,7 +244,7 @@ def test_one_that_hangs_is_not_taken_over(start_daemon: StartDaemon):
     first.signal(signal.SIGSTOP)
     try:
         with pytest.raises(RuntimeError, match="cannot be taken over: it has not answered for"):
-            start_daemon("--take-over", workers=1)
+            start_daemon("--take-over", workers=1, constants=IMPATIENT)
     finally:
         first.signal(signal.SIGCONT)
     with first.connect() as session:

@@ -22,7 +22,7 @@ from tests.service.certificates import Certificates
 from tests.service.command_line import run_cli, running_cli
 from tests.service.libraries import IMAGE
 from tests.service.running_daemon import RunningDaemon, wait_for
-from tests.service.tokens import Tokens, id_of
+from tests.service.tokens import LOOKING_OFTEN, Tokens, id_of
 from tests.waits import LONGEST_WAIT, accept
 
 X = np.arange(3.0)
@@ -51,6 +51,7 @@ class Secured:
             *options,
             workers=1,
             listen=["127.0.0.1:0"],
+            constants=LOOKING_OFTEN,
         )
         try:
             daemon.wait_until_ready()

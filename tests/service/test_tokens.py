@@ -22,7 +22,7 @@ from tests.service.command_line import run_cli, running_cli
 from tests.service.conftest import StartDaemon
 from tests.service.libraries import IMAGE
 from tests.service.running_daemon import RunningDaemon, wait_for
-from tests.service.tokens import Tokens, id_of
+from tests.service.tokens import LOOKING_OFTEN, Tokens, id_of
 from tests.waits import LONGEST_WAIT
 
 
@@ -47,7 +47,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     of = {role: tokens.add(role, name=f"a {role}") for role in GRANTABLE}
     listen = ["127.0.0.1:0", f"unix://{folder}/daemon.sock"]
     options = ("--tokens", str(tokens.path))
-    daemon = RunningDaemon(folder, *options, workers=1, listen=listen)
+    daemon = RunningDaemon(folder, *options, workers=1, listen=listen, constants=LOOKING_OFTEN)
     try:
         daemon.wait_until_ready()
         path = folder / "image.py"

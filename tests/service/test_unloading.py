@@ -16,6 +16,10 @@ from tests.service.test_interpreters import worker
 
 WORKERS = 1
 MIB = 2**20
+UNLOAD_SECONDS = [
+    "opdispatch_server.worker.libraries.loaded.UNLOAD_SECONDS",
+    "opdispatch_server.worker.libraries.instructions.UNLOAD_SECONDS",
+]
 
 
 HEAVY = """\
@@ -211,7 +215,7 @@ def test_hook_of_a_library_that_is_refused_runs(session: oc.Session, hooked: Hoo
 def test_hook_that_raises_or_hangs_harms_nothing(
     start_daemon: StartDaemon, hooked: Hooked, write_library
 ):
-    daemon = start_daemon(workers=1)
+    daemon = start_daemon(workers=1, constants=dict.fromkeys(UNLOAD_SECONDS, 1.0))
     daemon.expects_errors = True  # the log says what went wrong
     with daemon.connect() as session:
         session.load(hooked.write(1, "raise SystemExit('no')"))

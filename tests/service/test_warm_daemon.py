@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.conftest import StartDaemon
+from opdispatch_server.daemon import take_over
+from opdispatch_server.worker.libraries import loaded
+from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.running_daemon import RunningDaemon
 from tests.service.warm_daemon import (
     ForkedProcess,
@@ -17,6 +19,22 @@ from tests.service.warm_daemon import (
     run_command_line,
 )
 from tests.waits import LONGEST_WAIT
+
+ASKS = """\
+from opdispatch import Library
+from opdispatch_server.daemon import take_over
+from opdispatch_server.worker.libraries import loaded
+
+lib = Library("asks", "DEF")
+lib.define("constants() -> float[]")
+
+
+def constants():
+    return [float(loaded.UNLOAD_SECONDS), float(take_over._LOCK_PAUSE)]
+
+
+lib.impl("constants", constants, "CompositeExplicitAutograd")
+"""
 
 
 def look_at(daemon: RunningDaemon) -> dict[str, object]:
@@ -89,3 +107,16 @@ def test_a_command_line_runs_as_in_a_process_of_its_own(tmp_path: Path):
     done = run_command_line(words, env=dict(os.environ), cwd=tmp_path)
     assert (done.stdout, done.returncode) == ("", 1)
     assert done.stderr.startswith(f"opdispatch: no daemon answers at unix://{tmp_path}/none")
+
+
+def test_a_daemon_and_its_interpreters_have_the_constants_that_a_test_chooses(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    constants = {f"{loaded.__name__}.UNLOAD_SECONDS": 17.0, f"{take_over.__name__}._LOCK_PAUSE": 3}
+    daemon = start_daemon(workers=1, constants=constants)
+    library = write_library("asks", ASKS)
+    with daemon.connect() as session:
+        session.load(library)
+        assert session.ops.asks.constants() == [17.0, 3.0]
+    with pytest.raises(RuntimeError, match="has no attribute 'MISSING'"):
+        start_daemon(constants={f"{loaded.__name__}.MISSING": 1.0})

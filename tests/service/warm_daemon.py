@@ -40,7 +40,10 @@ PROGRAM = Path(__file__).with_name("daemon_template.py")
 
 
 class ForkedProcess:
-    """The command line, or code, in a process, with as much of subprocess.Popen as tests use."""
+    """The command line, or code, in a process, with as much of subprocess.Popen as tests use.
+
+    ``constants`` are values of modules that it changes first, by ``"package.module.NAME"``.
+    """
 
     def __init__(
         self,
@@ -50,9 +53,16 @@ class ForkedProcess:
         cwd: Path,
         stderr: IO[bytes],
         code: str | None = None,
+        constants: Mapping[str, float] | None = None,
     ) -> None:
         output, stdout = os.pipe()
-        request = {"arguments": arguments, "environment": env, "folder": str(cwd), "code": code}
+        request = {
+            "arguments": arguments,
+            "environment": env,
+            "folder": str(cwd),
+            "code": code,
+            "constants": dict(constants or {}),
+        }
         try:
             self.pid = _template().fork(request, stdout, stderr.fileno())
         except BaseException:
