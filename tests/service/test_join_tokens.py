@@ -63,7 +63,7 @@ def test_an_interpreter_joins_with_a_join_token_and_no_client_does(
         assert wait_for(lambda: "joined" in [each.name for each in session.interpreters()])
     for lane in ("stream", "grpc"):
         with oc.connect(secured.address, token=token, lane=lane) as session:
-            with pytest.raises(oc.PermissionDeniedError, match="no kernel makes needs call"):
+            with pytest.raises(oc.PermissionDeniedError, match="other calls need the role call"):
                 session.call("image::pipeline", X)
             with pytest.raises(oc.PermissionDeniedError, match=r"role worker, and .* needs call"):
                 session.operators()

@@ -116,7 +116,7 @@ def test_each_role_may_call_its_methods_and_no_others(guarded: Guarded, role: st
             code, details = outcome_of(channel, method, kind, guarded.of[role])
             if (role, method) == ("worker", "/opdispatch.v1.ExecutionService/Call"):
                 assert code is grpc.StatusCode.PERMISSION_DENIED
-                assert details.endswith("a call that no kernel makes needs call")
+                assert details.endswith("other calls need the role call")
             elif (role, method) in ALLOWED:
                 assert code not in (
                     grpc.StatusCode.PERMISSION_DENIED,

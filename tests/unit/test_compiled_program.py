@@ -167,11 +167,13 @@ def test_an_item_that_is_not_there_is_an_error():
     program = _chain("m::both")
     program.steps[0].args.add().reference.input = 0
     program.outputs[0].what.items.append(2)
-    with pytest.raises(ArgumentError, match=r"outputs\[0\] refers to item 2 of only 2"):
+    with pytest.raises(
+        ArgumentError, match=r"outputs\[0\] refers to item 2 of a list with 2 items"
+    ):
         _compiled(program).run([np.arange(4)], FlightRecorder())
     program = _chain("m::scale")
     program.outputs[0].what.items.append(0)
-    with pytest.raises(ArgumentError, match=r"of what is numpy\.ndarray, and no list"):
+    with pytest.raises(ArgumentError, match=r"of a value of type numpy\.ndarray; expected a list"):
         _compiled(program).run([np.arange(4)], FlightRecorder())
 
 

@@ -163,7 +163,7 @@ class QuickCalls:
         self._runs = runs
         self._blame = blame
         self.plans = RelayPlans(operators)
-        """Those of calls that are forwarded without a look at their arguments."""
+        """The plans of calls that are forwarded without parsing their arguments."""
 
     def begin(
         self,
@@ -181,7 +181,8 @@ class QuickCalls:
             return None
         parent = self._runs.find(context.run) if context.run else None
         if parent is None and (context.run or context.is_from_kernel):
-            return None  # of an import, of a thread that a kernel has left, or of one that ended
+            # Made during an import, by a thread that a kernel left behind, or by an ended kernel.
+            return None
         if parent is not None and parent.is_abandoned:
             return None
         choice = self._chooser.find(request)
@@ -247,7 +248,7 @@ class QuickCalls:
     def _choose_replica(
         self, library: LibraryVersion, choice: Choice, preferred: int
     ) -> Replica | None:
-        """Return the one that a quick call goes to; None if that has to wait, or to run alone."""
+        """Return the replica for a quick call; None if the call has to wait or to run alone."""
         if not self._blame.is_quiet and self._blame.is_watched(library.name, str(choice.op.name)):
             return None
         unable = self._devices.unable(library, choice.devices)

@@ -428,9 +428,9 @@ class InterpreterQueue:
         delay = self._pace.time_to_end(_now(), self.calls_queued // 2 + 1)
         return QueueFullError(
             f"{self.calls_queued} calls with {self.bytes_queued} bytes are queued for interpreter "
-            f"{self._name}, which is as much as may wait; the call of {waiter.operator} never "
+            f"{self._name}, which is the limit; the call of {waiter.operator} never "
             "started",
-            hint=f"try again in {delay:.3g} s; `opdispatch serve --queue N` sets how many wait",
+            hint=f"try again in {delay:.3g} s; `opdispatch serve --queue N` sets the limit",
             operator=waiter.operator,
             interpreter=self._name,
             started="no",

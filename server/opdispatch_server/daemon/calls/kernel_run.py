@@ -17,7 +17,7 @@ RUN_BYTES = 16
 """Length of a run's number, which authorizes nested calls, and so is too long to guess."""
 
 NESTED_CALLS_PER_INTERPRETER: Final = 1024
-"""How many an interpreter runs at a time of the calls that kernels make: they take no slot."""
+"""Most nested calls that one interpreter runs at a time. They take no slot."""
 
 
 class HeldSlot(Protocol):
@@ -42,9 +42,9 @@ class RunningKernel:
 
 
 def context_of_call(context: CallContext, parent: RunningKernel | None) -> CallContext:
-    """Return the context of a call, of the kernel of ``parent`` or of a client.
+    """Return the context of a call by the kernel of ``parent``, or by a client.
 
-    Whatever else its sender says of itself is not believed.
+    Nothing else that the sender claims about the call is trusted.
     """
     depth = min(parent.depth + 1, MAX_DEPTH) if parent is not None else 0
     return CallContext(context.deadline, depth, tensors=context.tensors)

@@ -74,7 +74,7 @@ class KernelRuns:
             self.end_nested_in(parent)
 
     def end_nested_in(self, parent: RunningKernel) -> None:
-        """Count a call no more that the kernel of ``parent`` has made."""
+        """Count a nested call of the kernel of ``parent`` as ended."""
         parent.nested_calls.end()
         run = self._runs.get(parent.number)
         if run is not None and run.timer is None:
@@ -89,7 +89,7 @@ class KernelRuns:
         on_end: Callable[[execution_pb2.CallReply | None], None],
         on_move: Callable[[], None] | None = None,
     ) -> KernelRun:
-        """Begin a run like ``run``, over a local lane, for a caller that waits in no task.
+        """Begin a run over a local lane, like ``run`` but without a task that waits for it.
 
         ``on_end`` is called once the slot is free again, with the reply, which may be an error, or
         with None if the interpreter has gone: see ``explain``. ``on_move`` is called when the
@@ -116,9 +116,10 @@ class KernelRuns:
         on_end: Callable[[Any], None],
         on_move: Callable[[], None] | None = None,
     ) -> KernelRun:
-        """Begin a run like ``begin``, of the request that ``encode`` makes of its number and an id.
+        """Begin a run as ``begin`` does, with a request that ``encode`` writes.
 
-        ``on_end`` is called with what ``decode`` makes of the reply, or as in ``begin``.
+        ``encode`` gets the run number and the call's id. ``on_end`` is called with the reply as
+        ``decode`` returns it, or otherwise as by ``begin``.
         """
         run = KernelRun(operator, session, slot)
         end = functools.partial(self._end_begun, run, slot, on_end)
@@ -224,7 +225,7 @@ class KernelRuns:
         except asyncio.CancelledError as error:
             current = asyncio.current_task()
             if current is None or current.cancelling():
-                raise  # our client has gone, or gives up
+                raise  # the client has gone, or has cancelled the call
             raise self.lost.explain_end(run) from error
         finally:
             run.is_abandoned = not answer.done()

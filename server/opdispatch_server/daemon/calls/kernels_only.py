@@ -47,8 +47,8 @@ class KernelsOnly(Generic[Run]):
         """Run a call as the runner does. Raises PermissionDeniedError if no kernel has made it."""
         if not self._is_running(context.run):
             raise PermissionDeniedError(
-                f"{self._identity.name} has the role {self._identity.role}, and a call that no "
-                f"kernel makes needs {Role.CALL}",
+                f"{self._identity.name} has the role {self._identity.role}, which permits only "
+                f"calls made by kernels; other calls need the role {Role.CALL}",
                 hint=how_to_get(Role.CALL),
                 role=self._identity.role.value,
                 needed=Role.CALL.value,

@@ -1,4 +1,4 @@
-"""The form in which the daemon sends a program to an interpreter."""
+"""Plans of programs: the libraries that a program needs, and what its operators do."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ProgramPlan:
 
     @property
     def description(self) -> str:
-        """The text that stands in messages where a call has the name of its operator."""
+        """The text used in messages in place of the name of an operator."""
         count = sum(self.program.steps.values())
         if not count:
             return "a transfer of values"

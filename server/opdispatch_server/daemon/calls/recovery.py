@@ -117,7 +117,7 @@ class CallRecovery:
         operator = error.facts.get("operator", "")
         return QueueFullError(
             f"{len(self._waiting)} calls with {self._bytes} bytes wait for libraries that have "
-            f"lost their interpreters, which is as much as may wait; the call of {operator} was "
+            f"lost their interpreters, which is the limit; the call of {operator} was "
             "given up",
             hint=f"try again in {RETRY_AFTER:g} s",
             operator=operator,

@@ -1,8 +1,8 @@
-"""Calls that the daemon passes on by their constant bytes: see Note [Planned calls] in the client.
+"""Relay planned calls by their constant bytes: see Note [Planned calls] in the client.
 
-A plan is made of a call that has been looked at, says that others will be like it, and goes on at
-once. It holds as long as nothing is published. The next ones are not parsed: what is checked of
-them is that nothing else differs from the first one than the parts that do from call to call.
+A plan is made from a call that declares its constant bytes and can be forwarded at once, after it
+has been parsed and checked. It is valid until the next publication. Later calls are not parsed:
+it is enough that their constant bytes are those of the first one.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from opdispatch_wire.planned_requests import (
 )
 from opdispatch_wire.v1 import execution_pb2
 
-# After so many replies in a row of other forms than the last one, the next ones will be as well.
+# After so many replies in a row, each of a new form, no more layouts are made.
 _MOST_MISSES = 16
 
 
 class RelayPlan:
-    """Of calls whose requests differ in nothing but id, timeout and leaves."""
+    """The plan of calls whose requests differ only in id, timeout and leaves."""
 
     __slots__ = (
         "_forms",
@@ -62,13 +62,13 @@ class RelayPlan:
         may_move: bool,
     ) -> None:
         self.layout = layout
-        self._reply: ReplyLayout | None = None  # that of the last one
+        self._reply: ReplyLayout | None = None  # of the last reply
         self._misses = 0
         self.choice = choice
         self.library = library
         self.operator = str(choice.op.name)
         self.may_move = may_move
-        """Whether another interpreter may run it if that one is busy."""
+        """Whether another interpreter may run such a call if the first one is busy."""
         head = execution_pb2.CallRequest()
         choice.name_kernel(head, library.load_id, place)
         head.path.lane, head.path.limit = library.load_id, library.max_concurrency
@@ -77,24 +77,27 @@ class RelayPlan:
         self._forms.append(RelayForm(layout, head))
 
     def form(self, tensors: CallTensors) -> RelayForm:
-        """Return the form of requests whose results may be of any size, or may not."""
+        """Return the form of requests, which depends on whether results may have any size."""
         return self._forms[tensors.results_of_any_size]
 
     def rest_of(self, payload: bytes | memoryview, place: int) -> bytes | None:
-        """Return what follows the id in a reply like the last one, whose id ends at ``place``."""
+        """Return the bytes after the id, which ends at ``place``, if the reply has a known form.
+
+        Otherwise return None; the reply then has to be parsed.
+        """
         if self._reply is not None and self._reply.read(payload, place) is not None:
             self._misses = 0
             return bytes(payload[place:])
         if self._misses < _MOST_MISSES:
             self._misses += 1
-            with contextlib.suppress(DecodeError, WireError):  # the general way raises it
+            with contextlib.suppress(DecodeError, WireError):  # the general path raises it
                 reply = execution_pb2.CallReply.FromString(bytes(payload))
                 self._reply = ReplyLayout.of(payload, reply) or self._reply
         return None
 
 
 class RelayPlans:
-    """Those of one epoch of the dispatcher. Belongs to the event loop."""
+    """The plans of one epoch of the dispatcher. For use in the event loop only."""
 
     def __init__(self, operators: OperatorRegistry) -> None:
         self._operators = operators
@@ -102,11 +105,11 @@ class RelayPlans:
         self._table: PlanTable[RelayPlan] = PlanTable()
 
     def find(self, payload: bytes) -> tuple[RelayPlan, int, float | None] | None:
-        """Return the plan of a request, its id and its timeout."""
+        """Return the plan of a request, its id and its timeout in seconds; None without a plan."""
         if not self._table.plans or self._operators.dispatcher.epoch != self._epoch:
             return None
         for plan in self._table.plans.get(constant_bytes_of(payload), ()):
-            # The leaves are read for no other reason than that others do not have to be in order.
+            # The leaves are read only to check that they are well-formed.
             if (received := plan.layout.read(payload)) is not None:
                 number, timeout, _ = received
                 return plan, number, timeout
@@ -120,7 +123,7 @@ class RelayPlans:
         library: LibraryVersion,
         place: int,
     ) -> None:
-        """Plan calls like one that goes on now, if they can be."""
+        """Plan calls like one that is about to be forwarded, unless that is impossible."""
         epoch = self._operators.dispatcher.epoch
         if epoch != self._epoch:
             self._epoch = epoch
@@ -140,7 +143,7 @@ class RelayPlans:
         self._table.add(RelayPlan(layout, choice, library, place, may_move=may_move))
 
     def _is_chosen_by_text(self, choice: Choice) -> bool:
-        """Return whether another text, such as the name of a device, might be another choice."""
+        """Return whether another text, such as a device name, could lead to another kernel."""
         names_device = any(takes_device(argument.type) for argument in choice.op.schema.arguments)
         return names_device or len(self._operators.dispatcher.overloads(choice.op.name.name)) > 1
 
@@ -158,11 +161,11 @@ class RelayedCall:
     ) -> None:
         self.plan = plan
         self.number = number
-        """The id that its caller has given it."""
+        """The id that the caller has given the call."""
         self.timeout = timeout
-        """The seconds that it had when it came."""
+        """The timeout in seconds on arrival; None without one."""
         self.deadline = None if timeout is None else time.monotonic() + timeout
-        """When its caller waits no more, by ``time.monotonic``."""
+        """When the caller stops waiting, by ``time.monotonic``; None without a limit."""
         self._payload = payload
         self._begin_at_once = begin_at_once
         self._form: RelayForm | None = None
@@ -170,18 +173,18 @@ class RelayedCall:
 
     @property
     def request(self) -> execution_pb2.CallRequest:
-        """The message, to go on with it as with any other."""
+        """The request, parsed for the general path."""
         return execution_pb2.CallRequest.FromString(self._payload)
 
     def begin(self, on_reply: Callable[[Any], None], limit: int, tensors: CallTensors) -> bool:
-        """Begin it as ``PlannedCall`` says."""
-        # Negated: neither way would hold for anything but a number.
+        """Begin the call: see ``PlannedCall.begin``."""
+        # Written with ``not`` so that NaN, which fails every comparison, is refused.
         if self.timeout is not None and not 0.0 < self.timeout <= FOREVER:
             return False
         self._form = self.plan.form(tensors)
 
         def end(result: Any) -> None:
-            self._running = None  # refers to this function: both are freed without the collector
+            self._running = None  # refers to this function: breaks the cycle
             if isinstance(result, bytes):
                 result = reply_with_id(result, self.number)
                 if len(result) > limit:
@@ -192,8 +195,8 @@ class RelayedCall:
         return self._running is not None
 
     def encode(self, run: int, number: int) -> bytes:
-        """Return the request for the interpreter."""
-        assert self._form is not None, "it has begun"
+        """Return the request to the interpreter, for the run and with the id ``number``."""
+        assert self._form is not None, "begin sets it"
         return self._form.write(self._payload, run, self.timeout, number)
 
     def abandon(self) -> None:

@@ -1,4 +1,4 @@
-"""The accounting of every kernel run, by whichever path its call came."""
+"""The accounting of every kernel run, on every path of calls."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def grad_mode_of(request: execution_pb2.CallRequest) -> AutogradState:
 def local_state_of(
     request: execution_pb2.CallRequest, trace: CallTrace | None, profile: KernelProfile | None
 ) -> LocalState:
-    """Return the local state that a kernel runs in: its caller's, and nothing of this thread's."""
+    """Return the local state for a kernel: that of its caller, and nothing of this thread's."""
     sink = trace.sink() if trace else kernel_sink() if request.traceparent else None
     if sink is None and profile is None and not request.HasField("local_keys"):
         return DEFAULT_STATE

@@ -96,7 +96,7 @@ class CompiledProgram:
 
     @property
     def is_transfer(self) -> bool:
-        """Whether it calls nothing, and returns one input."""
+        """Whether the program has no steps and returns one input."""
         return not self._steps and len(self.outputs) == 1
 
     @property
@@ -111,10 +111,11 @@ class CompiledProgram:
         key: int = 0,
         counts_row: int = -1,
     ) -> list[Any]:
-        """Run it; return the outputs, to which no other code here refers any more.
+        """Run the program; return the outputs, to which nothing else refers any more.
 
-        Records which step is running, for the call of that ``call_key``, which is counted in that
-        row. Raises StepError, whose cause is what a step raised; WireError and ArgumentError.
+        Records each running step in the flight record, for the call with that ``call_key``, which
+        is counted in ``counts_row``. Raises StepError, caused by the exception of a step, WireError
+        and ArgumentError.
         """
         self._outline.check_inputs(len(inputs))
         registers: Registers = [*inputs[: self._outline.inputs], *self._constants]
@@ -272,10 +273,14 @@ def _item_of(value: Any, items: tuple[int, ...], at: str) -> Any:
     for item in items:
         if not isinstance(value, list | tuple):
             raise ArgumentError(
-                f"{at} refers to item {item} of what is {describe_type(value)}, and no list"
+                f"{at} refers to item {item} of a value of type {describe_type(value)}; expected "
+                "a list or tuple"
             )
         if item >= len(value):
-            raise ArgumentError(f"{at} refers to item {item} of only {len(value)}")
+            raise ArgumentError(
+                f"{at} refers to item {item} of a list with {len(value)} items; items are counted "
+                "from 0"
+            )
         value = value[item]
     return value
 

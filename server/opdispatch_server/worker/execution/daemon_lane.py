@@ -169,7 +169,7 @@ class DaemonLane:
                 if lane is not None:
                     lane.close()
                 lane = self._open(patience)
-                # That call had too little time: the next one tries again.
+                # This call had too little time left to open it: the next one tries again.
                 self._is_in_doubt = lane is None and not lane_messages.patience_until(deadline)
             self._put(lane)
             return lane

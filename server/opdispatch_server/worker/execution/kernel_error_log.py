@@ -177,5 +177,5 @@ class KernelErrorLog:
 def _next_line(alike: _Alike, now: float) -> tuple[FailedCall, int]:
     """Return the last error of a group, and how many before it were left out."""
     last, alike.last = alike.last, None
-    assert last is not None, "what is left out has a last one"
+    assert last is not None, "a group with left-out errors has a last one"
     return last, alike.log_one(now) - 1

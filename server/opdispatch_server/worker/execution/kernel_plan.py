@@ -1,8 +1,8 @@
-"""The plan of calls that are alike: which kernel runs, on what, and how its results are sent.
+"""Plans of similar calls in an interpreter: the kernel, its arguments and the form of its reply.
 
-See Note [Planned calls] in ``opdispatch_client.lanes.call_plan``: this is the callee's half. A plan
-is made once a call that says its constant bytes has been run the general way, and holds in one
-epoch of the registry. Whatever a planned call meets that is not plain is left to the general way.
+See Note [Planned calls] in ``opdispatch_client.lanes.call_plan``; this is the callee's half. A plan
+is made after a call that declares its constant bytes has run on the general path, and is valid in
+one epoch of the registry. A planned call that meets anything unusual takes the general path.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from opdispatch_wire.tensor_bytes import count_bytes
 from opdispatch_wire.v1 import execution_pb2
 from opdispatch_wire.variable_parts import Leaf, filled
 
-# Values that no kernel can change.
+# Types of immutable values, which calls of one plan can share.
 _CONSTANTS = (bool, int, float, complex, str, type(None), np.dtype)
 _TEXTS = (STR, OptionalType(STR))
 
 
 class _ConvertedError(Exception):
-    """An argument is not what the kernel gets for it."""
+    """An argument is converted before the kernel gets it, so that there is no fixed template."""
 
 
 class KernelPlan:
-    """Of calls whose requests differ in nothing but id, timeout and leaves."""
+    """The plan of calls whose requests differ only in id, timeout and leaves."""
 
     __slots__ = (
         "_constants",
@@ -75,7 +75,7 @@ class KernelPlan:
         self.operator = operator
         self.library = library
         self.choice = choice
-        # That of all the kernel gets; None: what it gets is to be found for each call.
+        # The template of the kernel's arguments; None if they have to be bound for each call.
         self._template = template
         leaves = [each for each in template or () if type(each) is Leaf]
         constants = [] if template is None else template[len(leaves) :]
@@ -87,32 +87,32 @@ class KernelPlan:
         )
         self._constants = tuple(constants)
         self.has_only_leaves = self._is_in_order and not constants
-        """Whether the kernel gets the leaves as they are: what ``stack`` returns then."""
+        """Whether the kernel gets exactly the leaves, so that ``stack`` is not needed."""
         self.argument_bytes = argument_bytes
-        """See ``RunningCall``."""
+        """See ``RunningCall.argument_bytes``."""
         self.epoch = epoch
         self.run = run
         """See ``RunningCall.run``."""
         self.limit = min(library.max_concurrency, KERNEL_THREADS)
-        # A backend that comes with a library comes with an epoch of its own.
+        # Looked up once: a library that brings a new backend begins a new epoch.
         self.blocks: tuple[ArrayBackend, ...] = backends_with_blocks()
         returns = choice.signature.schema.returns
         self.returns_tensor = len(returns) == 1 and returns[0].type == TENSOR
-        """Whether that is all that the operator returns."""
+        """Whether the operator returns exactly one tensor."""
         self.form: ReplyForm | None = None
-        """That of the last reply."""
+        """The form of the last reply; None if it had none."""
         self.is_inline = not layout.shared and layout.longest >= THRESHOLD
-        """Whether the requests have tensors in them that could be in shared memory."""
+        """Whether tensors large enough for shared memory are inline in the requests."""
         self.shares = bool(layout.shared)
-        """Whether tensors of a call, or of the last reply, are in shared memory."""
+        """Whether tensors of the requests or of the last reply are in shared memory."""
 
     def learn(self, form: ReplyForm | None) -> None:
-        """Note the form of a reply, which the next ones are likely to have; None: it has none."""
+        """Store the form of a reply, which the next replies are likely to have, or None."""
         self.form = form
         self.shares = bool(self.layout.shared or (form is not None and form.shared))
 
     def stack(self, leaves: list[Any]) -> list[Any]:
-        """Return what the kernel gets, with these leaves. Raises what ``Signature.bind`` does."""
+        """Return the kernel's arguments for these leaves. Raises as ``Signature.bind`` does."""
         if self._is_in_order:
             return [*leaves, *self._constants]
         if self._template is not None:
@@ -123,14 +123,15 @@ class KernelPlan:
 
 
 class KernelPlans:
-    """Those of one epoch of the registry. Any thread may use them: each change is one step."""
+    """The plans of one epoch. Thread-safe without a lock: each change is one atomic operation."""
 
     def __init__(
         self, values: ValueStore, epoch: int = 0, run: int = 0, *, relayed: bool = False
     ) -> None:
-        """``run`` is the daemon's number for direct calls: see ``CallContext``.
+        """Make an empty set of plans.
 
-        Each call that is ``relayed`` by the daemon has one of its own.
+        ``run`` is the daemon's run number for direct calls: see ``CallContext``. Calls ``relayed``
+        by the daemon each bring their own.
         """
         self._values = values
         self._epoch = epoch
@@ -141,10 +142,10 @@ class KernelPlans:
         self._plans = self._table.plans
 
     def find(self, payload: bytes) -> tuple[KernelPlan, Received] | None:
-        """Return the plan of a request, and what is not constant in it."""
+        """Return the plan of a request and its variable parts; None for the general path."""
         if not COUNT.size < len(payload) <= LONGEST:
             return None
-        # ``constant_bytes_of``, in line; what says something else is in no table.
+        # ``constant_bytes_of``, inlined without its check of the tag: other bytes are not found.
         plans = self._plans.get(payload[: COUNT.unpack_from(payload)[1]])
         if plans is not None:
             for plan in plans:
@@ -159,7 +160,7 @@ class KernelPlans:
         return None
 
     def _find_values(self, layout: RequestLayout, leaves: list[Any]) -> bool:
-        """Put values in the place of their ids; return whether all of them are here."""
+        """Replace ids of remote tensors by their values; return whether all values are here."""
         find = self._values.find_here
         for number, session in layout.remote:
             value = leaves[number] = find(session, leaves[number])
@@ -174,7 +175,7 @@ class KernelPlans:
         library: LoadedLibrary,
         choice: ChosenKernel,
     ) -> None:
-        """Plan calls like one that has just run here, if they can be."""
+        """Plan calls like one that has just run here, unless that is impossible."""
         if request.route_epoch != self._epoch:
             return
         if not choice.may_be_planned or library.backends or self._table.has(payload):
@@ -191,7 +192,7 @@ class KernelPlans:
             received[2].pop()
         if layout.remote and not self._find_values(layout, received[2]):
             return
-        if not layout.remote:  # tensors in a message require no gradients
+        if not layout.remote:  # tensors in a planned message never require gradients
             choice = choice.without_gradients()
         if layout.keeps_for:
             received[2].pop()
@@ -200,7 +201,7 @@ class KernelPlans:
             template = _template_of(choice, layout, leaves)
         except _ConvertedError:
             template = None
-        except OpdispatchError:  # which the call has raised
+        except OpdispatchError:  # the call itself has failed with it
             return
         self._table.add(
             KernelPlan(
@@ -217,9 +218,9 @@ class KernelPlans:
 
 
 def _template_of(choice: ChosenKernel, layout: RequestLayout, leaves: list[Any]) -> list[Any]:
-    """Return the template of what the kernel gets for arguments in such a request.
+    """Return the template of the kernel's arguments, in terms of the request's leaves.
 
-    Raises _ConvertedError if it is not theirs, and ArgumentError.
+    Raises _ConvertedError if an argument is converted on the way, and ArgumentError.
     """
     schema = choice.signature.schema
     by_name = [layout.kwargs.get(each.name) for each in schema.arguments[len(layout.args) :]]
@@ -228,7 +229,7 @@ def _template_of(choice: ChosenKernel, layout: RequestLayout, leaves: list[Any])
     kwargs = {name: filled(each, leaves) for name, each in layout.kwargs.items()}
     bound = choice.signature.bind(args, kwargs)
     for argument, template in zip(schema.arguments, given, strict=True):
-        # A text that stands for a device is looked at.
+        # Binding parses a text that stands for another type, such as a device.
         if argument.type not in _TEXTS and _has_text(template, leaves):
             raise _ConvertedError
     return [_merged(*each, leaves) for each in zip(given, bound, strict=True)]
@@ -241,7 +242,7 @@ def _has_text(template: Any, leaves: list[Any]) -> bool:
 
 
 def _merged(template: Any, bound: Any, leaves: list[Any]) -> Any:
-    """Return the template of what a kernel gets as ``bound`` for what ``template`` stands for."""
+    """Return the template of a bound argument, given the template of the one in the request."""
     if type(template) is Leaf:
         if bound is not leaves[template.number]:
             raise _ConvertedError

@@ -1,4 +1,4 @@
-"""Results that direct calls keep here: see Note [Values kept without the daemon]."""
+"""Keep the results of direct calls: see Note [Values kept without the daemon]."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from opdispatch_wire.v1 import execution_pb2, remote_pb2
 
 
 def note_kept(values: ValueStore, keep: remote_pb2.Keep, reply: execution_pb2.CallReply) -> None:
-    """Note what a direct call has kept. Raises ``not_kept_error`` if it is too much."""
+    """Record the values that a direct call has kept. Raises ``not_kept_error`` beyond the limit."""
     kept = [
         (remote.id, facts_from_proto(remote, at=at))
         for value in reply.returns
@@ -36,10 +36,10 @@ def keep_planned(
     returns: list[Any],
     interpreter: str,
 ) -> bytes | execution_pb2.CallReply:
-    """Keep the results of a planned call of that id; return its reply.
+    """Keep the results of a planned call with that id; return its reply.
 
-    Only the caller knows ``returns``, which is empty then. Raises ``not_kept_error``, and
-    ReturnError for what cannot be kept.
+    Empties ``returns``, so that nothing but the store refers to the values. Raises
+    ``not_kept_error`` beyond the limit, and ReturnError for a value that cannot be kept.
     """
     session = plan.layout.keeps_for
     results = KeptResults(values, session, prefix, interpreter)

@@ -1,4 +1,4 @@
-"""Running the kernels of planned calls: see ``kernel_plan``."""
+"""Run the kernels of planned calls: see ``kernel_plan``."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from opdispatch_wire.shared_memory.call_memory import CalleeMemory
 from opdispatch_wire.tensor_bytes import count_bytes
 from opdispatch_wire.v1 import execution_pb2
 
-# Nothing is to be converted where an operator returns one of these as its tensor.
+# Types of results that need no conversion to a tensor.
 _TENSORS = (np.ndarray, Tensor)
 
 
 class PlannedKernels:
-    """Runs one planned call at a time in whichever thread asks.
+    """Runs planned calls in the calling thread. Thread-safe.
 
-    Replies have at most ``message_limit`` bytes; ``interpreter`` returns the name of this one,
-    which keeps ``values``.
+    Replies have at most ``message_limit`` bytes. ``interpreter`` returns this interpreter's name,
+    and ``values`` are the values that it keeps.
     """
 
     def __init__(
@@ -71,11 +71,12 @@ class PlannedKernels:
         shared: CalleeLaneMemory | None,
         memory: CalleeMemory | None,
     ) -> tuple[bytes | execution_pb2.CallReply, CalleeMemory | CalleeTensors | None]:
-        """Run the kernel of a plan for the request in ``payload``; ``RecordedRuns`` calls this.
+        """Run the kernel of a plan for the request in ``payload``. Called by ``RecordedRuns.run``.
 
-        Return the bytes of a plain reply, of at most ``limit``, or else a reply like that of
-        ``KernelExecution.run``; and what has its large tensors: ``memory``, that of a plan which
-        ``shares``, or other that is ``shared`` if any is. Raises what that method does.
+        Return a plain reply as at most ``limit`` bytes, or else a reply like that of
+        ``KernelExecution.run``; and the holder of its large tensors. That is ``memory`` if the plan
+        ``shares``, otherwise new memory from ``shared`` if the lane has any. Raises the errors of
+        ``KernelExecution.run``.
         """
         number, _, leaves = received
         call = RUNNING_CALL.get()
@@ -84,7 +85,7 @@ class PlannedKernels:
         if memory is not None:
             leaves = plan.layout.filled_with(leaves, memory)
         stack = list(leaves) if plan.has_only_leaves else plan.stack(leaves)
-        # What the kernel leaves switched on ends with the call.
+        # Modes that the kernel leaves active end with the call.
         results = copy_context().run(self._call_planned, plan, stack)
         signature = plan.choice.signature
         if plan.returns_tensor and len(results) == 1 and type(results[0]) in _TENSORS:
@@ -135,7 +136,7 @@ class PlannedKernels:
     def _reply_form(
         self, plan: KernelPlan, returns: list[Any], limit: int, *, shares: bool
     ) -> ReplyForm | None:
-        """Return the form of replies with such results; None if they are not plain."""
+        """Return the form of replies with results like these; None if they are not plain."""
         make = functools.partial(
             ReplyForm.of,
             returns,
@@ -143,12 +144,12 @@ class PlannedKernels:
             result_names(plan.choice.signature.schema),
             limit=min(LONGEST, limit, self._limit),
         )
-        # Large results go the way of large arguments: see ``CallPlan.alone``.
+        # Large results are inline if large arguments are: see ``CallPlan.alone``.
         form = make() if plan.is_inline or not shares else None
         return form if form is not None or not shares else make(shares=True)
 
     def _call_planned(self, plan: KernelPlan, stack: list[Any]) -> list[Any]:
-        """Call a planned kernel like ``_call_in``, in a context of its own."""
+        """Call a planned kernel in a separate context, as ``KernelExecution._call_in`` does."""
         LOCAL_STATE.set(DEFAULT_STATE)
         AUTOGRAD_STATE.set(RECORDING)
         for backend in plan.blocks:

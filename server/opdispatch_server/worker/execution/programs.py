@@ -106,7 +106,7 @@ class ProgramExecution:
         tensors: CalleeTensors | None = None,
         counts_row: int = -1,
     ) -> execution_pb2.CallReply:
-        """Run a program, while ``libraries`` stay loaded. Its large ``tensors`` are detached.
+        """Run a program while ``libraries`` stay loaded; ``tensors`` has its detached tensors.
 
         ``counts_row`` is its row in ``call_counts``. Raises WireError, RemoteValueGoneError,
         DeviceError for values needed on a device, and the error of a step, or KernelError, with the
@@ -196,7 +196,7 @@ class ProgramExecution:
         return inputs
 
     def _offer(self, reply: execution_pb2.CallReply, results: list[Any], device_id: bytes) -> bool:
-        """Offer the single result on that device, instead of sending it.
+        """Offer the only result in memory of that device instead of sending it.
 
         Return whether that was possible.
         """
@@ -221,7 +221,9 @@ class ProgramExecution:
                 reply.result_names.add(output=i, names=names)
             if output.keep:
                 if keep is None:
-                    raise WireError(f"$.program.outputs[{i}] is to be kept, and $.keep is absent")
+                    raise WireError(
+                        f"$.program.outputs[{i}] is to be kept; expected $.keep, which is absent"
+                    )
                 value = keep.take(results, i)
             else:
                 value = results[i]

@@ -1,11 +1,13 @@
-"""Calls to an interpreter: over lanes, over gRPC, and past the daemon.
+"""Receiving calls in an interpreter: over local lanes and gRPC, from the daemon and from clients.
 
-call_rules                     which of them may run
+call_rules                     which calls may run
+
 kernel_lanes, kernel_lane,
-lane_call, turn_watch          over local lanes: who reads and runs them
-lane_pace, lane_replies        which kernels are slow there; what is sent when
+lane_call, turn_watch          local lanes, and the threads that read and run their calls
+lane_pace, lane_replies        detects slow kernels; sends replies, several at once
+
 kernel_streams, stream_calls,
-kernel_threads                 over gRPC
-direct_calls, direct_listener  from clients themselves, past the daemon
-planned_run                    of those that follow plans, whichever way they come
+kernel_threads                 gRPC streams, and the threads that run their calls
+direct_calls, direct_listener  direct calls by clients, past the daemon
+planned_run                    calls that follow plans, on lanes and streams
 """

@@ -1,4 +1,4 @@
-"""Which calls of an interpreter's lane may run."""
+"""Rules for which calls of an interpreter's lane may run."""
 
 from __future__ import annotations
 
@@ -14,41 +14,44 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 class CallRules(Protocol):
-    """Which calls of a lane may run. Any thread may ask."""
+    """Rules for which calls of a lane may run. Thread-safe."""
 
     @property
     def room(self) -> QueueSpace | None:
-        """Where those wait that cannot run yet; None: the other side knows how many may."""
+        """The space for calls that wait; None if the other side limits its calls itself."""
 
     @property
     def session(self) -> int:
-        """The daemon's number for the interpreter, which tells its callers where they are."""
+        """The daemon's number for this interpreter, by which callers recognize it."""
 
     @property
     def plans(self) -> KernelPlans | None:
-        """The plans of calls that come this way; None: there are none."""
+        """The plans of calls under these rules; None if calls are not planned."""
 
     def new_lane(self) -> int:
-        """Return the name of the next connection."""
+        """Return the number of the next connection."""
 
     def admit(self, lane: int, request: execution_pb2.CallRequest) -> CallContext:
-        """Admit a call; ``end`` follows. Raises OpdispatchError if it may not run."""
+        """Admit a call, which ``end`` ends. Raises OpdispatchError if the call may not run."""
 
     def admit_planned(self, plan: KernelPlan, lane: int, number: int) -> DirectRun | None:
-        """Admit a planned call; ``end_run`` follows. None: it has to ask ``admit``."""
+        """Admit a planned call; the caller ends it with ``end_run``.
+
+        Return None if it has to be admitted by ``admit`` instead.
+        """
 
     def end_run(self, run: DirectRun) -> None:
-        """Forget a planned call, which has ended, or will never run."""
+        """End a planned call, even one that will never run."""
 
     def begin(self, context: CallContext) -> None:
-        """Begin the kernel of a call, in this thread."""
+        """Note that the kernel of a call begins, in this thread."""
 
     def end(self, context: CallContext) -> None:
         """End a call, even one that will never run."""
 
 
 class DaemonCalls:
-    """The rules for the daemon's calls: it is believed, and knows how many it may send."""
+    """The rules for calls by the daemon, which is trusted and limits its calls itself."""
 
     room = None
     session = 0
@@ -67,18 +70,18 @@ class DaemonCalls:
         return CallContext.of_request(request)
 
     def admit_planned(self, plan: KernelPlan, lane: int, number: int) -> DirectRun | None:
-        """Return what stands for a call, which the daemon knows as one of its lane 0."""
+        """Return the run of a planned call; the daemon knows all its calls by lane 0."""
         return DirectRun(plan.operator, plan.library.load_id, 0, number)
 
     def forget_plans(self) -> None:
-        """Plan calls anew: the registry changes. Any thread may ask."""
+        """Drop all plans, because the registry changes. Thread-safe."""
         self.plans = KernelPlans(self._values, relayed=True)
 
     def end_run(self, run: DirectRun) -> None:
-        """Do nothing: the daemon knows what runs."""
+        """Do nothing: the daemon keeps track of its calls."""
 
     def begin(self, context: CallContext) -> None:
-        """Do nothing: the daemon knows what runs."""
+        """Do nothing: the daemon keeps track of its calls."""
 
     def end(self, context: CallContext) -> None:
-        """Do nothing: the daemon knows what runs."""
+        """Do nothing: the daemon keeps track of its calls."""

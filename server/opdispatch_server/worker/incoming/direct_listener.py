@@ -1,4 +1,4 @@
-"""Where clients on other machines, or of other users, call an interpreter: TCP ports of its own."""
+"""An interpreter's own TCP ports, for direct calls from other machines or other users."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LOG = logging.getLogger("opdispatch.interpreter")
 
 
 class DirectListener:
-    """Serves ``streams`` wherever the daemon says. Belongs to the event loop.
+    """Serves ``streams`` at the hosts that the daemon names. For use in the event loop only.
 
-    With ``tickets``, it serves no others than their holders. Its own ``credentials`` have the
-    certificate that it shows; without one, it shows the daemon's.
+    With ``tickets``, only their holders are served. The server certificate is that of
+    ``credentials``, or else the daemon's.
     """
 
     def __init__(
@@ -45,13 +45,16 @@ class DirectListener:
         self._listeners: list[Listener] = []
 
     async def listen(self, rules: interpreter_pb2.DirectCallRules) -> list[int]:
-        """Listen at the daemon's hosts; the ports, one for each where there is a free one."""
+        """Listen at the daemon's hosts; return the ports.
+
+        A host without a free port is skipped with a warning: its clients call through the daemon.
+        """
         for host in rules.hosts:
             try:
                 self._listeners.append(self._bind(host, rules, self._certificates(rules)))
             except (AddressError, OSError, TlsError) as error:
                 LOG.warning(
-                    "clients at %s call through the daemon alone: %s",
+                    "clients at %s can call only through the daemon: %s",
                     host,
                     error,
                     extra=fields(Event.LANE_SLOW),
@@ -64,7 +67,7 @@ class DirectListener:
         return [int(address.rpartition(":")[2]) for address in addresses]
 
     async def close(self, patience: float) -> None:
-        """End every stream, once its replies are written, or after ``patience`` seconds."""
+        """End every stream when its replies are written, but after ``patience`` seconds at most."""
         if self._listeners and patience:
             await self._streams.finish(patience)
         await self._server.stop(grace=None)
@@ -88,8 +91,11 @@ class DirectListener:
         ports: Iterable[int] = range(rules.first_port, rules.last_port + 1)
         for port in ports:
             try:
-                # The daemon listens there, too: it was asked whether that may be.
+                # Insecure is allowed: the daemon listens at the same host, and has checked that.
                 return bind(self._server, str(TcpAddress(host, port)), insecure=True, tls=tls)
             except AddressInUseError:
                 pass  # another interpreter has it
-        raise AddressError(f"none of the ports {rules.first_port} to {rules.last_port} is free")
+        raise AddressError(
+            f"none of the ports {rules.first_port} to {rules.last_port} of {host} is free",
+            hint="widen the range: `opdispatch serve --direct-ports FIRST-LAST`",
+        )

@@ -1,21 +1,21 @@
-"""The local lane of an interpreter: its threads read calls and run kernels themselves.
+"""One local lane of an interpreter, whose threads read calls and run their kernels.
 
 Note [The thread that reads a call runs it]
-    Waking another thread costs more than a small kernel. So the thread that reads a call runs
-    its kernel, too, and only then reads the next one. That must not keep other calls waiting, so
-    the right to read (the turn) goes to another thread
+    Waking another thread costs more than a small kernel. So the thread that reads a call also runs
+    its kernel, and only then reads the next call. To keep other calls from waiting, the right to
+    read (the turn) is handed over to another thread
 
-    - before a kernel of a library whose kernels have proved slow, on average, beside what it takes
-      this lane to begin one, and for whose end other calls have waited: a caller that is alone
-      needs no second thread;
-    - before a kernel that is running calls another operator through the daemon, since that
-      call may come back to this very lane;
-    - when kernels that should have been quick have not ended after PATIENCE, or, where the machine
-      is slow, what it takes to begin many calls, up to a tenth of a second. TurnWatch sees to
-      that, in a thread that sleeps while no calls come.
+    - before a kernel of a library whose kernels are slow on average, compared with the time that
+      the lane takes to begin a call, if other calls have recently waited for slow kernels: a
+      caller that is alone needs no second thread;
+    - before a running kernel calls another operator through the daemon, since that call may come
+      back over this lane;
+    - when kernels that should have been quick have run for PATIENCE, or on a slow machine for as
+      long as it takes to begin many calls, up to a tenth of a second. TurnWatch does that, in a
+      thread that sleeps while no calls come.
 
-    Who has lost the turn ends what it is doing, and rests until it gets the turn again. Only the
-    thread whose turn it is touches ``_reader``, and only while it runs no kernel.
+    A thread that has lost the turn finishes its call, and then rests until it gets the turn again.
+    Only the thread that has the turn uses ``_reader``, and only while it runs no kernel.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 LOG = logging.getLogger("opdispatch.lane")
 
-# Seconds for which sending the reason of a lane's end may keep the thread that sends it.
+# Longest time in seconds that a thread spends on sending the reason why a lane ends.
 _LAST_WORDS = 5.0
 
 
 class KernelLane:
-    """One connection on which calls come, which is known as ``number``.
+    """One connection that brings calls. ``rules`` know it by ``number``.
 
-    ``limit`` is the longest message, in bytes. With a ``budget`` for results in it, memory is
-    shared with callers that want to. ``on_end`` is called, in any thread, when the connection
-    has ended.
+    ``limit`` is the size of the longest message in bytes. With a ``budget`` for results, memory is
+    shared with callers that support it. ``on_end`` is called in any thread, once the connection has
+    ended; it must not block.
     """
 
     def __init__(
@@ -95,11 +95,11 @@ class KernelLane:
         self._watch = watch
         self._limit = limit
         self._number = number
-        # The daemon's calls are counted there.
+        # A placeholder for the daemon, which counts its calls itself.
         self._client = client or ClientConnection("")
         self._on_end = on_end
         self._budget = budget
-        self._memory: CalleeLaneMemory | None = None  # decided when hands are shaken
+        self._memory: CalleeLaneMemory | None = None  # set in the handshake
         self._descriptors: ReceivedDescriptors | None = None
         self._reader = FrameReader(limit)
         readable = select.poll()
@@ -113,31 +113,31 @@ class KernelLane:
         self._turn = ReadingTurn(
             self._start_thread, self.flush, lambda: patience_on(self._pace.beginning)
         )
-        # The calls that wait for others to end, by id.
+        # Calls that wait for others to end, by id. Changed by any thread, one operation at a time.
         self._waiting: dict[int, LaneCall] = {}
         self._is_closed = False
 
     def start(self) -> None:
-        """Begin to serve, in a thread; without one, the connection is ended at once."""
+        """Begin to serve, in a new thread; if it cannot be started, end the connection."""
         self._watch.add(self._turn)
         try:
             self._start_thread(1)
-        except RuntimeError as error:  # of threading: the system's limit is reached
+        except RuntimeError as error:  # no thread: the system's limit is reached
             LOG.warning(
-                "a connection is ended, which no thread can read: %s",
+                "ended a connection, because no thread could be started to read it: %s",
                 error,
                 extra=fields(Event.LANE_CLOSED),
             )
             self._end(1)
 
     def end_reading(self) -> None:
-        """Take nothing more from the caller; the connection ends after what it has sent."""
-        # The caller's next call fails as it is sent, so the caller knows that it never started.
+        """Accept no more from the caller; the connection ends after the calls already sent."""
+        # The caller's next call then fails while it is sent, so it is known not to have started.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RD)
 
     def close(self) -> None:
-        """End the connection; replies of kernels that still run are lost. Idempotent."""
+        """End the connection; kernels that still run lose their replies. Idempotent."""
         self._is_closed = True
         self._watch.remove(self._turn)
         with contextlib.suppress(OSError):
@@ -147,7 +147,7 @@ class KernelLane:
             self._memory.close()
 
     def trim(self) -> None:
-        """Return memory to the system that has not been used for a while."""
+        """Return shared memory that has been idle for a while to the system."""
         if self._memory is not None:
             self._memory.trim(IDLE_SECONDS)
             self.flush()
@@ -166,21 +166,22 @@ class KernelLane:
                 self._serve(turn)
                 turn = self._turn.rest()
         except OpdispatchError as error:
-            LOG.warning("a lane is closed: %s", error, extra=fields(Event.LANE_CLOSED))
+            LOG.warning("closed a lane: %s", error, extra=fields(Event.LANE_CLOSED))
             self._writer.put(FrameKind.REFUSAL, lane_messages.refusal(error))
-            # Not only flushed: another thread may be writing a reply, and ``_end`` would take
-            # the connection from it before it comes to this.
+            # Flushing is not enough: another thread may be writing a reply, and ``_end`` would
+            # close the connection before that thread gets to the refusal.
             self._writer.finish(_LAST_WORDS)
             self._end(turn)
         except (EOFError, OSError):
             self._end(turn)
         except BaseException:
-            LOG.exception("a lane is closed", extra=fields(Event.LANE_CLOSED))
+            LOG.exception("closed a lane after an internal error", extra=fields(Event.LANE_CLOSED))
             self._end(turn)
 
     def _end(self, turn: int | None) -> None:
         self.close()
-        # Only the reading thread may close what is read from; after this turn there is none.
+        # Only the thread that reads may close the descriptors, since it uses them. ``close`` has
+        # ended the turns, so no other thread will read.
         if turn is not None and self._turn.is_at(turn):
             self._writer.close()
             if self._memory is not None:
@@ -202,8 +203,11 @@ class KernelLane:
         self._writer.put(FrameKind.WELCOME, welcome)
 
     def _serve(self, turn: int) -> None:
-        """Read and run while it is this turn. Raises EOFError, OSError, WireError at the end."""
-        while self._turn.number == turn:  # ``is_at``, in line
+        """Read and run calls while this thread has the turn.
+
+        Raises EOFError, OSError or WireError when the connection ends.
+        """
+        while self._turn.number == turn:  # ``is_at``, inlined
             kind, payload = self._next_frame()
             if kind is FrameKind.CALL:
                 self._client.calls += 1
@@ -213,12 +217,12 @@ class KernelLane:
                 if isinstance(payload, bytes) and constant_bytes_of(payload):
                     planned = payload
                 call = self._read(payload)
-                del payload  # the tensors release it, one by one
+                del payload  # so that its memory can be freed tensor by tensor
                 if call is not None:
                     self._take(*call, turn)
                     if planned:
                         self._plan(planned, call[0])
-                del call  # it may be long until the next one comes
+                del call  # the next one may come much later
             elif kind is FrameKind.CANCEL:
                 cancel = lane_pb2.LaneCancel()
                 parse_message(cancel, payload)
@@ -227,13 +231,13 @@ class KernelLane:
             elif self._memory is not None and kind in MEMORY_FRAMES:
                 self._memory.take(kind, payload)
             else:
-                raise WireError(f"a {kind.name} frame came where only calls can")
+                raise WireError(f"received a {kind.name} frame; expected CALL or CANCEL")
 
     def _read(
         self, payload: bytes | memoryview
     ) -> tuple[execution_pb2.CallRequest, CalleeTensors] | None:
-        """Read a call that may go on; reply to one that may not."""
-        # Where memory is shared, the few tensors that are inline are taken as they are.
+        """Parse a call; reply to it and return None if it is refused."""
+        # With shared memory, tensors that are inline nevertheless are rare, and are not detached.
         request, arguments, refusal = read_call(payload, detaches=self._memory is None)
         if refusal is not None:
             self._replies.send(failure(request, refusal))
@@ -242,12 +246,12 @@ class KernelLane:
         return request, CalleeTensors([*arguments], size, is_limited=limited)
 
     def _plan(self, payload: bytes, request: execution_pb2.CallRequest) -> None:
-        """Plan calls like one that has been read, if it said that they will come."""
+        """Plan calls like one that has just run and declared its constant bytes."""
         self.flush()
         plan_like(self._execution, self._rules, payload, request)
 
     def _take_planned(self, payload: bytes | memoryview, turn: int) -> bool:
-        """Run a planned call and reply; return False if it is to be taken the general way."""
+        """Run a planned call and reply; return False if it has to take the general path."""
         came = time.monotonic()
         plans = self._rules.plans
         if plans is None or not isinstance(payload, bytes):
@@ -257,7 +261,7 @@ class KernelLane:
             return False
         plan, received = found
         if plan.layout.shared and self._memory is None:
-            return False  # nor has the caller any: the general way says so
+            return False  # the caller shares no memory either: the general path refuses the call
         turns: LibraryTurns[LaneCall] = plan.library.turns
         run = begin_planned(self._execution, self._rules, self._number, plan, received)
         if run is None:
@@ -283,9 +287,9 @@ class KernelLane:
                     self._replies.limit,
                     self._memory,
                 )
-                # Before the reply: the caller's next call finds the turn free.
+                # Before the reply, so that the caller's next call finds the library's turn free.
                 has_ended, following = True, turns.end(time.monotonic() - began)
-                # Before the reply is written, after which the caller may call again.
+                # Also before the reply, because the caller may call again as soon as it has it.
                 if following is None:
                     self._turn.end_kernels(turn)
                     if turns.seconds > self._pace.slow:
@@ -296,22 +300,22 @@ class KernelLane:
                     and self._memory is not None
                     and not self._memory.end_planned(memory)
                 ):
-                    reply = execution_pb2.CallReply.FromString(reply)  # it is to be changed
+                    reply = execution_pb2.CallReply.FromString(reply)  # ``send_with`` changes it
                 if not isinstance(reply, bytes):
                     self._replies.send_with(reply, memory)
-                    # The thread that reads by now looked for frames before this one was put.
+                    # The thread that reads now may have looked for frames before this was put.
                     if self._turn.number != turn:
                         self.flush()
                 else:
                     if self._memory is not None and self._memory.released:
                         self._memory.tell_releases()
-                    # Other replies may follow at once if calls have been received already.
+                    # Wait for further replies to send together if more calls have been received.
                     if self._turn.number == turn and self._reader.is_ahead:
                         self._replies.put(reply)
                     else:
                         self._writer.write(FrameKind.REPLY, reply)
         except BaseException:
-            # The lane ends, and calls of others may wait for this one to do so.
+            # The lane ends, but calls of other lanes may wait for this turn.
             _pass_turn_on(turns, following if has_ended else turns.end())
             raise
         finally:
@@ -322,7 +326,7 @@ class KernelLane:
         return True
 
     def _hand_over_if_slow(self, turns: LibraryTurns[LaneCall] | None, turn: int) -> None:
-        """Have another thread read before a kernel that would keep other calls waiting."""
+        """Hand the turn to another thread before a kernel that would keep other calls waiting."""
         if turns is not None:
             if not self._pace.company or turns.seconds <= self._pace.slow:
                 return
@@ -330,20 +334,21 @@ class KernelLane:
         self._turn.hand_over(turn)
 
     def _note_company(self, turn: int) -> None:
-        """Note whether a call has come while a slow kernel ran in the thread that reads."""
-        # After ``end_kernels``: no other thread takes the turn then, and only its own may look.
+        """Note if a call has arrived while a slow kernel ran in the thread that reads."""
+        # Called after ``end_kernels``, when no other thread takes the turn away. Only the thread
+        # that has it may use the reader.
         if self._turn.number == turn and (self._reader.is_ahead or self._look()):
             self._pace.note_company()
 
     def _go_on(self, call: Any, turns: LibraryTurns[LaneCall], turn: int) -> None:
-        """Run a call in the place of one that has ended."""
+        """Run the call that waited for the one that has ended."""
         if isinstance(call, LaneCall):
             self._work_off(call, turns, turns, turn)
         else:
-            turns.start(call)  # a thread waits for its turn itself
+            turns.start(call)  # a call of another source, which starts its own thread
 
     def _take(self, request: execution_pb2.CallRequest, tensors: CalleeTensors, turn: int) -> None:
-        """Run a call, and those that have waited for it to end; or leave it to who does."""
+        """Run a call, and those that wait for it to end; or queue it if its turn has not come."""
         came = time.monotonic()
         try:
             call = LaneCall(self, request, self._rules.admit(self._number, request), tensors)
@@ -354,9 +359,9 @@ class KernelLane:
         try:
             if request.HasField("kernel"):
                 turns = self._execution.turns_of(request.kernel.load_id)
-            # Calls that kernels make take no turn.
+            # Nested calls take no turn, since the calls that made them hold one.
             ordered = turns if call.context.lane else None
-            # Before the next call can be read: they begin in the order of their coming.
+            # Before the turn to read is handed over, so that calls begin in their order of arrival.
             if ordered is not None and not self._begin_turn(call, ordered):
                 return
         except OpdispatchError as error:
@@ -371,13 +376,13 @@ class KernelLane:
             self._note_company(turn)
 
     def start_call(self, call: LaneCall, turns: LibraryTurns[LaneCall]) -> None:
-        """Run a call whose turn it is, and those that wait for it to end, in a thread."""
+        """Run a call whose turn has come, and those that wait for it to end, in a new thread."""
         threading.Thread(
             target=self._work_off, args=(call, turns, turns, 0), name="kernel-lane", daemon=True
         ).start()
 
     def refuse_call(self, call: LaneCall, error: OpdispatchError) -> None:
-        """Reply to a call that has waited for its turn, and never starts."""
+        """Reply with ``error`` to a call that waited for its turn and will never start."""
         self._waiting.pop(call.request.id, None)
         self._rules.end(call.context)
         self._replies.send(failure(call.request, error))
@@ -407,14 +412,17 @@ class KernelLane:
                 following.lane.flush()
             following = ordered.end() if ordered is not None else None
             if following is not None and not isinstance(following, LaneCall):
-                ordered.start(following)  # a thread waits for its turn itself
+                ordered.start(following)  # a call of another source, which starts its own thread
                 return
 
     def _begin_turn(self, call: LaneCall, turns: LibraryTurns[LaneCall]) -> bool:
-        """Begin the call's turn and return True; otherwise it waits. Raises QueueFullError."""
+        """Begin the call's turn and return True, or queue it and return False.
+
+        Raises QueueFullError.
+        """
         number = call.request.id
-        # Before ``begin``: another thread may start a waiting call at once, and remove it
-        # here.
+        # Before ``begin``, because another thread may start the queued call at once, which
+        # removes it from ``_waiting``.
         self._waiting[number] = call
         may_run = True
         try:
@@ -425,14 +433,14 @@ class KernelLane:
         return may_run
 
     def answer_call(self, call: LaneCall) -> None:
-        """Run a call, unless it is not awaited any more, and reply."""
-        # From here on a cancellation comes too late.
+        """Run a call and reply, unless it was cancelled."""
+        # From here on, a cancellation comes too late.
         self._waiting.pop(call.request.id, None)
         try:
             if self._is_closed:
                 return
             if call.is_cancelled:
-                if self._memory is not None:  # whose caller waits to use its memory again
+                if self._memory is not None:  # the caller needs a reply to reuse its memory
                     error = RefusedError("the call was cancelled before it started")
                     self._replies.send(failure(call.request, error))
                 return
@@ -468,6 +476,6 @@ class KernelLane:
 
 
 def _pass_turn_on(turns: LibraryTurns[Any], following: Any) -> None:
-    """Start the call that has waited for one to end, if there is one, in another thread."""
+    """Start the following call, if there is one, in another thread."""
     if following is not None:
         turns.start(following)

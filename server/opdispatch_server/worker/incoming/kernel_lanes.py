@@ -1,4 +1,4 @@
-"""The local lanes of an interpreter that have one set of rules: the daemon's, or clients'."""
+"""An interpreter's local lanes under one set of rules: the daemon's, or those for clients."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from opdispatch_server.worker.incoming.turn_watch import TurnWatch
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
 from opdispatch_wire.shared_memory.tensor_arena import IDLE_SECONDS
 
-# How often it is looked for memory that is not used.
+# Interval in seconds of the checks for idle memory.
 _TRIM_SECONDS = IDLE_SECONDS / 6
-# In seconds, between two looks whether lanes have ended.
+# Interval in seconds of the checks for the end of lanes.
 _END_LOOK = 0.002
 
 
 class KernelLanes:
-    """They take calls by ``rules``. What is public belongs to the event loop."""
+    """Lanes that accept calls by ``rules``. The public methods are for the event loop only."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class KernelLanes:
         limit: int,
         budget: MemoryBudget | None = None,
     ) -> None:
-        """Serve lanes.
+        """Serve lanes with messages of at most ``limit`` bytes.
 
-        With a ``budget`` for results they share memory with callers that want to.
+        With a ``budget`` for results, they share memory with callers that support it.
         """
         self._execution = execution
         self._rules = rules
@@ -51,16 +51,13 @@ class KernelLanes:
         self._lanes: dict[KernelLane, ClientConnection | None] = {}
 
     def listen(self, path: str) -> None:
-        """Take calls at ``path``. Raises OSError."""
+        """Listen at the unix socket ``path``. Raises OSError."""
         self._listener = LaneListener(path, self._add)
         if self._budget is not None:
             self._trim_now_and_then()
 
     async def finish(self, seconds: float) -> None:
-        """End every lane once the calls that were sent on it have their replies.
-
-        What has not ended after so many seconds is ended then.
-        """
+        """End every lane once the calls sent on it are answered, but after ``seconds`` at most."""
         if self._listener is not None:
             self._listener.close()
         with self._mutex:
@@ -85,7 +82,7 @@ class KernelLanes:
         self._watch.stop()
 
     def _trim_now_and_then(self) -> None:
-        """Return memory to the system that no call has used for a while, again and again."""
+        """Return idle shared memory to the system, and schedule the next check."""
         with self._mutex:
             lanes = list(self._lanes)
         for lane in lanes:
@@ -95,7 +92,7 @@ class KernelLanes:
 
     def _add(self, connection: socket.socket) -> None:
         client = None
-        if self._rules.room is not None:  # they are clients', and not the daemon's
+        if self._rules.room is not None:  # the connection is a client's, not the daemon's
             client = process_client_calls().begin(local_client(connection))
         lane = KernelLane(
             connection,

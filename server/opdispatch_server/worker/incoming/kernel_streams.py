@@ -1,4 +1,4 @@
-"""The gRPC streams of an interpreter that have one set of rules: the daemon's, or clients'."""
+"""An interpreter's gRPC streams under one set of rules: the daemon's, or those for clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from opdispatch_wire.v1 import execution_pb2_grpc
 
 
 class KernelStreams(execution_pb2_grpc.ExecutionServiceServicer):
-    """``opdispatch.v1.ExecutionService`` of an interpreter. Belongs to the event loop."""
+    """``opdispatch.v1.ExecutionService`` of an interpreter. For use in the event loop only."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class KernelStreams(execution_pb2_grpc.ExecutionServiceServicer):
     ) -> None:
         """Serve streams.
 
-        ``limit`` is for a message, ``max_call_bytes`` for the large tensors of one stream,
-        ``at_once`` for its calls.
+        ``limit`` bounds a message in bytes, ``max_call_bytes`` the large tensors of one stream, and
+        ``at_once`` the number of its calls in flight.
         """
         self._execution = execution
         self._rules = rules
@@ -46,7 +46,7 @@ class KernelStreams(execution_pb2_grpc.ExecutionServiceServicer):
         self._streams: set[CallStream] = set()
 
     async def finish(self, patience: float) -> None:
-        """Wait, for up to ``patience`` seconds, until all calls are answered."""
+        """Wait until all calls are answered, but at most ``patience`` seconds."""
         if finishing := [asyncio.create_task(stream.finish()) for stream in self._streams]:
             _, unfinished = await asyncio.wait(finishing, timeout=patience)
             for task in unfinished:
@@ -56,13 +56,13 @@ class KernelStreams(execution_pb2_grpc.ExecutionServiceServicer):
     async def CallStream(  # noqa: N802
         self, requests: AsyncIterator[bytes], context: Context
     ) -> None:
-        """Run kernels."""
+        """Run the kernels of the calls on one stream."""
         number = self._rules.new_lane()
         calls = StreamCalls(self._execution, self._rules, self._threads, number)
         whose = "the large tensors of this connection"
         budget = TensorBudget(self._max_call_bytes, whose, self._budget)
         client = None
-        if self._rules.room is not None:  # they are clients', and not the daemon's
+        if self._rules.room is not None:  # the stream is a client's, not the daemon's
             client = process_client_calls().begin(remote_client("", context.peer() or ""))
         stream = CallStream(
             calls,

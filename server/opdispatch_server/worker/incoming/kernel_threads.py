@@ -1,4 +1,4 @@
-"""The threads that run the kernels of calls over gRPC streams."""
+"""Threads that run the kernels of calls over gRPC streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Work = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 class _KernelThread:
-    """One thread of a pool. ``work`` is set before ``wake`` is released."""
+    """One thread of a pool. It waits for ``wake``; ``work`` is set before that is released."""
 
     __slots__ = ("wake", "work")
 
@@ -29,11 +29,11 @@ class _KernelThread:
 
 
 class KernelPool:
-    """Threads that run kernels, ``size`` at most; one that has been started stays.
+    """A pool of at most ``size`` threads that run kernels. Threads are never ended. Thread-safe.
 
-    Leaner than ``concurrent.futures``, whose futures cost more than a small kernel. ``_lock``
-    protects all of it: work waits only while ``size`` threads run, or no other can be started, and
-    the next of these to end takes it.
+    Not ``concurrent.futures``, whose futures cost more than a small kernel. ``_lock`` protects all
+    fields. Work is queued only while ``size`` threads are busy or no other can be started; the next
+    thread to finish takes it.
     """
 
     def __init__(self, size: int, name: str) -> None:
@@ -41,14 +41,14 @@ class KernelPool:
         self._name = name
         self._lock = threading.Lock()
         self._count = 0
-        # The last one to rest works first: its memory is in the caches.
+        # A stack: the thread that rested last works first, as its memory is still in the caches.
         self._idle: list[_KernelThread] = []
         self._waiting: deque[_Work] = deque()
 
     def submit(self, work: Callable[..., None], *arguments: object) -> None:
-        """Run work in a thread: the first one free if no other can be started.
+        """Run work in an idle or a new thread, or queue it for the next thread that is free.
 
-        Raises RuntimeError if there is none at all.
+        Raises RuntimeError if the pool has no thread and none can be started.
         """
         with self._lock:
             if self._idle:
@@ -59,14 +59,14 @@ class KernelPool:
                 self._waiting.append((work, arguments))
 
     def _start(self, work: _Work) -> bool:
-        """Begin work in a new thread; return False if it is to wait for another one."""
+        """Begin work in a new thread; return False if it has to be queued. ``_lock`` is held."""
         name = f"{self._name}_{self._count}"
         thread = threading.Thread(
             target=self._run, args=(_KernelThread(work),), name=name, daemon=True
         )
         try:
             thread.start()
-        except RuntimeError:  # of threading: the system's limit is reached
+        except RuntimeError:  # no thread: the system's limit is reached
             if not self._count:
                 raise
             return False
@@ -81,11 +81,11 @@ class KernelPool:
                 work(*arguments)
             except BaseException:
                 extra = fields(Event.INTERNAL_ERROR)
-                LOG.exception("a thread has failed to run a kernel", extra=extra)
-            del work, arguments  # it may be long until the next call comes
+                LOG.exception("a thread failed to run a kernel", extra=extra)
+            del work, arguments  # the next call may come much later
 
     def _next(self, thread: _KernelThread) -> _Work:
-        """Return the next work for a thread that has none."""
+        """Return the next work for a thread; block while there is none."""
         with self._lock:
             if self._waiting:
                 return self._waiting.popleft()
@@ -96,16 +96,19 @@ class KernelPool:
 
 
 class KernelThreads:
-    """The threads in which an interpreter runs what comes over streams."""
+    """The thread pools for an interpreter's calls over streams."""
 
     def __init__(self) -> None:
-        # No limit: libraries say how many of their calls run at a time.
+        # Unlimited: the turns of libraries limit how many of their calls run at a time.
         self.with_turn = KernelPool(sys.maxsize, "kernel")
-        """For calls whose turn it is in their library."""
+        """The pool for calls whose turn in their library has come."""
         self._by_depth: dict[int, KernelPool] = {}
 
     def at_depth(self, depth: int) -> KernelPool:
-        """Return the pool for calls that kernels make, which take no turn; see ``call_context``."""
+        """Return the pool for nested calls of that depth, which take no turn: see ``call_context``.
+
+        Each depth has its own, so that calls which wait for deeper ones cannot take their threads.
+        """
         pool = self._by_depth.get(depth)
         if pool is None:
             pool = KernelPool(KERNEL_THREADS, f"kernel-{depth}")

@@ -1,4 +1,4 @@
-"""A call on a lane that runs, or waits for its turn."""
+"""A call on a local lane that runs, or waits for its turn."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 class RunsCalls(Protocol):
-    """A lane, as its calls see it."""
+    """Interface of a lane for its calls."""
 
     def __hash__(self) -> int:
-        """Return a hash: lanes take turns, each as one source."""
+        """Return a hash: as a source of calls, the lane takes turns with others."""
 
     def start_call(self, call: LaneCall, turns: LibraryTurns[LaneCall]) -> None:
-        """Run a call whose turn it is, and those that wait for it to end, in a thread."""
+        """Run a call whose turn has come, and those that wait for it to end, in a new thread."""
 
     def refuse_call(self, call: LaneCall, error: OpdispatchError) -> None:
-        """Reply to a call that has waited for its turn, and never starts."""
+        """Reply with ``error`` to a call that waited for its turn and will never start."""
 
     def answer_call(self, call: LaneCall) -> None:
-        """Run a call, unless it is not awaited any more, and reply."""
+        """Run a call and reply, unless it was cancelled."""
 
     def flush(self) -> None:
-        """Send the replies that have been put."""
+        """Send the buffered replies."""
 
 
 class LaneCall:
-    """It is dropped if it is cancelled while it waits for its turn.
+    """A call on a local lane. If it is cancelled while it waits for its turn, it never runs.
 
-    ``tensors`` are its large ones, and those of its reply, where they are in no shared memory.
+    ``tensors`` holds large tensors of the request and the reply that are not in shared memory.
     """
 
     __slots__ = ("context", "is_cancelled", "lane", "request", "size", "tensors", "waits_since")
@@ -55,18 +55,18 @@ class LaneCall:
 
     @property
     def source(self) -> RunsCalls:
-        """The lane that it came over."""
+        """The lane on which the call came."""
         return self.lane
 
     @property
     def operator(self) -> str:
-        """The kernel that is called."""
+        """The name of the operator that is called."""
         return self.request.operator
 
     def start(self, turns: LibraryTurns[LaneCall]) -> None:
-        """Run it in a thread of its lane's: its turn has come."""
+        """Run the call in a new thread of its lane, because its turn has come."""
         self.lane.start_call(self, turns)
 
     def refuse(self, error: OpdispatchError) -> None:
-        """Reply with ``error``: it never starts."""
+        """Reply with ``error``; the call will never start."""
         self.lane.refuse_call(self, error)

@@ -1,51 +1,50 @@
-"""How long a lane takes to begin a call, and which kernels are slow beside that."""
+"""Measure how long a lane takes to begin a call, and so which kernels are slow in comparison."""
 
 from __future__ import annotations
 
 from opdispatch_server.serving.reading_turn import PATIENCE
 
-# A kernel is slow that takes so many times as long as the lane takes to begin a call.
+# A kernel is slow if it takes so many times as long as the lane takes to begin a call.
 _SLOW = 16
-# After a call that was kept waiting by a slow kernel, so many begin in a thread of their own.
+# After a call has waited for a slow kernel, the turn is handed over before so many slow kernels.
 _COMPANY = 64
-# Kernels that were thought to be quick keep no call waiting for longer than so many beginnings.
+# Kernels expected to be quick keep other calls waiting for at most as long as so many beginnings,
 _STUCK = 256
-# But never for longer than this, in seconds: one beginning in which another process had the core
-# is no measure, and on a lane with few calls it would be the only one.
+# but never for more than this, in seconds. On a lane with few calls, the only beginning measured
+# may have been interrupted by another process.
 _LONGEST_PATIENCE = 0.1
 _NEWEST_SHARE = 0.125
-# What counts at most of a beginning that takes longer than usual, in usual ones: another process
-# may have had the core.
+# An outlier counts as at most so many times the average: another process may have had the core.
 _LONGEST = 4.0
 
 
 class LanePace:
-    """Belongs to the thread whose turn it is to read; others may look."""
+    """Averages of one lane. Changed only by the thread that has the turn; any thread may read."""
 
     __slots__ = ("beginning", "company", "slow")
 
     def __init__(self) -> None:
         self.beginning = 0.0
-        """The seconds that it takes to begin a call, on average."""
+        """Average time to begin a call, in seconds."""
         self.slow = 0.0
-        """Kernels that take more seconds would keep other calls waiting."""
+        """Kernels that take longer than this, in seconds, count as slow."""
         self.company = 0
-        """In how many of the next calls a slow kernel is expected to keep others waiting."""
+        """Before so many more slow kernels, other calls are expected to wait for them."""
 
     def note_beginning(self, seconds: float) -> None:
-        """Count the time that it took to begin a call."""
+        """Add the time that it took to begin a call to the average."""
         usual = self.beginning or seconds
         self.beginning = usual + _NEWEST_SHARE * (min(seconds, _LONGEST * usual) - usual)
         self.slow = _SLOW * self.beginning
 
     def note_company(self) -> None:
-        """Note that a call has come while a slow kernel ran in the thread that reads."""
+        """Note that a call has arrived while a slow kernel ran in the thread that reads."""
         self.company = _COMPANY
 
 
 def patience_on(beginning: float) -> float:
-    """Return the seconds after which kernels keep no call of a lane waiting any more.
+    """Return after how many seconds of running kernels a lane hands its turn over.
 
-    ``beginning`` is how long it takes there to begin a call, in seconds.
+    ``beginning`` is the lane's average time to begin a call, in seconds.
     """
     return min(max(PATIENCE, _STUCK * beginning), _LONGEST_PATIENCE)

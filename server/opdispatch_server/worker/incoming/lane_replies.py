@@ -1,4 +1,4 @@
-"""The replies of a lane: what is sent when, and where their tensors are."""
+"""Send the replies of a lane, several at once where possible, with their tensors."""
 
 from __future__ import annotations
 
@@ -21,15 +21,12 @@ from opdispatch_wire.v1 import execution_pb2
 
 LOG = logging.getLogger("opdispatch.lane")
 
-# A reply may wait for others that follow it at once for as long as so many calls take to begin.
+# A reply waits for others to be sent with it at most as long as so many calls take to begin.
 _GATHERING = 16
 
 
 class LaneReplies:
-    """Sends the replies of one lane, several at once where they follow each other.
-
-    Any thread may send.
-    """
+    """Sends the replies of one lane, several at once if they follow closely. Thread-safe."""
 
     def __init__(self, writer: FrameWriter, execution: KernelExecution, pace: LanePace) -> None:
         self._writer = writer
@@ -37,7 +34,7 @@ class LaneReplies:
         self._pace = pace
         self._gathering_since = 0.0
         self.limit = MAX_MESSAGE_BYTES_HIGHEST
-        """The longest reply that the other side takes, in bytes."""
+        """Longest reply in bytes that the other side accepts."""
         self.memory: CalleeLaneMemory | None = None
         """Memory shared with the other side; None if there is none."""
 
@@ -47,9 +44,10 @@ class LaneReplies:
         placed: PlacedTensors | None = None,
         tensors: CalleeTensors | None = None,
     ) -> None:
-        """Send a reply, or keep it for a moment in which others may follow.
+        """Send a reply, or buffer it for a moment in which others may follow.
 
-        What is ``placed`` in memory is the caller's then; ``tensors`` are beside the reply.
+        Tensors ``placed`` in shared memory belong to the caller from then on; ``tensors`` are sent
+        outside the message. If the reply is too long, the error is sent in its place.
         """
         payload: FramePayload
         try:
@@ -71,7 +69,7 @@ class LaneReplies:
             self.send(reply, tensors=memory if isinstance(memory, CalleeTensors) else None)
 
     def put(self, payload: FramePayload) -> None:
-        """Send a payload, or keep it for a moment."""
+        """Send a serialized reply, or buffer it for a moment."""
         self._writer.put(FrameKind.REPLY, payload)
         now = time.monotonic()
         if not self._gathering_since:
@@ -80,7 +78,7 @@ class LaneReplies:
             self.flush()
 
     def flush(self) -> None:
-        """Send what has been put."""
+        """Send the buffered replies."""
         self._gathering_since = 0.0
         self._writer.flush()
 
@@ -88,14 +86,14 @@ class LaneReplies:
 def failure(
     call: execution_pb2.CallRequest | execution_pb2.CallReply, error: BaseException
 ) -> execution_pb2.CallReply:
-    """Return the reply that says an error."""
+    """Return the reply to a call that failed with ``error``."""
     return execution_pb2.CallReply(id=call.id, error=status_from_error(error))
 
 
 def failure_of_run(
     request: execution_pb2.CallRequest, error: BaseException
 ) -> execution_pb2.CallReply:
-    """Return the reply of a call that has failed; log what should not have happened."""
+    """Return the reply to a call that failed with ``error``; log errors that are not ours."""
     if not isinstance(error, OpdispatchError):
         LOG.error(
             "the call of %s failed",

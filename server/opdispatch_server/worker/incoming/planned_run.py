@@ -1,4 +1,4 @@
-"""Planned calls in an interpreter, from their coming to their reply, whichever way they came.
+"""Run planned calls in an interpreter, on local lanes and gRPC streams.
 
 See Note [Planned calls] in ``opdispatch_client.lanes.call_plan``.
 """
@@ -29,9 +29,9 @@ def plan_like(
     payload: bytes,
     request: execution_pb2.CallRequest,
 ) -> None:
-    """Plan calls like one that has been answered, and said that others will be like it."""
+    """Plan calls like one that has been answered and declared its constant bytes."""
     if (plans := rules.plans) is not None:
-        # It may name a library that has gone, or a kernel that has never been there.
+        # The request may name a library that was unloaded, or a kernel that never existed.
         with contextlib.suppress(OpdispatchError):
             execution.planned.add(plans, payload, request)
 
@@ -43,12 +43,12 @@ def begin_planned(
     plan: KernelPlan,
     received: Received,
 ) -> DirectRun | None:
-    """Admit a planned call and begin its turn, which ``end`` of its library's turns ends.
+    """Admit a planned call and begin its turn; the caller ends it with ``turns.end``.
 
-    None: it is to be taken the general way, and nothing has begun.
+    Return None, with nothing begun, if the call has to take the general path.
     """
     number, seconds, _ = received
-    # Negated: neither way would hold for anything but a number.
+    # Written with ``not`` so that NaN, which fails every comparison, is refused.
     if seconds is not None and not 0.0 < seconds <= FOREVER:
         return None
     if execution.fitness.problem:
@@ -69,10 +69,10 @@ def run_planned(
     limit: int,
     shared: CalleeLaneMemory | None = None,
 ) -> tuple[bytes | execution_pb2.CallReply, CalleeMemory | CalleeTensors | None]:
-    """Run the kernel of a planned call, in this thread; return the reply, an error among them.
+    """Run the kernel of a planned call in this thread; return the reply, which may be an error.
 
-    It has at most ``limit`` bytes, unless its tensors are in what is returned with it. Its lane has
-    ``shared`` memory, or None.
+    A reply as bytes has at most ``limit`` bytes; otherwise its large tensors are in the memory or
+    the tensors returned with it. ``shared`` is the shared memory of the call's lane, if any.
     """
     _, seconds, leaves = received
     memory = None
@@ -86,7 +86,7 @@ def run_planned(
             plan.library,
             plan.choice,
             call,
-            (run.lane & 0xFFFFFFFF) << 32 | run.id & 0xFFFFFFFF,  # ``call_key``, in line
+            (run.lane & 0xFFFFFFFF) << 32 | run.id & 0xFFFFFFFF,  # ``call_key``, inlined
             0,
             execution.planned.run,
             plan,
@@ -103,5 +103,5 @@ def run_planned(
         execution.note_error(request, error)
         return failure_of_run(request, error), memory
     finally:
-        if os.getpid() != GUARD.process:  # ``GUARD.run``, in line
+        if os.getpid() != GUARD.process:  # ``GUARD.run``, inlined
             os._exit(0)

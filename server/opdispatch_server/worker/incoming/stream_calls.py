@@ -1,4 +1,4 @@
-"""The calls of one gRPC stream to an interpreter: kernels run in threads."""
+"""Calls over one gRPC stream to an interpreter, whose kernels run in threads."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ LOG = logging.getLogger("opdispatch.kernels")
 
 
 class StreamCalls:
-    """A ``CallRunner`` that runs kernels here, as the ``rules`` let it. Belongs to the event loop.
+    """A ``CallRunner`` that runs kernels in this process, as far as ``rules`` permit.
 
-    ``number`` is the stream's, for the rules.
+    ``rules`` know the stream by ``number``. For use in the event loop only.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class StreamCalls:
         self.number = number
 
     def find_planned(self, payload: bytes) -> PlannedStreamedCall | None:
-        """Return the call in a message, if others like it have been planned."""
+        """Return the call in a message if it follows a plan; else None."""
         plans = self.rules.plans
         found = None if plans is None else plans.find(payload)
         if found is None or found[0].layout.shared:  # no memory is shared here
@@ -55,9 +55,9 @@ class StreamCalls:
     def begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[None]
     ) -> StreamedCall | None:
-        """Begin a call, or let it wait for its turn; no task waits for it.
+        """Begin a call, or queue it for its turn, without a task that waits for it.
 
-        None: it is refused, and ``call`` says why.
+        Return None if it is refused; ``call`` then raises the reason.
         """
         try:
             return self._begin(request, context, on_reply)
@@ -70,9 +70,9 @@ class StreamCalls:
         context: CallContext,
         broken: None = None,
     ) -> execution_pb2.CallReply:
-        """Run a kernel; one whose call is cancelled before it has a thread is dropped.
+        """Run a kernel and return its reply. A call that is cancelled before it starts never runs.
 
-        Raises as ``KernelExecution.run`` and ``CallRules.admit``; QueueFullError and
+        Raises the errors of ``KernelExecution.run`` and ``CallRules.admit``, QueueFullError and
         MessageTooLargeError.
         """
         reply: asyncio.Future[execution_pb2.CallReply] = asyncio.Future()
@@ -108,17 +108,14 @@ class StreamCalls:
     def _turns_of(
         self, request: execution_pb2.CallRequest, context: CallContext
     ) -> LibraryTurns[StreamedCall] | None:
-        """Return the turns that the call takes part in.
-
-        None for those made by kernels, which take none.
-        """
+        """Return the turns of the call's library; None for nested calls, which take no turn."""
         if not context.lane or not request.HasField("kernel"):
             return None
         return self.execution.turns_of(request.kernel.load_id)
 
 
 class _ThreadedCall:
-    """A call that a thread runs. It is dropped if it is abandoned by then."""
+    """A call that a thread runs, unless it is abandoned before it starts."""
 
     def __init__(self, source: StreamCalls) -> None:
         self.source = source
@@ -130,20 +127,20 @@ class _ThreadedCall:
         self._is_abandoned = True
 
     def _tell(self, on_reply: Callable[[Any], None], result: Any) -> None:
-        """Have ``on_reply`` called in the event loop, unless the call is abandoned by then."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits
+        """Call ``on_reply`` in the event loop, unless the call is abandoned before."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits
             self._loop.call_soon_threadsafe(self._settle, on_reply, result)
 
     def _settle(self, on_reply: Callable[[Any], None], result: Any) -> None:
         if not self._is_abandoned:
-            self._is_abandoned = True  # its caller hears of it once
+            self._is_abandoned = True  # ``on_reply`` is called only once
             on_reply(result)
 
 
 class StreamedCall(_ThreadedCall):
-    """It waits for its turn in its library, and then for a thread, which runs it.
+    """A call that waits for its turn in its library, and then runs in a thread.
 
-    ``on_reply`` is called in the event loop, where the call was made.
+    ``on_reply`` is called in the event loop in which the call was made.
     """
 
     def __init__(
@@ -166,16 +163,16 @@ class StreamedCall(_ThreadedCall):
         self.size = request.ByteSize() + sum(len(argument) for argument in tensors.arguments)
 
     def start(self, turns: LibraryTurns[StreamedCall]) -> None:
-        """Start a thread that runs it, and the calls that wait for it to end: its turn has come.
+        """Run the call, and those that wait for it to end, in a thread: its turn has come.
 
-        Raises RuntimeError if there is no thread for it.
+        Raises RuntimeError if no thread can be started.
         """
         self.source.threads.with_turn.submit(_work_off, self, turns)
 
     def start_without_turn(self) -> None:
-        """Start a thread that runs it without a turn: a kernel has made the call.
+        """Run a nested call, which takes no turn, in a thread.
 
-        Raises RefusedError.
+        Raises RefusedError if no thread can be started.
         """
         try:
             self.source.threads.at_depth(self.context.depth).submit(self.run)
@@ -183,12 +180,12 @@ class StreamedCall(_ThreadedCall):
             raise no_thread_error(self.operator, error) from error
 
     def refuse(self, error: OpdispatchError) -> None:
-        """Reply with ``error``: it never starts."""
+        """Reply with ``error``; the call will never start."""
         self.source.rules.end(self.context)
         self._tell(self._on_reply, error)
 
     def run(self) -> None:
-        """Run the kernel, unless it is not awaited any more."""
+        """Run the kernel and reply, unless the call was abandoned."""
         rules = self.source.rules
         result: execution_pb2.CallReply | BaseException | None = None
         try:
@@ -219,35 +216,35 @@ class StreamedCall(_ThreadedCall):
 
 
 class PlannedStreamedCall(_ThreadedCall):
-    """A planned call: its turn has come when it begins, or it is taken the general way."""
+    """A planned call. If its turn does not come at once, it takes the general path."""
 
     def __init__(
         self, source: StreamCalls, plan: KernelPlan, received: Received, payload: bytes
     ) -> None:
         super().__init__(source)
         self.number = received[0]
-        """The id that its caller has given it."""
+        """The id that the caller has given the call."""
         self._plan = plan
         self._received = received
         self._payload = payload
 
     deadline = None
-    """It ends here, and is never begun again."""
+    """None: a planned call is never begun again, so its deadline is not needed outside."""
 
     @property
     def request(self) -> execution_pb2.CallRequest:
-        """The message, as any other would be taken."""
+        """The request, parsed for the general path."""
         return execution_pb2.CallRequest.FromString(self._payload)
 
     def begin(self, on_reply: OnPlannedReply[None], limit: int, tensors: CallTensors) -> bool:
-        """Begin it as ``PlannedCall`` says."""
+        """Begin the call: see ``PlannedCall.begin``."""
         source, plan = self.source, self._plan
         run = begin_planned(source.execution, source.rules, source.number, plan, self._received)
         if run is None:
             return False
         try:
             source.threads.with_turn.submit(self._work_off, run, on_reply, limit, tensors)
-        except RuntimeError:  # of threading: the general way says so
+        except RuntimeError:  # no thread: the general path reports it
             source.rules.end_run(run)
             if (following := plan.library.turns.end()) is not None:
                 plan.library.turns.start(following)
@@ -257,15 +254,15 @@ class PlannedStreamedCall(_ThreadedCall):
     def _work_off(
         self, run: DirectRun, on_reply: OnPlannedReply[None], limit: int, beside: CallTensors
     ) -> None:
-        """Run it, and those that wait for it to end; in a thread."""
+        """Run the call, and those that wait for it to end, in this thread."""
         turns, reply = self._plan.library.turns, None
         run.began = began = time.monotonic()
         if not self._is_abandoned:
             try:
                 reply = self._run(run, limit, beside)
-            except BaseException as error:  # as when there is no memory: its turn must end
+            except BaseException as error:  # such as MemoryError: the turn must end
                 reply = failure_of_run(self.request, error)
-        # Before the reply: the caller's next call finds the turn free.
+        # Before the reply, so that the caller's next call finds the turn free.
         following = turns.end(time.monotonic() - began)
         self.source.rules.end_run(run)
         if reply is not None:
@@ -291,16 +288,16 @@ class PlannedStreamedCall(_ThreadedCall):
 
 
 def _work_off(call: Any, turns: LibraryTurns[StreamedCall]) -> None:
-    """Run a call whose turn it is, and those that wait for it to end, in this thread."""
+    """Run a call whose turn has come, and those that wait for it to end, in this thread."""
     while call is not None:
         if not isinstance(call, StreamedCall):
-            turns.start(call)  # one of a local lane
+            turns.start(call)  # a call on a local lane
             return
         began = time.monotonic()
         try:
             call.run()
-        except BaseException:  # it has its reply; whatever has failed since, its turn must end
+        except BaseException:  # the call has its reply; the turn must end whatever failed since
             extra = fields(Event.INTERNAL_ERROR, operator=call.operator)
-            LOG.exception("planning calls like one of %s has failed", call.operator, extra=extra)
+            LOG.exception("failed to plan calls like one of %s", call.operator, extra=extra)
         turns.note(time.monotonic() - began)
         call = turns.end()

@@ -1,4 +1,4 @@
-"""Keeps kernels from blocking a lane's other calls.
+"""Keep slow kernels from blocking a lane's other calls.
 
 See Note [The thread that reads a call runs it].
 """
@@ -10,19 +10,19 @@ import time
 
 from opdispatch_server.serving.reading_turn import PATIENCE, ReadingTurn
 
-# The watch goes to sleep after so many looks without a busy lane.
+# The watch goes to sleep after so many checks without a stuck lane.
 _IDLE_LOOKS = 20
 
 
 class TurnWatch:
-    """Takes the turn from threads that run kernels for too long."""
+    """A thread that takes the turn away from threads that run kernels for too long. Thread-safe."""
 
     def __init__(self) -> None:
         self._turns: set[ReadingTurn] = set()
         self._mutex = threading.Lock()  # protects _turns
         self._wake = threading.Event()
         self.is_awake = False
-        """As the event is, or about to be."""
+        """Whether the event is set, or about to be; faster to read than the event."""
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="turn-watch", daemon=True)
         self._thread.start()
@@ -33,18 +33,18 @@ class TurnWatch:
             self._turns.add(turn)
 
     def remove(self, turn: ReadingTurn) -> None:
-        """Watch it no more."""
+        """Stop watching a lane's turn. Idempotent."""
         with self._mutex:
             self._turns.discard(turn)
 
     def notice(self) -> None:
-        """Wake the watch: a lane is busy now."""
+        """Wake the watch, because a lane is busy now."""
         if not self.is_awake:
             self.is_awake = True
             self._wake.set()
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread. Does not wait for it."""
         self._is_stopped = True
         self._wake.set()
 
@@ -61,7 +61,7 @@ class TurnWatch:
             self._wake.clear()
             self.is_awake = False
             if any(turn.was_busy for turn in self._watched()):
-                self._wake.set()  # it became so between the last look and the clearing
+                self._wake.set()  # a lane got busy between the last check and the clearing
 
     def _watched(self) -> list[ReadingTurn]:
         with self._mutex:

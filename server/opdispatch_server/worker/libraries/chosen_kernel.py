@@ -19,9 +19,9 @@ from opdispatch_wire.planned_calls import may_be_planned
 from opdispatch_wire.v1 import execution_pb2
 
 MOST_KERNELS = 4096
-"""How many kernels a library keeps ready; limited, because direct callers choose what they name."""
+"""Most kernels that a library keeps ready. Bounded, because direct callers choose the names."""
 
-# How long an interpreter may need, in seconds, to learn of a publication.
+# Longest time in seconds that an interpreter may take to learn of a publication.
 _NEWS_TAKE = 1.0
 
 
@@ -155,7 +155,7 @@ class ChosenKernels:
     def _in_slot(self, dispatcher: Dispatcher, operator: str, bits: int) -> ChosenKernel:
         """Return this process's kernel in the slot for these keys of an operator of the library."""
         if self._library.find_signature(parse_operator_name(operator)) is None:
-            raise WireError(f"$.kernel is of a library that does not define {operator}")
+            raise WireError(f"$.kernel names a library that does not define {operator}")
         return ChosenKernel.of_slot(dispatcher, operator, bits)
 
     def _unboxed(

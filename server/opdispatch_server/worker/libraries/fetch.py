@@ -20,7 +20,7 @@ CHUNK_PATIENCE = 30.0
 """Seconds without a chunk after which the request is repeated, from that offset on."""
 TRIES = 3
 CACHE_BYTES = 64 * 1024**3
-"""Beyond this size, uploads that no interpreter of this machine uses are removed from the cache."""
+"""Size of the cache in bytes beyond which uploads that no interpreter here uses are removed."""
 
 
 class LibraryFetch:
@@ -52,7 +52,7 @@ class LibraryFetch:
         except OSError as error:
             raise JournalError(
                 f"{wanted.filename} cannot be stored: {error.strerror}",
-                hint="see the folder that `opdispatch worker --cache` says",
+                hint="check the folder given by `opdispatch worker --cache`",
                 path=str(self.unpacked.folder),
             ) from error
 
@@ -89,7 +89,7 @@ class LibraryFetch:
             call.cancel()
 
     def _failure(self, error: Exception, wanted: pb.Fetch) -> LibraryLoadError:
-        why = f"nothing came for {CHUNK_PATIENCE:g} s"
+        why = f"nothing was received for {CHUNK_PATIENCE:g} s"
         if isinstance(error, grpc.RpcError):
             why = error_from_rpc(error, address=self._daemon).message
         return LibraryLoadError(f"{wanted.filename} could not be fetched from the daemon: {why}")

@@ -319,7 +319,7 @@ def read_max_concurrency(module: ModuleType, stage: pb.Stage) -> int:
     label = stage.filename or stage.module
     raise LibraryLoadError(
         f"{label}: max_concurrency is {reprlib.repr(value)}; expected an int of at least 1",
-        hint="it says how many calls of the library may run in an interpreter at a time",
+        hint="it limits how many calls of the library run in an interpreter at a time",
         library=stage.name,
     )
 

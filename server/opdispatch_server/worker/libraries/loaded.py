@@ -25,7 +25,7 @@ from opdispatch_wire.errors import RefusedError, WireError
 LOG = logging.getLogger("opdispatch.interpreter")
 
 UNLOAD_SECONDS = 5.0
-"""How long all ``on_unload`` functions of a library together may take."""
+"""Time limit in seconds for all ``on_unload`` functions of a library together."""
 
 
 class LoadedLibrary:
@@ -72,7 +72,7 @@ class LoadedLibrary:
         self._lock = threading.Lock()
         self._running = 0
         self._released = False
-        self._is_gone = False  # it runs no calls any more
+        self._is_gone = False  # once set, no call begins
 
     def publish(self, dispatcher: Dispatcher, others: Iterable[LoadedLibrary]) -> None:
         """Put the registrations in force, in one publication.
@@ -163,7 +163,7 @@ class LoadedLibrary:
         kernel = self.registrations[place].kernel if place < len(self.registrations) else None
         if kernel is None or kernel.is_fallthrough:
             raise WireError(
-                f"$.kernel.registration is {place}, which is no kernel of library {self.name!r}"
+                f"$.kernel.registration is {place}, which is not a kernel of library {self.name!r}"
             )
         return kernel
 
@@ -200,7 +200,7 @@ class LoadedLibrary:
         self._is_gone = True
         if not run_unload_hooks(self._hooks, seconds):
             LOG.error(
-                "on_unload of %s v%s has not ended after %g s, and is left to itself",
+                "on_unload of %s v%s has not ended after %g s; it goes on in the background",
                 self.name,
                 self.version,
                 seconds,

@@ -41,8 +41,8 @@ class QueueSpace:
         delay = max((seconds or _UNKNOWN_PACE) * (calls // 2 + 1), 0.001)
         raise QueueFullError(
             f"{calls} calls with {waiting} bytes are queued for interpreter {self._interpreter}, "
-            f"which is as much as may wait; the call of {operator} never started",
-            hint=f"try again in {delay:.3g} s; `opdispatch serve --queue N` sets how many wait",
+            f"which is the limit; the call of {operator} never started",
+            hint=f"try again in {delay:.3g} s; `opdispatch serve --queue N` sets the limit",
             operator=operator,
             interpreter=self._interpreter,
             started="no",

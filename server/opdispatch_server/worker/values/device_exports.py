@@ -69,7 +69,7 @@ class DeviceExports:
             raise
         except DeviceError as error:
             LOG.debug(
-                "a value goes by way of the host: %s", error, extra=fields(Event.VALUE_BY_HOST)
+                "sending a value through host memory: %s", error, extra=fields(Event.VALUE_BY_HOST)
             )
             memory = None
         if memory is None:
@@ -88,8 +88,8 @@ class DeviceExports:
         self.drop_expired()
         if not self.drop(lease):
             raise RemoteValueGoneError(
-                f"the value was not kept for so long: its lease ended after {PATIENCE:g} s, or "
-                "never was",
+                f"the value is no longer kept: its lease ended after {PATIENCE:g} s, or never "
+                "existed",
                 reason="the lease has ended",
             )
 

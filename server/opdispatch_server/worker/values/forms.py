@@ -111,27 +111,27 @@ class StoredValue:
         self.pins = 0
         """How many direct calls that have arrived will use it."""
         self.is_released = False
-        """Whether it is dropped when there are no ``pins`` any more."""
+        """Whether it is dropped once it has no ``pins`` any more."""
         self.is_leaving = False
-        """Another interpreter has asked for it, to be its next home, and has not failed since."""
+        """Whether another interpreter has asked for it to become its home, and has not failed."""
         self.next_place = 0
-        """The latest place for which another interpreter has asked for it."""
+        """The latest place to which another interpreter has asked to move it."""
         self.unreached_place = 0
-        """The latest place to which it has failed to move."""
+        """The latest place to which moving it has failed."""
 
     def note_next_place(self, place: int) -> None:
-        """Note that another interpreter has asked for it, to have it at that place."""
+        """Note that another interpreter has asked for it, to store it at that place."""
         self.next_place = max(self.next_place, place)
         self.is_leaving = self.next_place > self.unreached_place
 
     def note_unreached_place(self, place: int) -> None:
-        """Note that it has not moved to that place, whose interpreter may ask for it even so."""
+        """Note that moving it to that place has failed; a late request for it may still come."""
         self.unreached_place = max(self.unreached_place, place)
         self.is_leaving = self.next_place > self.unreached_place
 
     @property
     def must_wait(self) -> bool:
-        """Whether a call of this task that is to write to it has to wait for others."""
+        """Whether a call of this task that writes to the value has to wait for others."""
         return self.is_changing or (self.writers > 0 and self.form.find_wanted() is not None)
 
 

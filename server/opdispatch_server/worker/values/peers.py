@@ -139,7 +139,9 @@ class PeerValues:
                 raise
             except (DeviceError, RemoteValueGoneError) as error:
                 LOG.warning(
-                    "a value comes by way of the host: %s", error, extra=fields(Event.VALUE_BY_HOST)
+                    "fetching a value through host memory: %s",
+                    error,
+                    extra=fields(Event.VALUE_BY_HOST),
                 )
                 reply, tensors = self._ask(message, b"", timeout, at)
             else:
@@ -222,7 +224,7 @@ class PeerValues:
         except (OSError, LaneClosedError, TimeoutError) as error:
             why = str(error) or "it does not answer"
             raise RemoteValueGoneError(
-                f"{at}: the remote tensor {message.id.hex()} cannot be had from interpreter "
+                f"{at}: cannot fetch the remote tensor {message.id.hex()} from interpreter "
                 f"{message.interpreter}: {why}",
                 value=message.id.hex(),
                 interpreter=message.interpreter,
@@ -327,8 +329,8 @@ def _copy_of(tensor: values_pb2.Tensor, device: str, at: str) -> Any:
     facts, there = facts_from_proto(tensor, at=at), tensor.device_memory
     if facts.device != device or facts.nbytes != there.length:
         raise WireError(
-            f"{at}: {facts.nbytes} bytes on {device} were expected, and {there.length} on "
-            f"{facts.device} are shared"
+            f"{at}: the owner shares {there.length} bytes on {facts.device}; expected "
+            f"{facts.nbytes} on {device}"
         )
     memory = DeviceMemory(there.device_id, there.handle, there.offset, there.length)
     backend = backend_of_device(device)

@@ -51,13 +51,14 @@ class ValueStore:
 
     Note [Direct calls with values]
         The daemon knows where a value is, and moves it only while no call that it has routed uses
-        it. Of calls that come directly it does not know. They find a value by its id, in whichever
-        of its places it is here, until it is asked for as what is to move away: from then on it may
-        be written to elsewhere. Those that have come by then read it as it was; none of them may
-        write to it. They keep it until they have ended, also if it is released meanwhile. If the
-        move fails, the daemon releases the place to which it was to move, here as well. It may move
-        to another place before that message is here, or be asked for after it by an interpreter
-        that has failed: so what counts is the latest place of each kind.
+        it. It does not know of direct calls. These find a value by its id, whatever the number of
+        its place in this interpreter, until another interpreter asks for it in order to become its
+        home: from then on, calls there may write to it. Direct calls that arrived before read the
+        value as it was; none of them may write to it. They keep it until they have ended, even if
+        it is released meanwhile. If the move fails, the daemon releases the place to which the
+        value should have moved, here as well. Messages may cross: the value may move to another
+        place before that release arrives, or an interpreter whose move has failed may ask for it
+        afterwards. So the latest place of each kind counts.
     """
 
     def __init__(self) -> None:
@@ -426,7 +427,7 @@ class KeptValue:
 
 
 def _find_busy(places: Mapping[StoredValue, str]) -> str | None:
-    """Return where a value is named whose writers the caller has to wait for.
+    """Return the place of a value whose writers the caller has to wait for; None if none is.
 
     The caller holds the store's lock. It decides by this one answer: which arrays a call is to have
     may change at any time.
