@@ -2,7 +2,8 @@
 
 lifecycle            starts and stops the daemon, in order
 take_over            replaces a running daemon without losing calls
-parts                the composition root: builds every part
+parts, entry_points  the composition root: builds every part, and what callers reach
+caller_access        the checks of callers: tokens, users, TLS
 interpreter_events   reacts to interpreters that start, stop or fall ill
 
 Each folder imports from those below it:

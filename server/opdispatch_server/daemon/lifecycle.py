@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from opdispatch_server.configuration import CHANGED_WHILE_RUNNING, DaemonConfiguration
+from opdispatch_server.daemon.entry_points import EntryPoints
 from opdispatch_server.daemon.libraries.load_request import reading_load_request
 from opdispatch_server.daemon.parts import DaemonParts
 from opdispatch_server.daemon.processes.worker_commands import InterpreterEntry
@@ -72,6 +73,7 @@ class Daemon:
         manager: ServiceManager,
     ) -> None:
         self._parts = DaemonParts(configuration, folder, entry)
+        self._entries = EntryPoints(self._parts)
         self._manager = manager
         self._status = ""  # reported to the service manager; empty until the daemon is ready
         self._monitoring: Monitoring | None = None
@@ -93,17 +95,17 @@ class Daemon:
         Raises StartError, AddressError, AddressInUseError, JournalError, or the error of a library
         that the configuration names.
         """
-        parts = self._parts
+        parts, entries = self._parts, self._entries
         self._handle_signals(read_again)
         alive = asyncio.create_task(self._manager.keep_alive())
         leases = asyncio.create_task(
             parts.leases.run(parts.live_sessions, parts.silent.look, parts.silent.note_heard)
         )
-        watching = asyncio.create_task(parts.authentication.revocation.watch())
+        watching = asyncio.create_task(parts.access.authentication.revocation.watch())
         try:
             await self._start()
-            on_ready([*parts.addresses(), *self._urls])
-            self._status = f"listening on {' '.join(parts.addresses())}"
+            on_ready([*entries.addresses(), *self._urls])
+            self._status = f"listening on {' '.join(entries.addresses())}"
             self._manager.ready(self._status)
             await parts.stop.wait()
             LOG.info("stopping", extra=fields(Event.DAEMON_STOPPING))
@@ -115,11 +117,11 @@ class Daemon:
             alive.cancel()
 
     async def _start(self) -> None:
-        parts = self._parts
+        parts, entries = self._parts, self._entries
         if parts.configuration.tracing is not None:
             await asyncio.to_thread(_set_up_tracing, parts.configuration.tracing)
         await parts.health.interpreters(0)
-        bind(parts.private, parts.private_address, insecure=False)
+        bind(entries.private, parts.private_address, insecure=False)
         if parts.configuration.take_over:
             self._take_over = await TakeOver.begin(parts.configuration.state)
         if self._take_over is None:
@@ -128,10 +130,10 @@ class Daemon:
         # Lanes first: a client that finds no lane does not look for one again.
         internal_limit = internal_message_limit(parts.message_limit)
         highest = MAX_MESSAGE_BYTES_HIGHEST
-        kernels, clients = parts.kernel_lane, parts.client_lane
-        parts.lanes.listen(kernels, internal_limit, highest, is_for_kernels=True)
-        parts.lanes.listen(clients, parts.message_limit, min(parts.max_call_bytes, highest))
-        await start_server(parts.private)
+        kernels, clients = entries.kernel_lane, entries.client_lane
+        entries.lanes.listen(kernels, internal_limit, highest, is_for_kernels=True)
+        entries.lanes.listen(clients, parts.message_limit, min(parts.max_call_bytes, highest))
+        await start_server(entries.private)
         if self._take_over is None:
             await self._serve_public(shared)
         parts.supervisor.start()
@@ -155,45 +157,46 @@ class Daemon:
 
     def _bind_public(self) -> list[socket.socket]:
         """Bind the client addresses; return those sockets that several users share."""
-        parts, take_over = self._parts, self._take_over is not None
+        parts, entries = self._parts, self._entries
+        take_over = self._take_over is not None
         shared: list[socket.socket] = []
         if parts.configuration.allow_users:
-            bind(parts.public, parts.folder.socket("users.sock"), insecure=False)
+            bind(entries.public, parts.folder.socket("users.sock"), insecure=False)
         for address in parts.configuration.listen:
             parsed = parse_address(address)
             if parts.configuration.allow_users and isinstance(parsed, UnixAddress):
                 listener, listening = listen_for_users(parsed, take_over=take_over)
-                parts.listeners.append(listener)
+                entries.listeners.append(listener)
                 shared.append(listening)
                 continue
-            has_tokens = parts.authentication.has_tokens
+            has_tokens = parts.access.authentication.has_tokens
             listener = bind(
-                parts.public,
+                entries.public,
                 address,
                 insecure=parts.configuration.insecure,
-                tls=parts.tls,
+                tls=parts.access.tls,
                 has_tokens=has_tokens,
                 take_over=take_over,
             )
-            parts.listeners.append(listener)
-            if not has_tokens and not (parts.tls and parts.tls.asks_clients):
+            entries.listeners.append(listener)
+            if not has_tokens and not (parts.access.tls and parts.access.tls.asks_clients):
                 warn_of_other_users(listener.address)
         if parts.configuration.http is not None:
             self._start_monitoring(parts.configuration.http, take_over=take_over)
         return shared
 
     async def _serve_public(self, shared: Sequence[socket.socket]) -> None:
-        parts = self._parts
-        for listener in parts.listeners:
-            listener.tell_lane(parts.client_lane)
-        await start_server(parts.public)
+        parts, entries = self._parts, self._entries
+        for listener in entries.listeners:
+            listener.tell_lane(entries.client_lane)
+        await start_server(entries.public)
         for listening in shared:
-            await parts.shared_socket.listen(listening)
+            await parts.access.shared_socket.listen(listening)
 
     async def _hold(self, patience: float) -> str:
         """Hold changes and close the journal; return the reason if that is impossible, else ""."""
-        parts = self._parts
-        if not await parts.guard.registry.hold(patience):
+        parts, entries = self._parts, self._entries
+        if not await entries.guard.registry.hold(patience):
             return f"a change of its registry has taken longer than {patience:g} s"
         await parts.journal.release()
         return ""
@@ -203,17 +206,17 @@ class Daemon:
 
     async def _take_back(self) -> None:
         """Undo ``_hold``. Raises JournalError while the journal is not free."""
-        parts = self._parts
-        for listener in parts.listeners:
+        parts, entries = self._parts, self._entries
+        for listener in entries.listeners:
             listener.put_back()
         await parts.journal.reopen()
         parts.journal.tell_take_over_socket(parts.folder.path / "take-over.sock")
-        parts.guard.registry.resume()
+        entries.guard.registry.resume()
 
     def _start_monitoring(self, address: str, *, take_over: bool) -> None:
-        parts = self._parts
+        parts, entries = self._parts, self._entries
         try:
-            monitoring = parts.monitoring
+            monitoring = entries.monitoring
         except ImportError as error:
             raise StartError(
                 f"--http needs packages that are not installed ({error}): install opdispatch[http]"
@@ -256,19 +259,19 @@ class Daemon:
             await parts.libraries.load(order)
 
     async def _shut_down(self) -> None:
-        parts = self._parts
+        parts, entries = self._parts, self._entries
         is_given = self._take_overs.is_given
         await self._take_overs.stop()
         if not is_given:  # otherwise the other daemon logs this
             await parts.health.drain()
-        parts.guard.registry.stop()
-        parts.waits.stop()
-        parts.feed.stop()
-        parts.value_leases.stop()
+        entries.guard.registry.stop()
+        entries.waits.stop()
+        entries.feed.stop()
+        entries.value_leases.stop()
         parts.routes.end()
         if is_given:
             # New requests go to the other daemon at once; those received here finish here.
-            going = asyncio.create_task(parts.public.stop(GIVEN_GRACE))
+            going = asyncio.create_task(entries.public.stop(GIVEN_GRACE))
         if not await parts.router.drain(GIVEN_GRACE if is_given else CALLS_GRACE):
             LOG.warning(
                 "calls that are still running are cut off", extra=fields(Event.CALLS_CUT_OFF)
@@ -278,18 +281,18 @@ class Daemon:
         await parts.libraries.stop()
         await parts.environments.stop()
         parts.blame.stop()  # first: the next line ends interpreters, and the calls running in them
-        parts.interpreter_servicer.stop()
-        await parts.interpreter_servicer.wait_for_endings()
+        entries.interpreter_servicer.stop()
+        await entries.interpreter_servicer.wait_for_endings()
         monitoring = asyncio.create_task(self._stop_monitoring())
-        await parts.public.stop(SERVER_GRACE)
+        await entries.public.stop(SERVER_GRACE)
         if is_given:
             await going
         if parts.configuration.allow_users:
-            await parts.shared_socket.close()
-        parts.lanes.close()
+            await parts.access.shared_socket.close()
+        entries.lanes.close()
         await parts.supervisor.stop(WORKERS_GRACE)
         await parts.pools.wait_for_endings()
-        await parts.private.stop(0)
+        await entries.private.stop(0)
         await monitoring
         await asyncio.to_thread(trace_context.shut_down)
         await parts.journal.close()
@@ -302,8 +305,8 @@ class Daemon:
             await asyncio.to_thread(self._monitoring.stop)
 
     def _clean_up(self) -> None:
-        parts = self._parts
-        for listener in parts.listeners:
+        parts, entries = self._parts, self._entries
+        for listener in entries.listeners:
             listener.close()
         parts.folder.remove()
 
