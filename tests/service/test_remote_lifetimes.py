@@ -42,7 +42,8 @@ IMPATIENT = {
 # An interpreter as on another machine: it has no local lane, only gRPC.
 FAR = """
 import asyncio, sys
-from opdispatch_server.worker.interpreter import Interpreter, InterpreterSettings
+from opdispatch_server.worker.interpreter import Interpreter
+from opdispatch_server.worker.interpreter_settings import InterpreterSettings
 
 settings = InterpreterSettings(sys.argv[1], sys.argv[2], 1 << 20, name="far")
 asyncio.run(Interpreter(settings).run())

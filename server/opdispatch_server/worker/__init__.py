@@ -3,8 +3,9 @@
 interpreter_start, interpreter_process      the main function
 environment_bootstrap                       runs it in environments without opdispatch
 template_process                            the process from which the daemon forks interpreters
-interpreter, heartbeat,
-returning_interpreter                       the session with the daemon, and reconnecting
+interpreter, interpreter_settings,
+heartbeat, returning_interpreter            the session with the daemon, and reconnecting
+registrar                                   the daemon's instructions, carried out in order
 lost_device                                 the end of an interpreter whose device has failed
 running_code                                the library that a log record comes from
 

@@ -10,20 +10,14 @@ import os
 import platform
 import sys
 from collections.abc import Awaitable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import NamedTuple
 
 import grpc
 import grpc.aio
 
 from opdispatch import default_dispatcher
-from opdispatch.arrays.kernel_block import run_on_device
-from opdispatch.errors import OpdispatchError
 from opdispatch.tensors.operators import keep_private
 from opdispatch_server.access.route_tickets import TicketAuthentication, new_key
 from opdispatch_server.blame.flight_record import process_recorder
-from opdispatch_server.call_context import RUNNING_CALL, RunningCall
 from opdispatch_server.device_discovery import take_devices
 from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.fork_guard import GUARD
@@ -35,7 +29,6 @@ from opdispatch_server.serving.connection_limits import public_server_options
 from opdispatch_server.serving.grpc_services import add_execution_service
 from opdispatch_server.serving.guard import Guard
 from opdispatch_server.serving.listeners import bind
-from opdispatch_server.serving.server_certificates import ServerCertificates, TlsError
 from opdispatch_server.worker.execution.call_accounting import CallAccounting
 from opdispatch_server.worker.execution.daemon_lane import DaemonLane
 from opdispatch_server.worker.execution.kernel_error_log import KernelErrorLog
@@ -45,31 +38,26 @@ from opdispatch_server.worker.execution.slow_call_log import SlowCallLog
 from opdispatch_server.worker.heartbeat import Heartbeats
 from opdispatch_server.worker.incoming.call_rules import DaemonCalls
 from opdispatch_server.worker.incoming.direct_calls import DirectCalls
-from opdispatch_server.worker.incoming.direct_listener import DirectListener
+from opdispatch_server.worker.incoming.direct_entry_points import DirectEntryPoints
 from opdispatch_server.worker.incoming.kernel_lanes import KernelLanes
 from opdispatch_server.worker.incoming.kernel_streams import KernelStreams
 from opdispatch_server.worker.incoming.kernel_threads import KernelThreads
+from opdispatch_server.worker.interpreter_settings import InterpreterSettings
 from opdispatch_server.worker.libraries.fetch import LibraryFetch, default_cache_folder
 from opdispatch_server.worker.libraries.instructions import InterpreterLibraries
 from opdispatch_server.worker.lost_device import LostDevice
+from opdispatch_server.worker.registrar import Registrar, failed
 from opdispatch_server.worker.values.device_exports import DeviceExports
 from opdispatch_server.worker.values.peers import PeerValues
 from opdispatch_server.worker.values.store import ValueStore
 from opdispatch_wire import trace_context
-from opdispatch_wire.addresses import (
-    AddressError,
-    TcpAddress,
-    check_socket_owner,
-    is_loopback,
-    parse_address,
-)
+from opdispatch_wire.addresses import check_socket_owner
 from opdispatch_wire.asyncio_grpc import asyncio_server, start_server
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
-from opdispatch_wire.credentials import NO_CREDENTIALS, Credentials
+from opdispatch_wire.credentials import Credentials
 from opdispatch_wire.errors import DaemonUnavailableError
 from opdispatch_wire.protocol_version import PROTOCOL_VERSION
-from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
-from opdispatch_wire.status import error_from_rpc, status_from_error
+from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 from opdispatch_wire.v1 import interpreter_pb2_grpc
 
@@ -77,60 +65,12 @@ LOG = logging.getLogger("opdispatch.interpreter")
 
 # How long an instruction in progress may delay a reconnection.
 DROP_TIMEOUT = 30.0
-_NEWS_PAUSE = 0.05
 # How long running calls may take to end when the interpreter is to stop.
 LAST_CALLS_WAIT = 2.0
 
 
 STOP_SECONDS = 0.75
 """How long functions passed to ``on_unload`` may take then, in seconds."""
-
-
-class InterpreterSettings(NamedTuple):
-    """The settings of an interpreter. Without a ``name`` the daemon chooses one.
-
-    ``max_message_bytes`` is the daemon's limit for clients.
-    """
-
-    daemon: str
-    listen: str
-    max_message_bytes: int
-    name: str = ""
-    insecure: bool = False
-    lane: str = ""
-    """The path of its local lane for the daemon's calls; empty: none."""
-    direct_lane: str = ""
-    """The path of its local lane for clients' calls."""
-    device: str = ""
-    """The device that its kernels use besides the CPU; empty: all that exist."""
-    cache: Path | None = None
-    """Where it stores uploads of a daemon whose files it cannot read; None: the user's cache."""
-    credentials: Credentials = NO_CREDENTIALS
-    """The credentials for connecting to the daemon."""
-
-    @property
-    def has_own_port(self) -> bool:
-        """Whether it listens at a port itself, for the daemon and other interpreters."""
-        return isinstance(parse_address(self.listen), TcpAddress)
-
-    @property
-    def asks_at_own_port(self) -> bool:
-        """Whether it requires tickets there, because it can send the daemon their key securely."""
-        is_unheard = is_loopback(self.daemon) or bool(
-            self.credentials.tls_ca or self.credentials.pin
-        )
-        return self.has_own_port and is_unheard
-
-    def own_certificates(self) -> ServerCertificates | None:
-        """Return the certificates of that port; None without TLS. Raises AddressError."""
-        own = self.credentials
-        if not self.has_own_port or not own.tls_cert:
-            return None
-        try:
-            ca = Path(own.tls_ca) if own.tls_ca else None
-            return ServerCertificates(Path(own.tls_cert), Path(own.tls_key), ca)
-        except TlsError as error:
-            raise AddressError(f"{self.listen}: {error}") from None
 
 
 class Interpreter:
@@ -190,22 +130,22 @@ class Interpreter:
             self._kernel_errors,
             CallAccounting(self._counts, self._slow_calls),
         )
-        self._direct_lanes = KernelLanes(
-            self._execution, self._direct, settings.max_message_bytes, MemoryBudget()
+        self._direct_entry = DirectEntryPoints(
+            self._execution, self._direct, settings.max_message_bytes, settings.credentials
         )
         self._threads = KernelThreads()
-        # the daemon says where to listen, and the limits
-        self._direct_listener: DirectListener | None = None
-        self._tickets: TicketAuthentication | None = None  # and which clients are permitted
-        # One thread, because instructions are carried out in the order in which they arrive.
-        self._registrar = ThreadPoolExecutor(1, thread_name_prefix="registrar")
+        self._registrar = Registrar(
+            self._libraries,
+            self._daemon_calls,
+            self._recorder,
+            self._heartbeats.fitness,
+            lambda: self._name,
+        )
         self._answering: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()  # gRPC fails the stream if two tasks write at once
         self._stopping = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop
         self._attending: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
-        self._collecting: asyncio.Future[None] | None = None
         self.met_daemon = False
         self.may_come_back = False
 
@@ -223,7 +163,6 @@ class Interpreter:
         whether there was a session, and ``may_come_back`` whether another one makes sense: the
         daemon has vanished, or asks for it.
         """
-        self._loop = asyncio.get_running_loop()
         self._lost_device.begin()
         self._heartbeats.begin()
         guards = [Guard(self._own_tickets)] if self._own_tickets is not None else []
@@ -244,7 +183,7 @@ class Interpreter:
         lanes = KernelLanes(self._execution, self._daemon_calls, MAX_MESSAGE_BYTES_HIGHEST)
         await start_server(server)
         paths = (self._settings.lane, self._settings.direct_lane)
-        for path, each in zip(paths, (lanes, self._direct_lanes), strict=True):
+        for path, each in zip(paths, (lanes, self._direct_entry.lanes), strict=True):
             if path:
                 each.listen(path)
                 GUARD.own_listener(f"unix:{path}")
@@ -256,8 +195,7 @@ class Interpreter:
             if self._stopping.is_set():
                 await streams.finish(LAST_CALLS_WAIT)
             await server.stop(grace=None)
-            if self._tickets is not None:
-                self._tickets.close()
+            self._direct_entry.close_tickets()
             if not self.may_come_back:
                 await self._end_direct_calls()
             lanes.close()
@@ -279,9 +217,7 @@ class Interpreter:
         await self._close_direct_lanes(patience)
 
     async def _close_direct_lanes(self, patience: float) -> None:
-        await self._direct_lanes.finish(patience)
-        if self._direct_listener is not None:
-            await self._direct_listener.close(patience)
+        await self._direct_entry.close(patience)
         if self._attending is not None:
             self._attending.cancel()
         if self._telling is not None:
@@ -300,17 +236,13 @@ class Interpreter:
         not end.
         """
         self._direct.take(0)
-        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(DROP_TIMEOUT):
-                await loop.run_in_executor(self._registrar, self._libraries.drop_all)
+            await self._registrar.drop_all(DROP_TIMEOUT)
         except TimeoutError as error:
             raise DaemonUnavailableError(
                 f"the daemon at {self._settings.daemon} is gone, and the library that it had this "
                 f"interpreter import is not done after {DROP_TIMEOUT:g} s"
             ) from error
-        finally:
-            self._registrar.shutdown(wait=False)
         task = asyncio.create_task(self._let_direct_calls_end())
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
@@ -391,15 +323,17 @@ class Interpreter:
                         await self._say(session, answer)
                     case "direct_calls":
                         self._direct.take(message.direct_calls.epoch)
-                        if self._tickets is not None:
-                            self._tickets.revoke(message.direct_calls.revoked)
+                        self._direct_entry.revoke(message.direct_calls.revoked)
                         await self._say(session, _done(message))
                     case "await_direct_calls":
                         self._answer_later(session, self._await_direct_calls(message))
                     case "fetch":
                         self._answer_later(session, self._fetch_library(stub, message))
                     case _:
-                        self._carry_out(session, message)
+                        # Handed over before the next message is read, to keep the order; answered
+                        # later, so that the end of the session is noticed even in the middle of an
+                        # import.
+                        self._answer_later(session, self._registrar.carry_out(message))
         finally:
             for task in tasks:
                 task.cancel()
@@ -454,10 +388,11 @@ class Interpreter:
         # has heartbeats to send.
         await asyncio.to_thread(self._lane.use_local_lane, welcome.lane)
         await self._follow_rules(session, welcome.direct_calls)
+        say = functools.partial(self._say, session)
         report = functools.partial(self._report, session)
         # Not bound to the session: direct calls continue without a daemon.
         self._attending = asyncio.create_task(self._direct.attend(report))
-        self._telling = asyncio.create_task(self._tell_kernel_errors(session))
+        self._telling = asyncio.create_task(self._kernel_errors.report(say))
 
     async def _follow_rules(self, session: Session, rules: pb.DirectCallRules) -> None:
         self._direct.follow(rules, self._name)
@@ -466,29 +401,10 @@ class Interpreter:
             self._peers.credentials = Credentials(
                 tls_ca=rules.tls_client_ca, tls_cert=rules.tls_cert, tls_key=rules.tls_key
             )
-        limit = self._settings.max_message_bytes
-        streams = KernelStreams(
-            self._execution, self._direct, self._threads, limit, rules.max_call_bytes
-        )
-        if rules.ticket_key:
-            self._tickets = TicketAuthentication(
-                rules.ticket_key, rules.session, lambda: self._direct.epoch
-            )
-        self._direct_listener = DirectListener(
-            streams, limit, self._tickets, self._settings.credentials
-        )
-        if ports := await self._direct_listener.listen(rules):
+        if ports := await self._direct_entry.listen(rules, self._threads):
             await self._say(
                 session, pb.InterpreterMessage(direct_ports=pb.DirectPorts(ports=ports))
             )
-
-    def _carry_out(self, session: Session, message: pb.DaemonMessage) -> None:
-        # Handed over before the next message is read, to keep the order; answered later, so that
-        # the end of the session is noticed even in the middle of an import.
-        loop = asyncio.get_running_loop()
-        self._answer_later(
-            session, loop.run_in_executor(self._registrar, GUARD.run, self._obey, message)
-        )
 
     async def _await_direct_calls(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
         await self._direct.wait_idle(message.await_direct_calls.load_id or None)
@@ -500,75 +416,17 @@ class Interpreter:
         try:
             await self._fetch.fetch(stub, message.fetch)
         except Exception as error:  # every instruction must be answered
-            if not isinstance(error, OpdispatchError):
-                LOG.exception("instruction fetch failed", extra=fields(Event.INTERNAL_ERROR))
-            return pb.InterpreterMessage(
-                instruction_id=message.instruction_id, failed=status_from_error(error)
-            )
+            return failed(message, error, self._name)
         return _done(message)
 
     async def _report(self, session: Session, run: DirectRun) -> None:
         overdue = pb.OverdueCall(operator=run.operator, lane=run.lane, id=run.id)
         await self._say(session, pb.InterpreterMessage(overdue=overdue))
 
-    async def _tell_kernel_errors(self, session: Session) -> None:
-        """Report failed calls to the daemon, and log errors that are due, until cancelled.
-
-        Like direct calls, this continues when the daemon has vanished.
-        """
-        news, loop = asyncio.Event(), asyncio.get_running_loop()
-
-        def note_news() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
-                loop.call_soon_threadsafe(news.set)
-
-        self._kernel_errors.on_news = note_news
-        while True:
-            if counts := self._kernel_errors.take_counts():
-                await self._say(session, pb.InterpreterMessage(kernel_errors=counts))
-            pause = self._kernel_errors.flush()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), pause)
-            await asyncio.sleep(_NEWS_PAUSE)  # to merge many errors into one message
-            news.clear()
-
     def _give_back(self) -> None:
-        """Release expired exports and unloaded code, in a thread, so as not to delay heartbeats."""
+        """Release expired exports and unloaded code, without delaying heartbeats."""
         self._exports.drop_expired()
-        if self._libraries.unloaded.remains and (
-            self._collecting is None or self._collecting.done()
-        ):
-            collect = self._libraries.unloaded.collect
-            self._collecting = self._loop.run_in_executor(self._registrar, collect)
-
-    def _obey(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
-        subject = self._libraries.subject_of(message)
-        row = self._recorder.row_of(subject) if subject is not None else None
-        slot = self._recorder.begin(row) if row is not None else None
-        token = RUNNING_CALL.set(RunningCall(version=message.stage.version))
-        try:
-            return run_on_device((), self._libraries.obey, message)
-        except BaseException as failure:  # every instruction must be answered
-            is_unfit = subject is not None and self._heartbeats.fitness.check()
-            refusal = self._heartbeats.fitness.refusal(str(subject)) if is_unfit else None
-            return self._failed(message, refusal or failure)
-        finally:
-            self._daemon_calls.forget_plans()
-            RUNNING_CALL.reset(token)
-            if slot is not None and row is not None:
-                self._recorder.end(slot, row)
-
-    def _failed(self, message: pb.DaemonMessage, error: BaseException) -> pb.InterpreterMessage:
-        """Return the answer to an instruction that raised."""
-        if not isinstance(error, OpdispatchError):
-            LOG.exception(
-                "instruction %s failed",
-                message.WhichOneof("kind"),
-                extra=fields(Event.INTERNAL_ERROR, interpreter=self._name),
-            )
-        return pb.InterpreterMessage(
-            instruction_id=message.instruction_id, failed=status_from_error(error)
-        )
+        self._registrar.collect_unloaded()
 
     def _answer_later(self, session: Session, outcome: Awaitable[pb.InterpreterMessage]) -> None:
         async def answer() -> None:

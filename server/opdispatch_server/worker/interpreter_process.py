@@ -30,7 +30,8 @@ from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.logs import RELAY, add_filter, configure_logging
 from opdispatch_server.parent_watch import die_with_parent
 from opdispatch_server.serving.run_folder import RunFolder
-from opdispatch_server.worker.interpreter import Interpreter, InterpreterSettings
+from opdispatch_server.worker.interpreter import Interpreter
+from opdispatch_server.worker.interpreter_settings import InterpreterSettings
 from opdispatch_server.worker.returning_interpreter import ReturningInterpreter
 from opdispatch_server.worker.running_code import RunningCode
 from opdispatch_wire.addresses import AddressError, check_socket_owner, is_loopback

@@ -8,7 +8,8 @@ import random
 from collections.abc import Callable
 
 from opdispatch_server.log_fields import Event, fields
-from opdispatch_server.worker.interpreter import Interpreter, InterpreterSettings
+from opdispatch_server.worker.interpreter import Interpreter
+from opdispatch_server.worker.interpreter_settings import InterpreterSettings
 from opdispatch_wire.errors import DaemonUnavailableError, DeadlineExceededError, RefusedError
 
 LOG = logging.getLogger("opdispatch.interpreter")

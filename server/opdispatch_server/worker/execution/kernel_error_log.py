@@ -8,11 +8,13 @@ errors that were left out are logged when their pause is over, even if none foll
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +32,7 @@ LOG = logging.getLogger("opdispatch.kernels")
 _CLASSES_PER_OPERATOR = 8
 _MOST_REMEMBERED = 1024
 _MESSAGE_LIMIT = 1000
+_NEWS_PAUSE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,26 @@ class KernelErrorLog:
                 for (operator, load_id), count in counts.items()
             ]
         )
+
+    async def report(
+        self, say: Callable[[interpreter_pb2.InterpreterMessage], Awaitable[None]]
+    ) -> None:
+        """Report failed calls to the daemon, and log errors that are due, until cancelled."""
+        news, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def note_news() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+                loop.call_soon_threadsafe(news.set)
+
+        self.on_news = note_news
+        while True:
+            if counts := self.take_counts():
+                await say(interpreter_pb2.InterpreterMessage(kernel_errors=counts))
+            pause = self.flush()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), pause)
+            await asyncio.sleep(_NEWS_PAUSE)  # to merge many errors into one message
+            news.clear()
 
     def _find(self, call: FailedCall, to_log: list[tuple[FailedCall, int]]) -> _Alike:
         key = (call.operator, call.exception)

@@ -8,6 +8,8 @@ lane_pace, lane_replies        detects slow kernels; sends replies, several at o
 
 kernel_streams, stream_calls,
 kernel_threads                 gRPC streams, and the threads that run their calls
-direct_calls, direct_listener  direct calls by clients, past the daemon
+direct_calls                   direct calls by clients, past the daemon
+direct_entry_points,
+direct_listener                the lane, ports and tickets for those
 planned_run                    calls that follow plans, on lanes and streams
 """
