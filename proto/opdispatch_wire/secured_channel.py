@@ -16,7 +16,7 @@ from typing import Any
 
 Metadata = tuple[tuple[str, str], ...]
 
-LOOK_EVERY = 1.0
+FILE_CHECK_SECONDS = 1.0
 """Shortest interval between checks of the files, in seconds."""
 
 
@@ -60,7 +60,7 @@ class SecuredChannel:
         self._has_changed = has_changed
         self._is_asyncio = is_asyncio
         self._renewing = threading.Lock()
-        self._look_at = time.monotonic() + LOOK_EVERY
+        self._look_at = time.monotonic() + FILE_CHECK_SECONDS
         self._old: list[_Generation] = []
         self._current = _Generation(make())
 
@@ -81,7 +81,7 @@ class SecuredChannel:
         try:
             # Idle channels are taken before the new one is made: a request that has just got the
             # current channel may not have been counted yet, and has until the next check.
-            self._look_at = time.monotonic() + LOOK_EVERY
+            self._look_at = time.monotonic() + FILE_CHECK_SECONDS
             idle = [each for each in self._old if not each.under_way]
             self._old = [each for each in self._old if each.under_way]
             if has_changed():

@@ -175,7 +175,7 @@ def role_check() -> Iterator[tuple[str, str]]:
 
 def rotations() -> Iterator[tuple[str, str]]:
     """Replace certificates and tokens again and again while calls go on."""
-    secured_channel.LOOK_EVERY = 0.01
+    secured_channel.FILE_CHECK_SECONDS = 0.01
     with benches(True) as (bench,):
         file = bench.daemon.folder / "token"
         file.write_text(bench.add("call"))

@@ -34,7 +34,7 @@ RunCommand = Callable[..., Outcome]
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """One daemon for all; the library `shop` is loaded in it."""
     # Watchers get reports of activity ten times a second instead of once.
-    often = {"opdispatch_server.daemon.servicers.registry_feed.LOOK_EVERY": 0.1}
+    often = {"opdispatch_server.daemon.servicers.registry_feed.ACTIVITY_CHECK_SECONDS": 0.1}
     daemon = RunningDaemon(tmp_path_factory.mktemp("cli"), constants=often)
     try:
         daemon.wait_until_ready()

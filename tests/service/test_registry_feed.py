@@ -30,7 +30,7 @@ lib.define("rate(float x) -> float")
 lib.impl("quote", lambda x: 2 * x, "CompositeExplicitAutograd")
 """
 # The interval of reports of activity, in seconds.
-LOOKING_OFTEN = {"opdispatch_server.daemon.servicers.registry_feed.LOOK_EVERY": 0.1}
+LOOKING_OFTEN = {"opdispatch_server.daemon.servicers.registry_feed.ACTIVITY_CHECK_SECONDS": 0.1}
 KERNEL = """\
 from opdispatch import Library
 

@@ -218,7 +218,7 @@ def test_certificates_are_read_again_and_broken_ones_change_nothing(tmp_path: Pa
 
 def test_rotations_of_all_there_is_fail_no_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A hundred certificates of the server and of the client, and tokens, while calls go on."""
-    monkeypatch.setattr(secured_channel, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(secured_channel, "FILE_CHECK_SECONDS", 0.01)
     secured = Secured(tmp_path)
     file = tmp_path / "token"
     file.write_text(secured.tokens.add("call"))

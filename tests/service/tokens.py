@@ -10,7 +10,7 @@ from opdispatch_server.access.roles import Role
 from opdispatch_server.access.token import TokenTable, new_token
 from opdispatch_server.access.token_file import change_tokens
 
-LOOKING_OFTEN = {"opdispatch_server.access.revocation.LOOK_EVERY": 0.05}
+LOOKING_OFTEN = {"opdispatch_server.access.revocation.REVOCATION_CHECK_SECONDS": 0.05}
 """For daemons of which tests change the tokens: they look at the file so often, in seconds."""
 
 

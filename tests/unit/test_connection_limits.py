@@ -125,7 +125,7 @@ def test_grpc_port_is_shut_for_a_moment_by_too_many_handshakes(
 ):
     later: list[Callable[[], None]] = []
     monkeypatch.setattr(handshake_pace, "AT_ONCE", 2)
-    monkeypatch.setattr(handshake_pace, "LOOK_EVERY", 1)
+    monkeypatch.setattr(handshake_pace, "HANDSHAKES_PER_CHECK", 1)
     monkeypatch.setattr(handshake_pace, "PER_SECOND", 1e-3)  # none while this test runs
     monkeypatch.setattr(handshake_pace, "LONGEST", 1e6)
     monkeypatch.setattr(handshake_pace, "_call_later", lambda seconds, call: later.append(call))

@@ -131,7 +131,7 @@ class Call:
 def test_a_channel_is_renewed_and_the_old_one_closed_when_it_is_idle(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(secured_channel, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(secured_channel, "FILE_CHECK_SECONDS", 0.0)
     made: list[Calls] = []
     changes = iter([False, True, False, False])
 

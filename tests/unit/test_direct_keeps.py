@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
-from opdispatch_server.daemon.values.direct_keeps import MOST_WAITING, DirectKeeps
+from opdispatch_server.daemon.values.direct_keeps import MOST_PENDING, DirectKeeps
 from opdispatch_server.daemon.values.grants import ValueLimits, part_of
 from opdispatch_server.daemon.values.identity_quota import ValueQuota
 from opdispatch_server.daemon.values.table import RemoteValueTable, ValueHolder
@@ -382,7 +382,7 @@ async def test_stream_of_releases_waits_while_too_many_wait_for_an_interpreter(t
     holder = await granted(table, keeps, there)
     there.may_answer.clear()
     asked = await ask_one(keeps, holder, there)
-    ids = [number.to_bytes(16) for number in range(MOST_WAITING + 1)]
+    ids = [number.to_bytes(16) for number in range(MOST_PENDING + 1)]
     await keeps.release(holder, ids[:-1])
     releasing = asyncio.create_task(keeps.release(holder, ids[-1:]))
     await asyncio.wait([releasing], timeout=0)

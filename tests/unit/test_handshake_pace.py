@@ -15,8 +15,8 @@ from opdispatch_server.serving.connection_limits import ACCEPT_QUEUE
 from opdispatch_server.serving.handshake_pace import (
     AT_ONCE,
     FLOOD_SHARE,
+    HANDSHAKES_PER_CHECK,
     LONGEST,
-    LOOK_EVERY,
     MOST_PLACES,
     PER_SECOND,
     HandshakePace,
@@ -26,7 +26,7 @@ from tests.waits import LONGEST_WAIT
 
 PLACES = 40
 # Twice the least: a port that one of the last flood had counts for no new connection.
-FLOOD = 2 * int(FLOOD_SHARE * LOOK_EVERY)
+FLOOD = 2 * int(FLOOD_SHARE * HANDSHAKES_PER_CHECK)
 STRANGER, ANOTHER, NEIGHBOR = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 
 
@@ -84,7 +84,7 @@ def test_address_that_floods_is_shut_out_and_no_other(listener: socket.socket):
     count(pace, AT_ONCE)
     with connected_from(listener, *[STRANGER] * FLOOD, ANOTHER):
         assert is_open(listener, STRANGER)
-        count(pace, LOOK_EVERY)
+        count(pace, HANDSHAKES_PER_CHECK)
         assert not is_open(listener, STRANGER)
         assert is_open(listener, ANOTHER)
         assert is_open(listener, NEIGHBOR)
@@ -97,7 +97,7 @@ def test_who_was_connected_before_is_not_shut_out(listener: socket.socket):
     with connected_from(listener, *[NEIGHBOR] * 20):
         count(pace, AT_ONCE)
         with connected_from(listener, *[STRANGER] * FLOOD):
-            count(pace, LOOK_EVERY)
+            count(pace, HANDSHAKES_PER_CHECK)
             assert is_open(listener, NEIGHBOR)
             assert not is_open(listener, STRANGER)
 
@@ -109,7 +109,7 @@ def test_second_flood_is_shut_out_beside_the_first(listener: socket.socket):
     with contextlib.ExitStack() as stack:
         for flood in (STRANGER, ANOTHER):
             stack.enter_context(connected_from(listener, *[flood] * FLOOD))
-            count(pace, ACCEPT_QUEUE + LOOK_EVERY)
+            count(pace, ACCEPT_QUEUE + HANDSHAKES_PER_CHECK)
         assert [is_open(listener, each) for each in (STRANGER, ANOTHER, NEIGHBOR)] == [0, 0, 1]
         time.pass_until_the_next()
         assert [is_open(listener, each) for each in (STRANGER, ANOTHER, NEIGHBOR)] == [1, 0, 1]
@@ -128,7 +128,7 @@ def test_flood_of_no_address_or_of_many_shuts_all_out(
     ):
         count(pace, AT_ONCE)
         with connected_from(listener, *addresses):
-            count(pace, LOOK_EVERY)
+            count(pace, HANDSHAKES_PER_CHECK)
         assert not is_open(listener, NEIGHBOR)
         other_end.sendall(b"x")
         assert before.recv(1) == b"x", "a connection that there was notices nothing"
@@ -144,7 +144,7 @@ def test_flood_shuts_all_out_where_the_system_tells_no_addresses(
 
     monkeypatch.setattr(handshake_pace, "port_connections", fail)
     time = Time()
-    count(time.pace(port_of(listener)), AT_ONCE + LOOK_EVERY)
+    count(time.pace(port_of(listener)), AT_ONCE + HANDSHAKES_PER_CHECK)
     assert not is_open(listener, LOOPBACK)
     time.pass_until_all_are_let_in()
     assert is_open(listener, LOOPBACK)
@@ -153,12 +153,12 @@ def test_flood_shuts_all_out_where_the_system_tells_no_addresses(
 def test_flood_is_shut_out_for_longer_the_more_came_meanwhile(listener: socket.socket):
     time = Time()
     pace = time.pace(port_of(listener))
-    count(pace, AT_ONCE + LOOK_EVERY + ACCEPT_QUEUE)
-    assert time.pass_until_the_next() == pytest.approx(LOOK_EVERY / PER_SECOND)
+    count(pace, AT_ONCE + HANDSHAKES_PER_CHECK + ACCEPT_QUEUE)
+    assert time.pass_until_the_next() == pytest.approx(HANDSHAKES_PER_CHECK / PER_SECOND)
     time.pass_until_all_are_let_in()
-    count(pace, LOOK_EVERY)
+    count(pace, HANDSHAKES_PER_CHECK)
     took = time.pass_until_the_next()
-    assert took == pytest.approx((ACCEPT_QUEUE + LOOK_EVERY) / PER_SECOND)
+    assert took == pytest.approx((ACCEPT_QUEUE + HANDSHAKES_PER_CHECK) / PER_SECOND)
 
 
 def test_flood_is_shut_out_for_no_longer_however_many_come_meanwhile(listener: socket.socket):
@@ -166,7 +166,7 @@ def test_flood_is_shut_out_for_no_longer_however_many_come_meanwhile(listener: s
     pace = time.pace(port_of(listener))
     count(pace, 5 * AT_ONCE)
     time.pass_until_all_are_let_in()
-    count(pace, LOOK_EVERY)
+    count(pace, HANDSHAKES_PER_CHECK)
     assert LONGEST / 2 < time.pass_until_the_next() <= LONGEST + 0.01
 
 
@@ -177,12 +177,12 @@ def test_flood_that_could_not_be_shut_out_is_at_the_next_look(
     pace = time.pace(port_of(listener))
     with monkeypatch.context() as patched:
         patched.setattr(os, "listdir", fail_without_descriptors)
-        count(pace, AT_ONCE + LOOK_EVERY)
+        count(pace, AT_ONCE + HANDSHAKES_PER_CHECK)
     time.has_threads = False
-    count(pace, ACCEPT_QUEUE + LOOK_EVERY)
+    count(pace, ACCEPT_QUEUE + HANDSHAKES_PER_CHECK)
     assert is_open(listener, LOOPBACK)
     time.has_threads = True
-    count(pace, LOOK_EVERY)
+    count(pace, HANDSHAKES_PER_CHECK)
     assert not is_open(listener, LOOPBACK)
 
 
@@ -190,7 +190,7 @@ def test_address_is_let_in_again_though_no_thread_can_be_started(listener: socke
     time = Time()
     pace = time.pace(port_of(listener))
     with connected_from(listener, *[STRANGER] * int(MOST_PLACES * PLACES)):
-        count(pace, LOOK_EVERY)
+        count(pace, HANDSHAKES_PER_CHECK)
         time.has_threads = False
         time.pass_until_the_next()
         assert not is_open(listener, STRANGER)
@@ -219,7 +219,7 @@ def test_address_that_floods_again_is_shut_out_for_twice_as_long(listener: socke
         """Return for how many seconds it is shut out."""
         while not time.later:
             with connected_from(listener, *[STRANGER] * FLOOD):
-                count(pace, LOOK_EVERY)
+                count(pace, HANDSHAKES_PER_CHECK)
         return time.pass_until_the_next()
 
     first, *took = (flood() for _ in range(8))
@@ -234,14 +234,14 @@ def test_flood_that_cannot_be_seen_is_of_who_flooded_a_moment_ago(listener: sock
     pace = time.pace(port_of(listener))
     while not time.later:
         with connected_from(listener, *[STRANGER] * FLOOD):
-            count(pace, LOOK_EVERY)
+            count(pace, HANDSHAKES_PER_CHECK)
     time.pass_until_the_next()
     while not time.later:
-        count(pace, LOOK_EVERY)
+        count(pace, HANDSHAKES_PER_CHECK)
     assert [is_open(listener, each) for each in (STRANGER, NEIGHBOR)] == [0, 1]
     count(pace, ACCEPT_QUEUE)  # its own, that waited
     assert is_open(listener, NEIGHBOR)
-    count(pace, LOOK_EVERY)
+    count(pace, HANDSHAKES_PER_CHECK)
     assert [is_open(listener, each) for each in (STRANGER, NEIGHBOR)] == [0, 0], "it was another"
 
 
@@ -260,10 +260,10 @@ def test_address_with_most_of_the_places_is_shut_out_until_it_has_fewer(listener
     time = Time()
     pace = time.pace(port_of(listener))
     with connected_from(listener, *[STRANGER] * (int(MOST_PLACES * PLACES) - 1)):
-        count(pace, LOOK_EVERY)
+        count(pace, HANDSHAKES_PER_CHECK)
         assert is_open(listener, STRANGER)
         with connected_from(listener, STRANGER):
-            count(pace, LOOK_EVERY)
+            count(pace, HANDSHAKES_PER_CHECK)
             assert not is_open(listener, STRANGER)
             assert is_open(listener, NEIGHBOR)
             time.pass_until_the_next()
@@ -277,7 +277,7 @@ def test_port_is_opened_though_no_descriptor_is_left(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ):
     time = Time()
-    count(time.pace(port_of(listener)), AT_ONCE + LOOK_EVERY)
+    count(time.pace(port_of(listener)), AT_ONCE + HANDSHAKES_PER_CHECK)
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "listdir", fail_without_descriptors)

@@ -7,7 +7,7 @@ import pytest
 from opdispatch_server.access.refusal_pace import (
     AT_ONCE,
     LONGEST,
-    MOST_WAITING,
+    MOST_DELAYED,
     PER_SECOND,
     RefusalPace,
 )
@@ -58,7 +58,7 @@ def test_a_limited_number_waits():
     pace = RefusalPace(Clock())
     for n in range(2 * AT_ONCE):
         pace.delay(PEER(n))
-    pace.waiting = MOST_WAITING
+    pace.waiting = MOST_DELAYED
     assert pace.delay(PEER(1)) == 0.0
 
 

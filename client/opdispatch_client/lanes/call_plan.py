@@ -45,7 +45,7 @@ T = TypeVar("T")
 UNPLANNED: Final = object()
 """Returned in place of a result if no plan covers the call."""
 
-MOST_PLANS = 1024
+MOST_SESSION_PLANS = 1024
 """Most plans that a session keeps."""
 
 # After so many replies in a row, each of a new form, no more layouts are made.
@@ -261,7 +261,7 @@ class CallPlans:
 
 def _put(table: dict[Hashable, T], key: Hashable, value: T) -> None:
     """Insert a value; evict the oldest entry of a full table."""
-    if len(table) >= MOST_PLANS:
+    if len(table) >= MOST_SESSION_PLANS:
         with contextlib.suppress(StopIteration, KeyError, RuntimeError):
             del table[next(iter(table))]
     table[key] = value

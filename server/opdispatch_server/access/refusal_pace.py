@@ -17,7 +17,7 @@ AT_ONCE: Final = 200
 PER_SECOND: Final = 20.0
 LONGEST: Final = 5.0
 """The longest delay, in seconds."""
-MOST_WAITING: Final = 2000
+MOST_DELAYED: Final = 2000
 """If so many refusals are waiting, others are sent immediately, because each takes memory."""
 
 _MOST_REMEMBERED = 4096
@@ -42,6 +42,6 @@ class RefusalPace:
         self._full_at[address] = min(full_at, now + AT_ONCE / PER_SECOND + LONGEST)
         if len(self._full_at) > _MOST_REMEMBERED:
             self._full_at.popitem(last=False)
-        if self.waiting >= MOST_WAITING:
+        if self.waiting >= MOST_DELAYED:
             return 0.0
         return min(max(delay, 0.0), LONGEST)

@@ -12,7 +12,7 @@ from opdispatch_server.access.token import HOW_TO_GET_ONE
 from opdispatch_server.access.token_file import TokenFile
 from opdispatch_wire.errors import UnauthenticatedError
 
-LOOK_EVERY: Final = 1.0
+REVOCATION_CHECK_SECONDS: Final = 1.0
 """How often the file of tokens is looked at, and open streams against it, in seconds."""
 
 
@@ -57,7 +57,7 @@ class TokenRevocation(Revocation):
     async def watch(self) -> None:
         """Look again and again, until cancelled."""
         while self._tokens is not None:
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(REVOCATION_CHECK_SECONDS)
             self.look()
 
 

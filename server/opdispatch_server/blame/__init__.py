@@ -7,6 +7,6 @@ suspicion         the policy, without I/O: from deaths to culprits and suspects
 circuit_breaker   the policy, without I/O: when an operator's calls are refused
 separation        the policy, without I/O: which interpreters are for harmful libraries
 
-``daemon.interpreters.deaths`` is the daemon's one instance of that policy: it gathers the facts of
+``daemon.interpreters.blame`` is the daemon's one instance of that policy: it gathers the facts of
 each death, and applies the verdict to calls, placement and reports.
 """

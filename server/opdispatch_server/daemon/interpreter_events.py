@@ -11,7 +11,7 @@ from opdispatch_server.daemon.board.health import HealthBoard
 from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
 from opdispatch_server.daemon.calls.lost_replies import busy_error
-from opdispatch_server.daemon.interpreters.deaths import Blame
+from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.interpreters.termination import InterpreterEnds
 from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPools

@@ -30,7 +30,7 @@ from opdispatch_server.daemon.calls.router import CallRouter
 from opdispatch_server.daemon.environments.interpreter_packages import Bootstrap
 from opdispatch_server.daemon.environments.store import EnvironmentStore
 from opdispatch_server.daemon.interpreter_events import InterpreterEvents
-from opdispatch_server.daemon.interpreters.deaths import Blame
+from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.heartbeat_lease import LeaseWatch
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions

@@ -27,7 +27,7 @@ PER_SECOND: Final = 100.0
 SHORTEST, LONGEST = 0.25, 10.0
 """Seconds for which a flood shuts its address out: at least, and at most."""
 
-LOOK_EVERY: Final = 50
+HANDSHAKES_PER_CHECK: Final = 50
 """The port's connections are examined after so many handshakes."""
 FLOOD_SHARE: Final = 1 / 8
 """Share of the last handshakes from which on the connections of one address flood the port."""
@@ -71,7 +71,7 @@ class HandshakePace:
             # However many begin meanwhile, no address is shut out for longer than that.
             self._full_at = min(full_at, now + AT_ONCE / PER_SECOND + LONGEST)
             self._begun += 1
-            if self._begun < LOOK_EVERY or self.port is None:
+            if self._begun < HANDSHAKES_PER_CHECK or self.port is None:
                 return
             self._begun = 0
             ahead = self._full_at - now - AT_ONCE / PER_SECOND
@@ -109,7 +109,7 @@ class HandshakePace:
         since, self._seen = seen - self._seen, seen
         floods = _have(seen, self._most)
         if has_flood:
-            floods |= _have(since, FLOOD_SHARE * LOOK_EVERY)
+            floods |= _have(since, FLOOD_SHARE * HANDSHAKES_PER_CHECK)
             # Connections that have ended cannot be seen: then it is who flooded the port a moment
             # ago.
             floods = floods or self._lasted.keys() - self._shut or EVERYONE

@@ -7,7 +7,7 @@ fast_path                          calls that need no tasks of their own
 relay_plan                         quick calls that are forwarded by their constant bytes
 replica_choice                     which interpreter a call goes to
 program_plans, program_router,
-program_interpreter                the same for programs
+program_interpreter_choice         the same for programs
 interpreter_queue, interpreter_queues,
 queue_deadline                     the queue of each interpreter, and its limits
 kernel_run, kernel_runs            one running kernel, and all of them

@@ -22,7 +22,7 @@ from opdispatch_server.daemon.calls.lost_replies import is_refused_as_unfit
 from opdispatch_server.daemon.calls.relay_plan import RelayedCall, RelayPlans
 from opdispatch_server.daemon.calls.replica_choice import choose_replica
 from opdispatch_server.daemon.calls.retry import may_run_twice
-from opdispatch_server.daemon.interpreters.deaths import Blame
+from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.libraries.device_holders import DeviceHolders
 from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes
 from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry

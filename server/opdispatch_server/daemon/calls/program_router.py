@@ -15,12 +15,12 @@ from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.calls.kernel_run import RunningKernel
 from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
 from opdispatch_server.daemon.calls.lost_replies import is_refused_as_unfit, unfit_error
-from opdispatch_server.daemon.calls.program_interpreter import InterpreterChoice
+from opdispatch_server.daemon.calls.program_interpreter_choice import ProgramInterpreterChoice
 from opdispatch_server.daemon.calls.program_plans import ProgramPlan, ProgramPlans
 from opdispatch_server.daemon.calls.queue_deadline import queue_deadline
 from opdispatch_server.daemon.calls.recovery import CallRecovery, LibraryAwayError, end_of_patience
 from opdispatch_server.daemon.calls.retry import Retries, may_run_twice
-from opdispatch_server.daemon.interpreters.deaths import Blame
+from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
@@ -79,7 +79,7 @@ class ProgramRouter:
         self._recovery = recovery
         self._plans = ProgramPlans(operators, libraries.catalog.newest)
         self._placement = libraries.placement
-        self._choice = InterpreterChoice(sessions, libraries)
+        self._choice = ProgramInterpreterChoice(sessions, libraries)
         self._queues = queues
         self._runs = runs
         self._table = table

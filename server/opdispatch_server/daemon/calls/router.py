@@ -34,7 +34,7 @@ from opdispatch_server.daemon.calls.recovery import CallRecovery, LibraryAwayErr
 from opdispatch_server.daemon.calls.relay_plan import RelayedCall
 from opdispatch_server.daemon.calls.replica_choice import choose_replica
 from opdispatch_server.daemon.calls.retry import Retries, may_run_twice
-from opdispatch_server.daemon.interpreters.deaths import Blame
+from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes
 from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry

@@ -10,5 +10,5 @@ silence              whether a silent interpreter is busy or lost
 termination          ending interpreters, and judging how they ended
 totals               counters over all interpreters, past ones included
 call_activity        the change in these counters over time
-deaths               which library brought an interpreter down, and the consequences
+blame                which library brought an interpreter down, and the consequences
 """

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from opdispatch_server.blame.flight_record import Subject
 from opdispatch_server.blame.suspicion import Cause, Verdict
-from opdispatch_server.daemon.interpreters.deaths import Blame
+from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.processes.supervisor import Supervisor

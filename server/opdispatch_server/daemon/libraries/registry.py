@@ -14,7 +14,7 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_server.access.identity import OWNER, Identity
 from opdispatch_server.daemon.board.health import HealthBoard
 from opdispatch_server.daemon.environments.build import Report
-from opdispatch_server.daemon.interpreters.deaths import Blame
+from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.libraries.catalog import LibraryCatalog

@@ -13,7 +13,7 @@ from typing import Any
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.daemon.board.health import HealthBoard
 from opdispatch_server.daemon.event_loop.shielded import shielded
-from opdispatch_server.daemon.interpreters.deaths import Blame
+from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.libraries.catalog import LibraryCatalog
 from opdispatch_server.daemon.libraries.change_log import (

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from opdispatch_server.access.identity import Identity
-from opdispatch_server.access.revocation import LOOK_EVERY
+from opdispatch_server.access.revocation import REVOCATION_CHECK_SECONDS
 from opdispatch_server.daemon.monitoring.call_text import Piece
 from opdispatch_server.daemon.monitoring.exposition import Exposition
 from opdispatch_server.daemon.monitoring.facts import DaemonReader
@@ -71,7 +71,7 @@ class IdentityCheck:
             nonlocal is_cut_off, checked_at
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(_HEADERS)
-            elif not is_open and time.monotonic() >= checked_at + LOOK_EVERY:
+            elif not is_open and time.monotonic() >= checked_at + REVOCATION_CHECK_SECONDS:
                 # A page reads for hours, and its token may be revoked meanwhile.
                 checked_at = time.monotonic()
                 if not is_cut_off and await self._refusal(Request(scope)) is not None:

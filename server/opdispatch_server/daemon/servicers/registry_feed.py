@@ -17,7 +17,7 @@ from opdispatch_server.daemon.servicers.registry_view import RegistryView
 from opdispatch_wire.errors import RefusedError
 from opdispatch_wire.v1 import registry_pb2 as pb
 
-LOOK_EVERY: Final = 1.0
+ACTIVITY_CHECK_SECONDS: Final = 1.0
 """Seconds between two looks at interpreters and calls. A new epoch is noticed at once."""
 SILENCE: Final = 10.0
 """Seconds without a change after which a watcher is sent an empty reply."""
@@ -140,7 +140,7 @@ class RegistryFeed:
 
     async def _look_again_and_again(self) -> None:
         self._activity.forget()
-        activity, looked = pb.Activity(), -LOOK_EVERY
+        activity, looked = pb.Activity(), -ACTIVITY_CHECK_SECONDS
         while True:
             self._begun.clear()
             async with self._publication:
@@ -149,7 +149,7 @@ class RegistryFeed:
                 interpreters = self._view.list_interpreters().interpreters
                 if epoch != self.log.epoch:
                     await asyncio.to_thread(self.log.update, epoch)
-            if time.monotonic() - looked >= LOOK_EVERY:
+            if time.monotonic() - looked >= ACTIVITY_CHECK_SECONDS:
                 looked = time.monotonic()
                 activity = await asyncio.to_thread(self._activity.look, interpreters)
             errors = {(each.name, each.version): each.kernel_errors for each in libraries}
@@ -162,7 +162,7 @@ class RegistryFeed:
             )
             self._resolve()
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY):
+                async with asyncio.timeout(ACTIVITY_CHECK_SECONDS):
                     await self._begun.wait()
 
     async def changes(

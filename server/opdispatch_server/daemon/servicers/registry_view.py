@@ -11,7 +11,7 @@ from opdispatch import Dispatcher, DispatchKey, OperatorHandle, OperatorName, Re
 from opdispatch.errors import OperatorNotFoundError, SchemaError
 from opdispatch.keys.dispatch_key import to_functionality_key
 from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
-from opdispatch_server.daemon.interpreters.deaths import Blame
+from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry

@@ -21,7 +21,7 @@ from opdispatch_wire.v1 import execution_pb2, interpreter_pb2, remote_pb2
 _MOST_BYTES: Final = 64 * 1024
 _HEARING: Final = 0.2
 """How long to wait, in seconds, for interpreters that do not answer, where that is not vital."""
-MOST_WAITING: Final = 1024
+MOST_PENDING: Final = 1024
 """Values of a client that wait for their release in one interpreter, before its stream waits."""
 
 
@@ -78,7 +78,7 @@ class DirectKeeps:
         waiting = [
             question.answered
             for home in holder.grants
-            if (question := self._ask(holder, home, meant)) and len(question.release) > MOST_WAITING
+            if (question := self._ask(holder, home, meant)) and len(question.release) > MOST_PENDING
         ]
         if waiting:
             await asyncio.wait(waiting)

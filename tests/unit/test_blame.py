@@ -9,7 +9,7 @@ import pytest
 from opdispatch_server.blame import circuit_breaker, suspicion
 from opdispatch_server.blame.flight_record import KERNEL, Subject
 from opdispatch_server.blame.suspicion import Cause
-from opdispatch_server.daemon.interpreters.deaths import Blame
+from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT
 from opdispatch_wire.errors import CircuitOpenError

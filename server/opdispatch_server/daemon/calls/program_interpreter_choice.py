@@ -15,7 +15,7 @@ from opdispatch_server.daemon.values.remote_part import RemotePart
 from opdispatch_wire.errors import InterpreterNotFoundError
 
 
-class InterpreterChoice:
+class ProgramInterpreterChoice:
     """Chooses among all interpreters. For use in the event loop only."""
 
     def __init__(self, sessions: InterpreterSessions, libraries: LibraryRegistry) -> None:
