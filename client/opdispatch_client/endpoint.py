@@ -48,6 +48,21 @@ WAIT_DEFAULT = 30.0
 LaneChoice = Literal["auto", "local", "stream", "grpc"]
 
 
+class ThisProcess:
+    """The id of this process, which each call looks at; the system is asked after forks only."""
+
+    def __init__(self) -> None:
+        self.number = os.getpid()
+        os.register_at_fork(after_in_child=self._note)
+
+    def _note(self) -> None:
+        self.number = os.getpid()
+
+
+THIS_PROCESS = ThisProcess()
+"""The only instance: it would outlive any other."""
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One daemon, as a session sees it."""
@@ -149,7 +164,7 @@ class Endpoint:
     @property
     def is_of_this_process(self) -> bool:
         """Whether the running process opened the session, and is not its child."""
-        return self.process == os.getpid()
+        return self.process == THIS_PROCESS.number
 
     def check_process(self) -> None:
         """Raise DaemonUnavailableError in a child. See Note [Sessions in forked children]."""

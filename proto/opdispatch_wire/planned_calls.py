@@ -59,6 +59,24 @@ def size_of(pieces: Pieces) -> int:
     return LONGEST_ID + sum(len(p) if isinstance(p, bytes) else p.size for p in pieces)
 
 
+def alternating(
+    payload: bytes | memoryview, places: Sequence[Place], start: int, end: int
+) -> tuple[tuple[bytes, ...], tuple[int, ...]]:
+    """Return the constants before, between and after the places, and the sizes of the parts there.
+
+    The constants begin at ``start`` of the message in ``payload``, and end at ``end``.
+    """
+    constants, sizes = [], []
+    for place in places:
+        size = place.end - place.start
+        # An empty part may be at any place: it cuts no constant.
+        constants.append(bytes(payload[start : place.start]) if size else b"")
+        start = place.end if size else start
+        sizes.append(size)
+    constants.append(bytes(payload[start:end]))
+    return tuple(constants), tuple(sizes)
+
+
 def shared_parts(pieces: Pieces) -> tuple[tuple[int, np.dtype[Any]], ...]:
     """Return number and element dtype of each leaf that is written as a SharedPlace."""
     parts = [each for each in pieces if isinstance(each, Part)]

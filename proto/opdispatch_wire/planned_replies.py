@@ -5,7 +5,9 @@ See Note [Constant bytes].
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
+from operator import call
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +17,14 @@ from opdispatch.boxing.named_results import make_results
 from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.nesting import ValueCount
-from opdispatch_wire.planned_calls import ID, LONGEST, shared_parts, shared_places, size_of
+from opdispatch_wire.planned_calls import (
+    ID,
+    LONGEST,
+    alternating,
+    shared_parts,
+    shared_places,
+    size_of,
+)
 from opdispatch_wire.protobuf_fields import LENGTH_DELIMITED, field_tag, read_fields, varint
 from opdispatch_wire.shared_leaves import ReadableMemory, SharedPlace, read_shared
 from opdispatch_wire.shared_memory.call_memory import THRESHOLD
@@ -60,7 +69,7 @@ class ReplyForm:
     The constants include the name of the interpreter, so that a form belongs to one process.
     """
 
-    __slots__ = ("_constants", "_encoders", "_key", "shared", "tensor_bytes")
+    __slots__ = ("_encoders", "_key", "_pieces", "shared", "tensor_bytes")
 
     def __init__(
         self,
@@ -70,10 +79,11 @@ class ReplyForm:
         encoders: tuple[Encode, ...],
         shared: tuple[tuple[int, np.dtype[Any]], ...] = (),
     ) -> None:
-        self._key = key
+        self._key = [*key]
         self.tensor_bytes = tensor_bytes
         """The size of all results, as ``count_bytes`` counts it."""
-        self._constants = constants
+        # b"" in the place of the id, and of each leaf.
+        self._pieces = [part for constant in constants for part in (b"", constant)]
         self._encoders = encoders
         self.shared = shared
         """Number and element dtype of each leaf that is placed in shared memory."""
@@ -132,21 +142,21 @@ class ReplyForm:
                 leaves.append(value)
             elif not take_value(value, key, leaves):
                 return None
-        if tuple(key) != self._key:
+        if key != self._key:
             return None
         for at, dtype in self.shared:
             placed = place(leaves[at], dtype) if place is not None else None
             if placed is None:
                 return None
             leaves[at] = placed
-        message = bytearray(ID)
+        first = bytearray(ID)
         while number > 0x7F:  # a varint
-            message.append(number & 0x7F | 0x80)
+            first.append(number & 0x7F | 0x80)
             number >>= 7
-        message.append(number)
-        pieces: list[Any] = [message, self._constants[0]]
-        for encode, leaf, constant in zip(self._encoders, leaves, self._constants[1:], strict=True):
-            pieces += (encode(leaf), constant)
+        first.append(number)
+        pieces: list[Any] = self._pieces.copy()
+        pieces[0] = first
+        pieces[2::2] = map(call, self._encoders, leaves)
         return b"".join(pieces)
 
 
@@ -186,22 +196,34 @@ def _size_of(leaf: Any) -> int:
 class ReplyLayout:
     """Reads replies with the same layout; offsets count from the end of the id. Immutable."""
 
-    __slots__ = ("_between", "_makers", "_names", "_places", "_size", "_templates", "shared")
+    __slots__ = (
+        "_constants",
+        "_makers",
+        "_names",
+        "_places",
+        "_size",
+        "_templates",
+        "_unpack",
+        "shared",
+    )
 
     def __init__(
         self,
         places: Sequence[Place],
-        between: Sequence[tuple[int, int, bytes]],
+        constants: tuple[bytes, ...],
+        sizes: tuple[int, ...],
         size: int,
         templates: list[Any],
         names: tuple[str, ...],
         makers: Sequence[tuple[int, Callable[[bytes], Any]]] = (),
     ) -> None:
         self._makers = makers
-        self._places = [each[:3] for each in places]
+        self._places = [(each.start, each.decode) for each in places]
         self.shared = shared_places(places)
         """Number and facts of each leaf whose elements are in shared memory."""
-        self._between = between
+        self._constants = constants
+        parts = [f"{len(c)}s{size}x" for c, size in zip(constants, (*sizes, 0), strict=True)]
+        self._unpack = struct.Struct("".join(("<", *parts))).unpack_from
         self._size = size
         self._templates = None if templates == [Leaf(0)] else templates
         self._names = names
@@ -231,19 +253,16 @@ class ReplyLayout:
                     templates.append(find_parts(view, field, next(values), places))
         except (WireError, IrregularError, StopIteration):
             return None
-        base, start, between = fields[0].end, fields[0].end, []
-        for place in places:
-            if place.end > place.start:
-                between.append((start, place.start))
-                start = place.end
-        between.append((start, len(view)))
+        base = fields[0].end
+        constants, sizes = alternating(view, places, base, len(view))
         names = tuple(reply.result_names[0].names) if reply.result_names else ()
         kept = [(i, each.remote) for i, each in enumerate(places) if each.remote is not None]
         if kept and make_kept is None:
             return None
         return cls(
             [p._replace(start=p.start - base, end=p.end - base) for p in places],
-            [(a - base, b - base, bytes(view[a:b])) for a, b in between if b > a],
+            constants,
+            sizes,
             len(view) - base,
             templates,
             names if len(names) == len(templates) else (),
@@ -262,14 +281,12 @@ class ReplyLayout:
             return None
         if len(payload) != place + self._size:
             return None
-        for start, end, constant in self._between:
-            if payload[place + start : place + end] != constant:
-                return None
+        if self._unpack(payload, place) != self._constants:
+            return None
         leaves: list[Any] = []
-        view = memoryview(payload)
         try:
-            for start, end, decode in self._places:
-                leaf = decode(view[place + start : place + end])
+            for start, decode in self._places:
+                leaf = decode(payload, place + start)
                 if type(leaf) is np.ndarray:
                     leaf = leaf.copy()
                 elif type(leaf) is Tensor:

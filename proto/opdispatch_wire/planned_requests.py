@@ -7,13 +7,22 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from operator import call
 from typing import Any, Final
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.planned_calls import ID, LONGEST, shared_parts, shared_places, size_of
+from opdispatch_wire.planned_calls import (
+    ID,
+    LONGEST,
+    LONGEST_ID,
+    alternating,
+    shared_parts,
+    shared_places,
+    size_of,
+)
 from opdispatch_wire.protobuf_fields import LENGTH_DELIMITED, Field, field_tag, read_fields, varint
 from opdispatch_wire.remote_values import PREFIX_BYTES, SESSION_BYTES
 from opdispatch_wire.shared_leaves import ReadableMemory, read_shared
@@ -46,6 +55,7 @@ _PREFIX = field_tag(remote_pb2.Keep.PREFIX_FIELD_NUMBER, LENGTH_DELIMITED)
 _TIMEOUT = field_tag(_REQUEST.TIMEOUT_FIELD_NUMBER, 1)
 _CONSTANT = field_tag(_REQUEST.CONSTANT_BYTES_FIELD_NUMBER, 5)
 _SECONDS = struct.Struct(f"<{len(_TIMEOUT)}sd")
+_SECONDS_AND_ID = struct.Struct(f"{_SECONDS.format}{len(ID)}s")
 _ARGUMENTS = (_REQUEST.ARGS_FIELD_NUMBER, _REQUEST.KWARGS_FIELD_NUMBER)
 _BESIDE_ARGUMENTS = (_REQUEST.KEEP_FIELD_NUMBER, _REQUEST.PATH_FIELD_NUMBER)
 RUN_BYTES: Final = 16
@@ -70,7 +80,7 @@ The leaf of a tensor in shared memory is a ``SharedMemory`` message: see ``Reque
 class RequestForm:
     """Writes planned requests with the same layout, for the caller. Immutable."""
 
-    __slots__ = ("_constants", "_encoders", "shared", "size")
+    __slots__ = ("_encoders", "_pieces", "shared", "size")
 
     def __init__(
         self,
@@ -79,7 +89,8 @@ class RequestForm:
         size: int,
         shared: tuple[tuple[int, np.dtype[Any]], ...] = (),
     ) -> None:
-        self._constants = constants
+        # The constants, and b"" in the place of each leaf.
+        self._pieces = [part for constant in constants for part in (constant, b"")][:-1]
         self._encoders = encoders
         self.size = size
         """An upper bound of the size of a request in bytes."""
@@ -131,20 +142,20 @@ class RequestForm:
 
     def write(self, leaves: Sequence[Any], timeout: float | None, number: int) -> bytes:
         """Return the request with the id ``number`` and those leaves; ``timeout`` in seconds."""
-        pieces: list[Any] = [self._constants[0]]
-        for encode, leaf, constant in zip(self._encoders, leaves, self._constants[1:], strict=True):
-            pieces += (encode(leaf), constant)
-        return b"".join((*pieces, *_end_of(timeout, number)))
+        pieces: list[Any] = self._pieces.copy()
+        pieces[1::2] = map(call, self._encoders, leaves)
+        pieces.append(_end_of(timeout, number))
+        return b"".join(pieces)
 
 
-def _end_of(timeout: float | None, number: int) -> tuple[bytes, bytes]:
+def _end_of(timeout: float | None, number: int) -> bytearray:
     """Return the fields that end each request: the timeout, if any, and the id."""
-    last = bytearray(ID)
+    last = bytearray(ID if timeout is None else _SECONDS_AND_ID.pack(_TIMEOUT, timeout, ID))
     while number > 0x7F:  # a varint
         last.append(number & 0x7F | 0x80)
         number >>= 7
     last.append(number)
-    return b"" if timeout is None else _SECONDS.pack(_TIMEOUT, timeout), bytes(last)
+    return last
 
 
 class RelayForm:
@@ -170,7 +181,7 @@ class RelayForm:
         ``payload`` is the received request, which must have the layout; ``timeout`` in seconds.
         """
         parts = (self._first, payload[self._start : self._end], _PATH, _RUN)
-        return b"".join((*parts, run.to_bytes(RUN_BYTES), *_end_of(timeout, number)))
+        return b"".join((*parts, run.to_bytes(RUN_BYTES), _end_of(timeout, number)))
 
 
 def constant_bytes_of(payload: bytes | memoryview) -> bytes:
@@ -185,9 +196,10 @@ class RequestLayout:
     """Reads planned requests with the same layout, for the callee. Immutable."""
 
     __slots__ = (
-        "_between",
+        "_constants",
+        "_decoders",
         "_end",
-        "_places",
+        "_unpack",
         "args",
         "arguments",
         "constant",
@@ -203,7 +215,8 @@ class RequestLayout:
         self,
         constant: bytes,
         places: Sequence[Place],
-        between: Sequence[tuple[int, int, bytes]],
+        constants: tuple[bytes, ...],
+        sizes: tuple[int, ...],
         end: int,
         args: list[Any],
         kwargs: dict[str, Any],
@@ -218,7 +231,7 @@ class RequestLayout:
         """Whether the last leaf is a run number, which only the daemon sends."""
         self.constant = constant
         """The constant bytes, as ``constant_bytes_of`` returns them."""
-        self._places = [each[:3] for each in places]
+        self._decoders = [each.decode for each in places]
         self.shared = shared_places(places)
         """Number and facts of each leaf whose elements are in shared memory."""
         self.remote = [(i, p.remote.session) for i, p in enumerate(places) if p.remote is not None]
@@ -227,7 +240,10 @@ class RequestLayout:
         """Size in bytes of the longest leaf."""
         self.keeps_for = keeps_for
         """The session that keeps the results; the last leaf is the prefix of their ids."""
-        self._between = between
+        self._constants = constants
+        parts = [f"{len(c)}s{size}s" for c, size in zip(constants, (*sizes, 0), strict=True)]
+        # The constants and the leaves in turns, and an empty piece.
+        self._unpack = struct.Struct("".join(("<", *parts))).unpack_from
         self._end = end
         self.args = args
         """Templates of the positional arguments: see ``filled``."""
@@ -281,20 +297,15 @@ class RequestLayout:
             return None
         if any(place.start < count for place in places if place.end > place.start):
             return None
-        between, start = [], count
-        for place in places:
-            if place.end > place.start:
-                between.append((start, place.start, payload[start : place.start]))
-                start = place.end
-        between.append((start, last, payload[start:last]))
-        constants = [each for each in between if each[2]]
-        constant_bytes = count + sum(len(each) for _, _, each in constants)
+        constants, sizes = alternating(payload, places, count, last)
+        constant_bytes = count + sum(map(len, constants))
         if len(places) > MOST_LEAVES or constant_bytes > MOST_CONSTANT_BYTES:
             return None  # plan tables bound the number of layouts, this bounds the size of each
         return cls(
             payload[:count],
             places,
             constants,
+            sizes,
             last,
             args,
             kwargs,
@@ -308,35 +319,26 @@ class RequestLayout:
 
         Its first constant bytes must be those of this layout: they are not compared again.
         """
-        for start, end, constant in self._between:
-            if payload[start:end] != constant:
-                return None
-        place, timeout = self._end, None
-        if payload[place : place + 1] == _TIMEOUT:
-            if len(payload) < place + _SECONDS.size:
-                return None
-            timeout = _SECONDS.unpack_from(payload, place)[1]
-            place += _SECONDS.size
-        if payload[place : place + 1] != ID:
+        last = payload[self._end :]
+        timeout = None
+        if last[:1] == _TIMEOUT and len(last) > _SECONDS.size:
+            timeout = _SECONDS.unpack_from(last)[1]
+            last = last[_SECONDS.size :]
+        if not 1 < len(last) < LONGEST_ID or last[:1] != ID or last[-1] > 0x7F:
             return None
-        number = shift = 0
-        for byte in payload[place + 1 :]:
-            number |= (byte & 0x7F) << shift
-            shift += 7
+        number = last[-1]
+        for byte in last[-2:0:-1]:  # a varint
             if byte < 0x80:
-                break
-        else:
+                return None
+            number = number << 7 | byte & 0x7F
+        # Copies, for their alignment.
+        pieces = self._unpack(payload, len(self.constant))
+        if pieces[::2] != self._constants:
             return None
-        if len(payload) != place + 1 + shift // 7 or shift > 63:
-            return None
-        leaves: list[Any] = []
         try:
-            for start, end, decode in self._places:
-                # A copy is aligned for every dtype; a view of ``payload`` may not be.
-                leaves.append(decode(payload[start:end]))
+            return number, timeout, [*map(call, self._decoders, pieces[1::2])]
         except (ValueError, DecodeError):
             return None
-        return number, timeout, leaves
 
     def filled_with_blanks(self, leaves: list[Any]) -> list[Any]:
         """Return the leaves of a request with blank tensors for those in shared memory."""

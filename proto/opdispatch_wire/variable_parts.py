@@ -66,6 +66,10 @@ Encode = Callable[[Any], "bytes | Array"]
 """Encodes a leaf as a part of a message: bytes, or a contiguous array."""
 
 
+Decode = Callable[..., Any]
+"""Decode a leaf from bytes, at an offset: see ``Place``."""
+
+
 class Part(NamedTuple):
     """A variable part of a message to write: its size in bytes, and the encoder of its leaf.
 
@@ -81,14 +85,15 @@ class Part(NamedTuple):
 class Place(NamedTuple):
     """A variable part of a message to read: its offsets, and the decoder of its leaf.
 
-    The decoder raises ValueError for malformed bytes. ``shared`` is set for a tensor in shared
-    memory: its leaf is a SharedMemory message, whose decoder raises DecodeError. ``remote`` is set
-    for a remote tensor, to its message without the id: its leaf is the id.
+    ``decode`` takes bytes, and the offset of the part in them, which is 0 by default; it raises
+    ValueError for malformed bytes. ``shared`` is set for a tensor in shared memory: its leaf is a
+    SharedMemory message, whose decoder raises DecodeError. ``remote`` is set for a remote tensor,
+    to its message without the id: its leaf is the id.
     """
 
     start: int
     end: int
-    decode: Callable[[Any], Any]
+    decode: Decode
     shared: SharedTensor | None = None
     remote: values_pb2.RemoteTensor | None = None
 
@@ -292,7 +297,7 @@ def find_parts(
     elif kind == "boolean" and size == 1:
         places.append(Place(field.body, field.end, _decode_bool))
     elif kind == "text":
-        places.append(Place(field.body, field.end, _decode_text))
+        places.append(Place(field.body, field.end, functools.partial(_decode_text, size)))
     elif kind == "remote":
         places.append(_find_id(view, field, message.remote))
     else:
@@ -309,8 +314,9 @@ def filled(template: Any, leaves: Sequence[Any]) -> Any:
     return template
 
 
-def decode_integer(data: bytes) -> int:
+def decode_integer(data: bytes | memoryview, at: int = 0) -> int:
     """Decode a number written by ``encode_integer``. Raises ValueError if it is malformed."""
+    data = data[at : at + INTEGER_BYTES]
     if min(data[:-1]) < 0x80 or data[-1] > 1:
         raise ValueError("the bytes are not an integer padded to INTEGER_BYTES")
     number = 0
@@ -340,9 +346,9 @@ def _find_elements(view: memoryview, field: Field, tensor: values_pb2.Tensor) ->
             shared.blank()
         except ValueError:
             raise IrregularError from None
-        return Place(start, end, values_pb2.SharedMemory.FromString, shared)
+        return Place(start, end, functools.partial(_decode_memory, end - start), shared)
     make: Any = np.ndarray  # whose stubs have other generics
-    decode: Callable[[Any], Any] = functools.partial(make, shape, dtype)
+    decode: Decode = functools.partial(make, shape, dtype)
     try:
         size = decode(tensor.data).nbytes
     except (ValueError, TypeError):
@@ -350,7 +356,7 @@ def _find_elements(view: memoryview, field: Field, tensor: values_pb2.Tensor) ->
     if size != len(tensor.data):
         raise IrregularError
     if dtype.kind == "b":
-        decode = functools.partial(_decode_bools, decode)
+        decode = functools.partial(_decode_bools, decode, size)
     if keys is not None:
         decode = functools.partial(_decode_tensor, decode, keys)
     if not found:  # it has no elements
@@ -366,29 +372,42 @@ def _find_id(view: memoryview, field: Field, remote: values_pb2.RemoteTensor) ->
     facts = values_pb2.RemoteTensor()
     facts.CopyFrom(remote)
     facts.ClearField("id")
-    return Place(found[0].body, found[0].end, bytes, remote=facts)
+    start, end = found[0].body, found[0].end
+    return Place(start, end, functools.partial(bytes_at, end - start), remote=facts)
 
 
-def _decode_bools(decode: Callable[[Any], Array], data: bytes) -> Array:
-    if bytes(data).translate(None, b"\0\1"):
+def bytes_at(size: int, data: bytes | memoryview, at: int = 0) -> bytes:
+    """Return ``size`` bytes from the offset ``at`` on: a decoder, once the size is bound."""
+    return bytes(data[at : at + size])
+
+
+def _decode_memory(size: int, data: bytes | memoryview, at: int = 0) -> values_pb2.SharedMemory:
+    return values_pb2.SharedMemory.FromString(bytes_at(size, data, at))
+
+
+def _decode_bools(decode: Decode, size: int, data: bytes | memoryview, at: int = 0) -> Array:
+    if bytes_at(size, data, at).translate(None, b"\0\1"):
         raise ValueError("a byte is not a bool; expected 0 or 1")
-    return decode(data)
+    array: Array = decode(data, at)
+    return array
 
 
-def _decode_tensor(decode: Callable[[Any], Array], keys: DispatchKeySet, data: bytes) -> Tensor:
-    return Tensor(decode(data), keys=keys)
+def _decode_tensor(
+    decode: Decode, keys: DispatchKeySet, data: bytes | memoryview, at: int = 0
+) -> Tensor:
+    return Tensor(decode(data, at), keys=keys)
 
 
-def _decode_floating(data: bytes) -> float:
-    number: float = _DOUBLE.unpack(data)[0]
+def _decode_floating(data: bytes | memoryview, at: int = 0) -> float:
+    number: float = _DOUBLE.unpack_from(data, at)[0]
     return number
 
 
-def _decode_bool(data: bytes) -> bool:
-    if data[0] > 1:
+def _decode_bool(data: bytes | memoryview, at: int = 0) -> bool:
+    if data[at] > 1:
         raise ValueError("the byte is not a bool; expected 0 or 1")
-    return data[0] == 1
+    return data[at] == 1
 
 
-def _decode_text(data: bytes) -> str:
-    return str(data, "utf-8")
+def _decode_text(size: int, data: bytes | memoryview, at: int = 0) -> str:
+    return str(data[at : at + size], "utf-8")

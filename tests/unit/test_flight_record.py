@@ -78,6 +78,19 @@ def test_subjects_without_a_row_of_their_own_are_nameless():
     assert record_of(recorder).running() == []
 
 
+def test_a_run_names_its_thread_also_in_the_child_of_a_fork():
+    recorder = FlightRecorder()
+    row = recorder.row_of(F)
+    recorder.begin(row)
+    child = os.fork()
+    if not child:
+        recorder.begin(row)
+        flight = recorder.find_running()
+        is_named = flight is not None and flight.thread == threading.get_native_id()
+        os._exit(0 if is_named else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_child_of_a_fork_changes_nothing_in_the_record():
     recorder = FlightRecorder()
     row = recorder.row_of(F)

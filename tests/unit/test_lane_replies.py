@@ -39,10 +39,11 @@ class Side:
     def received(self):
         found = []
         while select.select([self.theirs], [], [], 0)[0]:
-            self.reader.fill(self.theirs)
-            while (frame := self.reader.next_frame()) is not None:
+            frame = self.reader.receive(self.theirs)
+            while frame is not None:
                 assert frame[0] is FrameKind.REPLY
                 found.append(execution_pb2.CallReply.FromString(frame[1]))
+                frame = self.reader.next_frame()
         return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
-import os
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any
@@ -15,7 +14,7 @@ import grpc.aio
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.aio.one_loop import OneLoop
 from opdispatch_client.daemon_wait import DaemonWait, is_stopping
-from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.endpoint import THIS_PROCESS, Endpoint
 from opdispatch_client.lanes.async_busy_watch import AsyncBusyWatch
 from opdispatch_client.lanes.async_direct_local import AsyncDirectLanes
 from opdispatch_client.lanes.async_direct_streams import AsyncDirectStreams
@@ -128,7 +127,7 @@ class AsyncCalls:
             return UNPLANNED
         if (
             asyncio.get_running_loop() is not self._loop.loop
-            or self._endpoint.process != os.getpid()
+            or self._endpoint.process != THIS_PROCESS.number
         ):
             self._loop.check()  # raises
         way: Way = plan.way

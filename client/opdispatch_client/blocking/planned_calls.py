@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import time
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
@@ -13,7 +12,7 @@ from typing import Any, Protocol
 from opdispatch_client.blocking.call_future import CallFuture
 from opdispatch_client.blocking.daemon_calls import DaemonCalls
 from opdispatch_client.blocking.submitted_futures import SubmittedFutures
-from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.endpoint import THIS_PROCESS, Endpoint
 from opdispatch_client.lanes.busy_watch import BusyWatch
 from opdispatch_client.lanes.call_attempt import CallAttempt
 from opdispatch_client.lanes.call_plan import UNPLANNED, CallPlan, CallPlans, PlannedArguments
@@ -116,12 +115,16 @@ class PlannedCalls:
         Returns UNPLANNED if no plan is valid, with nothing sent. Raises the call's error.
         """
         plan = self._plans.find(planned.key)
-        if plan is not None and plan.way is None:
+        if plan is None:
+            return UNPLANNED
+        if plan.way is None:
             return self._daemon.call_planned(operator, planned, plan)
-        found = self._find_planned(planned.key, alone=True)
+        if plan.alone is not None:
+            plan = plan.alone
+        found = self._find_way(plan)
         if found is None:
             return UNPLANNED
-        plan, way, peer = found
+        way, peer = found
         timeout, lane, shared = self._timeout, way.lane, None
         encode: Callable[[int], bytes] = functools.partial(plan.form.write, planned.leaves, timeout)
         read: Decode = plan.read
@@ -159,20 +162,16 @@ class PlannedCalls:
         finally:
             again.close()
 
-    def _find_planned(
-        self, key: Hashable, *, alone: bool
-    ) -> tuple[CallPlan, Way, PeerMemory | None] | None:
-        """Return the plan of a call about to be sent, its lane, and the memory of its results.
+    def _find_way(self, plan: CallPlan) -> tuple[Way, PeerMemory | None] | None:
+        """Return the lane of a call about to be sent, and the memory of its results.
 
-        None means that it has no plan. Results in memory stay readable if the lane has ended since.
+        None means that the plan is not valid now. Results in memory stay readable if the lane has
+        ended since.
         """
-        plan = self._plans.find(key)
-        if plan is None or plan.way is None or self._endpoint.process != os.getpid():
+        way = plan.way
+        if way is None or self._endpoint.process != THIS_PROCESS.number:
             return None
-        if alone and plan.alone is not None:
-            plan = plan.alone
-        assert plan.way is not None, "it is that of the plan"
-        way, route = plan.way, plan.way.route
+        route = way.route
         if not route.is_current or len(route.targets) != 1 or not route.within_reach:
             found = self._find_again[type(way.lane)](way, plan.shape)
             if found is None or plan.size > found.lane.max_message_bytes:
@@ -181,7 +180,7 @@ class PlannedCalls:
         memory = way.lane.memory
         if memory is not None and memory.released:
             memory.tell_releases()
-        return plan, way, None if memory is None else memory.peer
+        return way, None if memory is None else memory.peer
 
     def _planned_attempt(
         self,
@@ -210,15 +209,17 @@ class PlannedCalls:
 
         None if no plan is valid, or the call would have to wait; nothing has begun then.
         """
-        by_daemon = self._plans.find(planned.key)
-        if by_daemon is not None and by_daemon.way is None:
-            return self._submit_to_daemon(operator, planned, by_daemon, flush=flush)
-        found = self._find_planned(planned.key, alone=False)
+        plan = self._plans.find(planned.key)
+        if plan is None:
+            return None
+        if plan.way is None:
+            return self._submit_to_daemon(operator, planned, plan, flush=flush)
+        found = self._find_way(plan)
         keep = planned.keep
         abandon = None if keep is None else keep.abandon
         if found is None or (future := self._futures.begin(abandon)) is None:
             return None
-        plan, way, peer = found
+        way, peer = found
         timeout, request = self._timeout, b""
         deadline = None if timeout is None else time.monotonic() + timeout
         waiting = waiting_call(way) if plan.moves else None

@@ -36,8 +36,10 @@ _STATES = {
 }
 NOT_RECORDING = (_STATES[False, False], _STATES[False, True])
 """``no_grad`` for what is called often: by ``inference_mode`` of the state that it replaces."""
+RECORDING = _STATES[True, False]
+"""The state of a new task."""
 AUTOGRAD_STATE: ContextVar[AutogradState] = ContextVar(
-    "opdispatch_autograd_state", default=_STATES[True, False]
+    "opdispatch_autograd_state", default=RECORDING
 )
 
 

@@ -17,7 +17,7 @@ from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes import lane_messages, lane_socket
 from opdispatch_wire.lanes.frame_kind import FrameKind
-from opdispatch_wire.lanes.frame_outbox import FramePayload
+from opdispatch_wire.lanes.frame_outbox import COPIED_AT_MOST, FramePayload
 from opdispatch_wire.lanes.lane_memory import MEMORY_FRAMES, CallerLaneMemory, Put
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.lanes.lane_tensors import TensorLane
@@ -141,34 +141,39 @@ class BlockingLane(SharedReading, TensorLane):
         Return what ``decode`` makes of the reply, or else the message. A LaneClosedError says
         the id.
         """
+        number = next(self._numbers)
         waiter = Waiter()
-        waiter.decode = decode
-        is_sent = False
-        with self._mutex:
-            if self._is_closed:
-                raise LaneClosedError("the lane is closed", was_sent=False)
-            number = next(self._numbers)
-            # Before the request is written: whichever thread reads may have the reply before this
-            # one waits.
-            self._waiting[number] = waiter
+        waiter.number, waiter.decode = number, decode
+        is_sent = reads = False
         try:
             payload = encode(number)
+            with self._mutex:
+                if self._is_closed:
+                    raise LaneClosedError("the lane is closed", was_sent=False)
+                # Before the request is written: whichever thread reads may have the reply before
+                # this one waits.
+                self._waiting[number] = waiter
+                # Replies of others would wait for a large request to be written.
+                if not self._reader_is_chosen and len(payload) <= COPIED_AT_MOST:
+                    self._reader_is_chosen = reads = True
             is_sent = True
             self._connection.write(FrameKind.CALL, payload)
-            if watch is None:
-                self._wait(waiter, deadline)
-            else:
-                # The watch begins after a while; few calls take so long.
-                soon = time.monotonic() + ASK_SECONDS
-                if deadline is not None and deadline <= soon:
-                    self._wait(waiter, deadline)
-                else:
-                    try:
-                        self._wait(waiter, soon)
-                    except TimeoutError:
-                        wait = functools.partial(self._wait, waiter)
-                        wait_watched(watch, wait, deadline)
+            # The watch begins after a while; few calls take so long.
+            until = deadline
+            if watch is not None:
+                until = time.monotonic() + ASK_SECONDS
+                if deadline is not None and deadline <= until:
+                    until, watch = deadline, None
+            may_read, reads = reads, False  # ``_wait`` passes the right on
+            try:
+                self._wait(waiter, until, may_read)
+            except TimeoutError:
+                if watch is None:
+                    raise
+                wait_watched(watch, functools.partial(self._wait, waiter), deadline)
         except BaseException as error:
+            if reads:
+                self._choose_reader()
             # Of the subclass InterpreterBusyError, the lane is still there.
             if is_sent and type(error) is not LaneClosedError and waiter.reply is None:
                 self._send_cancel(number)
@@ -179,8 +184,9 @@ class BlockingLane(SharedReading, TensorLane):
             if isinstance(error, LaneClosedError):
                 error.call = number
             raise
-        with self._mutex:
-            del self._waiting[number]
+        if number in self._waiting:
+            with self._mutex:
+                del self._waiting[number]
         if self._is_closed:
             self._close_if_unused()
         return waiter.reply
@@ -320,13 +326,14 @@ class BlockingLane(SharedReading, TensorLane):
         is_alone = reader is not None and len(self._waiting) == 1 and not self._pending.calls
         kind, payload = self._connection.read_frame(deadline, spins=is_alone)
         try:
-            if kind in MEMORY_FRAMES and self.memory is not None:
+            if kind is FrameKind.REPLY:
+                if self._decode(payload, reader):
+                    return
+            elif kind in MEMORY_FRAMES and self.memory is not None:
                 self.memory.take(kind, payload)
                 return
-            if kind is not FrameKind.REPLY:
+            else:
                 lane_messages.refuse_frame(kind, payload)
-            if self._decode(payload, reader):
-                return
             reply = self._tensors.read_reply(payload)
         except WireError as error:
             raise self._connection.broken(error) from None
@@ -351,16 +358,17 @@ class BlockingLane(SharedReading, TensorLane):
         """Return whether a reply was to a call that can decode it, which has its result now."""
         if not payload or payload[0] != _ID_TAG:
             return False
-        number = shift = place = 0
-        for place in range(1, min(len(payload), _LONGEST_ID)):
-            number |= (payload[place] & 0x7F) << shift
-            if payload[place] < 0x80:
-                break
+        number, shift = 0, -7
+        for byte in payload[1:_LONGEST_ID]:  # a varint
             shift += 7
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+        place = 2 + shift // 7
         # It was added before its request was sent, and is removed by its own thread alone.
         receiver = self._waiting.get(number)
         if receiver is not None:
-            if receiver.decode is None or (result := receiver.decode(payload, place + 1)) is None:
+            if receiver.decode is None or (result := receiver.decode(payload, place)) is None:
                 return False
             if receiver is reader:  # which is this thread
                 receiver.reply = result
@@ -369,11 +377,11 @@ class BlockingLane(SharedReading, TensorLane):
                 receiver.reply = result
             wake(receiver.wake)
             return True
-        return self._pending.take_plain(number, payload, place + 1)
+        return self._pending.take_plain(number, payload, place)
 
     def _leave(self, number: int) -> None:
         with self._mutex:
-            del self._waiting[number]
+            self._waiting.pop(number, None)
             self._tensors.forget(number)
             # It may have been woken to read, and have given up in that moment.
             if self._waiting or self._pending.calls or self._connection.writer.is_stuck:

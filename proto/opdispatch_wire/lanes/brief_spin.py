@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import TypeVar, TypeVarTuple
 
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
 LOOKS = 100
@@ -23,6 +23,8 @@ _NEWEST_SHARE = 0.2
 _LONGEST = 4.0
 # Of so many waits, one is the other way.
 _TRIAL = 32
+# Where things are not looked for, one of so many waits is timed.
+_TIMED = 4
 # After so many looks in vain in a row, there are none for a number of waits, and for twice as many
 # if it is so again.
 _VAIN = 3
@@ -44,6 +46,7 @@ class BriefSpin:
 
     def __init__(self) -> None:
         self._may = _has_core_to_spare()
+        self._spins = False
         self._waits = 0
         self._in_vain = 0
         self._pause = 0
@@ -54,31 +57,32 @@ class BriefSpin:
     def wait(
         self,
         look: Callable[[], object],
-        sleep: Callable[P, T],
+        sleep: Callable[[*Ts], T],
         /,
-        *args: P.args,
-        **kwargs: P.kwargs,
+        *args: *Ts,
     ) -> T:
         """Look until ``look`` returns true, if that is worth it; return what ``sleep`` does then.
 
         That is called with the arguments, and returns something false if nothing has come: how long
         this has taken says nothing about others.
         """
-        self._waits += 1
-        if not self._waits % _WAITS_AS_BUSY:
+        self._waits = waits = self._waits + 1
+        if not self._spins and waits % _TIMED:
+            return sleep(*args)
+        if not waits % _WAITS_AS_BUSY:
             self._may = _has_core_to_spare()
         if not self._may:
-            return sleep(*args, **kwargs)
+            self._spins = False
+            return sleep(*args)
         since = time.perf_counter()
         spins = False
         if self._pause:
-            self._pause -= 1
+            self._pause = max(self._pause - _TIMED, 0)
         else:
-            is_better = self._after_spinning < _GAIN * self._after_sleeping
-            spins = is_better != (not self._waits % _TRIAL)
+            spins = self._spins != (not waits % _TRIAL)
             if spins:
                 self._spin(look)
-        result = sleep(*args, **kwargs)
+        result = sleep(*args)
         if result:
             waited = time.perf_counter() - since
             usual = (self._after_spinning if spins else self._after_sleeping) or waited
@@ -87,6 +91,8 @@ class BriefSpin:
                 self._after_spinning = usual
             else:
                 self._after_sleeping = usual
+        is_better = self._after_spinning < _GAIN * self._after_sleeping
+        self._spins = is_better and not self._pause
         return result
 
     def _spin(self, look: Callable[[], object]) -> None:

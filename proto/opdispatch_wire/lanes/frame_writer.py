@@ -36,11 +36,11 @@ class FrameWriter:
     everything is written: a peer that reads slowly keeps that one waiting, and no other.
     Where no thread can be started, it is the one that flushes: frames are not lost.
 
-    ``_writing`` is held by the writing thread, and makes frames whole; a thread that is started for
-    the rest takes it over. After each of its releases a thread looks whether anything has
-    been put meanwhile, so that nothing is left behind. ``_sending`` is held within that for each
-    step that does not wait; it protects ``_rest``, what is left of the batch that is being
-    written, and the payloads in the outbox.
+    ``_writing`` is held by the thread that flushes, and waits for the other side; a thread that is
+    started for the rest takes it over. After each of its releases a thread looks whether anything
+    has been put meanwhile, so that nothing is left behind. ``_sending`` is held for each step that
+    does not wait, and makes frames whole; it protects ``_rest``, what is left of the batch that is
+    being written, the payloads in the outbox, and the socket from being closed in the midst of it.
 
     ``on_stuck`` is called when the rest is left to a thread, and ``on_error`` by a thread that
     cannot write any more.
@@ -76,40 +76,43 @@ class FrameWriter:
 
     def write(self, kind: FrameKind, payload: FramePayload) -> bool:
         """Put a frame and flush; return False if the connection ended before any byte was sent."""
-        if isinstance(payload, MessagePieces) or not self._writing.acquire(blocking=False):
+        sending = self._sending
+        if isinstance(payload, MessagePieces) or not sending.acquire(False):
             self.put(kind, payload)
             self.flush()
             return True
-        header = HEADER.pack(len(payload), kind, PADDING)
-        is_broken = False
         try:
-            with self._sending:
-                if self._frames and self._rest is None:
-                    before = self._outbox.take_small()
-                    if not self._frames:
-                        header = bytes(before + header)
-                    elif before:
-                        self._rest = FrameBatch([before])
-                if self._frames or self._rest is not None:
-                    self.put(kind, payload)
-                else:
-                    try:
-                        if len(payload) > _JOINED_AT_MOST:
-                            sent = self._send_pieces((header, payload), (), NOT_WAITING)
-                        else:
-                            sent = self._send(header + payload, NOT_WAITING)
-                    except BlockingIOError:
-                        sent = 0
-                    if sent < len(header) + len(payload):
-                        self._rest = FrameBatch([header, payload]).after(sent)
+            header = HEADER.pack(len(payload), kind, PADDING)
+            if self._frames and self._rest is None:
+                before = self._outbox.take_small()
+                if not self._frames:
+                    header = bytes(before + header)
+                elif before:
+                    self._rest = FrameBatch([before])
+            # Without ``_writing``: frames are whole where there is no rest of one.
+            if self._frames or self._rest is not None:
+                self.put(kind, payload)
+            else:
+                try:
+                    if len(payload) > _JOINED_AT_MOST:
+                        sent = self._send_pieces((header, payload), (), NOT_WAITING)
+                    else:
+                        sent = self._send(header + payload, NOT_WAITING)
+                except BlockingIOError:
+                    sent = 0
+                if sent == len(header) + len(payload):
+                    return True
+                self._rest = FrameBatch([header, payload]).after(sent)
         except OSError:
             is_broken = True
+        else:
+            is_broken = False
         finally:
-            self._writing.release()
+            sending.release()
         if is_broken:
             self._drop()
             self._on_error()
-        elif self._frames or self._rest is not None:
+        else:
             self.flush()
         return not is_broken
 
@@ -177,7 +180,8 @@ class FrameWriter:
     def close(self) -> None:
         """Close the socket, which has been shut down: the writer notices, and ends."""
         is_ours = self._writing.acquire(timeout=_END_WAIT)
-        self._socket.close()
+        with self._sending:
+            self._socket.close()
         self._drop()
         if is_ours:
             self._writing.release()

@@ -7,19 +7,14 @@ length over the limit are WireErrors, found before anything is allocated for the
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Callable
 
 import numpy as np
 
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.lanes.descriptors import (
-    NOT_WAITING,
-    ROOM,
-    TRUNCATED,
-    WAITING,
-    ReceivedDescriptors,
-)
-from opdispatch_wire.lanes.frame_kind import HEADER, PADDING, FrameKind
+from opdispatch_wire.lanes.descriptors import ROOM, TRUNCATED, WAITING, ReceivedDescriptors
+from opdispatch_wire.lanes.frame_kind import PADDING, FrameKind
 from opdispatch_wire.tensor_bytes import ALIGNMENT
 
 READ_AT_ONCE = 256 * 1024
@@ -28,8 +23,8 @@ READ_AT_ONCE = 256 * 1024
 MAX_CONTROL_BYTES = 64 * 1024
 """The longest payload of a frame that has no arguments or results in it."""
 
-
-_KINDS = {int(kind): kind for kind in FrameKind}
+_HEADER = struct.Struct("<I4s")
+_KINDS = {bytes((kind,)) + PADDING: kind for kind in FrameKind}
 _LARGE = {FrameKind.CALL, FrameKind.REPLY}
 
 Frame = tuple[FrameKind, bytes | memoryview]
@@ -50,9 +45,9 @@ class FrameReader:
     """Cuts what a socket delivers into frames.
 
     The socket writes into ``space()``; ``received(n)`` says how much it wrote, and
-    ``next_frame`` gives the frames one by one. A payload of more than READ_AT_ONCE bytes is
-    received where it stays; ``may_receive`` is asked first, and again by the next
-    ``next_frame`` after it said no. Belongs to the reader of the socket.
+    ``next_frame`` gives the frames one by one; ``receive`` does all three. A payload of more than
+    READ_AT_ONCE bytes is received where it stays; ``may_receive`` is asked first, and again by the
+    next ``next_frame`` after it said no. Belongs to the reader of the socket.
     """
 
     def __init__(self, limit: int, may_receive: Callable[[int], bool] = lambda size: True) -> None:
@@ -60,6 +55,7 @@ class FrameReader:
         """The longest payload that is taken, in bytes."""
         self._may_receive = may_receive
         self._buffer = memoryview(bytearray(READ_AT_ONCE))
+        self._all = (self._buffer,)
         self._start = self._end = 0
         # A payload that is too long for the buffer: kind, contents, how much of it is there.
         self._long: tuple[FrameKind, memoryview] | None = None
@@ -93,35 +89,35 @@ class FrameReader:
             self._buffer[: len(rest)] = rest
         return self._buffer[self._end :]
 
-    def fill(
+    def receive(
         self,
         connection: socket.socket,
         descriptors: ReceivedDescriptors | None = None,
-        *,
-        waits: bool = True,
-    ) -> int:
-        """Receive what the socket has; return how many bytes that is, 0 at its end.
+        flags: int = WAITING,
+    ) -> Frame | None:
+        """Receive what the socket has; return the next frame, if all of it is there.
 
-        Raises OSError, among them BlockingIOError unless it ``waits``, and WireError.
+        Raises OSError, among them BlockingIOError, EOFError at its end, and WireError.
         """
-        if self._long is None and self._start == self._end:
+        if self.is_ahead:
+            spaces = (self.space(),)
+        else:
             self._start = self._end = 0
-            space = self._buffer
-        else:
-            space = self.space()
-        flags = WAITING if waits else NOT_WAITING
+            spaces = self._all
         if descriptors is None:
-            count = connection.recv_into(space, 0, flags)
+            count = connection.recv_into(spaces[0], 0, flags)
         else:
-            count, ancillary, said, _ = connection.recvmsg_into((space,), ROOM, flags)
+            count, ancillary, said, _ = connection.recvmsg_into(spaces, ROOM, flags)
             if ancillary or said & TRUNCATED:
                 descriptors.add(ancillary, said)
+        if not count:
+            raise EOFError
         if self._long is None:
             self._end += count
         else:
             self._have += count
         self.is_ahead = True
-        return count
+        return self.next_frame()
 
     def received(self, count: int) -> None:
         """Count bytes that were written into ``space()``."""
@@ -133,29 +129,30 @@ class FrameReader:
 
     def next_frame(self) -> Frame | None:
         """Return the next frame, if all of it is there. Raises WireError."""
+        start, end = self._start, self._end
         if self._long is not None:
             kind, payload = self._long
             if self._have < len(payload):
                 return None
             self._long = None
-            self.is_ahead = self._start < self._end
+            self.is_ahead = start < end
             return kind, payload
-        begin = self._start + HEADER.size
-        if self._end < begin:
+        begin, buffer = start + _HEADER.size, self._buffer
+        if end < begin:
             return None
-        size, number, padding = HEADER.unpack_from(self._buffer, self._start)
-        known = _KINDS.get(number)
-        if known is None or padding != PADDING or size > MAX_CONTROL_BYTES or size > self.limit:
-            known = self._checked(size, number, padding)
-        end = begin + size
-        if end <= self._end:
-            self._start = end
-            self.is_ahead = end < self._end
-            return known, bytes(self._buffer[begin:end])
-        if HEADER.size + size > READ_AT_ONCE and self._may_receive(size):
+        size, kind_and_padding = _HEADER.unpack_from(buffer, start)
+        known = _KINDS.get(kind_and_padding)
+        if known is None or size > MAX_CONTROL_BYTES or size > self.limit:
+            known = self._checked(size, known, kind_and_padding)
+        following = begin + size
+        if following <= end:
+            self._start = following
+            self.is_ahead = following < end
+            return known, bytes(buffer[begin:following])
+        if _HEADER.size + size > READ_AT_ONCE and self._may_receive(size):
             contents = _aligned_bytes(size)
-            self._have = self._end - begin
-            contents[: self._have] = self._buffer[begin : self._end]
+            self._have = end - begin
+            contents[: self._have] = buffer[begin:end]
             self._start = self._end = 0
             self._long = (known, contents)
         return None
@@ -164,9 +161,9 @@ class FrameReader:
         """Stop receiving, and stop asking whether frames may come."""
         self._may_receive = _receive_nothing
 
-    def _checked(self, size: int, number: int, padding: bytes) -> FrameKind:
-        kind = _KINDS.get(number)
-        if kind is None or padding != PADDING:
+    def _checked(self, size: int, kind: FrameKind | None, kind_and_padding: bytes) -> FrameKind:
+        if kind is None:
+            number, padding = kind_and_padding[0], kind_and_padding[1:]
             raise WireError(f"the header of a frame says kind {number}, padding {padding!r}")
         limit = self.limit if kind in _LARGE else min(self.limit, MAX_CONTROL_BYTES)
         if size > limit:

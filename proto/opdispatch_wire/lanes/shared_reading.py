@@ -48,9 +48,10 @@ class Waiter:
     ``reply`` is the message, or what ``decode`` has made of its bytes.
     """
 
+    number: int
+    decode: Decode | None
     reply: Any = None
     wake: threading.Lock | None = None
-    decode: Decode | None = None
 
 
 class SharedReading(ABC):
@@ -76,18 +77,24 @@ class SharedReading(ABC):
         Raises TimeoutError, LaneClosedError, WireError.
         """
 
-    def _wait(self, waiter: Waiter, deadline: float | None) -> Any:
-        """Return the reply, when it is there. Raises TimeoutError, LaneClosedError, WireError."""
+    def _wait(self, waiter: Waiter, deadline: float | None, reads: bool = False) -> Any:
+        """Return the reply, when it is there. Raises TimeoutError, LaneClosedError, WireError.
+
+        With ``reads``, this thread has the right to read already. A call that has its reply may
+        have been removed from ``_waiting``.
+        """
         while True:
-            with self._mutex:
-                reads = not self._reader_is_chosen
-                if reads:
-                    self._reader_is_chosen = True
-                elif waiter.reply is None and waiter.wake is None:
-                    # Made with the mutex held, which the reader takes to hand a reply over: a reply
-                    # that has come is seen above, and a later one finds the lock to release.
-                    waiter.wake = threading.Lock()
-                    waiter.wake.acquire()
+            if not reads:
+                with self._mutex:
+                    reads = not self._reader_is_chosen
+                    if reads:
+                        self._reader_is_chosen = True
+                    elif waiter.reply is None and waiter.wake is None:
+                        # Made with the mutex held, which the reader takes to hand a reply over: a
+                        # reply that has come is seen above, and a later one finds the lock to
+                        # release.
+                        waiter.wake = threading.Lock()
+                        waiter.wake.acquire()
             if reads:
                 try:
                     while waiter.reply is None:
@@ -97,11 +104,9 @@ class SharedReading(ABC):
                     # ``_choose_reader``; a caller that is alone has none to choose.
                     with self._mutex:
                         self._reader_is_chosen = False
-                        if (
-                            len(self._waiting) > 1
-                            or self._pending.calls
-                            or self._connection.writer.is_stuck
-                        ):
+                        if waiter.reply is not None:
+                            self._waiting.pop(waiter.number, None)
+                        if self._waiting or self._pending.calls or self._connection.writer.is_stuck:
                             self._wake_next_reader()
             if waiter.wake is not None and waiter.reply is None:
                 left = -1.0 if deadline is None else max(deadline - time.monotonic(), 0.0)

@@ -52,6 +52,16 @@ IMPORT = "import"
 UNLOAD = "unload"
 
 
+class Thread(threading.local):
+    """The calling thread: the system is asked for its id once, and in a forked child again."""
+
+    def __init__(self) -> None:
+        self.native_id = threading.get_native_id()
+
+
+THREAD = Thread()
+
+
 class Subject(NamedTuple):
     """Code that can run, and so be to blame: a kernel of a library, its import or its unload."""
 
@@ -136,7 +146,7 @@ class FlightRecorder:
             slot = SPARE_SLOT
         words = self.words
         words[slot + 1] = monotonic_ns()
-        words[slot + 2] = threading.get_native_id()
+        words[slot + 2] = THREAD.native_id
         words[slot + 3] = call
         words[slot + 4] = counts_row + 1
         words[slot] = row + 1
@@ -162,7 +172,7 @@ class FlightRecorder:
         Also None if its subject has no row of its own.
         """
         threads = self.words[2:FIRST_ROW:SLOT_WORDS].tolist()
-        mine, latest = threading.get_native_id(), (0, 0, 0, 0)
+        mine, latest = THREAD.native_id, (0, 0, 0, 0)
         for index in [index for index, thread in enumerate(threads) if thread == mine]:
             row, began, thread, call, _ = self.words[SLOT_WORDS * index : SLOT_WORDS * (index + 1)]
             if 0 < row <= _MORE:
@@ -190,6 +200,7 @@ _recorders: weakref.WeakSet[FlightRecorder] = weakref.WeakSet()
 
 
 def _part_from_parent() -> None:
+    THREAD.native_id = threading.get_native_id()
     for recorder in list(_recorders):
         recorder.part()
 

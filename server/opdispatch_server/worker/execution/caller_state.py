@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opdispatch.keys.dispatch_key import DispatchKey
-from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, AutogradState
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, RECORDING, AutogradState
 from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LocalState
 from opdispatch_server.worker.execution.daemon_lane import CallTrace
 from opdispatch_server.worker.execution.kernel_profile import KernelProfile
@@ -11,7 +11,6 @@ from opdispatch_wire.modes import local_keys_of
 from opdispatch_wire.trace_context import kernel_sink
 from opdispatch_wire.v1 import execution_pb2
 
-RECORDING = AutogradState()
 _NOT_RECORDING = AutogradState(grad_mode=False)
 _INFERENCE = AutogradState(grad_mode=False, inference_mode=True)
 

@@ -16,7 +16,7 @@ from opdispatch.errors import (
     DeviceLostError,
     OpdispatchError,
 )
-from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, RECORDING
 from opdispatch.local_state.local_dispatch_key_set import (
     DEFAULT_STATE,
     LOCAL_STATE,
@@ -33,7 +33,6 @@ from opdispatch_server.operator_names import parse_operator_name
 from opdispatch_server.value_ids import check_keep
 from opdispatch_server.worker.execution.call_accounting import CallAccounting
 from opdispatch_server.worker.execution.caller_state import (
-    RECORDING,
     GradModeOf,
     grad_mode_of,
     local_state_of,

@@ -11,11 +11,10 @@ import numpy as np
 
 from opdispatch.arrays.kernel_block import run_on_device
 from opdispatch.boxing.named_results import result_names
-from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
+from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, RECORDING
 from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
 from opdispatch.tensors.tensor import Tensor
 from opdispatch_server.call_context import RUNNING_CALL
-from opdispatch_server.worker.execution.caller_state import RECORDING
 from opdispatch_server.worker.execution.kernel_call import call_kernel
 from opdispatch_server.worker.execution.kernel_plan import KernelPlan, KernelPlans
 from opdispatch_server.worker.execution.planned_keeps import keep_planned
@@ -84,7 +83,7 @@ class PlannedKernels:
         prefix = leaves.pop() if plan.layout.keeps_for else b""
         if memory is not None:
             leaves = plan.layout.filled_with(leaves, memory)
-        stack = list(leaves) if plan.has_only_leaves else plan.stack(leaves)
+        stack = [*leaves] if plan.has_only_leaves else plan.stack(leaves)
         # Modes that the kernel leaves active end with the call.
         results = copy_context().run(self._call_planned, plan, stack)
         signature = plan.choice.signature
@@ -150,8 +149,10 @@ class PlannedKernels:
 
     def _call_planned(self, plan: KernelPlan, stack: list[Any]) -> list[Any]:
         """Call a planned kernel in a separate context, as ``KernelExecution._call_in`` does."""
-        LOCAL_STATE.set(DEFAULT_STATE)
-        AUTOGRAD_STATE.set(RECORDING)
+        if LOCAL_STATE.get() is not DEFAULT_STATE:
+            LOCAL_STATE.set(DEFAULT_STATE)
+        if AUTOGRAD_STATE.get() is not RECORDING:
+            AUTOGRAD_STATE.set(RECORDING)
         for backend in plan.blocks:
             if backend.is_in_use():
                 return run_on_device(stack, call_kernel, plan.choice, stack, self._interpreter)

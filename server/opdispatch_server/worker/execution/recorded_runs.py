@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import get_native_id
 from time import monotonic_ns
-from typing import ParamSpec, TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from opdispatch_server.blame.fitness import Fitness
 from opdispatch_server.blame.flight_record import (
     FIRST_ROW,
     ROW_WORDS,
     SPARE_SLOT,
+    THREAD,
     FlightRecorder,
 )
 from opdispatch_server.call_context import RUNNING_CALL, RunningCall
@@ -19,7 +19,7 @@ from opdispatch_server.worker.execution.call_accounting import CallAccounting
 from opdispatch_server.worker.libraries.chosen_kernel import ChosenKernel
 from opdispatch_server.worker.libraries.loaded import LoadedLibrary
 
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
 # A kernel with so many harmless runs in this process is not suspected.
@@ -47,10 +47,9 @@ class RecordedRuns:
         call: RunningCall,
         key: int,
         queued: int,
-        function: Callable[P, T],
+        function: Callable[[*Ts], T],
         /,
-        *args: P.args,
-        **kwargs: P.kwargs,
+        *args: *Ts,
     ) -> T:
         """Call a function that runs a kernel for a call with that ``key`` in the flight record.
 
@@ -72,14 +71,14 @@ class RecordedRuns:
             slot = SPARE_SLOT
         words = recorder.words
         began = words[slot + 1] = monotonic_ns()
-        words[slot + 2] = get_native_id()
+        words[slot + 2] = THREAD.native_id
         words[slot + 3] = key
         words[slot + 4] = choice.counts_row + 1
         words[slot] = row + 1
         at = FIRST_ROW + row * ROW_WORDS  # end_word, inlined
         failed = True
         try:
-            result = function(*args, **kwargs)
+            result = function(*args)
             failed = False
             return result
         except Exception as error:

@@ -470,9 +470,10 @@ class KernelLane:
                 self.flush()
             if self._writer.is_stuck:
                 self._writer.wait_for_room()
-            fill = self._reader.fill
-            if not self._spin.wait(self._look, fill, self._socket, self._descriptors):
-                raise EOFError
+            receive = self._reader.receive
+            frame = self._spin.wait(self._look, receive, self._socket, self._descriptors)
+            if frame is not None:
+                return frame
 
 
 def _pass_turn_on(turns: LibraryTurns[Any], following: Any) -> None:

@@ -146,11 +146,13 @@ class LoadedLibrary:
         """Stop counting a call."""
         with self._lock:
             self._running -= 1
-            now = self._is_gone = self._released and not self._running
-        if now:  # not in the call's thread, whose caller waits for the reply
-            threading.Thread(
-                target=self.unload, args=(UNLOAD_SECONDS,), name="unloading", daemon=True
-            ).start()
+            if self._running or not self._released:
+                return
+            self._is_gone = True
+        # Not in the call's thread, whose caller waits for the reply.
+        threading.Thread(
+            target=self.unload, args=(UNLOAD_SECONDS,), name="unloading", daemon=True
+        ).start()
 
     def get_kernel(self, place: int) -> KernelFunction:
         """Return the kernel of the registration at ``place``, as a call names it.

@@ -89,7 +89,7 @@ class LibraryTurns(Generic[J]):
     def begin_at_once(self, limit: int) -> bool:
         """Begin a call like ``begin``, but return False, unqueued, if it would have to wait."""
         with self._lock:
-            if self._running >= max(limit, 1) or self._waiting:
+            if (self._running and self._running >= limit) or self._waiting:
                 return False
             self._running += 1
             return True
