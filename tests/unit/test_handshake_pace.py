@@ -19,6 +19,7 @@ from opdispatch_server.serving.handshake_pace import (
     LONGEST,
     MOST_PLACES,
     PER_SECOND,
+    SHORTEST,
     HandshakePace,
 )
 from tests.unit.test_address_filter import LOOPBACK, connected_from, is_open, port_of
@@ -184,6 +185,26 @@ def test_flood_that_could_not_be_shut_out_is_at_the_next_look(
     time.has_threads = True
     count(pace, HANDSHAKES_PER_CHECK)
     assert not is_open(listener, LOOPBACK)
+
+
+def test_schedule_of_a_failed_shutting_out_lets_no_address_in_early(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+):
+    time = Time()
+    pace = time.pace(port_of(listener))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", fail_without_descriptors)
+        count(pace, AT_ONCE + HANDSHAKES_PER_CHECK)
+    failed = len(time.later)
+    assert failed
+    time.now += SHORTEST / 2
+    count(pace, AT_ONCE)
+    assert not is_open(listener, LOOPBACK)
+    for _ in range(failed):
+        time.pass_until_the_next()
+    assert not is_open(listener, LOOPBACK)
+    time.pass_until_all_are_let_in()
+    assert is_open(listener, LOOPBACK)
 
 
 def test_address_is_let_in_again_though_no_thread_can_be_started(listener: socket.socket):

@@ -59,7 +59,8 @@ class HandshakePace:
         self._full_at = clock()
         self._begun = 0
         self._seen: Set[Connection] = frozenset()
-        self._shut: set[Network] = set()
+        # When each network that is shut out is to be let in.
+        self._shut: dict[Network, float] = {}
         # Until when each network was last shut out, and for how many seconds; only the latest ones.
         self._lasted: dict[Network, tuple[float, float]] = {}
 
@@ -80,9 +81,10 @@ class HandshakePace:
                 for each, (until, seconds) in self._lasted.items()
                 if now < until + seconds
             }
-            floods = self._look(self.port, ahead > 1 / PER_SECOND) - self._shut
-            if len(floods | self._shut) > MOST_NETWORKS:
-                floods = EVERYONE - self._shut
+            floods: Set[Network]
+            floods = self._look(self.port, ahead > 1 / PER_SECOND) - self._shut.keys()
+            if len(floods | self._shut.keys()) > MOST_NETWORKS:
+                floods = EVERYONE - self._shut.keys()
             if not floods:
                 return
             seconds = {each: self._seconds(each, max(ahead, SHORTEST)) for each in floods}
@@ -90,10 +92,10 @@ class HandshakePace:
                 # Scheduled first, so that networks are readmitted whatever fails below.
                 for each in floods:
                     self._later(seconds[each], functools.partial(self._let_in, each))
-                shut_out(self.port, self._shut | floods)
+                shut_out(self.port, self._shut.keys() | floods)
             except (OSError, RuntimeError):  # there is no descriptor left, or no thread
                 return  # the next look tries again
-            self._shut |= floods
+            self._shut |= {each: now + seconds[each] for each in floods}
             self._lasted |= {each: (now + seconds[each], seconds[each]) for each in floods}
             self._begun = -ACCEPT_QUEUE  # those waiting in the accept queue belong to the flood
         LOG.warning(
@@ -128,13 +130,18 @@ class HandshakePace:
         """Readmit a network; return after how many seconds to try again if it stays shut out."""
         assert self.port is not None, "it was shut out"
         with self._lock:
+            # Shutting it out may have failed at first, after this was scheduled, and then come
+            # later: it is let in by the later schedule, which is its own.
+            until = self._shut.get(network)
+            if until is None or self._clock() < until:
+                return None
             if network in _have(_connections(self.port), self._most):
                 return SHORTEST
             try:
-                shut_out(self.port, self._shut - {network})
+                shut_out(self.port, self._shut.keys() - {network})
             except OSError:  # there is no descriptor left for finding its sockets
                 return SHORTEST
-            self._shut.discard(network)
+            del self._shut[network]
             return None
 
 
