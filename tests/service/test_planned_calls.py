@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from tests.service.planned_library import (
     outcome,
     planned,
 )
-from tests.service.running_daemon import RunningDaemon
+from tests.service.running_daemon import RunningDaemon, wait_for
 
 __all__ = ["planned"]
 
@@ -205,6 +206,23 @@ def test_errors_of_planned_calls_are_those_of_their_futures(planned: tuple[oc.Se
         futures[1].result()
     assert futures[2].result().tolist() == [3.0] * 4
     assert len(numbers) == before + 3
+
+
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "daemon"])
+def test_kept_errors_of_submitted_calls_keep_no_arguments(
+    planned: tuple[oc.Session, list[int]], shared_daemon: RunningDaemon, direct: bool
+):
+    numbers = planned[1]
+    with shared_daemon.connect(direct=direct) as session:
+        errors, arrays = [], []
+        for _ in range(6):
+            array = np.full(4, -1.0)
+            arrays.append(weakref.ref(array))
+            errors.append(session.submit("planned::positive", array).exception())
+            del array
+        assert all(isinstance(error, oc.KernelError) for error in errors)
+        assert wait_for(lambda: not any(array() is not None for array in arrays))
+    assert numbers
 
 
 def test_planned_calls_under_way_run_one_version_or_the_next(

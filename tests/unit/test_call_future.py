@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from opdispatch.errors import OpdispatchError
 from opdispatch_client.blocking.call_future import Callback, CallFuture
 
 
@@ -111,4 +112,28 @@ def test_its_result_goes_with_it_at_once_also_after_callbacks():
     gone = weakref.ref(result)
     future.succeed(result)
     del future, result
+    assert gone() is None
+
+
+def test_kept_error_keeps_no_variable_of_its_frames():
+    class Argument:
+        pass
+
+    def send(argument: Argument) -> None:
+        try:
+            raise OSError
+        except OSError as error:
+            raise OpdispatchError("no") from error
+
+    argument = Argument()
+    gone = weakref.ref(argument)
+    future = CallFuture(lambda *_: None, lambda: None)
+    try:
+        send(argument)
+    except OpdispatchError as error:
+        future.fail(error)
+    del argument
+    kept = future.exception(0)
+    assert kept is not None
+    assert isinstance(kept.__cause__, OSError)
     assert gone() is None

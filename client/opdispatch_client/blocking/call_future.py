@@ -6,6 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
+from opdispatch.errors import OpdispatchError
+
 Callback = Callable[[Future[Any]], object]
 RunCallback = Callable[[Callback, Future[Any]], None]
 Abandon = Callable[[], object]
@@ -62,6 +64,8 @@ class CallFuture(Future[Any]):
 
     def fail(self, error: BaseException) -> None:
         """End with an error, unless it was cancelled."""
+        if isinstance(error, OpdispatchError):
+            _forget_frames(error)
         if self._end(abandons=True):
             try:
                 self.set_exception(error)
@@ -82,3 +86,13 @@ class CallFuture(Future[Any]):
             self._abandon()
         on_end()
         return True
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Drop the tracebacks of an error and of what it came from.
+
+    Their frames have the arguments of the call, which a kept future or error would keep alive.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
