@@ -1,9 +1,9 @@
-"""A lane's connection in an event loop: the callback when the peer has everything."""
+"""A lane's connection in an event loop: when it sends, and the callback when that is done."""
 
 import asyncio
 import socket
 
-from opdispatch_wire.lanes.frame_kind import FrameKind
+from opdispatch_wire.lanes.frame_kind import FrameKind, frame_header
 from opdispatch_wire.lanes.frame_stream import FrameStream
 from tests.waits import LONGEST_WAIT
 
@@ -27,3 +27,32 @@ async def test_what_was_kept_for_a_turn_of_the_loop_is_drained_when_it_has_been_
     assert drained == [0]
     stream.close()
     there.close()
+
+
+async def test_frames_that_answer_what_was_read_are_sent_in_the_same_turn_of_the_loop():
+    here, there = socket.socketpair()
+    asking, asked = socket.socketpair()
+    answers = FrameStream(here, 1024, lambda kind, payload: None, lambda error: None)
+    in_turns = []
+
+    def answer(kind: FrameKind, payload: bytes | memoryview) -> None:
+        answers.send(FrameKind.REPLY, bytes(payload))
+        in_turns.append(answers.unsent_bytes)
+        asyncio.get_running_loop().call_soon(next_turn)
+
+    def next_turn() -> None:
+        in_turns.append(answers.unsent_bytes)
+
+    questions = FrameStream(asking, 1024, answer, lambda error: None)
+    frame = frame_header(FrameKind.CALL, 1) + b"?"
+    asked.sendall(3 * frame)
+    async with asyncio.timeout(LONGEST_WAIT):
+        while len(in_turns) < 6:
+            await asyncio.sleep(0)
+    # The first one at once, the others together.
+    assert in_turns == [0, len(frame), 2 * len(frame), 0, 0, 0]
+    assert len(there.recv(1024)) == 3 * len(frame)
+    for stream in (answers, questions):
+        stream.close()
+    for connection in (there, asked):
+        connection.close()

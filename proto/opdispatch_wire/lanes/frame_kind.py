@@ -26,6 +26,8 @@ class FrameKind(IntEnum):
     RELEASE = 9
     KEEP = 10
 
+    __hash__ = int.__hash__  # that of Enum is a Python function
+
 
 def frame_header(kind: FrameKind, size: int) -> bytes:
     """Return the header of a payload of ``size`` bytes."""

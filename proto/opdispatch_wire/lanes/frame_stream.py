@@ -10,23 +10,40 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice, takewhile
+from weakref import WeakKeyDictionary
 
 from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes.descriptors import PassedDescriptor, ReceivedDescriptors
-from opdispatch_wire.lanes.frame_kind import FrameKind, frame_header
+from opdispatch_wire.lanes.frame_kind import HEADER, PADDING, FrameKind
 from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.frames import FrameReader
 
 # Unsent bytes at which reading stops, and at which it goes on.
 HIGH_WATER = 4 * 1024 * 1024
 LOW_WATER = 1024 * 1024
+# A longer payload is not copied behind its header.
+_JOINED_AT_MOST = 4096
 # What one sendmsg is given; the system takes at most 1,024 pieces (IOV_MAX).
 _PIECES_AT_ONCE = 512
 # A peer that talks without end must not keep all others waiting.
 _READS_PER_TURN = 4
+
+
+class _Turn:
+    """The state that the streams of one event loop share: see ``FrameStream.send``.
+
+    ``corked`` are the streams that have sent something since one of them has begun to hand over the
+    frames that it has read; None: no stream does so.
+    """
+
+    def __init__(self) -> None:
+        self.corked: list[FrameStream] | None = None
+
+
+_TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turn] = WeakKeyDictionary()
 
 OnFrame = Callable[[FrameKind, "bytes | memoryview"], None]
 OnEnd = Callable[[Exception | None], None]
@@ -67,6 +84,7 @@ class FrameStream:
         self.unsent_bytes = 0
         # Whether something was sent in this turn of the loop: what follows in it goes together.
         self._is_corked = False
+        self._turn = _TURNS.setdefault(self._loop, _Turn())
         self._is_writing = False  # the loop tells us when there is room
         self._is_reading = True
         self._always_reads = always_reads
@@ -95,17 +113,21 @@ class FrameStream:
 
         What is not in one place is sent from where it is.
 
-        The first frame of a turn of the loop is sent at once, all others of it together.
+        The first frame of a turn of the loop is sent at once, all others of it together: when the
+        frames that a stream has read are handed over, or else in the next turn.
         """
         if self._is_closed:
             return
-        header = frame_header(kind, len(payload))
+        header = HEADER.pack(len(payload), kind, PADDING)
         if descriptor is not None:
             self._passing[id(header)] = descriptor
-        self._outbox.append(header)
         if isinstance(payload, MessagePieces):
+            self._outbox.append(header)
             self._outbox.extend(piece for piece in payload.parts if piece)
+        elif descriptor is None and len(payload) <= _JOINED_AT_MOST:
+            self._outbox.append(header + payload)
         else:
+            self._outbox.append(header)
             self._outbox.append(payload)
         self.unsent_bytes += len(payload) + len(header)
         if self._is_corked or self._is_writing:
@@ -113,7 +135,10 @@ class FrameStream:
                 self._update_reading()
             return
         self._is_corked = True
-        self._loop.call_soon(self._uncork)
+        if self._turn.corked is not None:
+            self._turn.corked.append(self)
+        else:
+            self._loop.call_soon(self._uncork)
         self._flush()
 
     def detach(self) -> None:
@@ -176,6 +201,9 @@ class FrameStream:
                 if self._passing:
                     self._send_up_to_descriptor()
                     continue
+                if len(outbox) == 1:
+                    self._took(self._socket.send(outbox[0]))
+                    continue
                 pieces = (
                     outbox if len(outbox) <= _PIECES_AT_ONCE else islice(outbox, _PIECES_AT_ONCE)
                 )
@@ -193,7 +221,8 @@ class FrameStream:
                 self._is_writing = False
                 self._loop.remove_writer(self._socket)
                 self._on_drained()
-        self._update_reading()
+        if not self._always_reads:
+            self._update_reading()
 
     def _send_up_to_descriptor(self) -> None:
         """Send what stands before the next one, or that with its piece. Raises OSError."""
@@ -211,6 +240,9 @@ class FrameStream:
         """Forget bytes that were sent."""
         self.unsent_bytes -= count
         outbox = self._outbox
+        if not self.unsent_bytes:
+            outbox.clear()
+            return
         while count:
             piece = outbox[0]
             if count < len(piece):
@@ -236,6 +268,15 @@ class FrameStream:
         self._is_reading = wanted
 
     def _read(self) -> None:
+        corked = self._turn.corked = []
+        try:
+            self._receive()
+        finally:
+            self._turn.corked = None
+            for stream in corked:
+                stream._uncork()
+
+    def _receive(self) -> None:
         for _ in range(_READS_PER_TURN):
             if not self._is_reading or self._is_closed:
                 return
@@ -262,18 +303,15 @@ class FrameStream:
                 return  # that was all, or a descriptor has ended it: the loop tells of the rest
 
     def _take_frames(self) -> None:
+        reader = self._reader
         try:
-            for kind, payload in self._frames():
-                self._on_frame(kind, payload)
+            while reader.is_ahead and self._is_reading and not self._is_closed:
+                frame = reader.next_frame()
+                if frame is None:
+                    return
+                self._on_frame(*frame)
         except WireError as error:
             self._end(error)
-
-    def _frames(self) -> Iterator[tuple[FrameKind, bytes | memoryview]]:
-        while self._is_reading and not self._is_closed:
-            frame = self._reader.next_frame()
-            if frame is None:
-                return
-            yield frame
 
 
 def _ignore_frame(kind: FrameKind, payload: bytes | memoryview) -> None:

@@ -60,7 +60,8 @@ class CallsInFlight(Generic[Run]):
         self._calls: dict[int, asyncio.Task[None] | AbandonableCall] = {}
         # Callbacks for the ends of calls without a task.
         self._quick_ends: dict[int, Callable[[], None]] = {}
-        self._changed = asyncio.Event()
+        # There while it is waited for.
+        self._changed: asyncio.Event | None = None
         self._is_full = False
 
     def __contains__(self, number: int) -> bool:
@@ -197,7 +198,7 @@ class CallsInFlight(Generic[Run]):
     async def wait_until_answered(self) -> None:
         """Wait until no call is in flight."""
         while self._calls:
-            self._changed.clear()
+            self._changed = self._changed or asyncio.Event()
             await self._changed.wait()
 
     def _start(
@@ -242,7 +243,9 @@ class CallsInFlight(Generic[Run]):
     def _forget(self, number: int) -> None:
         self._calls.pop(number, None)
         self._quick_ends.pop(number, None)
-        self._changed.set()
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
         if self._is_full and len(self._calls) < self._at_once // 2:
             self._is_full = False
             self._set_full(False)

@@ -10,20 +10,22 @@ class CountedCalls:
 
     def __init__(self) -> None:
         self.calls_in_flight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        # There while it is waited for.
+        self._idle: asyncio.Event | None = None
 
     def begin_call(self) -> None:
         """Count a call. Called in the same step of the event loop that chooses its kernel."""
         self.calls_in_flight += 1
-        self._idle.clear()
 
     def end_call(self) -> None:
         """Stop counting a call."""
         self.calls_in_flight -= 1
-        if not self.calls_in_flight:
+        if self._idle is not None and not self.calls_in_flight:
             self._idle.set()
+            self._idle = None
 
     async def wait_idle(self) -> None:
         """Wait until no call is in flight."""
-        await self._idle.wait()
+        if self.calls_in_flight:
+            self._idle = self._idle or asyncio.Event()
+            await self._idle.wait()
