@@ -34,7 +34,8 @@ from opdispatch_wire.v1 import execution_pb2
 CONTEXT_KEY = "opdispatch-context"
 MAX_DEPTH = 32
 
-_RUN_BYTES = 16
+RUN_BYTES = 16
+"""Length of a run's number, which authorizes nested calls, and so is too long to guess."""
 
 # A queued call is dropped this long before its deadline, so that its caller learns that it never
 # started; but not before this share of its time has passed.
@@ -95,7 +96,7 @@ class CallContext:
         if not request.HasField("path"):
             return cls(deadline, tensors=tensors)
         path = request.path
-        run = int.from_bytes(path.run[:_RUN_BYTES])
+        run = int.from_bytes(path.run[:RUN_BYTES])
         return cls(
             deadline,
             min(path.depth, MAX_DEPTH),
@@ -113,7 +114,7 @@ class CallContext:
             request.ClearField("timeout")
         else:
             request.timeout = timeout
-        run = self.run.to_bytes(_RUN_BYTES) if self.run else b""
+        run = self.run.to_bytes(RUN_BYTES) if self.run else b""
         path = request.path
         path.depth, path.run, path.lane, path.limit = self.depth, run, self.lane, self.limit
         path.queued = self.queued

@@ -11,6 +11,7 @@ program_interpreter_choice         the same for programs
 interpreter_queue, interpreter_queues,
 queue_deadline                     the queue of each interpreter, and its limits
 kernel_run, kernel_runs            one running kernel, and all of them
+nested                             calls that kernels make: authorization, depth and number
 kernel_timeout                     stops kernels that run too long
 lost_replies                       errors of calls whose interpreter died or is busy
 quotas                             how much one identity may use of each resource

@@ -11,14 +11,14 @@ from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.calls.interpreter_queue import Slot
 from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.calls.kernel_choice import CallChooser, Choice
-from opdispatch_server.daemon.calls.kernel_run import (
+from opdispatch_server.daemon.calls.kernel_run import KernelRun
+from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
+from opdispatch_server.daemon.calls.lost_replies import is_refused_as_unfit
+from opdispatch_server.daemon.calls.nested import (
     NESTED_CALLS_PER_INTERPRETER,
-    KernelRun,
     RunningKernel,
     context_of_call,
 )
-from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
-from opdispatch_server.daemon.calls.lost_replies import is_refused_as_unfit
 from opdispatch_server.daemon.calls.relay_plan import RelayedCall, RelayPlans
 from opdispatch_server.daemon.calls.replica_choice import choose_replica
 from opdispatch_server.daemon.calls.retry import may_run_twice

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Callable, Collection
-from typing import Final, Protocol
+from typing import Protocol
 
-from opdispatch_server.call_context import MAX_DEPTH, CallContext
+from opdispatch_server.daemon.calls.nested import RunningKernel
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
-from opdispatch_server.nested_time import NestedTime
 from opdispatch_wire.errors import DeadlineExceededError
-
-RUN_BYTES = 16
-"""Length of a run's number, which authorizes nested calls, and so is too long to guess."""
-
-NESTED_CALLS_PER_INTERPRETER: Final = 1024
-"""Most nested calls that one interpreter runs at a time. They take no slot."""
 
 
 class HeldSlot(Protocol):
@@ -28,26 +20,6 @@ class HeldSlot(Protocol):
 
     def release(self) -> None:
         """Release the slots to the calls that wait."""
-
-
-class RunningKernel:
-    """A running kernel, as seen by the calls that it makes."""
-
-    def __init__(self, operator: str, depth: int = 0) -> None:
-        self.number = secrets.randbits(8 * RUN_BYTES)
-        self.operator = operator
-        self.depth = depth
-        self.is_abandoned = False  # whether its caller has stopped waiting
-        self.nested_calls = NestedTime()
-
-
-def context_of_call(context: CallContext, parent: RunningKernel | None) -> CallContext:
-    """Return the context of a call by the kernel of ``parent``, or by a client.
-
-    Nothing else that the sender claims about the call is trusted.
-    """
-    depth = min(parent.depth + 1, MAX_DEPTH) if parent is not None else 0
-    return CallContext(context.deadline, depth, tensors=context.tensors)
 
 
 class KernelRun(RunningKernel):

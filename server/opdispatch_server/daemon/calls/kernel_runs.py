@@ -15,9 +15,10 @@ from typing import Any
 from opdispatch_server.blame.flight_record import KERNEL, Subject, call_key
 from opdispatch_server.blame.suspicion import Verdict
 from opdispatch_server.call_context import CallContext
-from opdispatch_server.daemon.calls.kernel_run import HeldSlot, KernelRun, RunningKernel
+from opdispatch_server.daemon.calls.kernel_run import HeldSlot, KernelRun
 from opdispatch_server.daemon.calls.kernel_timeout import KernelTimeout, StopInterpreter
 from opdispatch_server.daemon.calls.lost_replies import LostReplies, busy_error
+from opdispatch_server.daemon.calls.nested import RunningKernel
 from opdispatch_server.daemon.calls.profile_events import note_sent
 from opdispatch_server.daemon.event_loop.shielded import shielded
 from opdispatch_server.daemon.interpreters.session import InterpreterSession

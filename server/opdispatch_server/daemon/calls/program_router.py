@@ -12,9 +12,9 @@ from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.calls.alone_runs import AloneRuns
 from opdispatch_server.daemon.calls.interpreter_queue import Slot, SlotKind
 from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
-from opdispatch_server.daemon.calls.kernel_run import RunningKernel
 from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
 from opdispatch_server.daemon.calls.lost_replies import is_refused_as_unfit, unfit_error
+from opdispatch_server.daemon.calls.nested import RunningKernel
 from opdispatch_server.daemon.calls.program_interpreter_choice import ProgramInterpreterChoice
 from opdispatch_server.daemon.calls.program_plans import ProgramPlan, ProgramPlans
 from opdispatch_server.daemon.calls.queue_deadline import queue_deadline

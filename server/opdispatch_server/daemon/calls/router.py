@@ -19,14 +19,14 @@ from opdispatch_server.daemon.calls.fast_path import QuickCall, QuickCalls
 from opdispatch_server.daemon.calls.interpreter_queue import Slot
 from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.calls.kernel_choice import CallChooser, Choice
-from opdispatch_server.daemon.calls.kernel_run import (
+from opdispatch_server.daemon.calls.kernel_run import KernelRun
+from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
+from opdispatch_server.daemon.calls.lost_replies import is_refused_as_unfit, unfit_error
+from opdispatch_server.daemon.calls.nested import (
     NESTED_CALLS_PER_INTERPRETER,
-    KernelRun,
     RunningKernel,
     context_of_call,
 )
-from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
-from opdispatch_server.daemon.calls.lost_replies import is_refused_as_unfit, unfit_error
 from opdispatch_server.daemon.calls.profile_events import add_daemon_events, note_received
 from opdispatch_server.daemon.calls.program_router import ProgramRouter
 from opdispatch_server.daemon.calls.queue_deadline import queue_deadline

@@ -12,7 +12,7 @@ import grpc
 
 from opdispatch_server.blame.flight_record import FlightRecord
 from opdispatch_server.blame.suspicion import Cause
-from opdispatch_server.daemon.calls.kernel_run import RUN_BYTES
+from opdispatch_server.call_context import RUN_BYTES
 from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
 from opdispatch_server.daemon.interpreters.heartbeat_lease import LeaseWatch
 from opdispatch_server.daemon.interpreters.own_address import OwnAddress, check_own_address
