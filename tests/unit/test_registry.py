@@ -16,7 +16,7 @@ from opdispatch import (
     RegistrationError,
     parse_schema,
 )
-from opdispatch.dispatch.registry import runtime_keys_of_fallback
+from opdispatch.dispatch.registration import runtime_keys_of_fallback
 from opdispatch.functionalities import BUILTIN_FALLBACKS
 from opdispatch.keys.dispatch_key_set import RUNTIME_KEYS
 

@@ -17,6 +17,7 @@ argument_source         generated lines for one argument
 call_source             the generated source of a call
 compiled_call           compiles that source for each schema
 signature_check         whether a kernel fits a schema
+duplicate_definition    which registrations may be made twice
 left_right              two copies of a value, for lock-free readers
 name_table              operators by their names
 transaction             several registrations in one publication

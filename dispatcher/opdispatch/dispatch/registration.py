@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from opdispatch.boxing.kernel_function import KernelFunction
-from opdispatch.keys.dispatch_key import DispatchKey
+from opdispatch.errors import DispatchKeyError, RegistrationError
+from opdispatch.keys.dispatch_key import DispatchKey, is_alias_key
+from opdispatch.keys.dispatch_key_set import get_runtime_dispatch_key_set
 from opdispatch.schema.function_schema import FunctionSchema, OperatorName
+
+RuleKey = tuple[OperatorName, type[Any]]
+"""The operator, and the class of the mode or the tensor."""
 
 
 @dataclass(slots=True, eq=False)
@@ -104,3 +109,21 @@ class RegistrationHandle:
     def __repr__(self) -> str:
         state = "undone" if not self.live else "skipped" if self.skipped else "live"
         return f"<RegistrationHandle {self.registration} [{state}]>"
+
+
+def rule_key(registration: Registration) -> RuleKey:
+    """Return the operator and the class of a rule. Raises RegistrationError if one is missing."""
+    name, cls = registration.name, registration.rule_class
+    if name is None or cls is None or registration.rule is None:
+        raise RegistrationError("a rule needs an operator, a class and a function")
+    return name, cls
+
+
+def runtime_keys_of_fallback(key: DispatchKey | None) -> list[DispatchKey]:
+    """Return the runtime keys that a fallback for ``key`` serves.
+
+    Raises DispatchKeyError if none.
+    """
+    if not key:
+        raise DispatchKeyError("a fallback needs the dispatch key that it is for")
+    return list(get_runtime_dispatch_key_set(key)) if is_alias_key(key) else [key]

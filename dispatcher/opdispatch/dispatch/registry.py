@@ -9,27 +9,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from opdispatch.dispatch.attribute_stores import AttributeStore, store_at_once
+from opdispatch.dispatch.duplicate_definition import refuse_duplicate
 from opdispatch.dispatch.left_right import LeftRight
 from opdispatch.dispatch.name_table import NameChange, NameTable
 from opdispatch.dispatch.operator_entry import OperatorEntry
 from opdispatch.dispatch.operator_state import Fallbacks, OperatorState
-from opdispatch.dispatch.registration import Registration, RegistrationHandle
+from opdispatch.dispatch.registration import (
+    Registration,
+    RegistrationHandle,
+    RuleKey,
+    rule_key,
+    runtime_keys_of_fallback,
+)
 from opdispatch.dispatch.signature_check import check_signatures
 from opdispatch.dispatch.transaction import ChangeLog, Transaction
-from opdispatch.errors import DispatchKeyError, DuplicateDefinitionError, RegistrationError
-from opdispatch.keys.dispatch_key import DispatchKey, is_alias_key
-from opdispatch.keys.dispatch_key_set import RUNTIME_KEYS, get_runtime_dispatch_key_set
+from opdispatch.errors import RegistrationError
+from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.schema.function_schema import OperatorName
 
 Handles = list[RegistrationHandle]
-RuleKey = tuple[OperatorName, type[Any]]
-"""The operator, and the class of the mode or the tensor."""
-
-# As in PyTorch: a backend from outside may provide its own autograd, and a fallback for a
-# functionality such as Dense serves no slot, so two of these do not conflict.
-_MANY_FALLBACKS = frozenset(
-    key for key in DispatchKey if key not in RUNTIME_KEYS or key.name == "AutogradPrivateUse1"
-)
 
 
 class Registry:
@@ -241,7 +239,7 @@ class Registry:
                 keys = runtime_keys_of_fallback(registration.key)
                 return [self.fallbacks.setdefault(key, []) for key in keys]
             case "dispatch_rule":
-                return [self.rules.setdefault(_rule_key(registration), [])]
+                return [self.rules.setdefault(rule_key(registration), [])]
 
     def _entry(self, name: OperatorName) -> OperatorEntry:
         entry = self.entries.get(name)
@@ -266,58 +264,14 @@ class Registry:
     def _check(self, registration: Registration) -> None:
         if self.allowed_keys is not None and self.is_skipped(registration):
             return
-        match registration.kind:
-            case "library":
-                namespace = registration.namespace
-                what = f"the namespace {namespace!r} has a library of kind DEF"
-                hint = "a FRAGMENT library can add operators to it"
-                taken = self.namespaces.get(namespace)
-                self._refuse_second(taken, registration, what, hint, namespace=namespace)
-            case "def":
-                assert registration.schema is not None
-                name = registration.schema.name
-                if (entry := self.entries.get(name)) is None:
-                    return
-                if entry.definitions:
-                    what = f"operator {name} is defined"
-                    self._refuse_second(entry.definitions, registration, what, operator=str(name))
-                check_signatures(entry, registration)
-            case "impl":
-                if registration.kernel is None or registration.key is None:
-                    raise RegistrationError("an implementation needs a kernel and a dispatch key")
-                assert registration.name is not None
-                check_signatures(self.entries.get(registration.name), registration)
-            case "fallback":
-                for key in runtime_keys_of_fallback(registration.key):
-                    if key in _MANY_FALLBACKS:
-                        continue
-                    what = f"the dispatch key {key} has a fallback"
-                    self._refuse_second(self.fallbacks.get(key), registration, what)
-            case "dispatch_rule":
-                key_of_rule = _rule_key(registration)
-                name, cls = key_of_rule
-                what = f"{cls.__qualname__} has a rule for {name}"
-                self._refuse_second(self.rules.get(key_of_rule), registration, what)
-
-    def _refuse_second(
-        self,
-        taken: Handles | None,
-        registration: Registration,
-        what: str,
-        hint: str = "",
-        **facts: str,
-    ) -> None:
-        if taken:
-            first = taken[0].registration
-            if first.site and first.site == registration.site:  # a module that is loaded anew
-                hint = "close the old library first, or use custom_op, which replaces its own"
-            raise DuplicateDefinitionError(
-                f"{what} already, {first.debug}; the second one was {registration.debug}",
-                hint=hint,
-                first_site=first.site,
-                second_site=registration.site,
-                **facts,
-            )
+        is_impl = registration.kind == "impl"
+        if is_impl and (registration.kernel is None or registration.key is None):
+            raise RegistrationError("an implementation needs a kernel and a dispatch key")
+        refuse_duplicate(self, registration)
+        if is_impl or registration.kind == "def":
+            name = registration.schema.name if registration.schema else registration.name
+            assert name is not None
+            check_signatures(self.entries.get(name), registration)
 
     # -- what callers see -----------------------------------------------------------------------
 
@@ -445,20 +399,3 @@ class Registry:
             if rules != self.published_rules:
                 wrong.append("the published rules are not the registered ones")
             return wrong
-
-
-def _rule_key(registration: Registration) -> RuleKey:
-    name, cls = registration.name, registration.rule_class
-    if name is None or cls is None or registration.rule is None:
-        raise RegistrationError("a rule needs an operator, a class and a function")
-    return name, cls
-
-
-def runtime_keys_of_fallback(key: DispatchKey | None) -> list[DispatchKey]:
-    """Return the runtime keys that a fallback for ``key`` serves.
-
-    Raises DispatchKeyError if none.
-    """
-    if not key:
-        raise DispatchKeyError("a fallback needs the dispatch key that it is for")
-    return list(get_runtime_dispatch_key_set(key)) if is_alias_key(key) else [key]

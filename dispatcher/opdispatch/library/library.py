@@ -13,11 +13,11 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from opdispatch.boxing.kernel_function import KernelFunction, fallthrough_kernel
 from opdispatch.dispatch.dispatcher import Dispatcher
+from opdispatch.dispatch.duplicate_definition import refuse_override
 from opdispatch.dispatch.operator_handle import OperatorHandle
 from opdispatch.dispatch.registration import Registration, RegistrationHandle
 from opdispatch.errors import (
     DispatchKeyError,
-    DuplicateDefinitionError,
     LibraryError,
     RegistrationError,
     SchemaError,
@@ -151,7 +151,8 @@ class Library:
         name = self._qualify(op_name)
         key = self._choose_key(dispatch_key) or DispatchKey.CompositeImplicitAutograd
         if not allow_override:
-            self._refuse_override(name, key)
+            kernels = self.dispatcher.list_kernels(name)
+            refuse_override(name, key, (kernel.registration for kernel in kernels))
         kernel = kernel_of(fn, with_keyset=with_keyset)
         return self._keep(self.dispatcher.register_impl(name, key, kernel, site=caller_site()))
 
@@ -348,16 +349,6 @@ class Library:
                 key=str(key),
             )
         return key or self.dispatch_key
-
-    def _refuse_override(self, name: OperatorName, key: DispatchKey) -> None:
-        for kernel in self.dispatcher.list_kernels(name):
-            if kernel.key is key:
-                raise DuplicateDefinitionError(
-                    f"operator {name} has a kernel for {key} already, {kernel.registration.debug}",
-                    hint="allow_override=True covers it",
-                    operator=str(name),
-                    key=str(key),
-                )
 
     def _qualify(self, op_name: str | OperatorHandle) -> OperatorName:
         if isinstance(op_name, OperatorHandle):

@@ -10,8 +10,7 @@ from typing import Any
 from opdispatch import Dispatcher, KernelFunction, OperatorName, Registration
 from opdispatch.arrays import BackendRegistration
 from opdispatch.boxing.signature import Signature
-from opdispatch.dispatch.registration import RegistrationHandle
-from opdispatch.dispatch.registry import runtime_keys_of_fallback
+from opdispatch.dispatch.registration import RegistrationHandle, runtime_keys_of_fallback
 from opdispatch.library.unload_hooks import UnloadHooks, run_unload_hooks
 from opdispatch_server.library_code.module_import import LibraryImport
 from opdispatch_server.lifted_kernels import operator_of
