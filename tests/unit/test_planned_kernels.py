@@ -8,7 +8,8 @@ from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.schema.parser import parse_schema
 from opdispatch_server.call_context import RUNNING_CALL, RunningCall
 from opdispatch_server.operator_names import parse_operator_name
-from opdispatch_server.worker.execution.kernel_plan import KernelPlans
+from opdispatch_server.worker.execution.epoch_plans import EpochPlans
+from opdispatch_server.worker.execution.kernel_plan import KernelPlan
 from opdispatch_server.worker.execution.planned_kernels import PlannedKernels
 from opdispatch_server.worker.libraries.chosen_kernel import ChosenKernel
 from opdispatch_server.worker.values.store import ValueStore
@@ -45,7 +46,7 @@ class Side:
 
     def __init__(self, kernel):
         self.kernels = PlannedKernels(Library(kernel), lambda: "here", LIMIT, ValueStore())
-        self.plans = KernelPlans(ValueStore(), epoch=1)
+        self.plans = EpochPlans(ValueStore(), epoch=1)
         request = call_request("planned::f", (X,), {})
         request.route_epoch, request.kernel.load_id = 1, 3
         self.form = RequestForm.of(request, (X,))
@@ -101,3 +102,17 @@ def test_an_error_of_the_kernel_is_raised_and_what_it_set_is_not():
     with pytest.raises(KernelError, match="no"):
         side.run()
     assert LOCAL_STATE.get() is state
+
+
+def test_a_plan_belongs_to_the_epoch_of_its_set():
+    side = Side(lambda x: x)
+    payload = side.form.write([X], None, 5)
+    request = execution_pb2.CallRequest.FromString(payload)
+    request.route_epoch = 2
+    side.kernels.add(side.plans, payload, request)
+    assert side.plans.find(payload) is None
+    request.route_epoch = 1
+    side.kernels.add(side.plans, payload, request)
+    plan, _ = side.plans.find(payload)
+    assert isinstance(plan, KernelPlan)
+    assert plan.epoch == 1

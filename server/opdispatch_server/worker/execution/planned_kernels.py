@@ -15,8 +15,9 @@ from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, RECORDING
 from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
 from opdispatch.tensors.tensor import Tensor
 from opdispatch_server.call_context import RUNNING_CALL
+from opdispatch_server.worker.execution.epoch_plans import EpochPlans
 from opdispatch_server.worker.execution.kernel_call import call_kernel
-from opdispatch_server.worker.execution.kernel_plan import KernelPlan, KernelPlans
+from opdispatch_server.worker.execution.kernel_plan import KernelPlan
 from opdispatch_server.worker.execution.planned_keeps import keep_planned
 from opdispatch_server.worker.execution.result_lengths import RESULT, check_lengths
 from opdispatch_server.worker.libraries.instructions import InterpreterLibraries
@@ -54,7 +55,7 @@ class PlannedKernels:
         self._limit = message_limit
         self._values = values
 
-    def add(self, plans: KernelPlans, payload: bytes, request: execution_pb2.CallRequest) -> None:
+    def add(self, plans: EpochPlans, payload: bytes, request: execution_pb2.CallRequest) -> None:
         """Add the plan of a call that has run. Raises RefusedError if its library is gone."""
         library = self._libraries.get(request.kernel.load_id)
         plans.add(

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.direct_run import DirectRun
-from opdispatch_server.worker.execution.kernel_plan import KernelPlan, KernelPlans
+from opdispatch_server.worker.execution.epoch_plans import EpochPlans
+from opdispatch_server.worker.execution.kernel_plan import KernelPlan
 from opdispatch_server.worker.libraries.queue_space import QueueSpace
 from opdispatch_server.worker.values.store import ValueStore
 from opdispatch_wire.v1 import execution_pb2
@@ -25,7 +26,7 @@ class CallRules(Protocol):
         """The daemon's number for this interpreter, by which callers recognize it."""
 
     @property
-    def plans(self) -> KernelPlans | None:
+    def plans(self) -> EpochPlans | None:
         """The plans of calls under these rules; None if calls are not planned."""
 
     def new_lane(self) -> int:
@@ -75,7 +76,7 @@ class DaemonCalls:
 
     def forget_plans(self) -> None:
         """Drop all plans, because the registry changes. Thread-safe."""
-        self.plans = KernelPlans(self._values, relayed=True)
+        self.plans = EpochPlans(self._values, relayed=True)
 
     def end_run(self, run: DirectRun) -> None:
         """Do nothing: the daemon keeps track of its calls."""

@@ -27,7 +27,8 @@ from collections.abc import Awaitable, Callable
 
 from opdispatch_server.call_context import KERNEL_THREADS, CallContext, deadline_of
 from opdispatch_server.direct_run import ATTENTION, DirectRun
-from opdispatch_server.worker.execution.kernel_plan import KernelPlan, KernelPlans
+from opdispatch_server.worker.execution.epoch_plans import EpochPlans
+from opdispatch_server.worker.execution.kernel_plan import KernelPlan
 from opdispatch_server.worker.libraries.instructions import InterpreterLibraries
 from opdispatch_server.worker.libraries.queue_space import QueueSpace
 from opdispatch_server.worker.values.store import ValueStore
@@ -72,7 +73,7 @@ class DirectCalls:
 
         self.session = 0
         """The daemon's number for this interpreter."""
-        self.plans = KernelPlans(values)
+        self.plans = EpochPlans(values)
         """The plans of direct calls in the current epoch."""
 
     @property
@@ -99,7 +100,7 @@ class DirectCalls:
         """Accept calls by routes of this epoch from now on; 0 accepts none."""
         self._epoch = epoch
         # After the epoch: a thread that still plans a call of the old one adds it to the old plans.
-        self.plans = KernelPlans(self._values, epoch, self._run)
+        self.plans = EpochPlans(self._values, epoch, self._run)
 
     async def attend(self, report: Callable[[DirectRun], Awaitable[None]]) -> None:
         """Show that the event loop runs, until cancelled: see Note [Direct calls and the registry].
