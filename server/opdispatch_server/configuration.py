@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +25,12 @@ LIBRARY_DISK_BYTES_DEFAULT = 64 << 30
 # The bytes that may wait for one interpreter, as a number of messages of the largest size.
 MESSAGES_PER_QUEUE = 4
 CALL_BYTES_AT_MOST = 8 * 1024**3
+
+
+@cache
+def installed_version() -> str:
+    """Return the version of opdispatch, which is in a file that takes milliseconds to parse."""
+    return version("opdispatch")
 
 
 class DaemonConfiguration(NamedTuple):

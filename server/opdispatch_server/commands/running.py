@@ -12,7 +12,6 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -88,6 +87,7 @@ from opdispatch_server.configuration import (
     DaemonConfiguration,
     default_state_folder,
     default_worker_count,
+    installed_version,
 )
 from opdispatch_server.daemon.processes.worker_plan import parse_workers
 from opdispatch_server.logs import configure_logging, write_audit_log
@@ -324,7 +324,7 @@ def _configuration(values: Mapping[str, Any]) -> DaemonConfiguration:
 def _announce(addresses: Sequence[str]) -> None:
     for address in addresses:
         print(
-            f"opdispatch {version('opdispatch')} listening on {printable_line(address)}", flush=True
+            f"opdispatch {installed_version()} listening on {printable_line(address)}", flush=True
         )
 
 

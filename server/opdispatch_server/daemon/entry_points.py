@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from functools import cached_property
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import grpc.aio
 
+from opdispatch_server.configuration import installed_version
 from opdispatch_server.daemon.board.health import EXECUTION, HEALTH, INTERPRETER, REGISTRY
 from opdispatch_server.daemon.caller_access import absolute
 from opdispatch_server.daemon.calls.byte_budget import ByteBudget
@@ -101,7 +101,7 @@ class EntryPoints:
     def _registry_servicer(self) -> RegistryServicer:
         return RegistryServicer(
             DaemonFacts(
-                version("opdispatch"), self._parts.message_limit, self.addresses, self.client_lane
+                installed_version(), self._parts.message_limit, self.addresses, self.client_lane
             ),
             self._parts.operators,
             self._parts.libraries,

@@ -17,11 +17,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from opdispatch_server.configuration import installed_version
 from opdispatch_server.daemon.environments.build import (
     Report,
     build_environment,
@@ -217,7 +217,7 @@ def find_key(home: LibraryHome) -> str:
             home.python,
             sys.version,
             ABI,
-            version("opdispatch"),
+            installed_version(),
             [digest_file(path) for path in _local_files(home)],
         ]
     )

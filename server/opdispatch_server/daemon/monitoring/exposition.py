@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib.metadata import version
 from itertools import chain
 
 from prometheus_client import CollectorRegistry
@@ -18,6 +17,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from opdispatch.metrics import MOST_METRICS, MOST_SERIES, is_metric_name
 from opdispatch_server.blame.suspicion import Cause
+from opdispatch_server.configuration import installed_version
 from opdispatch_server.daemon.libraries.change_log import CHANGES
 from opdispatch_server.daemon.monitoring.call_text import (
     CALL_FAMILIES,
@@ -206,7 +206,7 @@ def _of_registry(facts: Facts) -> Iterator[Metric]:
     ):
         yield GaugeMetricFamily(f"opdispatch_{name}", documentation, value=value)
     build = GaugeMetricFamily("opdispatch_build_info", "The version.", labels=("version",))
-    build.add_metric([version("opdispatch")], 1)
+    build.add_metric([installed_version()], 1)
     yield build
 
 
