@@ -30,6 +30,8 @@ from tests.service.running_daemon import Background, RunningDaemon, wait_for
 from tests.waits import LONGEST_WAIT
 
 X = np.zeros(2)
+# Between the calls of a thread, in seconds.
+PACE = 0.002
 # Does not wait long for a daemon that does not answer, in seconds.
 IMPATIENT = {"opdispatch_server.daemon.take_over._ANSWER_SECONDS": 0.5}
 WRITES = """\
@@ -78,7 +80,8 @@ def under_load(call: Callable[[], object], threads: int) -> Iterator[list[float]
     answered: list[float] = []
 
     def run() -> None:
-        while not over.is_set():
+        # Paced: callers that never pause would keep the machine from starting daemons.
+        while not over.wait(PACE):
             call()
             answered.append(time.monotonic())
 

@@ -229,7 +229,7 @@ def test_rotations_of_all_there_is_fail_no_call(tmp_path: Path, monkeypatch: pyt
     def call(which: int, lane: Any) -> None:
         try:
             with oc.connect(secured.address, lane=lane, **options) as session:
-                while not done.is_set():
+                while not done.wait(0.002):  # or they would take most of the processor
                     np.testing.assert_array_equal(session.ops.image.pipeline(X), 1 - X * 3)
                     session.libraries()
                     calls[which] += 1
