@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
+from opdispatch_server.daemon.calls import alone_runs
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.doors import Doors, door_library
 from tests.service.libraries import constant
@@ -21,7 +22,9 @@ def restarts(session: oc.Session) -> dict[str, int]:
 def test_only_the_callers_of_a_kernel_that_takes_too_long_see_an_error(
     start_daemon: StartDaemon, doors: Doors, write_library: WriteLibrary
 ):
-    daemon = start_daemon("--kernel-timeout", "3", workers=1)
+    # Calls that were lost with it run alone, and others come in after so long, in seconds.
+    constants = {f"{alone_runs.__name__}.PATIENCE": 0.2}
+    daemon = start_daemon("--kernel-timeout", "3", workers=1, constants=constants)
     daemon.expects_errors = True
     with daemon.connect() as session:
         session.load(write_library("slow", door_library("slow")))

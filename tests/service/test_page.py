@@ -444,7 +444,7 @@ def test_as_many_tabs_of_one_browser_as_one_likes_are_live(
 ):
     """A browser makes six connections to an address, and the events of a page are one."""
     with contextlib.closing(browser.new_context()) as context, watched.connect() as session:
-        pages = [context.new_page() for _ in range(12)]
+        pages = [context.new_page() for _ in range(8)]
         for page in pages:
             page.set_default_timeout(MILLISECONDS)
             page.goto(watched.url)

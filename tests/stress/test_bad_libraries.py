@@ -25,7 +25,7 @@ from tests.waits import LONGEST_WAIT, join
 
 pytestmark = pytest.mark.slow
 
-SECONDS = float(os.environ.get("OPDISPATCH_STRESS_SECONDS", "8"))
+SECONDS = float(os.environ.get("OPDISPATCH_STRESS_SECONDS", "5"))
 SEED = int(os.environ.get("OPDISPATCH_STRESS_SEED", random.SystemRandom().randrange(10**6)))
 GOOD = {f"good{number}": number + 2 for number in range(5)}
 BAD_CALLERS = 6
