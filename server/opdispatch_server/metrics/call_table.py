@@ -171,7 +171,7 @@ class SharedCounts:
         self._memory = memory
         self._lock = threading.Lock()
         # The words of the texts, as of the last read.
-        self._known: Numbers = np.zeros((0, ROW_WORDS - NUMBERS), np.uint64)
+        self._known: Numbers | None = None  # an array would load NumPy in the daemon
         self._texts: list[bytes] = []
 
     @classmethod
@@ -194,7 +194,8 @@ class SharedCounts:
         with self._lock:
             before = len(self._texts)
             used = self._find_end(before)
-            known, words = self._known, self._words[:used, NUMBERS:]
+            words = self._words[:used, NUMBERS:]
+            known = words[:0] if self._known is None else self._known
             if before < used or (words != known).any():
                 # A copy, since the interpreter may be writing a text.
                 self._known = words = words.copy()
