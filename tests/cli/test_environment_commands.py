@@ -92,5 +92,5 @@ def test_what_cannot_be_installed_is_one_line(run: RunCommand, tmp_path: Path):
     assert last.startswith("opdispatch: no-such-package cannot be installed: ")
     missing = run("load", "apart.py", "--python", str(tmp_path / "python"))
     assert missing.code == 1
-    assert "is no Python: there is no such program" in missing.err
+    assert "is not a Python interpreter: there is no such program" in missing.err
     assert run("load", "apart.py", "--requirements", "missing.txt").code == 2

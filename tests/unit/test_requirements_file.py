@@ -45,7 +45,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
         read_requirements(loop)
     binary = tmp_path / "binary.txt"
     binary.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(LibraryLoadError, match="no text"):
+    with pytest.raises(LibraryLoadError, match="is not UTF-8 text"):
         read_requirements(binary)
 
 
