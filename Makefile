@@ -33,10 +33,10 @@ demo: $(VENV)/.stamp-demo ## the main job, end to end, in under a minute
 	@$(BIN)/python examples/demo.py
 
 # A file at a time in each process: its tests share a daemon. In the order of their names: those
-# with processes come first, and the many short ones leave no core idle at the end. Three to two
-# processors: more than a quarter of the time, tests wait for disks, and for time to pass.
-test: $(VENV)/.stamp-dev ## the whole test suite, in three processes per two processors, up to 8
-	@$(BIN)/python -m pytest -n $$(((3 * $$(getconf _NPROCESSORS_ONLN) + 1) / 2)) --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
+# with processes come first, and the many short ones leave no core idle at the end. Two per
+# processor: for a third of the time, tests wait for disks, and for time to pass.
+test: $(VENV)/.stamp-dev ## the whole test suite, in two processes per processor, up to 8
+	@$(BIN)/python -m pytest -n $$((2 * $$(getconf _NPROCESSORS_ONLN))) --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Only these files are read: to collect all the others takes as long again.
 smoke: $(VENV)/.stamp-dev ## a living dispatcher, service and array library, in under a minute
