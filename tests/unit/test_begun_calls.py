@@ -12,7 +12,9 @@ from opdispatch_wire.errors import MessageTooLargeError, RefusedError
 from opdispatch_wire.lanes import shared_reading
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.frame_kind import FrameKind
+from opdispatch_wire.lanes.lane_memory import CallerLaneMemory
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 from tests.unit.lane_peer import LIMIT, Caller, Peer
 from tests.unit.scarce_threads import ScarceThreads
@@ -216,6 +218,24 @@ def test_call_whose_end_could_not_be_watched_never_begins(
     peer.answer(peer.read_call())
     assert begun.next_end() == ("a::b", "a::b")
     assert begun.nothing_else_has_ended()
+
+
+def test_planned_call_that_never_begins_holds_no_memory(
+    lane: BlockingLane, monkeypatch: pytest.MonkeyPatch
+):
+    threads, held = ScarceThreads(monkeypatch, "lane-attendant"), []
+    memory = CallerLaneMemory(TensorArena(), lambda *frame: None)
+    monkeypatch.setattr(lane._tensors, "memory", memory)
+
+    def encode(number: int) -> bytes:
+        held.append(number)
+        memory.hold(number, memory.new_call())
+        return b"a request"
+
+    with pytest.raises(RefusedError):
+        lane.begin_plain(encode, 30.0, lambda result: None, lambda payload, place: None)
+    assert threads.tries == 1
+    assert [memory.replied(number) for number in held] == [None]
 
 
 def test_who_waits_for_a_reply_needs_no_thread(

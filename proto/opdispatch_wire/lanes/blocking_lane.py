@@ -238,7 +238,11 @@ class BlockingLane(SharedReading, TensorLane):
         """
         number = next(self._numbers)
         payload = encode(number)
-        self._begin(number, on_done, timeout, decode)
+        try:
+            self._begin(number, on_done, timeout, decode)
+        except BaseException:
+            self._tensors.never_sent(number)
+            raise
         self._connection.put(FrameKind.CALL, payload)
         return number
 
