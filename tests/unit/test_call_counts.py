@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch_server.metrics.call_counts import (
-    OTHER,
+    OTHER_SERIES,
     ROWS,
     RUN_BOUNDS,
     CallCounts,
@@ -101,7 +101,7 @@ def test_series_beyond_the_last_row_are_counted_together():
         counts.note(row, 1, 0, failed=False)
     found = shared(counts).read()
     assert len(found.texts) == ROWS
-    assert row_of(found, ROWS - 1) == (OTHER, 11, 0)
+    assert row_of(found, ROWS - 1) == (OTHER_SERIES, 11, 0)
 
 
 def test_rows_that_are_not_in_use_take_no_memory():
@@ -132,7 +132,7 @@ def test_rows_of_versions_that_were_unloaded_are_used_again():
     assert row == 0
     assert row_of(found, 0) == (later, 0, 1)
     assert found.series(1).version == "1"
-    assert row_of(found, ROWS - 1) == (OTHER, 1, 0), "what the row had counted"
+    assert row_of(found, ROWS - 1) == (OTHER_SERIES, 1, 0), "what the row had counted"
     assert found.numbers[:, [OK, FAILED]].sum() == ROWS
     assert counts.row_of(later._replace(operator="lib::last")) == ROWS - 1, "none is left"
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdispatch_server.metrics.call_counts import OTHER, Series
+from opdispatch_server.metrics.call_counts import OTHER_SERIES, Series
 from opdispatch_server.metrics.call_table import CallSums, Counts, add_at, no_calls, table_of
 
 names = st.sampled_from([Series(f"lib::f{n}") for n in range(9)])
@@ -28,10 +28,10 @@ def test_sums_are_those_of_each_series_up_to_a_limit(added: list[dict[Series, in
         sums.add(table_of({series: Counts(ok=count) for series, count in counted.items()}))
         expected.update(counted)
     found = {series: each.ok for series, each in sums.table.counts().items()}
-    assert len(found.keys() - {OTHER}) == min(len(expected), most)
+    assert len(found.keys() - {OTHER_SERIES}) == min(len(expected), most)
     assert sum(found.values()) == expected.total()
-    assert (OTHER in found) == (len(expected) > most)
-    assert all(found[series] == expected[series] for series in found if series != OTHER)
+    assert (OTHER_SERIES in found) == (len(expected) > most)
+    assert all(found[series] == expected[series] for series in found if series != OTHER_SERIES)
 
 
 def test_a_copy_of_sums_is_added_to_by_itself():

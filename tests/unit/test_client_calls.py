@@ -10,14 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch_server.metrics.client_calls import (
-    LONGEST_CLIENT,
-    MOST_CLIENTS,
-    OTHER,
     ClientCalls,
     local_client,
     remote_client,
     sum_calls,
 )
+from opdispatch_server.metrics.label_limits import LONGEST_CLIENT, MOST_CLIENTS, OTHER
 
 
 def test_connections_of_one_client_add_up_and_are_kept():

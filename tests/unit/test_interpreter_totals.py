@@ -13,7 +13,7 @@ from opdispatch_server.blame.flight_record import FlightRecord
 from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.daemon.interpreters import totals as totals_module
 from opdispatch_server.daemon.interpreters.totals import InterpreterTotals
-from opdispatch_server.metrics.call_counts import OTHER, CallCounts, Series
+from opdispatch_server.metrics.call_counts import OTHER_SERIES, CallCounts, Series
 from opdispatch_server.metrics.call_table import SharedCounts
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 from tests.waits import LONGEST_WAIT
@@ -129,7 +129,7 @@ def test_series_beyond_the_limit_are_added_together(monkeypatch: pytest.MonkeyPa
     session.heartbeat = pb.Heartbeat(call_counts=rows)
     totals.note_rows(session)
     found = totals.read().counts()
-    assert found[OTHER].ok == 2
+    assert found[OTHER_SERIES].ok == 2
     assert sum(each.ok for each in found.values()) == 5
 
 

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from opdispatch_server.metrics.label_limits import LABEL_BYTES, MOST_SERIES, OTHER, cut_label
 from opdispatch_server.shared_page import make_memory
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ RUN_BOUNDS = (5e-5, 1e-4, 2.5e-4, 1e-3, 2.5e-3, 0.01, 0.025, 0.1, 0.25, 1.0, 2.5
 """Upper bounds of the buckets of running times, in seconds; one more bucket is unbounded."""
 QUEUE_BOUNDS = RUN_BOUNDS
 
-ROWS = 16384
+ROWS = MOST_SERIES
 ROW_WORDS = 64
 SIZE = 8 * ROWS * ROW_WORDS
 BUCKETS = len(RUN_BOUNDS) + 1
@@ -56,14 +57,7 @@ TEXT_BYTES = 8 * (ROW_WORDS - NUMBERS)
 _NUMBERS = struct.Struct(f"<{NUMBERS}Q")
 _WORD = 0xFFFFFFFFFFFFFFFF
 _BOUNDS_NS = tuple(round(bound * 1e9) for bound in RUN_BOUNDS)
-# The bytes for each part of a text.
-_PART_BYTES = (136, 32, 64, 20)
-assert sum(_PART_BYTES) + len(_PART_BYTES) <= TEXT_BYTES, "the text of a series has its room"
-
-
-def _cut(text: str, size: int) -> bytes:
-    data = text.replace("\0", " ").encode(errors="replace")
-    return data if len(data) <= size else data[:size].decode(errors="ignore").encode()
+assert sum(LABEL_BYTES) + len(LABEL_BYTES) <= TEXT_BYTES, "the text of a series has its room"
 
 
 class Series(NamedTuple):
@@ -77,8 +71,8 @@ class Series(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the text of its row: a line of limited length for each part."""
-        parts = zip(self, _PART_BYTES, strict=True)
-        return b"\n".join([_cut(part.replace("\n", " "), size) for part, size in parts])
+        parts = zip(self, LABEL_BYTES, strict=True)
+        return b"\n".join([cut_label(part.replace("\n", " "), size) for part, size in parts])
 
     @classmethod
     def decode(cls, text: bytes) -> Series:
@@ -86,9 +80,9 @@ class Series(NamedTuple):
         return cls._make(text.decode(errors="replace").split("\n"))
 
 
-OTHER = Series("other")
+OTHER_SERIES = Series(OTHER)
 """The series of all calls without a row of their own."""
-OTHER_TEXT = OTHER.encode()
+OTHER_TEXT = OTHER_SERIES.encode()
 _LINE_ENDS = len(Series._fields) - 1
 
 
@@ -120,7 +114,7 @@ class CallCounts:
                 if row < ROWS - 1:  # no more series are remembered than there are rows
                     self._rows[series] = row
                 else:
-                    series = OTHER
+                    series = OTHER_SERIES
                 self._write_text(row, series)
             else:
                 self._retired.pop(series, None)
@@ -147,7 +141,7 @@ class CallCounts:
         self._words[at : at + NUMBERS] = memoryview(bytes(8 * NUMBERS)).cast("Q")
         for place, number in enumerate(counted):
             self._words[other + place] = self._words[other + place] + number & _WORD
-        self._write_text(ROWS - 1, OTHER)
+        self._write_text(ROWS - 1, OTHER_SERIES)
         return row
 
     def _write_text(self, row: int, series: Series) -> None:

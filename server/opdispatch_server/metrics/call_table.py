@@ -98,7 +98,7 @@ def no_calls() -> CallTable:
 
 
 class CallSums:
-    """Sums of tables: of at most ``most`` series, and of all further ones as ``OTHER``."""
+    """Sums of tables: of at most ``most`` series, and of all further ones as ``OTHER_SERIES``."""
 
     def __init__(self, most: int) -> None:
         self._most = most

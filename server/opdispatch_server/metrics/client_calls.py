@@ -13,16 +13,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
+from opdispatch_server.metrics.label_limits import LONGEST_CLIENT, add_calls
 from opdispatch_wire.printable import printable_line
 from opdispatch_wire.socket_owner import peer_of
-
-MOST_CLIENTS: Final = 100
-"""How many clients are counted individually; all further ones count as ``OTHER``."""
-OTHER: Final = "other"
-LONGEST_CLIENT: Final = 80
-"""The longest name of a client, in characters."""
 
 
 class ClientConnection:
@@ -67,12 +61,6 @@ class ClientCalls:
             if connection.calls:
                 add_calls(found, connection.client, connection.calls)
         return dict(found)
-
-
-def add_calls(total: Counter[str], client: str, calls: int) -> None:
-    """Add calls of a client to a total of at most ``MOST_CLIENTS`` and the others."""
-    known = client in total or len(total) < MOST_CLIENTS
-    total[client if known else OTHER] += calls
 
 
 def sum_calls(counts: Iterable[Mapping[str, int]]) -> Counter[str]:

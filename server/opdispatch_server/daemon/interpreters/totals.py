@@ -19,13 +19,8 @@ from opdispatch_server.metrics.call_table import (
     SharedCounts,
     table_of,
 )
-from opdispatch_server.metrics.client_calls import (
-    LONGEST_CLIENT,
-    MOST_CLIENTS,
-    add_calls,
-    process_client_calls,
-    sum_calls,
-)
+from opdispatch_server.metrics.client_calls import process_client_calls, sum_calls
+from opdispatch_server.metrics.label_limits import LONGEST_CLIENT, MOST_CLIENTS, add_calls
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 MOST_PAST_SERIES = 16384
