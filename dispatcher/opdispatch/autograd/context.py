@@ -12,6 +12,7 @@ from opdispatch.autograd.node import Node
 from opdispatch.autograd.saved_tensor import (
     pack_result,
     pack_tensor,
+    released_error,
     save_result,
     save_tensor,
     unpack_result,
@@ -19,7 +20,7 @@ from opdispatch.autograd.saved_tensor import (
 )
 from opdispatch.autograd.variable import Variable
 from opdispatch.autograd.watch import SavedTensorHooks
-from opdispatch.errors import ArgumentError, AutogradError
+from opdispatch.errors import ArgumentError
 
 _ARGUMENT = -1
 
@@ -71,11 +72,7 @@ class Context:
     def saved_of(self, node: Node | None) -> tuple[Any, ...]:
         """Return the ``saved_tensors`` of a node. Raises AutogradError."""
         if self._saved is None or node is None:
-            raise AutogradError(
-                "the backward pass needs saved tensors that are gone: they were released the "
-                "first time, or are requested before the call has ended",
-                hint="use retain_graph=True the first time",
-            )
+            raise released_error()
         return tuple([_unpacked(number, saved, node) for number, saved in self._saved])
 
     def keep(self, results: Sequence[Any], made: Sequence[Any] | None = None) -> None:

@@ -122,6 +122,15 @@ def unpack_result(saved: SavedResult | PackedTensor, node: Node, number: int = 0
     return result
 
 
+def released_error() -> AutogradError:
+    """Return the error for a second backward pass over a graph that the first one has released."""
+    return AutogradError(
+        "the backward pass needs saved tensors that are gone: they were released the first time, "
+        "or are requested before the call has ended",
+        hint="use retain_graph=True the first time",
+    )
+
+
 def _without_history(saved: SavedResult) -> Any:
     array, keys, counter, _ = saved
     if isinstance(array, Variable):
