@@ -24,6 +24,7 @@ brief_spin                      looking for the next frame before sleeping
 
 Both:
 
+awaited_calls                   calls that an event loop waits for
 awaited_replies                 who waits for which reply, in an event loop
 patient_wait                    a thread's wait for a reply, which may be given up
 pending_calls                   calls that no thread waits for

@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes import lane_messages, lane_socket
-from opdispatch_wire.lanes.awaited_replies import AwaitedReplies, OnReply, Reply, fail
+from opdispatch_wire.lanes.awaited_calls import AwaitedCalls
+from opdispatch_wire.lanes.awaited_replies import AwaitedReplies, Reply, fail
 from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.frame_stream import FrameStream
 from opdispatch_wire.lanes.lane_memory import MEMORY_FRAMES, CallerLaneMemory, Put
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.lanes.lane_tensors import TensorLane
-from opdispatch_wire.lanes.pending_calls import Decode
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 
-class AsyncLane(TensorLane):
+class AsyncLane(AwaitedCalls, TensorLane):
     """One lane, with any number of calls in flight. Belongs to the event loop."""
 
     def __init__(self, connection: socket.socket, limit: int, call_limit: int = 0) -> None:
         self._loop = asyncio.get_running_loop()
         self.number = 0
         """Number of this connection at the other side."""
-        self._replies = AwaitedReplies()
+        self._replies = AwaitedReplies("the lane is closed")
         super().__init__(limit)
         self._welcome: asyncio.Future[lane_pb2.LaneWelcome] | None = self._loop.create_future()
         self.ended: asyncio.Future[Exception | None] = self._loop.create_future()
@@ -38,6 +38,7 @@ class AsyncLane(TensorLane):
         self._stream = FrameStream(
             connection, max(limit, call_limit), self._take, self._end, always_reads=True
         )
+        self._send_call = functools.partial(self._stream.send, FrameKind.CALL)
 
     @classmethod
     async def connect(
@@ -83,11 +84,6 @@ class AsyncLane(TensorLane):
         """Whether calls have no chance any more."""
         return self._stream.is_closed
 
-    @property
-    def calls_in_flight(self) -> int:
-        """How many calls wait for their replies."""
-        return len(self._replies)
-
     def call(
         self,
         request: execution_pb2.CallRequest,
@@ -105,51 +101,8 @@ class AsyncLane(TensorLane):
         """
         payload = self._begin(request, what, tensors, memory)
         future = self._replies.expect(request.id)
-        self._stream.send(FrameKind.CALL, payload)
+        self._send_call(payload)
         return future
-
-    def call_plain(
-        self, encode: Callable[[int], FramePayload], decode: Decode
-    ) -> tuple[int, asyncio.Future[Any]]:
-        """Send a call with the request that ``encode`` makes for its id; return that as well.
-
-        The future has what ``decode`` makes of the reply, or else the message. Raises
-        LaneClosedError.
-        """
-        number, payload = self._encode(encode)
-        future = self._replies.expect_plain(number, decode)
-        self._stream.send(FrameKind.CALL, payload)
-        return number, future
-
-    def call_plain_then(
-        self, encode: Callable[[int], bytes], decode: Decode, on_reply: OnReply
-    ) -> int:
-        """Send a call like ``call_plain``, with ``on_reply`` as in ``call_then``; return its id."""
-        number, payload = self._encode(encode)
-        self._replies.tell_plain(number, decode, on_reply)
-        self._stream.send(FrameKind.CALL, payload)
-        return number
-
-    def _encode(self, encode: Callable[[int], FramePayload]) -> tuple[int, FramePayload]:
-        if self._stream.is_closed:
-            raise LaneClosedError("the lane is closed", was_sent=False)
-        number = self._replies.next_number()
-        return number, encode(number)
-
-    def call_then(
-        self,
-        request: execution_pb2.CallRequest,
-        what: str,
-        on_reply: OnReply,
-        tensors: CallTensors | None = None,
-    ) -> None:
-        """Send a call; ``on_reply`` is called as soon as the reply is read.
-
-        It must not wait for anything, and raise nothing.
-        """
-        payload = self._begin(request, what, tensors, None)
-        self._replies.tell(request.id, on_reply)
-        self._stream.send(FrameKind.CALL, payload)
 
     def cancel(self, number: int) -> None:
         """Cancel a call: its reply is not awaited any more.
@@ -172,11 +125,9 @@ class AsyncLane(TensorLane):
         request: execution_pb2.CallRequest,
         what: str,
         tensors: CallTensors | None,
-        memory: CallerMemory | None,
+        memory: CallerMemory | None = None,
     ) -> FramePayload:
         """Assign the call an id and return the frame to send."""
-        if self._stream.is_closed:
-            raise LaneClosedError("the lane is closed", was_sent=False)
         request.id = self._replies.next_number()
         return self._tensors.begin(request, what, memory, tensors)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -14,20 +13,20 @@ from opdispatch_wire.channel import parse_message
 from opdispatch_wire.chunks import CallTensors, LargeMessage, MessageOutbox
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes import lane_messages
-from opdispatch_wire.lanes.awaited_replies import AwaitedReplies, OnReply, Reply
+from opdispatch_wire.lanes.awaited_calls import AwaitedCalls
+from opdispatch_wire.lanes.awaited_replies import AwaitedReplies, Reply
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
-from opdispatch_wire.lanes.pending_calls import Decode
 from opdispatch_wire.lanes.stream_tensors import CALL_STREAM, TensorStream, closed_error, shown
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2
 
 
-class AsyncStream(TensorStream):
+class AsyncStream(AwaitedCalls, TensorStream):
     """One stream, with any number of calls in flight. Belongs to the event loop."""
 
     def __init__(self, channel: grpc.aio.Channel, limit: int, authorization: str = "") -> None:
-        super().__init__(limit, self._send)
-        self._replies = AwaitedReplies()
+        super().__init__(limit, self._send_call)
+        self._replies = AwaitedReplies("the stream is closed")
         self._outbox = MessageOutbox()
         self._has_requests = asyncio.Event()
         self._is_closed = False
@@ -73,11 +72,6 @@ class AsyncStream(TensorStream):
         """Whether calls have no chance any more."""
         return self._is_closed
 
-    @property
-    def calls_in_flight(self) -> int:
-        """How many calls wait for their replies."""
-        return len(self._replies)
-
     def call(
         self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None = None
     ) -> Reply:
@@ -88,47 +82,8 @@ class AsyncStream(TensorStream):
         """
         message = self._begin(request, what, tensors)
         future = self._replies.expect(request.id)
-        self._send(message)
+        self._send_call(message)
         return future
-
-    def call_plain(
-        self, encode: Callable[[int], bytes], decode: Decode
-    ) -> tuple[int, asyncio.Future[Any]]:
-        """Send a call like ``AsyncLane.call_plain``."""
-        number, payload = self._encode(encode)
-        future = self._replies.expect_plain(number, decode)
-        self._send(payload)
-        return number, future
-
-    def call_plain_then(
-        self, encode: Callable[[int], bytes], decode: Decode, on_reply: OnReply
-    ) -> int:
-        """Send a call like ``call_plain``, with ``on_reply`` as in ``call_then``; return its id."""
-        number, payload = self._encode(encode)
-        self._replies.tell_plain(number, decode, on_reply)
-        self._send(payload)
-        return number
-
-    def _encode(self, encode: Callable[[int], bytes]) -> tuple[int, bytes]:
-        if self._is_closed:
-            raise LaneClosedError("the stream is closed", was_sent=False)
-        number = self._replies.next_number()
-        return number, encode(number)
-
-    def call_then(
-        self,
-        request: execution_pb2.CallRequest,
-        what: str,
-        on_reply: OnReply,
-        tensors: CallTensors | None = None,
-    ) -> None:
-        """Send a call; ``on_reply`` is called as soon as the reply is read.
-
-        It must not wait for anything, and raise nothing.
-        """
-        message = self._begin(request, what, tensors)
-        self._replies.tell(request.id, on_reply)
-        self._send(message)
 
     def cancel(self, number: int) -> None:
         """Cancel a call: its reply is not awaited any more."""
@@ -149,12 +104,10 @@ class AsyncStream(TensorStream):
         self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None
     ) -> bytes | LargeMessage:
         """Assign the call an id and return the message to send."""
-        if self._is_closed:
-            raise LaneClosedError("the stream is closed", was_sent=False)
         request.id = self._replies.next_number()
         return self._tensors.begin(request, what, tensors)
 
-    def _send(self, message: bytes | LargeMessage) -> None:
+    def _send_call(self, message: bytes | LargeMessage) -> None:
         self._outbox.put(message)
         self._has_requests.set()
 

@@ -23,7 +23,10 @@ Returns False if the reply is not awaited any more.
 class AwaitedReplies:
     """Numbers calls, and hands replies to the waiting tasks. Belongs to the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, closed: str) -> None:
+        """Take calls until ``fail_all``; ``closed`` says why there are none afterwards."""
+        self._closed = closed
+        self._has_failed = False
         self._loop = asyncio.get_running_loop()
         self._number = 0
         self._replies: dict[int, OnReply] = {}
@@ -37,7 +40,9 @@ class AwaitedReplies:
         return number in self._replies or number in self._decoders
 
     def next_number(self) -> int:
-        """Return an id that no call has had."""
+        """Return an id that no call has had. Raises LaneClosedError after ``fail_all``."""
+        if self._has_failed:
+            raise LaneClosedError(self._closed, was_sent=False)
         self._number += 1
         return self._number
 
@@ -93,6 +98,7 @@ class AwaitedReplies:
         kind: type[LaneClosedError] = LaneClosedError,
     ) -> None:
         """Fail all calls, with an error of a kind: no reply comes any more."""
+        self._has_failed = True  # first: what is called below may begin another call
         for number, (_, on_reply) in self._decoders.items():
             self._replies[number] = on_reply
         self._decoders.clear()
