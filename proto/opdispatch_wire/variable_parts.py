@@ -117,6 +117,15 @@ def take_value(value: Any, key: list[Any], leaves: list[Any], depth: int = 0) ->
         key += (value.dtype, value.shape)
         if not value.size:
             return True
+    elif cls is Tensor:
+        array, meta = value.array, value.autograd_meta
+        if type(array) is not np.ndarray or value.requires_grad_flag or not value.key_bits:
+            return False
+        if meta is not None and value.is_inference():
+            return False
+        key += (cls, value.key_bits, array.dtype, array.shape)
+        if not array.size:
+            return True
     elif cls is float:
         key.append(cls)
     elif cls is int:
@@ -134,15 +143,6 @@ def take_value(value: Any, key: list[Any], leaves: list[Any], depth: int = 0) ->
         except UnicodeEncodeError:
             return False
         key += (cls, len(value))
-    elif cls is Tensor:
-        array, meta = value.array, value.autograd_meta
-        if type(array) is not np.ndarray or value.requires_grad_flag or not value.key_bits:
-            return False
-        if meta is not None and value.is_inference():
-            return False
-        key += (cls, value.key_bits, array.dtype, array.shape)
-        if not array.size:
-            return True
     elif cls is list or cls is tuple:
         if len(value) > MOST_ITEMS or depth == DEEPEST:
             return False
