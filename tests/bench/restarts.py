@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from opdispatch_client import Session, connect
-from opdispatch_server.daemon.processes.supervisor import HEALTHY_AFTER
+from opdispatch_server.daemon.processes.restart_policy import HEALTHY_AFTER
 from opdispatch_stress.private_daemon import private_daemon
 
 ROUNDS = 9

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_server.daemon.processes import supervisor as supervisor_module
-from opdispatch_server.daemon.processes.supervisor import Supervisor, WorkerCommand
+from opdispatch_server.daemon.processes import restart_policy
+from opdispatch_server.daemon.processes.launched_worker import WorkerCommand
+from opdispatch_server.daemon.processes.supervisor import Supervisor
 from tests.waits import LONGEST_WAIT
 
 # It ends when the daemon's end of its standard input is closed.
@@ -83,8 +84,8 @@ def test_processes_are_kept_where_the_system_has_no_process_descriptors():
 async def test_the_successor_of_one_that_was_ready_for_a_while_starts_without_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(supervisor_module, "FIRST_DELAY", 1e6)
-    monkeypatch.setattr(supervisor_module, "HEALTHY_AFTER", -1)
+    monkeypatch.setattr(restart_policy, "FIRST_PAUSE", 1e6)
+    monkeypatch.setattr(restart_policy, "HEALTHY_AFTER", -1)
     ended = asyncio.Event()
     supervisor = Supervisor(["one"], lambda name: COMMAND, on_ended=lambda *how: ended.set())
     supervisor.start()

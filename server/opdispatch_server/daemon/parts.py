@@ -42,7 +42,8 @@ from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPool
 from opdispatch_server.daemon.libraries.operator_registry import OperatorRegistry
 from opdispatch_server.daemon.libraries.publication import LibraryPublication
 from opdispatch_server.daemon.libraries.registry import LibraryRegistry
-from opdispatch_server.daemon.processes.supervisor import Supervisor, WorkerCommand
+from opdispatch_server.daemon.processes.launched_worker import WorkerCommand
+from opdispatch_server.daemon.processes.supervisor import Supervisor
 from opdispatch_server.daemon.processes.worker_commands import InterpreterEntry, WorkerCommands
 from opdispatch_server.daemon.state.folder import libraries_in
 from opdispatch_server.daemon.state.journal import Journal

@@ -9,14 +9,18 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from opdispatch_server.blame.lock_holder import DUMP_SIGNAL
-from opdispatch_server.daemon.processes.template import ChildProcess, Template, TemplateLostError
-from opdispatch_server.daemon.processes.worker_output import LineProtocol, WorkerOutput
-from opdispatch_server.device_discovery import NO_DEVICE_STATUS
-from opdispatch_server.fork_guard import NO_FORK_SUPPORT
+from opdispatch_server.daemon.processes.launched_worker import WorkerCommand, WorkerProcess
+from opdispatch_server.daemon.processes.restart_policy import (
+    FIRST_PAUSE,
+    WorkerEnd,
+    WorkerRecord,
+    pause_after,
+    why_not_again,
+)
+from opdispatch_server.daemon.processes.template import Template
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.process_watch import (
     ProcessEnd,
@@ -29,139 +33,8 @@ LOG = logging.getLogger("opdispatch.supervisor")
 
 T = TypeVar("T")
 
-LAST_OUTPUT_WAIT = 0.5
-FIRST_DELAY = 0.1
-SHORTEST_DELAY = 0.01
-# An interpreter that has never been ready is started at most this often in a row.
-START_ATTEMPTS = 5
 # How long an interpreter may take to print the stacks of its threads.
 DUMP_WAIT = 0.1
-LONGEST_DELAY = 10.0
-# An interpreter that was ready for this long had no trouble starting: its successor starts at once.
-HEALTHY_AFTER = 3.0
-
-
-class WorkerCommand(NamedTuple):
-    """How to start an interpreter's process.
-
-    ``python`` is a command line to which ``arguments`` are added; ``is_own`` says that it is the
-    daemon's own Python, in place of which a template may fork.
-    """
-
-    python: Sequence[str]
-    arguments: Sequence[str]
-    is_own: bool
-
-
-class WorkerProcess:
-    """One process of a worker: its output is logged, and the last lines are kept."""
-
-    def __init__(self, name: str, process: ChildProcess, lifeline: int) -> None:
-        self.name = name
-        self.process = process
-        self._lines = WorkerOutput(name, asyncio.get_running_loop().time)
-        self._lifeline = lifeline
-        self.is_dying = False  # it is being killed
-
-    @classmethod
-    async def start(
-        cls, name: str, command: WorkerCommand, template: Template | None = None
-    ) -> WorkerProcess:
-        """Start the command in a new session, forked from ``template`` if that fits.
-
-        Raises OSError.
-        """
-        # Nothing is written to stdin: its end tells the interpreter that the daemon is gone.
-        child_in, lifeline = os.pipe()
-        try:
-            output, child_out = os.pipe()
-        except BaseException:
-            os.close(child_in)
-            os.close(lifeline)
-            raise
-        try:
-            process = await _start_process(command, template, child_in, child_out)
-        except BaseException:
-            os.close(lifeline)
-            os.close(output)
-            raise
-        finally:
-            os.close(child_in)
-            os.close(child_out)
-        worker = cls(name, process, lifeline)
-        try:
-            await worker._follow_output(output)
-        except BaseException:
-            worker.signal(signal.SIGKILL)
-            os.close(lifeline)
-            await process.wait()
-            raise
-        return worker
-
-    @property
-    def tail(self) -> Sequence[str]:
-        """The last lines of its output."""
-        return tuple(self._lines.tail)
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self.process.pid
-
-    async def wait(self) -> int:
-        """Wait until the whole process group has ended; return the exit status."""
-        status = await self.process.wait()
-        self.signal(signal.SIGKILL)  # processes that kernels started and left behind
-        os.close(self._lifeline)
-        with contextlib.suppress(TimeoutError):  # a daemonized child may hold the pipe open
-            await asyncio.wait_for(self._protocol.ended.wait(), LAST_OUTPUT_WAIT)
-        self._output.close()
-        return status
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process and everything that it started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
-
-    async def _follow_output(self, descriptor: int) -> None:
-        pipe = os.fdopen(descriptor, "rb", buffering=0)
-        try:
-            self._output, self._protocol = await asyncio.get_running_loop().connect_read_pipe(
-                lambda: LineProtocol(self._lines), pipe
-            )
-        except BaseException:
-            pipe.close()
-            raise
-
-
-class WorkerEnd(NamedTuple):
-    """How one process ended: in words, when, and its exit status, or None if it never started."""
-
-    how: str
-    at: float
-    status: int | None
-
-
-@dataclass(slots=True)
-class WorkerRecord:
-    """The state of one name, across the processes that had it."""
-
-    restarts: int = 0
-    # Consecutive deaths, each before the process had been ready for a while.
-    early_deaths: int = 0
-    # Why it is not restarted, in words; empty while it is.
-    quarantine: str = ""
-    # The last output lines of the process that ended most recently.
-    tail: Sequence[str] = ()
-    # Whether a process of this name found its device.
-    was_ready: bool = False
-    # When the current process became ready, and whether the daemon is ending it.
-    ready_at: float | None = None
-    excused: bool = False
-    quarantined: asyncio.Event = field(default_factory=asyncio.Event)
-    revived: asyncio.Event = field(default_factory=asyncio.Event)
-    # It is to end for good.
-    dismissed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Supervisor:
@@ -369,49 +242,21 @@ class Supervisor:
 
     async def _keep(self, name: str) -> None:
         record = self._records[name]
-        delay = FIRST_DELAY
         while True:
             record.ready_at, record.excused = None, False
             end = await self._run_once(name)
             if not self._is_wanted(name):
                 return
-            is_healthy = record.ready_at is not None and end.at - record.ready_at > HEALTHY_AFTER
-            if is_healthy:
-                record.early_deaths = 0
-            if is_healthy or record.excused:
-                delay = SHORTEST_DELAY
-            else:
-                delay = max(delay, FIRST_DELAY)
-                record.early_deaths += 1
-            if why := self._why_not_again(record, end):
+            pause = pause_after(record, end)
+            if why := why_not_again(record, end, self._quarantine_after):
                 await self._quarantine(name, record, why)
-                delay = FIRST_DELAY
+                record.pause = FIRST_PAUSE
             else:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(record.dismissed.wait(), delay)
-                delay = min(2 * delay, LONGEST_DELAY)
+                    await asyncio.wait_for(record.dismissed.wait(), pause)
             if not self._is_wanted(name):
                 return
             record.restarts += 1
-
-    def _why_not_again(self, record: WorkerRecord, end: WorkerEnd) -> str:
-        """Return why a process that ended this way is not restarted; "" if it is."""
-        limit = self._quarantine_after
-        if limit is None:
-            # A process that was ready once can be ready again: it is restarted without limit, with
-            # pauses.
-            limit = 0 if record.was_ready else START_ATTEMPTS
-        if not limit:
-            return ""
-        if end.status == NO_DEVICE_STATUS and not record.was_ready and record.tail:
-            # the device will not be there the next time either
-            return record.tail[-1].removeprefix("ERROR ")
-        if record.early_deaths < limit:
-            return ""
-        return (
-            f"it died {record.early_deaths} times in a row soon after its start; the last time it "
-            f"{end.how}"
-        )
 
     async def _quarantine(self, name: str, record: WorkerRecord, why: str) -> None:
         """Wait for ``revive``."""
@@ -459,26 +304,3 @@ class Supervisor:
             ended = fields(Event.INTERPRETER_ENDED, interpreter=name)
             LOG.error("interpreter %s %s; its last output:\n    %s", name, how, tail, extra=ended)
         return WorkerEnd(how.words, ended_at, status)
-
-
-async def _start_process(
-    command: WorkerCommand, template: Template | None, stdin: int, output: int
-) -> ChildProcess:
-    if template is not None and command.is_own:
-        try:
-            return await template.start(command.arguments, stdin=stdin, output=output)
-        except TemplateLostError as error:
-            LOG.warning(
-                "%s; an interpreter is started without it",
-                error,
-                extra=fields(Event.INTERPRETER_FAILED),
-            )
-    return await asyncio.create_subprocess_exec(
-        *command.python,
-        *command.arguments,
-        stdin=stdin,
-        stdout=output,
-        stderr=output,
-        start_new_session=True,
-        env={**os.environ, **NO_FORK_SUPPORT, "PYTHONUNBUFFERED": "1"},
-    )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from opdispatch_server.daemon.environments.interpreter_packages import Bootstrap
-from opdispatch_server.daemon.processes.supervisor import WorkerCommand
+from opdispatch_server.daemon.processes.launched_worker import WorkerCommand
 from opdispatch_server.daemon.processes.template import Template
 from opdispatch_server.serving.run_folder import RunFolder
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from opdispatch_server.daemon.processes.supervisor import WorkerCommand, WorkerProcess
+from opdispatch_server.daemon.processes.launched_worker import WorkerCommand, WorkerProcess
 from tests.open_descriptors import open_descriptors
 
 SLEEPS = WorkerCommand(
