@@ -107,7 +107,8 @@ def test_a_build_may_take_longer_than_the_sessions_timeout(
     path = write_library("slow", reporting("slow", "slowpack"))
     requirements = ["--no-index", str(project)]
     with (
-        daemon.connect(timeout=2.0) as session,
+        # Enough for the import after the build, when the daemon sends nothing.
+        daemon.connect(timeout=8.0) as session,
         grpc.insecure_channel(daemon.address.replace("unix://", "unix:")) as channel,
         Background(session.load, path, requirements=requirements) as call,
     ):
@@ -115,7 +116,7 @@ def test_a_build_may_take_longer_than_the_sessions_timeout(
         stub = registry_pb2_grpc.RegistryServiceStub(channel)
         steps = stub.LoadLibraryWithProgress(load_source(path, requirements=requirements).request)
         silent = (step for step in steps if not step.line)
-        for _ in range(12):  # quarters of a second
+        for _ in range(4 * 9):  # quarters of a second
             next(silent)
         (tmp_path / "go").touch()
         assert call.result().name == "slow"
