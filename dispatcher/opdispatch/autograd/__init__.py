@@ -2,7 +2,7 @@
 
 watch                what a task wants done with nodes: saved tensors packed, callers noted down
 node                 a step of the backward pass, and the facts it needs of its inputs
-differentiable_view  what a view knows of its base
+autograd_meta        autograd state of a tensor, and of a view
 variable             what a tensor knows of the graph: ``grad``, ``grad_fn``, version and others
 variable_methods     what a tensor can do with that
 view_nodes           the history of views that are written to

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from opdispatch.arrays.level_array import LevelArray
+from opdispatch.autograd.autograd_meta import MADE_IN_FUNCTION, MADE_UNDER_NO_GRAD, view_of
 from opdispatch.autograd.context import Context
-from opdispatch.autograd.differentiable_view import MADE_IN_FUNCTION, MADE_UNDER_NO_GRAD
 from opdispatch.autograd.function_node import DelayedError, FunctionNode
 from opdispatch.autograd.inference_tensor import is_inference
 from opdispatch.autograd.node import Node
@@ -161,7 +161,7 @@ def _wrapped(
             results.append(_constant(result, bool(places) and not context.is_dirty(result)))
         elif places and context.is_dirty(result):
             check_may_be_written_to(result)
-            if meta_of(result).view is not None and len(given) > 1:
+            if view_of(result) is not None and len(given) > 1:
                 raise AutogradError(
                     f"{node.name} is of a Function that has written to a view and returned "
                     f"{len(given)} results; expected that view alone",
@@ -180,7 +180,7 @@ def _constant(result: Any, is_argument: bool) -> Any:
     A view of an argument is what it is when it is made under ``no_grad``, as in PyTorch.
     """
     if result.requires_grad:
-        return result if meta_of(result).view is not None and not is_argument else result.detach()
+        return result if view_of(result) is not None and not is_argument else result.detach()
     return view_of_itself(result, MADE_UNDER_NO_GRAD) if is_argument else result
 
 
@@ -190,13 +190,13 @@ def _made_by(node: Node, number: int, result: Any, *, is_argument: bool = False)
     Where that is another tensor's elements, they are not to be written to through it: the node says
     what becomes of gradients, and the effect of a write on it is unknown.
     """
-    meta = meta_of(result)
-    if is_argument or (result.requires_grad and meta.view is not None):
+    view = view_of(result)
+    if is_argument or (result.requires_grad and view is not None):
         result = view_of_itself(result, MADE_IN_FUNCTION)
     elif result.requires_grad:
         result = result.detach()
-    elif meta.view is not None:
-        meta.view.made_by = MADE_IN_FUNCTION
+    elif view is not None:
+        view.made_by = MADE_IN_FUNCTION
     meta_of(result).edge = (node, number)
     result.requires_grad_flag = True
     return result

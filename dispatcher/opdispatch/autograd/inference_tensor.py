@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from opdispatch.arrays.level_array import LevelArray
-from opdispatch.autograd.variable import VersionCounter, meta_of
+from opdispatch.autograd.autograd_meta import VersionCounter
+from opdispatch.autograd.variable import meta_of
 from opdispatch.errors import AutogradError
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import AUTOGRAD_KEYSET, DispatchKeySet

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from opdispatch.autograd.autograd_meta import view_of
 from opdispatch.autograd.node import Edge, Node
 from opdispatch.autograd.variable import (
     Variable,
@@ -16,7 +17,7 @@ from opdispatch.autograd.variable import (
     meta_of,
     move_retained,
     renew_history,
-    tell_views,
+    set_flag_of_views,
 )
 from opdispatch.autograd.view_nodes import CopySlices
 from opdispatch.errors import AutogradError
@@ -33,7 +34,7 @@ def check_may_be_written_to(tensor: Any) -> None:
             "a write that is recorded cannot be to a plain array, which has no history",
             hint="make a Tensor of the array, or write under no_grad",
         )
-    view = tensor.autograd_meta.view if tensor.autograd_meta is not None else None
+    view = view_of(tensor)
     if view is not None and view.made_by:
         raise AutogradError(
             f"a view that {view.made_by} cannot be written to where gradients are recorded",
@@ -53,7 +54,7 @@ def check_may_be_written_to(tensor: Any) -> None:
 
 def is_of_leaf(tensor: Any) -> bool:
     """Return whether it is a leaf that requires gradients, or a view of one."""
-    view = tensor.autograd_meta.view if tensor.autograd_meta is not None else None
+    view = view_of(tensor)
     base = tensor if view is None else view.base
     return bool(base.requires_grad and base.is_leaf)
 
@@ -63,16 +64,15 @@ def rebase_history(tensor: Any, node: Node, number: int = 0, place: int = 0) -> 
 
     Of a view, it is the base's history, and the node has that one result.
     """
-    meta = meta_of(tensor)
-    view = meta.view
+    view = view_of(tensor)
     if view is None:
         set_edge(tensor, (node, number))
         return
     base = view.base
-    set_edge(base, (CopySlices(edge_of(base), facts_of(base), view, node, place), 0))
+    set_edge(base, (CopySlices(edge_of(base), facts_of(base), view.replay, node, place), 0))
     tensor.requires_grad_flag = True
     view.version = -1  # so that its own is found anew
-    if meta.retained is not None:
+    if view.retained is not None:
         renew_history(tensor)
 
 
@@ -82,4 +82,4 @@ def set_edge(tensor: Any, edge: Edge) -> None:
     before, meta.edge = meta.edge, edge
     move_retained(meta, before)
     tensor.requires_grad_flag = True
-    tell_views(meta)
+    set_flag_of_views(meta)

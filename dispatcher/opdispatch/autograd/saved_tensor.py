@@ -11,11 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opdispatch.arrays.level_array import LevelArray
+from opdispatch.autograd.autograd_meta import AutogradMeta, VersionCounter
 from opdispatch.autograd.node import Edge
 from opdispatch.autograd.variable import (
-    AutogradMeta,
     Variable,
-    VersionCounter,
     counter_of,
     edge_of,
     meta_of,

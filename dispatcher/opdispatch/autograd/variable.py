@@ -8,8 +8,9 @@ Note [Versions]
 Note [Views]
     A differentiable view remembers its base and how it is made of it. When either is written to,
     the history of the base changes: a write through the view becomes a ``CopySlices`` of the base,
-    and every view finds its own ``grad_fn`` anew, by being made again of the base's history. A base
-    that requires no gradients knows its views, and tells them when it comes to require some.
+    and every view finds its own ``grad_fn`` anew, by being made again of the base's history. The
+    views of a base that requires no gradients share one flag, which the base sets when it comes to
+    require some: ``BaseRequiresGrad``.
 
 ``torch/csrc/autograd/{variable,VariableTypeUtils}.h``
 """
@@ -24,46 +25,23 @@ import numpy as np
 
 from opdispatch import arrays
 from opdispatch.arrays.level_array import LevelArray
-from opdispatch.autograd.differentiable_view import MADE_IN_FUNCTION, MADE_UNDER_NO_GRAD, ViewOf
-from opdispatch.autograd.node import (
-    ACCUMULATED,
-    Edge,
-    Facts,
-    Node,
-    RegisteredHook,
+from opdispatch.autograd.autograd_meta import (
+    MADE_IN_FUNCTION,
+    MADE_UNDER_NO_GRAD,
+    AutogradMeta,
+    BaseRequiresGrad,
+    DifferentiableViewMeta,
+    VersionCounter,
+    view_of,
 )
+from opdispatch.autograd.node import ACCUMULATED, Edge, Facts, Node
 from opdispatch.errors import AutogradError
 from opdispatch.local_state.grad_mode import is_grad_enabled
 from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE
 from opdispatch.local_state.tracing_state import is_traced
 
-FEW_VIEWS = 32
-"""A list of as many views is not yet searched for those that are gone."""
 DIFFERENTIABLE_KINDS = "fcV"
 """NumPy's kinds of element types that can require gradients; V has those of ml_dtypes."""
-
-
-class VersionCounter:
-    """How often elements were written to."""
-
-    value = 0
-
-
-class AutogradMeta:
-    """Autograd state of a tensor that is part of a graph, has been written to, or is a view."""
-
-    # Of most tensors, most of this stays as it is: so these are not slots.
-    edge: Edge | None = None
-    """Where its gradient goes: to the node that made it; that of a leaf to ``AccumulateGrad``."""
-    grad: Any = None
-    counter: VersionCounter | None = None
-    view: ViewOf | None = None
-    views: list[weakref.ref[Any]] | None = None
-    """Those that were made when it required no gradients: see Note [Views]."""
-    is_borrowed = False
-    """Of a view: that it requires gradients because its base does, and none arrives here."""
-    retained: RegisteredHook | None = None
-    """Hook that ``retain_grad`` has registered."""
 
 
 def meta_of(tensor: Any) -> AutogradMeta:
@@ -105,10 +83,10 @@ def edge_of(tensor: Any) -> Edge | None:
     meta: AutogradMeta | None = tensor.autograd_meta
     if meta is None:
         meta = tensor.autograd_meta = AutogradMeta()
-    elif meta.view is not None:
+    elif type(meta) is DifferentiableViewMeta:
         renew_history(tensor)
     edge = meta.edge
-    if meta.is_borrowed:
+    if type(tensor.requires_grad_flag) is BaseRequiresGrad:  # none arrives here
         return None if edge is None or type(edge[0]) is AccumulateGrad else edge
     if edge is None:
         edge = meta.edge = (AccumulateGrad(tensor), 0)
@@ -120,7 +98,7 @@ def grad_fn_of(tensor: Any) -> Node | None:
     meta: AutogradMeta | None = tensor.autograd_meta
     if meta is None:
         return None
-    if meta.view is not None:
+    if type(meta) is DifferentiableViewMeta:
         renew_history(tensor)
     node = None if meta.edge is None else meta.edge[0]
     return None if type(node) is AccumulateGrad else node
@@ -131,11 +109,10 @@ def renew_history(tensor: Any) -> None:
 
     See Note [Views].
     """
-    meta = meta_of(tensor)
-    view = meta.view
+    view = view_of(tensor)
     if view is None or view.version == version_of(view.base):
         return
-    node = None if meta.edge is None else meta.edge[0]
+    node = None if view.edge is None else view.edge[0]
     has_node = node is not None and type(node) is not AccumulateGrad
     if has_node or view.base.requires_grad or view.made_by == MADE_IN_FUNCTION:
         if view.made_by in (MADE_UNDER_NO_GRAD, MADE_IN_FUNCTION):
@@ -144,8 +121,8 @@ def renew_history(tensor: Any) -> None:
                 "base, or another view of that, was written to",
                 hint="make the view anew",
             )
-        before, meta.edge = meta.edge, (ViewOf.make_node(view), 0)
-        move_retained(meta, before)
+        before, view.edge = view.edge, (DifferentiableViewMeta.make_node(view), 0)
+        move_retained(view, before)
         view.version = version_of(view.base)
         tensor.requires_grad_flag = True
 
@@ -253,25 +230,11 @@ def _add_in_place(written: Any, gradient: Any) -> bool:
     return True
 
 
-def note_view(base: Any, view: Any) -> None:
-    """Record a view in its base, which requires no gradients. See Note [Views]."""
-    meta = meta_of(base)
-    views = meta.views
-    if views is None:
-        views = meta.views = []
-    elif len(views) >= FEW_VIEWS and not len(views) & (len(views) - 1):
-        # At powers of two, which is seldom enough.
-        views[:] = [each for each in views if each() is not None]
-    views.append(weakref.ref(view))
-
-
-def tell_views(meta: AutogradMeta) -> None:
+def set_flag_of_views(meta: AutogradMeta) -> None:
     """Make the views of a tensor that now requires gradients require them, too."""
-    for view in meta.views or ():
-        if (known := view()) is not None and not known.requires_grad_flag:
-            known.requires_grad_flag = True
-            meta_of(known).is_borrowed = True
-    meta.views = None
+    if meta.flag_of_views is not None:
+        meta.flag_of_views.append(True)
+        meta.flag_of_views = None
 
 
 def copy_of(tensor: Any) -> Any:
@@ -290,7 +253,7 @@ class Variable:
     __slots__ = ()
 
     autograd_meta: AutogradMeta | None
-    requires_grad_flag: bool
+    requires_grad_flag: bool | BaseRequiresGrad
     array: Any
     if TYPE_CHECKING:  # what VariableMethods has
 

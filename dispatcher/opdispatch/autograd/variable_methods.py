@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from opdispatch.arrays.level_array import LevelArray
+from opdispatch.autograd.autograd_meta import BaseRequiresGrad, flag_of_views, view_of
 from opdispatch.autograd.hooks import RetainedGrad
 from opdispatch.autograd.inference_tensor import is_inference
 from opdispatch.autograd.node import ACCUMULATED, Hook, HookHandle, Node
@@ -15,7 +16,7 @@ from opdispatch.autograd.variable import (
     facts_of,
     grad_fn_of,
     meta_of,
-    tell_views,
+    set_flag_of_views,
     version_of,
     wanted_edge_of,
 )
@@ -34,7 +35,7 @@ class VariableMethods(Variable):
 
         Setting it raises AutogradError unless it is a leaf, of a type that can have them.
         """
-        return self.requires_grad_flag
+        return bool(self.requires_grad_flag)
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
@@ -57,11 +58,12 @@ class VariableMethods(Variable):
                 "a tensor that was made in inference mode cannot require gradients outside of it",
                 hint="make a copy of it",
             )
-        self.requires_grad_flag = bool(value)  # type: ignore[misc]  # a slot of Tensor
-        if (meta := self.autograd_meta) is not None:
-            meta.is_borrowed = False
-            if value:
-                tell_views(meta)
+        flag: bool | BaseRequiresGrad = bool(value)
+        if value and self.autograd_meta is not None:
+            set_flag_of_views(self.autograd_meta)
+        elif (view := view_of(self)) is not None and not view.base.requires_grad_flag:
+            flag = flag_of_views(view.base.autograd_meta)
+        self.requires_grad_flag = flag  # type: ignore[misc]  # a slot of Tensor
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """Set ``requires_grad``; return the tensor."""
@@ -106,8 +108,8 @@ class VariableMethods(Variable):
     @property
     def _base(self) -> Any:
         """The tensor that it is a view of, and itself no view; None for what is none."""
-        meta = self.autograd_meta
-        return None if meta is None or meta.view is None else meta.view.base
+        view = view_of(self)
+        return None if view is None else view.base
 
     def _is_view(self) -> bool:
         """Return whether it has a ``_base``."""

@@ -12,15 +12,18 @@ import numpy as np
 from opdispatch.arrays.lazy_array import LazyArray
 from opdispatch.arrays.level_array import LevelArray, is_batched
 from opdispatch.arrays.math_bits import stored
-from opdispatch.autograd.differentiable_view import ViewOf
+from opdispatch.autograd.autograd_meta import (
+    DifferentiableViewMeta,
+    Replay,
+    make_view,
+    replay,
+    view_of,
+)
 from opdispatch.autograd.node import Edge, Facts, Gradients, Node
 from opdispatch.autograd.variable import (
     copy_of,
     edge_of,
     facts_of,
-    meta_of,
-    note_view,
-    version_of,
 )
 from opdispatch.local_state.grad_mode import enable_grad, is_grad_enabled
 from opdispatch.local_state.lazy_imports import array_namespace
@@ -29,9 +32,9 @@ from opdispatch.local_state.lazy_imports import array_namespace
 class ReplayedView(Node):
     """A view of a base whose history has changed: gradients go to where it is in the base."""
 
-    def __init__(self, view: ViewOf) -> None:
+    def __init__(self, view: DifferentiableViewMeta) -> None:
         super().__init__((edge_of(view.base),), (facts_of(view.base),))
-        self._view = view
+        self._replay = view.replay
 
     @property
     def name(self) -> str:
@@ -42,7 +45,7 @@ class ReplayedView(Node):
         """Return zeros with the gradient where the view is."""
         [facts] = self.facts
         assert facts is not None
-        return (place_in(self._view, facts, grads[0]),)
+        return (place_in(self._replay, facts, grads[0]),)
 
 
 class CopySlices(Node):
@@ -53,12 +56,12 @@ class CopySlices(Node):
     """
 
     def __init__(
-        self, base: Edge | None, facts: Facts, view: ViewOf, written: Node, place: int
+        self, base: Edge | None, facts: Facts, steps: Replay | None, written: Node, place: int
     ) -> None:
         edges, all_facts = [*written.edges], [*written.facts]
         edges[place], all_facts[place] = base, facts
         super().__init__(edges, all_facts)
-        self._view = view
+        self._replay = steps
         self._written = written
         self._place = place
 
@@ -70,13 +73,13 @@ class CopySlices(Node):
     def apply(self, grads: list[Any]) -> Gradients:
         """Return the gradients of the base before the write, and of the written value."""
         [grad] = grads
-        of_view = self._view.replay(grad)
+        of_view = replay(self._replay, grad)
         found, place = [*self._written.apply([of_view])], self._place
         first, found[place] = found[place], None
         if self.edges[place] is None:
             return found
         kept = with_room_for(+grad if grad.requires_grad else copy_of(grad), first)
-        here = self._view.replay(kept)
+        here = replay(self._replay, kept)
         if shares_elements(kept, here):
             here[...] = 0.0 if first is None else first
             found[place] = kept
@@ -85,7 +88,7 @@ class CopySlices(Node):
         change = -of_view if first is None else first - of_view
         facts = self.facts[place]
         assert facts is not None
-        found[place] = grad + place_in(self._view, facts, change)
+        found[place] = grad + place_in(self._replay, facts, change)
         return found
 
     def release(self) -> None:
@@ -93,7 +96,7 @@ class CopySlices(Node):
         self._written.release()
 
 
-def place_in(view: ViewOf, facts: Facts, gradient: Any) -> Any:
+def place_in(steps: Replay | None, facts: Facts, gradient: Any) -> Any:
     """Return zeros like the base, with a gradient where the view is, by the view's derivative."""
     from opdispatch.autograd.engine import grad
 
@@ -101,7 +104,7 @@ def place_in(view: ViewOf, facts: Facts, gradient: Any) -> Any:
     whole = array_namespace().zeros(shape, dtype=dtype, device=device)
     whole.requires_grad_flag = True
     with enable_grad():
-        part = view.replay(whole)
+        part = replay(steps, whole)
     [placed] = grad(part, whole, gradient, create_graph=is_grad_enabled())
     return placed
 
@@ -152,13 +155,10 @@ def shares_elements(base: Any, other: Any) -> bool:
 def view_of_itself(tensor: Any, made_by: str) -> Any:
     """Return a view of a whole tensor, without a history."""
     view = tensor.detach_here()
-    meta = meta_of(view)
-    outer = meta_of(tensor).view
-    base, replays = (tensor, ()) if outer is None else (outer.base, outer.replays)
-    meta.view = ViewOf(base, replays, made_by, version_of(base))
-    if not base.requires_grad_flag:
-        note_view(base, view)
+    outer = view_of(tensor)
+    base, steps = (tensor, None) if outer is None else (outer.base, outer.replay)
+    make_view(view, base, steps, made_by)
     return view
 
 
-ViewOf.make_node = ReplayedView
+DifferentiableViewMeta.make_node = ReplayedView

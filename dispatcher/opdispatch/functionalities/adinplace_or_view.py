@@ -6,26 +6,26 @@ PyTorch generates a kernel for each operator that writes or gives views
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from opdispatch.autograd.differentiable_view import MADE_UNDER_NO_GRAD, Replay, ViewOf
+from opdispatch.autograd.autograd_meta import (
+    MADE_UNDER_NO_GRAD,
+    AutogradMeta,
+    BaseRequiresGrad,
+    DifferentiableViewMeta,
+    VersionCounter,
+    make_view,
+    view_of,
+)
 from opdispatch.autograd.inference_tensor import (
     ADINPLACE_OR_VIEW_BIT,
     is_inference,
     make_inference,
 )
-from opdispatch.autograd.variable import (
-    FEW_VIEWS,
-    AutogradMeta,
-    VersionCounter,
-    counter_of,
-    meta_of,
-    note_view,
-)
+from opdispatch.autograd.variable import counter_of
 from opdispatch.autograd.view_nodes import shares_elements
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.dispatch.operator_state import TENSOR_BITS
@@ -36,6 +36,8 @@ from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.schema.types import ListType
 from opdispatch.tensors.tensor import Tensor
 
+REQUIRED_BY_BASE = BaseRequiresGrad([True])
+"""Flag of a view that was made under ``no_grad`` of a base that requires gradients."""
 _new = object.__new__
 _keys_below = AFTER_ADINPLACEORVIEW_KEYSET.__and__
 
@@ -78,14 +80,13 @@ def make_view_kernel(schema: FunctionSchema, operator: FindOperator) -> KernelFu
         _keys_below,
         _operator=operator,
         _note=_note,
-        _note_view=note_view,
         _Counter=VersionCounter,
         _UNDER_NO_GRAD=MADE_UNDER_NO_GRAD,
         _state=AUTOGRAD_STATE.get,
         _Meta=AutogradMeta,
-        _ViewOf=ViewOf,
-        _FEW=FEW_VIEWS,
-        _ref=weakref.ref,
+        _View=DifferentiableViewMeta,
+        _Flag=BaseRequiresGrad,
+        _BY_BASE=REQUIRED_BY_BASE,
         _note_results=_note_results,
         _ndarray=np.ndarray,
         _getattr=getattr,
@@ -123,7 +124,7 @@ class _ViewText(LayerText):
         same = ", ".join([*others, self._by_name({})])  # it leaves lists as they are
         below = f"_kernel_below({first}, {rest})"
         named = [name for _, name in self.keyword_only]
-        replay = f"(_replay, ({''.join(f'{name}, ' for name in (*others, *named))}))"
+        replay = "".join(f", {name}" for name in ("_replay", *others, *named))
         items = ", ".join(f"{given!r}: {name}" for given, name in self.keyword_only)
         return [
             f"if _type({first}) is _Tensor and _type(_whole := {first}.array) is _ndarray"
@@ -153,26 +154,24 @@ class _ViewText(LayerText):
         """Return the lines of ``_note``, which in the kernel itself are no Python functions."""
         return [
             "if _result.autograd_meta is not None:",
-            f"    _note({first}, _result, {replay})",
+            f"    _note({first}, _result{replay})",
             "    return _result",
             f"_base, _given = {first}, {first}.autograd_meta",
             f"if _given is None: _given = {first}.autograd_meta = _Meta()",
             "if (_counter := _given.counter) is None: _counter = _given.counter = _Counter()",
-            "_meta = _result.autograd_meta = _Meta()",
-            "_meta.counter = _counter",
-            "_meta.view = _view = _new(_ViewOf)",
-            "if (_outer := _given.view) is None:",
-            f'    _view.replays, _view.made_by = ({replay},), ""',
+            "_meta = _result.autograd_meta = _View()",
+            f"if _type(_given) is not _View: _meta.replay = (None{replay})",
             "else:",
-            "    _base, _given = _outer.base, _outer.base.autograd_meta",
-            f"    _view.replays, _view.made_by = (*_outer.replays, {replay}), _outer.made_by",
-            "_view.base, _view.version = _base, _counter.value",
-            "if not (_is_recorded := _state().grad_mode): _view.made_by = _UNDER_NO_GRAD",
+            f"    _meta.replay = (_given.replay{replay})",
+            "    if _given.made_by: _meta.made_by = _given.made_by",
+            "    _given = (_base := _given.base).autograd_meta",
+            "_meta.base, _meta.counter, _meta.version = _base, _counter, _counter.value",
+            "if not (_is_recorded := _state().grad_mode): _meta.made_by = _UNDER_NO_GRAD",
             "if not _base.requires_grad_flag:",
-            "    if (_views := _given.views) is None: _given.views = [_ref(_result)]",
-            "    elif _len(_views) >= _FEW: _note_view(_base, _result)",
-            "    else: _views.append(_ref(_result))",
-            "elif not _is_recorded: _result.requires_grad_flag = _meta.is_borrowed = True",
+            "    if (_flag := _given.flag_of_views) is None:",
+            "        _flag = _given.flag_of_views = _Flag()",
+            "    _result.requires_grad_flag = _flag",
+            "elif not _is_recorded: _result.requires_grad_flag = _BY_BASE",
         ]
 
     def _by_name(self, values: Mapping[str, str]) -> str:
@@ -192,12 +191,12 @@ def _note_results(
             make_inference(each)
     elif isinstance(result, Tensor):
         if shares_elements(first, result):
-            _note(first, result, (_replay, (operator, args, kwargs)))
+            _note(first, result, _replay, operator, args, kwargs)
     elif isinstance(result, list):
         for place, each in enumerate(result):
             if isinstance(each, Tensor) and shares_elements(first, each):
-                replay = (_replay_one, (operator, args, kwargs, place))
-                _note(first, each, replay, "is one of several")
+                replay = (_replay_one, operator, args, kwargs, place)
+                _note(first, each, *replay, made_by="is one of several")
 
 
 def _replay(base: Any, operator: FindOperator, args: Any, kwargs: Any) -> Any:
@@ -208,18 +207,19 @@ def _replay_one(base: Any, operator: FindOperator, args: Any, kwargs: Any, place
     return operator()(base, *args, **kwargs)[place]
 
 
-def _note(first: Tensor, result: Tensor, replay: Replay, made_by: str = "") -> None:
-    """Make ``result`` a view of ``first``, or of what that is a view of."""
-    counter = counter_of(first)
-    outer = meta_of(first).view
+def _note(first: Tensor, result: Tensor, *call: Any, made_by: str = "") -> None:
+    """Make ``result`` a view of ``first``, or of what that is a view of.
+
+    ``call`` is the function that makes it of another tensor, and its other arguments.
+    """
+    counter_of(first)  # which the base shares
     if not made_by and not AUTOGRAD_STATE.get().grad_mode:
         made_by = MADE_UNDER_NO_GRAD
-    base, replays = (first, (replay,)) if outer is None else (outer.base, (*outer.replays, replay))
-    meta = meta_of(result)
-    meta.counter = counter
-    of_outer = "" if outer is None else outer.made_by
-    meta.view = ViewOf(base, replays, made_by or of_outer, counter.value)
-    if not base.requires_grad_flag:
-        note_view(base, result)
-    elif made_by == MADE_UNDER_NO_GRAD:
-        result.requires_grad_flag = meta.is_borrowed = True  # as in PyTorch
+    outer = view_of(first)
+    if outer is None:
+        base, steps = first, (None, *call)
+    else:
+        base, steps = outer.base, (outer.replay, *call)
+    make_view(result, base, steps, made_by or ("" if outer is None else outer.made_by))
+    if base.requires_grad_flag and made_by == MADE_UNDER_NO_GRAD:
+        result.requires_grad_flag = REQUIRED_BY_BASE  # as in PyTorch

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from opdispatch.arrays import find_key_bits
+from opdispatch.autograd.autograd_meta import view_of
 from opdispatch.autograd.variable import version_of
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.errors import ArgumentError
@@ -157,12 +158,12 @@ def _is_kept(value: Any, dtype: np.dtype[Any], device_type: str) -> bool:
     """
     return (
         isinstance(value, Tensor)
-        and value.requires_grad_flag
+        and value.requires_grad
         and value.dtype == _FLOAT32
         and dtype == get_autocast_dtype(device_type)
         and AUTOCAST_STATE.get().cache_enabled
         and value.is_leaf
-        and (value.autograd_meta is None or value.autograd_meta.view is None)
+        and view_of(value) is None
     )
 
 

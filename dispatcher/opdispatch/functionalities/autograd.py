@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from opdispatch.autograd.autograd_meta import AutogradMeta
 from opdispatch.autograd.node import Edge, Facts, Node
 from opdispatch.autograd.recorded_writes import (
     check_may_be_written_to,
@@ -27,7 +28,6 @@ from opdispatch.autograd.recorded_writes import (
 )
 from opdispatch.autograd.variable import (
     DIFFERENTIABLE_KINDS,
-    AutogradMeta,
     counter_of,
     edge_of,
     facts_of,

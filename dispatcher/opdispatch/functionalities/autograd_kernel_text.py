@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from opdispatch.autograd.autograd_meta import AutogradMeta, DifferentiableViewMeta
 from opdispatch.autograd.node import next_number
-from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS, AutogradMeta, edge_of
+from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS, edge_of
 from opdispatch.autograd.watch import WATCHED, note_recorded
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.functionalities.autograd import edges_of
@@ -25,7 +26,7 @@ from opdispatch.tensors.tensor import Tensor
 
 def _is_recorded(values: Sequence[Any]) -> bool:
     """Return whether one of the values requires gradients."""
-    return True in [isinstance(each, Tensor) and each.requires_grad_flag for each in values]
+    return bool([each for each in values if isinstance(each, Tensor) and each.requires_grad_flag])
 
 
 _SCOPE: dict[str, Any] = {
@@ -37,6 +38,7 @@ _SCOPE: dict[str, Any] = {
     "_edges_of": edges_of,
     "_is_recorded": _is_recorded,
     "_Meta": AutogradMeta,
+    "_View": DifferentiableViewMeta,
     "_KINDS": DIFFERENTIABLE_KINDS,
     "_next_number": next_number,
     "_watched": WATCHED,
@@ -134,8 +136,8 @@ class AutogradKernelText(LayerText):
                 unless = f" if {flag} else None" if len(self.places) > 1 else ""
                 # Of what is no view and was made by a call, ``edge_of`` without a call of it.
                 edge = (
-                    f"(_e if (_m := {name}.autograd_meta) is not None and _m.view is None"
-                    f" and (_e := _m.edge) is not None and not _m.is_borrowed"
+                    f"(_e if _type(_m := {name}.autograd_meta) is _Meta"
+                    f" and (_e := _m.edge) is not None"
                     f" else _edge_of({name})){unless}"
                 )
                 device = f'"cpu" if _type(_a) is _ndarray else {name}.device'

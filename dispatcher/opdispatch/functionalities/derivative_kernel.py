@@ -89,8 +89,8 @@ class _DerivativeText(AutogradKernelText):
         if not self.derivative.writes or place != self.places[0]:
             return super().test_of(place)
         name = self.names[place]  # of a view, its base may require gradients
-        is_view = f"(_m := {name}.autograd_meta) is not None and (_v := _m.view) is not None"
-        requires = f"{name}.requires_grad_flag or {is_view} and _v.base.requires_grad"
+        is_view = f"_type(_m := {name}.autograd_meta) is _View"
+        requires = f"{name}.requires_grad_flag or {is_view} and _m.base.requires_grad"
         return f"_isinstance({name}, _Tensor) and ({requires})"
 
     def not_recorded(self) -> list[str]:

@@ -258,7 +258,7 @@ class JvpLayer(DualLayer):
 def _is_recorded(value: Any) -> bool:
     """Return whether a tensor of a level of forward mode requires gradients at that level."""
     if type(value) is Tensor:
-        return value.requires_grad_flag and type(value.array) is DualArray
+        return value.requires_grad and type(value.array) is DualArray
     return type(value) is list and any(map(_is_recorded, value))
 
 

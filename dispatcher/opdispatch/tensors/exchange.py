@@ -39,7 +39,7 @@ class TensorExchange:
     __slots__ = ()
 
     array: Any
-    requires_grad_flag: bool
+    requires_grad_flag: Any
 
     if TYPE_CHECKING:
 

@@ -26,7 +26,7 @@ class TensorNames:
     __slots__ = ()
 
     key_bits: int
-    requires_grad_flag: bool
+    requires_grad_flag: Any
     array: Any
     _names: Names
 

@@ -18,10 +18,10 @@ from opdispatch.arrays import CPU_BITS, FAKE_BIT, FakeArray, key_bits_of
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.arrays.math_bits import MATH_BITS
 from opdispatch.arrays.zero_array import ZERO_TENSOR
+from opdispatch.autograd.autograd_meta import AutogradMeta, BaseRequiresGrad
 from opdispatch.autograd.inference_tensor import make_inference
 from opdispatch.autograd.to_copy import record_move
 from opdispatch.autograd.variable import (
-    AutogradMeta,
     Variable,
     check_differentiable,
     counter_of,
@@ -148,7 +148,7 @@ class Tensor(
     array: Any
     key_bits: int
     autograd_meta: AutogradMeta | None
-    requires_grad_flag: bool
+    requires_grad_flag: bool | BaseRequiresGrad
     _is_plain: ClassVar[bool] = True
     __hash__ = object.__hash__  # type: ignore[assignment]
 
@@ -360,7 +360,7 @@ class Tensor(
     def __copy__(self) -> Tensor:
         """Return a leaf over the same elements, which shares their version."""
         copied = self.detach()
-        copied.requires_grad_flag = self.requires_grad_flag
+        copied.requires_grad_flag = bool(self.requires_grad_flag)
         return copied
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
@@ -388,7 +388,7 @@ class Tensor(
         note_reading(self, "a tensor that is pickled")
         names = self.names if self.key_bits & NAMED_BIT else None
         keys = None if self.is_inference() else self.key_bits
-        state = (type(self), self.array, keys, names, self.requires_grad_flag)
+        state = (type(self), self.array, keys, names, self.requires_grad)
         attributes = self._attributes()
         if not attributes:
             return (_rebuilt, state)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from opdispatch import arrays
-from opdispatch.autograd.variable import AutogradMeta
+from opdispatch.autograd.autograd_meta import AutogradMeta
 from opdispatch.errors import ArgumentError
 from opdispatch.functorch.functionalization.functional_storage import FunctionalStorage
 from opdispatch.functorch.functionalization.view_meta import IDENTITY, Strided, ViewMeta, view_of
