@@ -185,6 +185,12 @@ def _vmap() -> object:
     return vmap
 
 
+def _tensor_getitem() -> object:
+    from opdispatch.array_api.subscript import make_getitem
+
+    return make_getitem()
+
+
 def _call_below_python() -> object:
     from opdispatch.functionalities.python_fallback import call_below_python
 
@@ -196,6 +202,7 @@ _lazy_imports.fill_slots(
     array_operators=_array_operators,
     vmap=_vmap,
     call_below_python=_call_below_python,
+    tensor_getitem=_tensor_getitem,
 )
 
 OpOverload = OperatorHandle

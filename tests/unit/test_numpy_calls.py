@@ -318,6 +318,7 @@ CALLS: dict[str, list[Call]] = {
     "expand_dims": [
         lambda f, x, axis=axis: f(x, axis) for axis in ([0], [-1], [1], [-2], [4], [9], [0, 1], [])
     ],
+    "unstack": [lambda f, x, axis=axis: f(x, axis=axis) for axis in (0, -1, 1, 7)],
     "permute_dims": [
         lambda f, x, axes=axes: f(x, axes)
         for axes in ([], [0], [1, 0], [0, 1], [2, 0, 1], [-1, 0], [0, 0], [5, 0])

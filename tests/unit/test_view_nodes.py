@@ -113,6 +113,25 @@ def test_a_view_requires_gradients_as_its_base_also_after_requires_grad_was_unse
     assert base[1:].requires_grad is False
 
 
+def test_several_views_made_under_no_grad_are_like_one():
+    base, w = plain(1.0, 2.0), leaf(3.0, 4.0)
+    with no_grad():
+        part, of_leaf = xp.unstack(base)[0], xp.unstack(w)[1]
+    assert (part.requires_grad, of_leaf.requires_grad) == (False, True)
+    with pytest.raises(AutogradError, match="made under no_grad cannot be written to"):
+        part[...] = w[0]
+    assert xp.unstack(base[1:])[0]._base is base
+
+
+def test_several_views_learn_that_their_base_requires_gradients():
+    base, w = plain(1.0, 2.0), leaf(3.0)
+    parts = xp.unstack(xp.expand_dims(base, axis=1), axis=1)[0]
+    base[...] = w * 2
+    assert parts.requires_grad
+    xp.sum(parts).backward()
+    assert w.grad.array.tolist() == [4.0]
+
+
 def test_a_base_does_not_keep_its_views():
     base = plain(*range(100))
     gc.disable()  # references alone keep them

@@ -13,6 +13,7 @@ https://data-apis.org/array-api/2025.12
 
 operators    the operators that it calls
 functions    what is made from them
+subscript    ``x[index]`` of tensors
 creation     arrays out of other objects
 data_types   the element types, and what is asked of them
 info         what the namespace has

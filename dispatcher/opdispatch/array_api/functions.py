@@ -17,7 +17,7 @@ from opdispatch.dispatch.compiled_call import COMPILE
 from opdispatch.dispatch.operator_handle import OperatorHandle
 from opdispatch.local_state.tracing_state import note_reading
 from opdispatch.schema.function_schema import NO_DEFAULT, Argument, FunctionSchema
-from opdispatch.schema.types import SCALAR, TENSOR, OptionalType
+from opdispatch.schema.types import SCALAR, TENSOR, ListType, OptionalType
 from opdispatch.tensors.tensor import Tensor, new_tensor
 
 Function = Callable[..., Any]
@@ -42,6 +42,7 @@ _POSITIONAL_ONLY = {
 _FARTHEST = 2**62
 # Where arrays without dimensions are often given for numbers.
 _NUMBERS = ("arange", "full", "full_like", "linspace")
+_LIST = ListType(TENSOR)
 _SCALAR = (SCALAR, OptionalType(SCALAR))
 _BINARY = ("Tensor", "Scalar", "ScalarFirst")
 
@@ -99,7 +100,7 @@ def _make_function(name: str, overloads: Sequence[FunctionSchema], module: str) 
         elif len(first.returns) > 1:
             scope["Result"] = _result_type(name, first)
             call = f"Result(*{call})"
-        elif str(first.returns[0].type) == "Tensor[]":
+        elif first.returns[0].type == _LIST:
             call = f"tuple({call})"
         lines = [f"    return {call}"]
         parameters = _parameters(name, first.arguments)
@@ -115,11 +116,11 @@ def _make_function(name: str, overloads: Sequence[FunctionSchema], module: str) 
 
 
 def _can_be_direct(name: str, schema: FunctionSchema) -> bool:
-    """Return whether the function passes on what it is given, and returns the operator's result."""
-    is_one = [each.type for each in schema.returns] == [TENSOR]
+    """Return whether the function passes on what it is given, and returns tensors."""
+    returns = [each.type for each in schema.returns]
     takes_tensors = any(each.type.dispatches for each in schema.arguments)
     as_they_are = all(_as_it_is(each) == each.name for each in schema.arguments)
-    return is_one and takes_tensors and as_they_are and name not in _NUMBERS
+    return returns in ([TENSOR], [_LIST]) and takes_tensors and as_they_are and name not in _NUMBERS
 
 
 def _with_direct_call(
@@ -139,7 +140,10 @@ def _with_direct_call(
     if "operator_Scalar" in scope:
         of_scalar = f"operator_Scalar({arguments}) if type(x2) in SCALARS"
         otherwise_line = otherwise_line.replace("return", f"return {of_scalar} else")
-    return [f"    {line}" for line in source.direct(otherwise_line, converts=True)]
+    is_list = schema.returns[0].type == _LIST
+    return [
+        f"    {line}" for line in source.direct(otherwise_line, converts=True, as_tuple=is_list)
+    ]
 
 
 def _result_type(name: str, schema: FunctionSchema) -> type:

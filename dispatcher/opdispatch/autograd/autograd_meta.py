@@ -13,6 +13,7 @@ from opdispatch.autograd.node import Edge, Node, RegisteredHook
 
 MADE_UNDER_NO_GRAD = "was made under no_grad"
 MADE_IN_FUNCTION = "was made by a Function"
+ONE_OF_SEVERAL = "is one of several"
 
 Replay = tuple[Any, ...]
 """How a view is made of its base: by a function of the base and of other arguments.

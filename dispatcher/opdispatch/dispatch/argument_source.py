@@ -143,10 +143,10 @@ class ArgumentSource:
         otherwise = ["else:", *(f"    {line}" for line in given)]
         return [f"if {name} is _M: {value} = {self._default_list or self._default}", *otherwise]
 
-    def convert(self) -> list[str]:
-        """Set its value to the given one, converted, if it was given."""
+    def convert(self, converts: bool) -> list[str]:
+        """Set its value to the given one, converted if ``converts``; it was given."""
         same = [] if self.value == self.name else [f"{self.value} = {self.name}"]
-        return [*same, *self._convert(reads_bits=True)]
+        return [*same, *(self._convert(reads_bits=True) if converts else ())]
 
     def is_sure(self) -> str:
         """Return an expression for whether the given arguments are accepted unconverted.

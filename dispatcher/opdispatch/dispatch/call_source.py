@@ -118,17 +118,19 @@ class CallSource:
             return ""
         passed = [each.name for each in self.arguments]
         otherwise = f"return _op({self._arguments(passed)})"
-        known = [f"{each.value} = {each.name}" for each in self.arguments]
-        lines = [f"def {function}(_op, {parameters}):", *known, *self.direct(otherwise)]
+        lines = [f"def {function}(_op, {parameters}):", *self.direct(otherwise)]
         return "\n    ".join(lines) + "\n"
 
-    def direct(self, otherwise: str, *, converts: bool = False) -> list[str]:
+    def direct(
+        self, otherwise: str, *, converts: bool = False, as_tuple: bool = False
+    ) -> list[str]:
         """Return the lines of a function that directly calls the kernel for tensors of ``_op``.
 
         The line ``otherwise`` is for all other arguments, and for first calls. The parameters are
         the schema's arguments, all of them given. If ``converts``, it converts them for the kernel.
+        If ``as_tuple``, a list of results is returned as a tuple.
         """
-        values = [line for each in self.arguments for line in each.convert()] if converts else []
+        values = [line for each in self.arguments for line in each.convert(converts)]
         # each argument either is a tensor or is not
         if all(each.kind is TENSOR for each in self.arguments):
             find = self._find_by_bits(["_k = None"])
@@ -139,7 +141,7 @@ class CallSource:
             *find,
             f"if _k is None: {otherwise}",
             f"_r = _k({self._arguments([each.value for each in self.arguments])})",
-            *self._returns(),
+            *self._returns(as_tuple=as_tuple),
         ]
 
     @property
@@ -381,9 +383,11 @@ class CallSource:
         return f"_given({', '.join(parts)})"
 
     # The entry's signature, since the operator may be gone when its kernel returns.
-    def _returns(self, check_result: str = "_op._entry.signature.check_result") -> list[str]:
+    def _returns(
+        self, check_result: str = "_op._entry.signature.check_result", *, as_tuple: bool = False
+    ) -> list[str]:
         returns = self.schema.returns
-        check = f"return {check_result}(_r)"
+        check = f"return _tuple({check_result}(_r))" if as_tuple else f"return {check_result}(_r)"
         if not returns:
             return ["if _r is None: return None", check]
         if len(returns) == 1:
@@ -397,7 +401,8 @@ class CallSource:
                 "if _type(_r) is _list:",
                 "    for _e in _r:",
                 f"        if not ({test}): break",
-                "    else: return [*_r]",  # a copy, because the kernel may keep its list
+                # A copy, because the kernel may keep its list.
+                f"    else: return {'(*_r,)' if as_tuple else '[*_r]'}",
                 check,
             ]
         names = [f"_r{place}" for place in range(len(returns))]

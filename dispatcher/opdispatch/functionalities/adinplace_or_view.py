@@ -13,6 +13,7 @@ import numpy as np
 
 from opdispatch.autograd.autograd_meta import (
     MADE_UNDER_NO_GRAD,
+    ONE_OF_SEVERAL,
     AutogradMeta,
     BaseRequiresGrad,
     DifferentiableViewMeta,
@@ -33,7 +34,7 @@ from opdispatch.functionalities.layer_text import FindOperator, LayerText
 from opdispatch.keys.dispatch_key_set import AFTER_ADINPLACEORVIEW_KEYSET
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
 from opdispatch.schema.function_schema import FunctionSchema
-from opdispatch.schema.types import ListType
+from opdispatch.schema.types import TENSOR, ListType
 from opdispatch.tensors.tensor import Tensor
 
 REQUIRED_BY_BASE = BaseRequiresGrad([True])
@@ -79,9 +80,9 @@ def make_view_kernel(schema: FunctionSchema, operator: FindOperator) -> KernelFu
         title,
         _keys_below,
         _operator=operator,
-        _note=_note,
         _Counter=VersionCounter,
         _UNDER_NO_GRAD=MADE_UNDER_NO_GRAD,
+        _ONE_OF_SEVERAL=ONE_OF_SEVERAL,
         _state=AUTOGRAD_STATE.get,
         _Meta=AutogradMeta,
         _View=DifferentiableViewMeta,
@@ -96,10 +97,23 @@ def make_view_kernel(schema: FunctionSchema, operator: FindOperator) -> KernelFu
     )
 
 
+_TENSOR_OF_PART = (
+    "_result = _new(_Tensor)",
+    "_result.array = _part",
+    "_result.key_bits = _BITS",
+    "_result.autograd_meta = None",
+    "_result.requires_grad_flag = False",
+)
+_SHARES_ELEMENTS = (  # as ``shares_elements``
+    "_type(_part) is _ndarray and (_part is _whole or (_owner := _part.base) is not None"
+    " and (_owner is _whole or _owner is _whole.base))"
+)
+
+
 class _ViewText(LayerText):
     """The text of a kernel that notes what its results are views of.
 
-    Where the kernel below has a function ``of_array``, it makes the tensor itself.
+    Where the kernel below has a function ``of_array``, it makes the tensors itself.
     """
 
     def made_once(self) -> list[str]:
@@ -109,6 +123,8 @@ class _ViewText(LayerText):
         return [
             '_of_array = _getattr(_kernel_below, "of_array", None)',
             f"def _replay({', '.join(['_base', *others])}): return _operator()({passed})",
+            f"def _replay_one({', '.join(['_base', '_place', *others])}):"
+            f" return _operator()({passed})[_place]",
         ]
 
     def lines(self) -> list[str]:
@@ -123,26 +139,13 @@ class _ViewText(LayerText):
         rest = ", ".join([*(fresh[name] for name in others), self._by_name(fresh)])
         same = ", ".join([*others, self._by_name({})])  # it leaves lists as they are
         below = f"_kernel_below({first}, {rest})"
-        named = [name for _, name in self.keyword_only]
-        replay = "".join(f", {name}" for name in ("_replay", *others, *named))
         items = ", ".join(f"{given!r}: {name}" for given, name in self.keyword_only)
+        many = self.returns == [ListType(TENSOR)]
+        plain = self._several(same, below) if many else self._one(same, below)
         return [
             f"if _type({first}) is _Tensor and _type(_whole := {first}.array) is _ndarray"
             f" and {first}.key_bits & _BIT:",
-            "    if _of_array is None:",
-            f"        _result = {below}",
-            "        _part = _result.array if _type(_result) is _Tensor else None",
-            f"    elif _type(_part := _of_array(_whole, {same})) is _ndarray:",
-            "        _result = _new(_Tensor)",
-            "        _result.array = _part",
-            "        _result.key_bits = _BITS",
-            "        _result.autograd_meta = None",
-            "        _result.requires_grad_flag = False",
-            "    else: _result = _Tensor(_part)",
-            "    if _type(_part) is _ndarray and (_part is _whole or (_owner := _part.base)"
-            " is not None and (_owner is _whole or _owner is _whole.base)):",
-            *(f"        {line}" for line in self._note(first, replay)),
-            "        return _result",
+            *(f"    {line}" for line in plain),
             f"elif not _isinstance({first}, _Tensor): {self.tail_call()}",
             f"else: _result = {below}",
             f"_note_results(_operator, {first}, _result,"
@@ -150,28 +153,67 @@ class _ViewText(LayerText):
             "return _result",
         ]
 
-    def _note(self, first: str, replay: str) -> list[str]:
-        """Return the lines of ``_note``, which in the kernel itself are no Python functions."""
+    def _one(self, same: str, below: str) -> list[str]:
+        """Return the lines for one result, which return it if it is a plain view."""
         return [
-            "if _result.autograd_meta is not None:",
-            f"    _note({first}, _result{replay})",
+            "if _of_array is None:",
+            f"    _result = {below}",
+            "    _part = _result.array if _type(_result) is _Tensor else None",
+            f"elif _type(_part := _of_array(_whole, {same})) is _ndarray:",
+            *(f"    {line}" for line in _TENSOR_OF_PART),
+            "else: _result = _Tensor(_part)",
+            f"if {_SHARES_ELEMENTS} and _result.autograd_meta is None:",
+            *(f"    {line}" for line in (*self._note_call(), *self._note_result("_replay"))),
             "    return _result",
+        ]
+
+    def _several(self, same: str, below: str) -> list[str]:
+        """Return the lines for a list of results, which return it if arrays are its items."""
+        lines = [
+            f"if {_SHARES_ELEMENTS}:",
+            *(f"    {line}" for line in self._note_result("_replay_one", "_place")),
+        ]
+        return [
+            "if _of_array is not None:",
+            *(f"    {line}" for line in self._note_call()),
+            "    if _is_recorded: _made_by = _ONE_OF_SEVERAL",
+            "    _results = []",
+            f"    for _place, _part in _enumerate(_of_array(_whole, {same})):",
+            "        if _type(_part) is _ndarray:",
+            *(f"            {line}" for line in _TENSOR_OF_PART),
+            "        else: _result = _Tensor(_part)",
+            *(f"        {line}" for line in lines),
+            "        _results.append(_result)",
+            "    return _results",
+            f"_result = {below}",
+        ]
+
+    def _note_call(self) -> list[str]:
+        """Return the lines that find what all results of a call share, as ``_note``."""
+        first = self.positional[0]
+        return [
             f"_base, _given = {first}, {first}.autograd_meta",
             f"if _given is None: _given = {first}.autograd_meta = _Meta()",
             "if (_counter := _given.counter) is None: _counter = _given.counter = _Counter()",
+            '_outer, _made_by = None, ""',
+            "if _type(_given) is _View:",
+            "    _outer, _made_by, _base = _given.replay, _given.made_by, _given.base",
+            "    _given = _base.autograd_meta",
+            "if not (_is_recorded := _state().grad_mode): _made_by = _UNDER_NO_GRAD",
+            "if _base.requires_grad_flag: _flag = False if _is_recorded else _BY_BASE",
+            "elif (_flag := _given.flag_of_views) is None: _flag = _given.flag_of_views = _Flag()",
+        ]
+
+    def _note_result(self, *replay: str) -> list[str]:
+        """Return the lines that make one result a view, made anew by ``replay``."""
+        named = [name for _, name in self.keyword_only]
+        steps = ", ".join([*replay, *self.positional[1:], *named])
+        return [
             "_meta = _result.autograd_meta = _View()",
-            f"if _type(_given) is not _View: _meta.replay = (None{replay})",
-            "else:",
-            f"    _meta.replay = (_given.replay{replay})",
-            "    if _given.made_by: _meta.made_by = _given.made_by",
-            "    _given = (_base := _given.base).autograd_meta",
-            "_meta.base, _meta.counter, _meta.version = _base, _counter, _counter.value",
-            "if not (_is_recorded := _state().grad_mode): _meta.made_by = _UNDER_NO_GRAD",
-            "if not _base.requires_grad_flag:",
-            "    if (_flag := _given.flag_of_views) is None:",
-            "        _flag = _given.flag_of_views = _Flag()",
-            "    _result.requires_grad_flag = _flag",
-            "elif not _is_recorded: _result.requires_grad_flag = _BY_BASE",
+            f"_meta.base, _meta.counter, _meta.replay = _base, _counter, (_outer, {steps})",
+            "_meta.version = _counter.value",
+            "if _made_by: _meta.made_by = _made_by",
+            "_result.requires_grad_flag = _flag",
         ]
 
     def _by_name(self, values: Mapping[str, str]) -> str:
@@ -196,7 +238,7 @@ def _note_results(
         for place, each in enumerate(result):
             if isinstance(each, Tensor) and shares_elements(first, each):
                 replay = (_replay_one, operator, args, kwargs, place)
-                _note(first, each, *replay, made_by="is one of several")
+                _note(first, each, *replay, made_by=ONE_OF_SEVERAL)
 
 
 def _replay(base: Any, operator: FindOperator, args: Any, kwargs: Any) -> Any:
@@ -213,7 +255,7 @@ def _note(first: Tensor, result: Tensor, *call: Any, made_by: str = "") -> None:
     ``call`` is the function that makes it of another tensor, and its other arguments.
     """
     counter_of(first)  # which the base shares
-    if not made_by and not AUTOGRAD_STATE.get().grad_mode:
+    if not AUTOGRAD_STATE.get().grad_mode:
         made_by = MADE_UNDER_NO_GRAD
     outer = view_of(first)
     if outer is None:

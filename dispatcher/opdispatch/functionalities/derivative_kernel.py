@@ -82,7 +82,6 @@ class _DerivativeText(AutogradKernelText):
         super().__init__(schema, derivative.places)
         self.derivative = derivative
         self.is_for_gradients = not derivative.writes
-        self.returns = [returned.type for returned in schema.returns]
 
     def test_of(self, place: int) -> str:
         """Return an expression for whether gradients are recorded of an argument."""

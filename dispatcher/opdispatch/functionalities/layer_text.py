@@ -51,6 +51,7 @@ class LayerText(ABC):
 
     def __init__(self, schema: FunctionSchema) -> None:
         self.arguments = arguments = schema.arguments
+        self.returns = [returned.type for returned in schema.returns]
         usable = [_can_be_parameter(a.name) for a in arguments if a.kwarg_only]
         by_name = all(usable)
         self.names = [

@@ -22,6 +22,7 @@ def fill_slots(
     array_operators: Callable[[], Any],
     vmap: Callable[[], Any],
     call_below_python: Callable[[], Any],
+    tensor_getitem: Callable[[], Any],
 ) -> None:
     """Set the functions that import each; to be called before any is used.
 
@@ -32,6 +33,7 @@ def fill_slots(
         array_operators=array_operators,
         vmap=vmap,
         call_below_python=call_below_python,
+        tensor_getitem=tensor_getitem,
     )
 
 
@@ -51,6 +53,12 @@ def array_operators() -> Any:
 def vmap() -> Any:
     """Return ``opdispatch.vmap``."""
     return _slots["vmap"]()
+
+
+@functools.cache
+def tensor_getitem() -> Any:
+    """Return ``Tensor.__getitem__`` of the operators that the array API calls."""
+    return _slots["tensor_getitem"]()
 
 
 @functools.cache

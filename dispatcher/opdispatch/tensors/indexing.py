@@ -23,7 +23,6 @@ from opdispatch.arrays import find_key_bits
 from opdispatch.local_state.lazy_imports import array_namespace, array_operators
 
 SCALARS = frozenset({bool, int, float, complex})
-_LARGE = 0x3FFFFFFF  # smaller ones need no conversion, and Python compares them faster
 
 
 class _Operators(NamedTuple):
@@ -42,44 +41,12 @@ def _operators() -> _Operators:
 
 
 def getitem(x: Any, index: Any) -> Any:
-    """Return the elements of a tensor that ``index`` selects. Raises IndexError."""
+    """Return the elements of a tensor that ``index`` selects. Raises IndexError.
+
+    ``array_api/subscript.py`` has what usual indices take.
+    """
     operators = _operators()
-    kind = type(index)
-    if kind is int and -_LARGE < index < _LARGE:
-        return operators.get.call_converted(x, [index], [None], [None])
-    if kind is slice:
-        first, last, by = index.start, index.stop, index.step
-        if by is None:
-            by = 1
-        if (
-            (first is None or (type(first) is int and -_LARGE < first < _LARGE))
-            and (last is None or (type(last) is int and -_LARGE < last < _LARGE))
-            and type(by) is int
-            and -_LARGE < by < _LARGE
-        ):
-            return operators.get.call_converted(x, [first], [last], [by])
-        return operators.get(x, [first], [last], [by])
-    if kind is np.ndarray:
-        return operators.get_arrays.call_converted(x, [None], [None], [None], [index])
-    start: list[Any] = []
-    stop: list[Any] = []
-    step: list[Any] = []
-    if kind is tuple:
-        for entry in index:
-            kind = type(entry)
-            if kind is slice:
-                start.append(entry.start)
-                stop.append(entry.stop)
-                step.append(1 if (by := entry.step) is None else by)
-            elif kind is int or entry is None:
-                start.append(entry)
-                stop.append(None)
-                step.append(None)
-            else:
-                break
-        else:
-            return operators.get(x, start, stop, step)
-    start, stop, step, indices = _entries_of(index, x.shape)
+    start, stop, step, indices = _entries_of(index, x)
     if indices:
         return operators.get_arrays(x, start, stop, step, indices)
     return operators.get(x, start, stop, step)
@@ -90,7 +57,7 @@ def setitem(x: Any, index: Any, value: Any) -> None:
     if index is ... and type(value) is type(x):
         _operators().set_tensor.call_converted(x, [], [], [], [], value)
         return
-    entries = ([], [], [], []) if index is ... else _entries_of(index, x.shape)
+    entries = ([], [], [], []) if index is ... else _entries_of(index, x)
     if type(value) in SCALARS:
         _operators().set_scalar(x, *entries, value)
     else:
@@ -99,7 +66,7 @@ def setitem(x: Any, index: Any, value: Any) -> None:
 
 
 def _entries_of(
-    index: Any, shape: tuple[int, ...]
+    index: Any, x: Any
 ) -> tuple[list[int | None], list[int | None], list[int | None], list[Any]]:
     """Start, stop and step of each entry, and the arrays among them."""
     given = index if isinstance(index, tuple) else (index,)
@@ -110,7 +77,7 @@ def _entries_of(
         for entry in given
     ]
     if any(entry is ... for entry in entries):
-        entries = _without_ellipsis(entries, shape)
+        entries = _without_ellipsis(entries, x.shape)
     start: list[int | None] = []
     stop: list[int | None] = []
     step: list[int | None] = []

@@ -39,9 +39,9 @@ from opdispatch.errors import ArgumentError
 from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, NOT_RECORDING, no_grad
-from opdispatch.local_state.lazy_imports import array_namespace
+from opdispatch.local_state.lazy_imports import array_namespace, tensor_getitem
 from opdispatch.local_state.tracing_state import is_traced, note_reading
-from opdispatch.tensors.indexing import SCALARS, getitem, setitem
+from opdispatch.tensors.indexing import SCALARS, setitem
 
 _is_private = False
 
@@ -298,7 +298,12 @@ class TensorOperators:
             raise TypeError("only a tensor of one integer, without dimensions, is an index")
         return array.__index__()  # type: ignore[no-any-return]
 
-    __getitem__ = getitem
+    def __getitem__(self, index: Any, /) -> Any:
+        """Return the elements that ``index`` selects. Raises IndexError."""
+        # The function of a higher floor takes the place of this one with the first call.
+        TensorOperators.__getitem__ = tensor_getitem()  # type: ignore[method-assign]
+        return self[index]
+
     __setitem__ = setitem
 
     def __len__(self) -> int:

@@ -79,7 +79,8 @@ def make_kernel(
     """
     kernel = _compile(function, call, unusual, short, takes_tensors=True)
     first, [result, *_] = function.schema.arguments[0], function.schema.returns
-    if str(result.type) == "Tensor" and first.alias_info is not None and not first.is_write:
+    is_view = first.alias_info is not None and not first.is_write
+    if is_view and str(result.type) in ("Tensor", "Tensor[]"):
         of_array = _compile(function, call, unusual, short, takes_tensors=False)
         kernel.of_array = of_array  # type: ignore[attr-defined]
     return kernel

@@ -172,9 +172,9 @@ NUMPY_CALLS: Final = {
     "getitem": NumpyCall(
         # Of a slice, it is an array without the ellipsis that `_make_index` puts behind.
         "(x[start[0], ...] if (by := step[0]) is None else x[start[0] : stop[0] : by])"
-        " if len(start) == 1 else"
+        " if n == 1 else"
         f" x[{_ENTRY.format(0)}, {_ENTRY.format(1)}, ...]",
-        "0 < len(start) < 3 and len(start) == len(stop) == len(step)",
+        "0 < (n := len(start)) < 3 and n == len(stop) and n == len(step)",
     ),
     "getitem.Tensor": NumpyCall("x[indices[0], ...]", f"step == [None] == start and {_IS_ONE}"),
     # Below ``broadcast_to``, which copies what it is given and makes three generators. Where each
@@ -192,6 +192,10 @@ NUMPY_CALLS: Final = {
     "expand_dims": NumpyCall(
         "x.reshape((*(s := x.shape)[: (a := axis[0] % (x.ndim + 1))], 1, *s[a:]))",
         "len(axis) == 1 and -x.ndim - 1 <= axis[0] <= x.ndim",
+    ),
+    # The items of an array of one dimension are numbers.
+    "unstack": NumpyCall(
+        "[x[place, ...] for place in range(len(x))] if x.ndim == 1 else [*x]", "axis == 0 < x.ndim"
     ),
     "permute_dims": NumpyCall("x.transpose(axes)", "are_axes(axes)"),
     "matrix_transpose": NumpyCall("x.mT", "x.ndim > 1"),
