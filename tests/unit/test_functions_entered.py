@@ -121,3 +121,10 @@ def test_views_and_reductions_of_tensors_enter_few_functions(name):
     call, most = VIEWS_AND_REDUCTIONS[name]
     found = entered(call, (Tensor(X),), {})
     assert len(found) <= most, found
+
+
+@pytest.mark.parametrize("name", ["x[1:]", "reshape", "concat", "stack", "unstack", "sum"])
+def test_views_and_lists_that_are_recorded_enter_few_functions(name):
+    call, _ = VIEWS_AND_REDUCTIONS[name]
+    found = entered(call, (Tensor(X, requires_grad=True),), {})
+    assert len(found) <= 8, found

@@ -13,7 +13,6 @@ from opdispatch.autograd.node import next_number
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS, edge_of
 from opdispatch.autograd.watch import WATCHED, note_recorded
 from opdispatch.boxing.kernel_function import KernelFunction
-from opdispatch.functionalities.autograd import edges_of
 from opdispatch.functionalities.derivative import has_tensors
 from opdispatch.functionalities.layer_text import LayerText
 from opdispatch.keys.dispatch_key_set import AFTER_AUTOGRAD_KEYSET
@@ -21,13 +20,6 @@ from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
 from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.schema.types import ListType
-from opdispatch.tensors.tensor import Tensor
-
-
-def _is_recorded(values: Sequence[Any]) -> bool:
-    """Return whether one of the values requires gradients."""
-    return bool([each for each in values if isinstance(each, Tensor) and each.requires_grad_flag])
-
 
 _SCOPE: dict[str, Any] = {
     "_state": AUTOGRAD_STATE.get,
@@ -35,8 +27,6 @@ _SCOPE: dict[str, Any] = {
     "_id": id,
     "_map": map,
     "_edge_of": edge_of,
-    "_edges_of": edges_of,
-    "_is_recorded": _is_recorded,
     "_Meta": AutogradMeta,
     "_View": DifferentiableViewMeta,
     "_KINDS": DIFFERENTIABLE_KINDS,
@@ -83,10 +73,17 @@ class AutogradKernelText(LayerText):
 
     def lines(self) -> list[str]:
         """Return all lines of the kernel."""
-        lines = [
-            f"{flag} = {self.test_of(place)}"
-            for place, flag in zip(self.places, self.flags, strict=True)
-        ]
+        lines: list[str] = []
+        for place, flag in zip(self.places, self.flags, strict=True):
+            if self.is_list(place):
+                lines += [
+                    f"{flag} = False",
+                    f"for _each in {self._values(place)}:",
+                    "    if _isinstance(_each, _Tensor) and _each.requires_grad_flag:",
+                    f"        {flag} = True; break",
+                ]
+            else:
+                lines.append(f"{flag} = {self.test_of(place)}")
         if self.flags:  # otherwise nothing is ever recorded
             lines.append(f"if ({' or '.join(self.flags)}) and _state().grad_mode:")
             lines += [f"    {line}" for line in self.recorded()]
@@ -97,10 +94,8 @@ class AutogradKernelText(LayerText):
         return "[" in str(self.arguments[place].type)
 
     def test_of(self, place: int) -> str:
-        """Return an expression for whether gradients are recorded of an argument."""
+        """Return an expression for whether gradients are recorded of an argument, no list."""
         name = self.names[place]
-        if self.is_list(place):
-            return f"_is_recorded({self._values(place)})"
         return f"_isinstance({name}, _Tensor) and {name}.requires_grad_flag"
 
     def _values(self, place: int) -> str:
@@ -130,18 +125,19 @@ class AutogradKernelText(LayerText):
             if flag not in self.flags:
                 edge = fact = "None"
             elif self.is_list(place):
-                lines.append(f"_e{place}, _f{place} = _edges_of({self._values(place)})")
+                one, its = _edge_and_facts("_each")
+                lines += [
+                    f"_e{place}, _f{place} = [], []",
+                    f"for _each in {self._values(place)}:",
+                    "    if _isinstance(_each, _Tensor) and _each.requires_grad_flag:",
+                    f"        _e = {one}; _f = None if _e is None else {its}",
+                    "    else: _e = _f = None",
+                    f"    _e{place}.append(_e); _f{place}.append(_f)",
+                ]
                 edge, fact = f"*_e{place}", f"*_f{place}"
             else:
                 unless = f" if {flag} else None" if len(self.places) > 1 else ""
-                # Of what is no view and was made by a call, ``edge_of`` without a call of it.
-                edge = (
-                    f"(_e if _type(_m := {name}.autograd_meta) is _Meta"
-                    f" and (_e := _m.edge) is not None"
-                    f" else _edge_of({name})){unless}"
-                )
-                device = f'"cpu" if _type(_a) is _ndarray else {name}.device'
-                fact = f"((_a := {name}.array).shape, _a.dtype, {device}){unless}"
+                edge, fact = (f"{each}{unless}" for each in _edge_and_facts(name))
             edges, facts = f"{edges}{edge}, ", f"{facts}{fact}, "
         return [*lines, f"_node.edges = ({edges})", f"_node.facts = ({facts})"]
 
@@ -160,3 +156,14 @@ class AutogradKernelText(LayerText):
             elif has_tensors(argument.type):
                 tests.append(f"{result} is {self.names[place]}")
         return " or ".join(tests)
+
+
+def _edge_and_facts(name: str) -> tuple[str, str]:
+    """Return expressions for a tensor's edge and facts, which mostly call no Python function."""
+    # Of what is no view and was made by a call, ``edge_of`` without a call of it.
+    edge = (
+        f"(_e if _type(_m := {name}.autograd_meta) is _Meta and (_e := _m.edge) is not None"
+        f" else _edge_of({name}))"
+    )
+    device = f'"cpu" if _type(_a) is _ndarray else {name}.device'
+    return edge, f"((_a := {name}.array).shape, _a.dtype, {device})"
