@@ -15,6 +15,7 @@ operator_registry, kernel_route  the daemon's own dispatcher; its kernels forwar
 direct_routes                    how clients call interpreters directly
 scaling                          keeps each library in the wanted number of interpreters
 interpreter_pools                interpreters reserved for a library
+draining                         which interpreters are drained
 device_holders                   which interpreters have which devices
 settling                         libraries that have lost their interpreters
 wait_reasons                     what a library waits for, in words

@@ -25,6 +25,7 @@ from opdispatch_server.daemon.libraries.change_log import (
     log_unloaded,
 )
 from opdispatch_server.daemon.libraries.device_holders import DeviceHolders
+from opdispatch_server.daemon.libraries.draining import InterpreterDraining
 from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPools
 from opdispatch_server.daemon.libraries.journaled_changes import LibraryJournal
 from opdispatch_server.daemon.libraries.loading import LibraryLoading, LoadOrder, LoadOutcome
@@ -38,8 +39,8 @@ from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionSt
 from opdispatch_server.daemon.libraries.wait_reasons import LibraryWaits
 from opdispatch_server.daemon.state.journal import Journal
 from opdispatch_server.fault_points import FaultPoint, fault_point
-from opdispatch_server.log_fields import IDENTITY, Event, asked_by, fields
-from opdispatch_wire.errors import JournalError, LibraryNotFoundError, WireError
+from opdispatch_server.log_fields import Event, fields
+from opdispatch_wire.errors import LibraryNotFoundError, WireError
 from opdispatch_wire.v1 import registry_pb2
 
 LOG = logging.getLogger("opdispatch.libraries")
@@ -59,12 +60,6 @@ class LibraryRegistry:
 
     Locks are taken in this order: a name's line, an interpreter (``Placement.claim``), a race's
     turn, the publication's order, its lock.
-
-    ``_drains`` is held while an interpreter's drained state changes, from the check that the
-    interpreter exists to the last note: first the journal's, then the placement's. No other lock is
-    taken while it is held. Whenever it is free, both notes agree on every interpreter of the
-    daemon's, unless the journal could not be written; and neither names an interpreter that a pool
-    has given up: the pool waits until the name has been removed.
     """
 
     def __init__(
@@ -119,7 +114,7 @@ class LibraryRegistry:
             published=self._published,
             leaving=lambda: list(self._leaving),
         )
-        self._drains = asyncio.Lock()
+        self._draining = InterpreterDraining(sessions, self._journal, self.placement)
         self._stopped = False
         self._waits = LibraryWaits(pools, self.placement)
         self.settling = LibrarySettling(pools, self.catalog.newest, publication.lock)
@@ -171,7 +166,7 @@ class LibraryRegistry:
         Raises JournalError.
         """
         self._replicas.restoring = await asyncio.to_thread(self._journal.restore_catalog)
-        self.placement.restore_draining(self._journal.drained)
+        self._draining.restore()
         await self._health.restoring(bool(self._replicas.restoring))
         for version in self._replicas.restoring:
             await self._health.library(version.name, serving=False)
@@ -308,16 +303,7 @@ class LibraryRegistry:
 
         Waits for its calls to end, for up to ``patience`` seconds. Raises InterpreterNotFoundError.
         """
-        async with self._drains:
-            session = self._sessions.get_ready(interpreter)
-            # the note for an interpreter that is ending would never be removed
-            if not session.dismissed:
-                # the name of a joined interpreter means nothing once it is gone
-                if session.supervised:
-                    await self._journal.record_drained(interpreter, drained=True)
-                self.placement.start_draining(session)
-        draining = f"interpreter {interpreter} is being drained{asked_by()}"
-        LOG.info("%s", draining, extra=_about(Event.INTERPRETER_DRAINING, interpreter))
+        session = await self._draining.start(interpreter)
         await self._replicas.see_to(session, patience)
         return session
 
@@ -326,14 +312,7 @@ class LibraryRegistry:
 
         Raises InterpreterNotFoundError if it was not drained either.
         """
-        async with self._drains:
-            await self._journal.record_drained(interpreter, drained=False)
-            was_draining = self.placement.end_draining(interpreter)
-        session = self._sessions.find(interpreter) if was_draining else None
-        if not was_draining:
-            session = self._sessions.get_ready(interpreter)
-        again = f"interpreter {interpreter} is in use again{asked_by()}"
-        LOG.info("%s", again, extra=_about(Event.INTERPRETER_IN_USE, interpreter))
+        session = await self._draining.end(interpreter)
         self._replicas.look_after_all()
         return session
 
@@ -404,24 +383,9 @@ class LibraryRegistry:
             await self.settling.announce()
 
     async def _interpreter_ended(self, name: str) -> None:
-        """Record that an interpreter of a pool has ended for good.
-
-        The next interpreter of its name is not drained.
-        """
-        if self._stopped:
-            return  # not for good: the next daemon starts it again
-        async with self._drains:
-            if name in self._journal.drained:
-                try:
-                    await self._journal.record_drained(name, drained=False)
-                except JournalError as error:  # it has ended nonetheless
-                    LOG.error(
-                        "interpreter %s is no longer drained: %s",
-                        name,
-                        error,
-                        extra=fields(Event.JOURNAL_FAILED, interpreter=name),
-                    )
-            self.placement.end_draining(name)
+        """Record that an interpreter of a pool has ended for good."""
+        if not self._stopped:  # otherwise the next daemon starts it again
+            await self._draining.interpreter_ended(name)
 
     async def _give_up(self, version: LibraryVersion, error: OpdispatchError) -> None:
         """Leave a library listed with its error, until it is loaded or unloaded."""
@@ -461,7 +425,3 @@ class LibraryRegistry:
             LOG.error(
                 "a library was not tidied up", exc_info=error, extra=fields(Event.INTERNAL_ERROR)
             )
-
-
-def _about(event: Event, interpreter: str) -> dict[str, object]:
-    return fields(event, interpreter=interpreter, identity=IDENTITY.get())
