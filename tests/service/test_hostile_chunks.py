@@ -68,8 +68,8 @@ def test_chunks_of_any_size_and_calls_between_them(unharmed: oc.Session, stream:
     [
         ({"offset": 8}, "byte 8 of tensor 0; expected byte 0"),
         ({"tensor": 3}, "byte 0 of tensor 3"),
-        ({"length": 4}, "ends at byte 8 of a tensor of 4"),
-        ({"total": 4}, "8000 bytes in all"),
+        ({"length": 4}, "ends at byte 8, beyond the tensor.s length of 4"),
+        ({"total": 4}, "adds up to 8000 bytes"),
         ({"length": 2**63}, "in all"),
     ],
 )

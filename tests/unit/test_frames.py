@@ -77,7 +77,7 @@ def test_a_frame_that_is_cut_off_is_noticed():
     [
         (HEADER.pack(0, 99, bytes(3)), "kind 99"),
         (HEADER.pack(0, FrameKind.CALL, b"\0\0\1"), "padding"),
-        (HEADER.pack(LIMIT + 1, FrameKind.CALL, bytes(3)), "1048577 bytes, and the limit is"),
+        (HEADER.pack(LIMIT + 1, FrameKind.CALL, bytes(3)), "1048577 bytes; the limit is"),
         (HEADER.pack(2**32 - 1, FrameKind.REPLY, bytes(3)), "4294967295 bytes"),
         (HEADER.pack(MAX_CONTROL_BYTES + 1, FrameKind.HELLO, bytes(3)), "HELLO frame has 65537"),
     ],
@@ -107,5 +107,5 @@ def test_a_payload_that_there_is_no_memory_for_is_an_error_of_its_connection(
     reader.space()[: len(header)] = header
     reader.received(len(header))
     monkeypatch.setattr(np, "empty", exhausted)
-    with pytest.raises(WireError, match="no memory for a frame of 1073741824 bytes"):
+    with pytest.raises(WireError, match="cannot allocate memory for a frame of 1073741824 bytes"):
         reader.next_frame()

@@ -90,7 +90,7 @@ def test_a_place_that_is_not_the_callers_fails_that_call_alone(caller):
     caller.packets.pass_regions(caller.arena, memory.placed.regions)
     for change, message in (
         ({"region": 77}, r"^\$\.args\[0\]\.memory\.region is 77, which the peer has not passed"),
-        ({"offset": 1 << 40}, r"^\$\.args\[0\]\.memory: 262144 bytes from 1099511627776"),
+        ({"offset": 1 << 40}, r"^\$\.args\[0\]\.memory: 262144 bytes at offset 1099511627776"),
         ({"offset": 3}, r"^\$\.args\[0\]\.memory\.offset is 3; float32 is aligned"),
         ({"length": 4}, r"^\$\.args\[0\]\.memory\.length is 4; its shape and dtype need 262144"),
     ):
@@ -111,10 +111,10 @@ def test_a_release_of_what_is_not_held_is_refused():
     message = values_pb2.SharedMemory()
     assert placed.place(message, ones(), F32, None, in_place=False)
     results.hold(placed)
-    with pytest.raises(WireError, match="no result is held at 1 of region 1"):
+    with pytest.raises(WireError, match="released offset 1 of region 1; expected a result"):
         results.release(1, 1)
     results.release(message.region, message.offset)
-    with pytest.raises(WireError, match="no result is held"):
+    with pytest.raises(WireError, match="expected a result that is held"):
         results.release(message.region, message.offset)
     assert len(results) == 0
     placed.place(message, ones(), F32, None, in_place=False)

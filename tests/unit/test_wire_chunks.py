@@ -116,15 +116,15 @@ def test_whatever_chunks_come_a_tensor_is_whole_or_refused(chunks):
         ([chunk(tensor=1)], "expected byte 0 of tensor 0"),
         ([chunk(offset=2)], "expected byte 0 of tensor 0"),
         ([chunk(data=b"")], "data is empty"),
-        ([chunk(length=3)], "ends at byte 4 of a tensor of 3"),
-        ([chunk(length=0, total=0)], "ends at byte 4 of a tensor of 0"),
-        ([chunk(total=3)], "4 bytes in all"),
+        ([chunk(length=3)], "ends at byte 4, beyond the tensor.s length of 3"),
+        ([chunk(length=0, total=0)], "ends at byte 4, beyond the tensor.s length of 0"),
+        ([chunk(total=3)], "adds up to 4 bytes"),
         ([chunk(length=8, total=8), chunk(length=8, total=8)], "expected byte 4"),
         ([chunk(length=8, total=8), chunk(offset=2, length=8, total=8)], "expected byte 4"),
-        ([chunk(length=8, total=8), chunk(offset=4, length=9, total=8)], "was 8 before"),
-        ([chunk(length=8, total=8), chunk(offset=4, length=8, total=9)], "was 8 before"),
+        ([chunk(length=8, total=8), chunk(offset=4, length=9, total=8)], "expected 8 as before"),
+        ([chunk(length=8, total=8), chunk(offset=4, length=8, total=9)], "expected 8 as before"),
         ([chunk(length=8, total=8), chunk(1, 0, 4, 8)], "expected byte 4 of tensor 0"),
-        ([chunk(total=8), chunk(1, 0, 5, 8)], "9 bytes in all"),
+        ([chunk(total=8), chunk(1, 0, 5, 8)], "adds up to 9 bytes"),
         ([chunk(), chunk(offset=4)], "expected byte 0 of tensor 1"),
     ],
 )
@@ -155,7 +155,7 @@ def test_more_than_the_limit_is_refused_before_anything_is_allocated():
         taking.take(1, chunk(length=2**62, total=2**62))
     assert "--max-call-bytes" in caught.value.hint
     # A total that is right, and a length that is not.
-    with pytest.raises(WireError, match="in all"):
+    with pytest.raises(WireError, match="adds up to"):
         taking.take(1, chunk(length=2**62))
 
 

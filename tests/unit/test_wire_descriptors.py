@@ -110,7 +110,7 @@ def test_untaken_descriptors_are_bounded_and_closed(pair: Pair, file: int):
         socket.send_fds(pair[0], [b"x"], [file])
     for _ in range(MAX_UNCLAIMED):
         receive(pair[1], received, 1)
-    with pytest.raises(WireError, match="without their regions"):
+    with pytest.raises(WireError, match="without their REGION frames"):
         receive(pair[1], received, 1)
     assert open_descriptors() == before + MAX_UNCLAIMED + 1
     del received

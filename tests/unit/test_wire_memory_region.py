@@ -123,10 +123,10 @@ def test_bytes_outside_of_a_region_are_refused(owned):
     region = MappedRegion(os.dup(owned.descriptor))
     assert len(region.view(4 * PAGE, 0)) == 0
     for offset, length in ((0, 4 * PAGE + 1), (4 * PAGE, 1), (2**64 - 1, 1), (1, 2**64 - 1)):
-        with pytest.raises(WireError, match=r"^\$\.x: .* do not lie within a region of 16384"):
+        with pytest.raises(WireError, match=r"^\$\.x: .* exceed the region of 16384"):
             region.view(offset, length, at="$.x")
     for offset, length in ((-1, 1), (0, -1)):
-        with pytest.raises(WireError, match="do not lie within"):
+        with pytest.raises(WireError, match="exceed the region"):
             region.view(offset, length)
 
 
@@ -171,13 +171,13 @@ def a_file_in_dev_shm():
 
 
 HOSTILE = {
-    "pipe": (a_pipe, "not one of a memfd"),
-    "file": (a_file, "not one of a memfd"),
-    "socket": (a_socket, "not one of a memfd"),
-    "device": (lambda: os.open("/dev/zero", os.O_RDWR), "not one of a memfd"),
-    "folder": (lambda: os.open("/", os.O_RDONLY), "not one of a memfd"),
-    "path": (lambda: os.open("/", os.O_PATH), "not one of a memfd"),
-    "tmpfs": (a_file_in_dev_shm, "not sealed|not one of a memfd"),
+    "pipe": (a_pipe, "not that of a memfd"),
+    "file": (a_file, "not that of a memfd"),
+    "socket": (a_socket, "not that of a memfd"),
+    "device": (lambda: os.open("/dev/zero", os.O_RDWR), "not that of a memfd"),
+    "folder": (lambda: os.open("/", os.O_RDONLY), "not that of a memfd"),
+    "path": (lambda: os.open("/", os.O_PATH), "not that of a memfd"),
+    "tmpfs": (a_file_in_dev_shm, "not sealed|not that of a memfd"),
     "unsealed": (lambda: memfd(PAGE, 0), "not sealed against shrinking and growing and further"),
     "may shrink": (
         lambda: memfd(PAGE, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL),
@@ -187,7 +187,7 @@ HOSTILE = {
     "too large": (lambda: memfd((1 << 20) + 1), "1048577 bytes; expected 1 to 1048576"),
     "sealed against writing": (
         lambda: memfd(PAGE, SEALS | fcntl.F_SEAL_WRITE),
-        "cannot be mapped",
+        "cannot map the region",
     ),
 }
 
@@ -217,7 +217,7 @@ def test_no_room_for_a_mapping_is_an_error_and_leaves_nothing(owned):
     descriptor = memfd(1 << 34)
     try:
         resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), hard))
-        with pytest.raises(WireError, match=r"cannot be mapped .*Cannot allocate memory"):
+        with pytest.raises(WireError, match=r"cannot map the region .*Cannot allocate memory"):
             MappedRegion(descriptor)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

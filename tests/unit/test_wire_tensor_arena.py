@@ -150,7 +150,7 @@ def test_a_process_at_its_real_limits_gets_no_block_and_lives_on(message):
         [sys.executable, "-c", text], capture_output=True, text=True, timeout=LONGEST_WAIT
     )
     assert process.returncode == 0, process.stderr
-    assert process.stdout.startswith("1 there is no shared memory")
+    assert process.stdout.startswith("1 no shared memory is left")
     assert message in process.stdout
 
 

@@ -1,32 +1,32 @@
-"""Lanes: connections with many calls in flight, and the large tensors of these.
+"""Lanes: connections with many calls in flight, and the large tensors of these calls.
 
 A gRPC stream of calls:
 
-blocking_outbox                 what is sent when
-chunk_assembler                 putting them together, within a budget
-stream_tensors                  those of all calls that are under way
-stream_lane                     who is at the other end
-blocking_stream, async_stream   its calling side, for threads and for event loops
+blocking_outbox                 queue of a stream's sending thread
+chunk_assembler                 reassembles chunked tensors, within a budget
+stream_tensors                  large tensors of a stream's calls in flight
+stream_lane                     identity of a stream's other end
+blocking_stream, async_stream   the calling side, for threads and for event loops
 
 The local lane:
 
-frame_kind, frames              its frames
-frame_stream                    moving them in an event loop
-frame_outbox, frame_writer      writing them together, in threads
-blocking_connection             moving them in threads: one reads, any of them writes
-descriptors                     files that travel beside them
-lane_socket, lane_messages      its sockets, and the first words on it
-lane_memory                     memory that its two ends share
-lane_tensors                    where the tensors of its calls are: in memory, or in frames
-blocking_lane, async_lane       its calling side, for threads and for event loops
-shared_reading                  who waits for which reply, in threads, and which of them reads
-brief_spin                      looking for the next frame before sleeping
+frame_kind, frames              encoding and parsing of frames
+frame_stream                    frames over a socket in an event loop
+frame_outbox, frame_writer      frames written together, by threads
+blocking_connection             frames over a socket in threads: one reads, any of them writes
+descriptors                     file descriptors sent with frames
+lane_socket, lane_messages      sockets, and the handshake
+lane_memory                     memory that both ends share
+lane_tensors                    tensors of calls, in shared memory or in frames
+blocking_lane, async_lane       the calling side, for threads and for event loops
+shared_reading                  threads that wait for replies, one of which reads
+brief_spin                      polling for the next frame before sleeping
 
 Both:
 
-awaited_calls                   calls that an event loop waits for
-awaited_replies                 who waits for which reply, in an event loop
+awaited_calls                   calls sent and awaited in an event loop
+awaited_replies                 replies awaited in an event loop
 patient_wait                    a thread's wait for a reply, which may be given up
-pending_calls                   calls that no thread waits for
-deadline_watch, sleeper         threads that sleep until a time, or until they are woken
+pending_calls                   calls without a waiting thread
+deadline_watch, sleeper         threads that sleep until a deadline, or until they are woken
 """

@@ -24,12 +24,12 @@ from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 
 class AsyncLane(AwaitedCalls, TensorLane):
-    """One lane, with any number of calls in flight. Belongs to the event loop."""
+    """One lane, with any number of calls in flight. For use in its event loop only."""
 
     def __init__(self, connection: socket.socket, limit: int, call_limit: int = 0) -> None:
         self._loop = asyncio.get_running_loop()
         self.number = 0
-        """Number of this connection at the other side."""
+        """The other side's number for this connection."""
         self._replies = AwaitedReplies("the lane is closed")
         super().__init__(limit)
         self._welcome: asyncio.Future[lane_pb2.LaneWelcome] | None = self._loop.create_future()
@@ -50,12 +50,11 @@ class AsyncLane(AwaitedCalls, TensorLane):
         call_limit: int = 0,
         patience: float = lane_messages.HANDSHAKE_TIMEOUT,
     ) -> AsyncLane:
-        """Connect and shake hands.
+        """Connect to the socket at ``path`` and perform the handshake, within ``patience`` seconds.
 
-        Take replies of at most ``limit`` bytes, or as many as ``call_limit`` with their large
-        tensors. The other side has ``patience`` seconds for that.
+        Accept replies of at most ``limit`` bytes, or ``call_limit`` including large tensors. With
+        ``share``, memory is shared if the other side supports it.
 
-        With ``share``, memory is shared, if the other side does so, too.
         Raises OSError, LaneClosedError, the error of a REFUSAL, and WireError.
         """
         deadline = asyncio.get_running_loop().time() + patience
@@ -81,7 +80,7 @@ class AsyncLane(AwaitedCalls, TensorLane):
 
     @property
     def is_closed(self) -> bool:
-        """Whether calls have no chance any more."""
+        """Whether the lane has ended, so that calls on it fail."""
         return self._stream.is_closed
 
     def call(
@@ -92,12 +91,12 @@ class AsyncLane(AwaitedCalls, TensorLane):
         *,
         memory: CallerMemory | None = None,
     ) -> Reply:
-        """Send a call, with an id of its own; the future has the reply, or LaneClosedError.
+        """Send a call under a new id; the future gets its reply, or fails with LaneClosedError.
 
-        Tensors of it are in ``memory``, which is the caller's again with the reply; or the large
-        ones of both in ``tensors``, which are sent from where they are. Raises LaneClosedError,
-        MessageTooLargeError, which says ``what`` is, and WireError for a request that refers to
-        other tensors than these.
+        Its tensors may be in ``memory``, which the caller may reuse once it has the reply, or the
+        large ones in ``tensors``, from which they are sent without a copy, and which receives those
+        of the reply. Raises LaneClosedError, MessageTooLargeError, which names the call ``what``,
+        and WireError for a request that refers to other tensors than these.
         """
         payload = self._begin(request, what, tensors, memory)
         future = self._replies.expect(request.id)
@@ -105,9 +104,9 @@ class AsyncLane(AwaitedCalls, TensorLane):
         return future
 
     def cancel(self, number: int) -> None:
-        """Cancel a call: its reply is not awaited any more.
+        """Cancel a call, whose reply will be discarded.
 
-        What has not been sent of the call is sent as it is now.
+        Unsent parts of the request are copied: the caller may change its arrays from now on.
         """
         self._tensors.forget(number)
         if self._replies.forget(number):
@@ -149,7 +148,7 @@ class AsyncLane(AwaitedCalls, TensorLane):
         elif kind is FrameKind.REFUSAL:
             raise WireError(str(lane_messages.refusal_error(payload)))
         else:
-            raise WireError(f"a {kind.name} frame came where only replies can")
+            raise WireError(f"received a {kind.name} frame; expected REPLY")
 
     def _end(self, error: Exception | None) -> None:
         if not self.ended.done():
@@ -158,18 +157,17 @@ class AsyncLane(AwaitedCalls, TensorLane):
 
     def _fail_all(self, cause: Exception | None) -> None:
         self._tensors.end()
-        why = str(cause) if cause else "the other side has gone"
+        why = str(cause) if cause else "the other side closed the connection"
         if self._welcome is not None:
             fail(self._welcome, why, cause)
         self._replies.fail_all(why, cause)
 
 
 async def _connect(path: str, patience: float) -> socket.socket:
-    """Connect by ``lane_socket.connect``, in a thread, within ``patience``.
+    """Call ``lane_socket.connect`` in a thread, within ``patience`` seconds.
 
-    All may have something else to do: no longer, either.
-
-    Who gives up leaves nothing behind: a thread that is about to have a connection closes it.
+    Waiting for a thread counts, too, as all may be busy. If this gives up first, the thread closes
+    the connection that it gets.
     """
     mutex, is_wanted = threading.Lock(), True
     connection: socket.socket | None = None

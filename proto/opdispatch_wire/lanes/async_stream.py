@@ -22,7 +22,7 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 class AsyncStream(AwaitedCalls, TensorStream):
-    """One stream, with any number of calls in flight. Belongs to the event loop."""
+    """One stream, with any number of calls in flight. For use in its event loop only."""
 
     def __init__(self, channel: grpc.aio.Channel, limit: int, authorization: str = "") -> None:
         super().__init__(limit, self._send_call)
@@ -41,10 +41,10 @@ class AsyncStream(AwaitedCalls, TensorStream):
     async def open(
         cls, channel: grpc.aio.Channel, limit: int, authorization: str = ""
     ) -> AsyncStream:
-        """Open a stream and wait until the other side has done so, too.
+        """Open a stream and wait until the other side has accepted it.
 
-        Raises LaneClosedError, also if the other side does not know streams, and NotAdmittedError
-        if that does not take the ``authorization``.
+        Raises LaneClosedError, also if the other side does not support streams, and
+        NotAdmittedError if it refuses the ``authorization``.
         """
         stream = cls(channel, limit, authorization)
         try:
@@ -56,7 +56,7 @@ class AsyncStream(AwaitedCalls, TensorStream):
                 raise closed_error(await stream._call.code(), why)
         except TimeoutError:
             stream.close()
-            why = "the other side does not open a stream of calls"
+            why = "the other side did not accept a stream of calls in time"
             raise LaneClosedError(why) from None
         except grpc.RpcError as error:
             stream.close()
@@ -69,16 +69,16 @@ class AsyncStream(AwaitedCalls, TensorStream):
 
     @property
     def is_closed(self) -> bool:
-        """Whether calls have no chance any more."""
+        """Whether the stream has ended, so that calls on it fail."""
         return self._is_closed
 
     def call(
         self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None = None
     ) -> Reply:
-        """Send a call, with an id of its own; the future has the reply, or LaneClosedError.
+        """Send a call under a new id; the future gets its reply, or fails with LaneClosedError.
 
-        Large tensors of both are in ``tensors``. Raises LaneClosedError, and
-        MessageTooLargeError, which says ``what`` is.
+        ``tensors`` holds the large tensors of the request, and receives those of the reply. Raises
+        LaneClosedError, and MessageTooLargeError, which names the call ``what``.
         """
         message = self._begin(request, what, tensors)
         future = self._replies.expect(request.id)
@@ -86,7 +86,7 @@ class AsyncStream(AwaitedCalls, TensorStream):
         return future
 
     def cancel(self, number: int) -> None:
-        """Cancel a call: its reply is not awaited any more."""
+        """Cancel a call, whose reply will be discarded."""
         self._tensors.forget(number)
         if self._replies.forget(number):
             self._tensors.send_cancel(number)
@@ -112,7 +112,7 @@ class AsyncStream(AwaitedCalls, TensorStream):
         self._has_requests.set()
 
     async def _read(self) -> None:
-        why, code = "the other side has ended the stream", None
+        why, code = "the other side ended the stream", None
         try:
             while (payload := await self._call.read()) is not grpc.aio.EOF:
                 if not self._replies.take_plain(payload):
@@ -122,7 +122,7 @@ class AsyncStream(AwaitedCalls, TensorStream):
             why = str(error)
             self._call.cancel()
         except (grpc.RpcError, asyncio.CancelledError) as error:
-            # Closing the channel looks like a cancellation, too.
+            # Closing the channel raises a cancellation, too.
             why = getattr(error, "details", lambda: "")() or why
             code = error.code() if isinstance(error, grpc.RpcError) else None
         finally:
@@ -146,7 +146,7 @@ class AsyncStream(AwaitedCalls, TensorStream):
             self._tensors.take_chunk(number, chunk)
         except WireError:
             raise
-        except OpdispatchError as error:  # there is no memory for it
+        except OpdispatchError as error:  # no memory for the tensor
             self._tensors.forget(number)
             failure = execution_pb2.CallReply(id=number, error=status_from_error(error))
             if self._replies.take(failure):
@@ -160,7 +160,7 @@ class AsyncStream(AwaitedCalls, TensorStream):
                 while (piece := self._outbox.next_piece()) is not None:
                     await self._call.write(piece)
             except (grpc.RpcError, asyncio.InvalidStateError, asyncio.CancelledError):
-                return  # the reader learns why
+                return  # the reading task gets the reason
 
     def _end(self, why: str, code: grpc.StatusCode | None) -> None:
         if not self._is_closed:

@@ -1,4 +1,4 @@
-"""Calls whose replies are awaited in an event loop: the same on a local lane and on a stream."""
+"""Send calls on a local lane or a stream whose replies are awaited in an event loop."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 class AwaitedCalls:
-    """Sends calls, and hands their replies to whom they concern. Belongs to the event loop."""
+    """Sends calls, and passes on their replies. For use in its event loop only."""
 
     _replies: AwaitedReplies
     _send_call: Callable[[Any], None]
-    """Sends the request of a call, which ``_begin`` or a caller has encoded."""
+    """Sends the request of a call, which ``_begin`` or the caller has encoded."""
 
     @property
     def calls_in_flight(self) -> int:
-        """How many calls wait for their replies."""
+        """The number of calls that wait for their replies."""
         return len(self._replies)
 
     def call_plain(
         self, encode: Callable[[int], Any], decode: Decode
     ) -> tuple[int, asyncio.Future[Any]]:
-        """Send a call with the request that ``encode`` makes for its id; return that as well.
+        """Send a call with the request that ``encode`` writes for its id; return id and future.
 
-        The future has what ``decode`` makes of the reply, or else the message. Raises
-        LaneClosedError.
+        The future gets the reply as ``decode`` returns it, or the parsed message if that is None.
+        Raises LaneClosedError.
         """
         number = self._replies.next_number()
         payload = encode(number)
@@ -41,7 +41,7 @@ class AwaitedCalls:
     def call_plain_then(
         self, encode: Callable[[int], Any], decode: Decode, on_reply: OnReply
     ) -> int:
-        """Send a call like ``call_plain``, with ``on_reply`` as in ``call_then``; return its id."""
+        """Send a call as ``call_plain`` does, but call ``on_reply``; return the call's id."""
         number = self._replies.next_number()
         payload = encode(number)
         self._replies.tell_plain(number, decode, on_reply)
@@ -55,9 +55,9 @@ class AwaitedCalls:
         on_reply: OnReply,
         tensors: CallTensors | None = None,
     ) -> None:
-        """Send a call; ``on_reply`` is called as soon as the reply is read.
+        """Send a call; ``on_reply`` is called with the reply as soon as it is read.
 
-        It must not wait for anything, and raise nothing.
+        It must neither block nor raise.
         """
         payload = self._begin(request, what, tensors)
         self._replies.tell(request.id, on_reply)

@@ -18,16 +18,17 @@ from opdispatch_wire.lanes.frame_writer import FrameWriter
 from opdispatch_wire.lanes.frames import Frame, FrameReader
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 
-# What the system is asked to wait at most; its milliseconds are of 32 bits.
+# Longest wait for one poll, in seconds: it takes a 32-bit number of milliseconds.
 _LONGEST_WAIT = 86400.0
-# How long the other side may take for what is written before a thread of its own goes on with it.
+# Seconds that a writing thread waits for the other side before it leaves the rest to a new thread.
 _WRITING_PATIENCE = 0.01
 
 
 class BlockingConnection:
-    """One connection. ``on_stuck`` is called when the other side takes nothing for a moment.
+    """One connection. Any thread may write; the caller ensures that only one reads at a time.
 
-    ``on_break`` is called with the reason why the connection has ended, each time that is noticed.
+    ``on_stuck`` is called when the other side accepts no bytes for a moment. ``on_break`` is called
+    with the reason why the connection has ended, each time that is noticed.
     """
 
     def __init__(
@@ -47,18 +48,17 @@ class BlockingConnection:
         self._spin = BriefSpin()
         self.writer = FrameWriter(connection, _WRITING_PATIENCE, on_stuck, self.break_off)
         self.put = self.writer.put
-        """Add a frame, and what goes with it, to what the next ``flush`` writes."""
+        """Buffer a frame, with its descriptor if any, for the next ``flush``."""
         self._on_break = on_break
         self._is_broken = False
         self.descriptors: ReceivedDescriptors | None = None
-        """Those that come with frames; None: they are closed on arrival."""
+        """Receives the descriptors of frames; if None, they are closed on arrival."""
 
     def read_frame(self, deadline: float | None, *, spins: bool = False) -> Frame:
         """Return the next frame.
 
-        Raises TimeoutError, LaneClosedError, and WireError, the end of it.
-
-        With ``spins``, the thread may look for it for a moment before it sleeps.
+        Raises TimeoutError, LaneClosedError if the connection has ended, and WireError, which ends
+        it. With ``spins``, the thread may poll for a moment before it sleeps.
         """
         reader = self._reader
         while not self._is_broken:
@@ -70,10 +70,10 @@ class BlockingConnection:
                 raise self.broken(error) from None
             if left is not None and left <= 0:
                 raise TimeoutError
-            # In milliseconds, rounded up: when so long has passed, the deadline has, too.
+            # In milliseconds, rounded up, so that the deadline has passed after a timeout.
             longest = None if left is None else int(min(left, _LONGEST_WAIT) * 1000) + 1
-            # A signal's exception is raised here, where no byte can be lost by it ... And to poll
-            # first costs less than a read that waits: that is woken also when the other side reads.
+            # An exception of a signal handler is raised here, where no bytes can be lost ... And
+            # polling first is cheaper than a blocking read, which wakes up when the peer reads.
             if spins:
                 readable = self._spin.wait(self._look, self._poll, longest)
             else:
@@ -91,42 +91,45 @@ class BlockingConnection:
             except WireError as error:
                 raise self.broken(error) from None
             except BaseException:
-                self.break_off()  # ... and not here, but for a few instructions
+                self.break_off()  # ... and hardly ever here, where some may be
                 raise
-        raise LaneClosedError("the other side has gone")
+        raise LaneClosedError("the other side closed the connection")
 
     def flush(self) -> None:
-        """Write what there is, or leave it to a thread that does. Raises LaneClosedError."""
+        """Write the buffered frames, or leave them to a thread that is writing.
+
+        Raises LaneClosedError.
+        """
         try:
             self.writer.flush()
         except BaseException:
             self.break_off()  # half a frame may have been written
             raise
         if self._is_broken:
-            raise LaneClosedError("the other side has gone")
+            raise LaneClosedError("the other side closed the connection")
 
     def write(self, kind: FrameKind, payload: FramePayload) -> None:
-        """Write a frame at once, like ``put`` and ``flush``. Raises LaneClosedError."""
+        """Write a frame, as ``put`` and ``flush`` do. Raises LaneClosedError."""
         try:
             was_sent = self.writer.write(kind, payload)
         except BaseException:
             self.break_off()  # half a frame may have been written
             raise
         if self._is_broken:
-            raise LaneClosedError("the other side has gone", was_sent=was_sent)
+            raise LaneClosedError("the other side closed the connection", was_sent=was_sent)
 
     def detach(self) -> None:
-        """Copy what has not been written yet: its owners may change it from now on."""
+        """Copy all unwritten bytes, so that the owners of the arrays may change them."""
         self.writer.detach()
 
     def wait_for_room(self, deadline: float | None) -> None:
-        """Wait while the other side does not take what is there for it already."""
+        """Wait until ``deadline`` while the other side accepts no more of the buffered bytes."""
         self.writer.wait_for_room(deadline)
 
     def has_been_left(self) -> bool:
-        """Return whether the other side has gone.
+        """Return whether the other side has closed the connection. Does not block.
 
-        For the thread that may read, while nothing is awaited.
+        Only for the thread that may read, while no reply is awaited.
         """
         if not self._poll(0):
             return False
@@ -139,23 +142,23 @@ class BlockingConnection:
         return left
 
     def broken(self, error: WireError) -> WireError:
-        """Break the connection off over a malformed message, and return the error."""
+        """End the connection because of a malformed message, and return the error."""
         self.break_off(str(error))
         return error
 
-    def break_off(self, why: str = "the other side has gone") -> None:
-        """End the connection for both sides; readers and writers notice."""
-        self._is_broken = True  # nothing that has come already is believed, either
+    def break_off(self, why: str = "the other side closed the connection") -> None:
+        """End the connection in both directions; readers and writers notice."""
+        self._is_broken = True  # set first: frames received before are not used any more
         self.shut_down()
         self._on_break(why)
 
     def shut_down(self) -> None:
-        """Shut the connection down like ``break_off``, without calling ``on_break``."""
+        """Shut the socket down as ``break_off`` does, without calling ``on_break``."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket, when it is unused. Idempotent."""
+        """Close the socket, once no thread uses it. Idempotent."""
         self.writer.close()
         if self.descriptors is not None:
             self.descriptors.close()

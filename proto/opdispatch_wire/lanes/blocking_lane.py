@@ -1,4 +1,4 @@
-"""The calling side of a local lane for threads that wait.
+"""The calling side of a local lane, for threads.
 
 See Note [Who reads a shared lane] in ``shared_reading``.
 """
@@ -32,7 +32,7 @@ from opdispatch_wire.v1 import execution_pb2, lane_pb2
 _ID_TAG = 0x08
 _LONGEST_ID = 11
 
-# How long ``tend`` looks for frames: no further than the socket.
+# Longest time in seconds that ``tend`` reads frames: just those in the socket already.
 _MOMENT = 0.001
 
 
@@ -44,7 +44,7 @@ class BlockingLane(SharedReading, TensorLane):
         TensorLane.__init__(self, limit)
         self._numbers = itertools.count(1)
         self.number = 0
-        """Number of this connection at the other side."""
+        """The other side's number for this connection."""
 
     @classmethod
     def connect(
@@ -56,13 +56,11 @@ class BlockingLane(SharedReading, TensorLane):
         call_limit: int = 0,
         patience: float = lane_messages.HANDSHAKE_TIMEOUT,
     ) -> BlockingLane:
-        """Connect and shake hands.
+        """Connect to the socket at ``path`` and perform the handshake, within ``patience`` seconds.
 
-        Take replies of at most ``limit`` bytes, or as many as ``call_limit`` with their large
-        tensors. The other side has ``patience`` seconds for that.
-
-        With ``share``, memory is shared if the other side does so, too. Raises OSError,
-        LaneClosedError, RefusedError, the error of a REFUSAL, and WireError.
+        Accept replies of at most ``limit`` bytes, or ``call_limit`` including large tensors. With
+        ``share``, memory is shared if the other side supports it. Raises OSError, LaneClosedError,
+        RefusedError, the error of a REFUSAL, and WireError.
         """
         deadline = time.monotonic() + patience
         connection = lane_socket.connect(path, patience)
@@ -85,18 +83,18 @@ class BlockingLane(SharedReading, TensorLane):
 
     @property
     def is_closed(self) -> bool:
-        """Whether calls have no chance any more."""
-        # Without a waiting thread the other side's end is not read.
+        """Whether the lane has ended, so that calls on it fail."""
+        # Without a waiting thread, nothing reads, so the socket has to be checked.
         return self._is_closed or not (
             self._waiting or self._pending.calls or not self._has_been_left()
         )
 
     is_connected = True
-    """Whether it ends with the connection that it has."""
+    """Whether the lane ends with its connection."""
 
     @property
     def calls_in_flight(self) -> int:
-        """How many calls wait for their replies."""
+        """The number of calls that wait for their replies."""
         return len(self._waiting) + len(self._pending.calls)
 
     def call(
@@ -108,16 +106,18 @@ class BlockingLane(SharedReading, TensorLane):
         tensors: CallTensors | None = None,
         watch: Watch | None = None,
     ) -> execution_pb2.CallReply:
-        """Send a call, with an id of its own, and wait for the reply, which may be an error.
+        """Send a call under a new id and wait for the reply, which may be an error.
 
-        While that takes its time, ``watch`` says now and then whether it is given up; then
+        If that takes long, ``watch`` is asked repeatedly whether to give up; if so,
         InterpreterBusyError is raised, and the call is cancelled.
 
-        Tensors of it are in ``memory``, which is the caller's again with the reply; or the large
-        ones of both in ``tensors``, which are sent from where they are.
-        Raises MessageTooLargeError, which says ``what`` is; TimeoutError, LaneClosedError, and
-        WireError for a reply that is none. Whatever ends the wait, such as Ctrl-C, cancels the
-        call.
+        Its tensors may be in ``memory``, which the caller may reuse once it has the reply, or the
+        large ones in ``tensors``, from which they are sent without a copy, and which receives those
+        of the reply.
+
+        Raises MessageTooLargeError, which names the call ``what``; TimeoutError, LaneClosedError,
+        and WireError for a malformed reply. Any exception during the wait, such as Ctrl-C, cancels
+        the call.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
 
@@ -136,10 +136,10 @@ class BlockingLane(SharedReading, TensorLane):
         watch: Watch | None,
         decode: Decode | None = None,
     ) -> Any:
-        """Exchange a call like ``call``, with the request that ``encode`` makes for its id.
+        """Make a call as ``call`` does, with the request that ``encode`` writes for its id.
 
-        Return what ``decode`` makes of the reply, or else the message. A LaneClosedError says
-        the id.
+        Return the reply as ``decode`` returns it, or the parsed message if that is None. The id is
+        in ``LaneClosedError.call``.
         """
         number = next(self._numbers)
         waiter = Waiter()
@@ -150,15 +150,15 @@ class BlockingLane(SharedReading, TensorLane):
             with self._mutex:
                 if self._is_closed:
                     raise LaneClosedError("the lane is closed", was_sent=False)
-                # Before the request is written: whichever thread reads may have the reply before
+                # Before the request is written, because the reading thread may get the reply before
                 # this one waits.
                 self._waiting[number] = waiter
-                # Replies of others would wait for a large request to be written.
+                # Not for a large request: replies of other calls would wait until it is written.
                 if not self._reader_is_chosen and len(payload) <= COPIED_AT_MOST:
                     self._reader_is_chosen = reads = True
             is_sent = True
             self._connection.write(FrameKind.CALL, payload)
-            # The watch begins after a while; few calls take so long.
+            # The watch begins only after a while, which few calls take.
             until = deadline
             if watch is not None:
                 until = time.monotonic() + ASK_SECONDS
@@ -174,11 +174,11 @@ class BlockingLane(SharedReading, TensorLane):
         except BaseException as error:
             if reads:
                 self._choose_reader()
-            # Of the subclass InterpreterBusyError, the lane is still there.
+            # Not for LaneClosedError itself; for its subclass InterpreterBusyError, the lane works.
             if is_sent and type(error) is not LaneClosedError and waiter.reply is None:
                 self._send_cancel(number)
             self._leave(number)
-            # It may have just come; a result that was decoded is in no memory.
+            # The reply may have just come. A decoded result has been copied out of memory already.
             if self.memory is not None and isinstance(waiter.reply, execution_pb2.CallReply):
                 self.memory.discard(waiter.reply, None)
             if isinstance(error, LaneClosedError):
@@ -200,12 +200,12 @@ class BlockingLane(SharedReading, TensorLane):
         memory: CallerMemory | None = None,
         tensors: CallTensors | None = None,
     ) -> int:
-        """Begin a call, which is sent with the next ``flush``, and return its id.
+        """Begin a call, which is sent by the next ``flush``, and return its id.
 
-        ``on_done`` is called with the reply, or the error: TimeoutError, LaneClosedError. It is
-        called once, in any thread, not after ``cancel``, and must not wait for anything. Raises
-        MessageTooLargeError, which says ``what`` is, LaneClosedError, and RefusedError if there is
-        no thread that could tell it; it is not called then.
+        ``on_done`` is called with the reply, or with TimeoutError or LaneClosedError. It is called
+        once, in any thread, but not after ``cancel``, and must not block. Raises
+        MessageTooLargeError, which names the call ``what``, LaneClosedError, and RefusedError if no
+        thread can be started that would call ``on_done``; it is then not called.
         """
         number = request.id = next(self._numbers)
         payload = self._tensors.begin(request, what, memory, tensors)
@@ -217,7 +217,7 @@ class BlockingLane(SharedReading, TensorLane):
             on_done(result)
 
         try:
-            # Before the frame is put: any thread's flush may send it, and its reply come at once.
+            # Before the frame is put, because another thread's flush may send it at once.
             self._begin(number, on_done if tensors is None else forget_and_tell, timeout)
         except BaseException:
             self._tensors.never_sent(number)
@@ -232,9 +232,9 @@ class BlockingLane(SharedReading, TensorLane):
         on_done: OnDone,
         decode: Decode,
     ) -> int:
-        """Begin a call like ``begin``, with the request that ``encode`` makes for its id.
+        """Begin a call as ``begin`` does, with the request that ``encode`` writes for its id.
 
-        ``on_done`` gets what ``decode`` makes of the reply, or else the message.
+        ``on_done`` gets the reply as ``decode`` returns it, or the parsed message if that is None.
         """
         number = next(self._numbers)
         payload = encode(number)
@@ -249,26 +249,27 @@ class BlockingLane(SharedReading, TensorLane):
     def _begin(
         self, number: int, on_done: OnDone, timeout: float | None, decode: Decode | None = None
     ) -> None:
-        """Record a call that is about to be sent. Raises what ``begin`` does."""
+        """Record a call that is about to be sent. Raises the errors of ``begin``."""
         try:
             self._pending.add(number, on_done, timeout, decode)
             if not self._has_attendant:
                 try:
                     self._provide_attendant()
-                except RuntimeError as error:  # of threading: the system's limit is reached
-                    if self._pending.take(number) is not None:  # else it has been told the end
+                except RuntimeError as error:  # no thread: the system's limit is reached
+                    if self._pending.take(number) is not None:  # otherwise ``on_done`` was called
                         raise no_thread_left_error("to wait for a call", error) from error
         except BaseException:
             self._pending.take(number)
             raise
 
     def flush(self) -> None:
-        """Send what has begun. The callback of a lane that has ended is ``on_done``.
+        """Send the requests of calls that have begun. Errors go to their ``on_done``.
 
-        Waits while the other side does not take what there is already, if that is much, but not
-        longer than until the first of the calls is late.
+        If many bytes are buffered already, waits for the other side to accept some, until the first
+        deadline of the calls at most.
         """
-        # Before anything is written: a daemon whose replies are not read stops reading, too.
+        # Before anything is written: a daemon whose replies are not read stops reading, too, so
+        # that the write would never end.
         self._call_attendant()
         with contextlib.suppress(LaneClosedError):
             self._connection.flush()
@@ -286,12 +287,12 @@ class BlockingLane(SharedReading, TensorLane):
         return True
 
     def tend(self) -> None:
-        """Send the releases of memory, and read those of the other side."""
+        """Send pending releases of shared memory, and read those of the other side."""
         if self.memory is None or self._is_closed:
             return
         self.memory.tell_releases()
         with self._mutex:
-            # A thread that reads already takes the other side's frames, too.
+            # If another thread is reading, it reads the releases as well.
             reads = not self._reader_is_chosen
             if reads:
                 self._reader_is_chosen = True
@@ -308,13 +309,13 @@ class BlockingLane(SharedReading, TensorLane):
 
     def close(self) -> None:
         """End the lane; calls of other threads end with LaneClosedError. Idempotent."""
-        # Before any caller hears of the end: the blocks that its call had must be abandoned by the
-        # time it uses its memory again.
+        # Before any caller gets its error: the blocks of its call must be abandoned before it can
+        # use its memory again.
         self._tensors.end()
         with self._mutex:
             self._is_closed = True
             waiting = list(self._waiting.values())
-        # Readers and writers notice, and close nothing that is in use.
+        # Only shut down: readers and writers may still use the socket; the last one closes it.
         self._connection.shut_down()
         for waiter in waiting:
             wake(waiter.wake)
@@ -325,8 +326,8 @@ class BlockingLane(SharedReading, TensorLane):
     # -- for ``SharedReading`` -------------------------------------------------------------------
 
     def _read_reply(self, reader: Waiter | None, deadline: float | None) -> None:
-        """Read one frame as the one who may, and hand a reply over."""
-        # Where several wait, something comes all the time, and one thread wakes the others.
+        """Read one frame, with the right to read held, and pass a reply to its call."""
+        # Spin only if this thread alone waits: with several, frames come all the time anyway.
         is_alone = reader is not None and len(self._waiting) == 1 and not self._pending.calls
         kind, payload = self._connection.read_frame(deadline, spins=is_alone)
         try:
@@ -359,7 +360,7 @@ class BlockingLane(SharedReading, TensorLane):
             memory.discard(reply, held)
 
     def _decode(self, payload: bytes | memoryview, reader: Waiter | None) -> bool:
-        """Return whether a reply was to a call that can decode it, which has its result now."""
+        """Pass a reply to its call if that can decode the bytes; return whether it has."""
         if not payload or payload[0] != _ID_TAG:
             return False
         number, shift = 0, -7
@@ -369,12 +370,13 @@ class BlockingLane(SharedReading, TensorLane):
             if byte < 0x80:
                 break
         place = 2 + shift // 7
-        # It was added before its request was sent, and is removed by its own thread alone.
+        # No lock: the waiter was added before its request was sent, and only its own thread
+        # removes it.
         receiver = self._waiting.get(number)
         if receiver is not None:
             if receiver.decode is None or (result := receiver.decode(payload, place)) is None:
                 return False
-            if receiver is reader:  # which is this thread
+            if receiver is reader:  # the reply is this thread's own
                 receiver.reply = result
                 return True
             with self._mutex:
@@ -387,7 +389,7 @@ class BlockingLane(SharedReading, TensorLane):
         with self._mutex:
             self._waiting.pop(number, None)
             self._tensors.forget(number)
-            # It may have been woken to read, and have given up in that moment.
+            # This thread may have been woken to read just when it gave up: wake another one.
             if self._waiting or self._pending.calls or self._connection.writer.is_stuck:
                 self._wake_next_reader()
         if self._is_closed:
@@ -406,5 +408,5 @@ class BlockingLane(SharedReading, TensorLane):
             self._connection.detach()  # the call may not have been written yet
 
     def _broke(self, why: str) -> None:
-        self._tensors.end()  # before any caller hears of the end: see ``close``
+        self._tensors.end()  # before any caller gets its error: see ``close``
         super()._broke(why)

@@ -9,9 +9,9 @@ from opdispatch_wire.chunks import LargeMessage, MessageOutbox
 
 
 class BlockingOutbox:
-    """``MessageOutbox`` for one sending thread; any thread may put messages into it.
+    """A ``MessageOutbox`` for one sending thread. Any thread may put messages into it.
 
-    ``_queue`` hands over between them; everything else is the sending thread's.
+    Only ``_queue`` is shared between threads; everything else belongs to the sending thread.
     """
 
     def __init__(self) -> None:
@@ -19,18 +19,18 @@ class BlockingOutbox:
         self._queue: queue.SimpleQueue[bytes | LargeMessage | None] = queue.SimpleQueue()
 
     def put(self, message: bytes | LargeMessage) -> None:
-        """Add one to be sent."""
+        """Queue a message."""
         self._queue.put(message)
 
     def end(self) -> None:
-        """Stop sending; a large message under way is not finished."""
+        """Stop sending; the rest of a large message is dropped."""
         self._queue.put(None)
 
     def __iter__(self) -> Iterator[bytes]:
         ready = MessageOutbox()
         while (message := self._queue.get()) is not None:
             if isinstance(message, bytes):
-                yield message  # as nearly always: there is nothing to choose from
+                yield message  # the usual case: no large message to interleave with
                 continue
             ready.put(message)
             while True:

@@ -1,7 +1,7 @@
-"""The calling side of a gRPC stream of calls, for threads that wait.
+"""The calling side of a gRPC stream of calls, for threads.
 
-gRPC sends in a thread of its own and hands what comes to one thread of ours, which hands it on:
-every call costs the time of these hand-overs, but any number of calls share them.
+gRPC sends in its own thread, and delivers replies to one thread here, which passes them on. Each
+call takes the time of these switches, but any number of calls share the threads.
 """
 
 from __future__ import annotations
@@ -40,12 +40,15 @@ class _Waiter:
         self._wake.acquire()
 
     def note(self, outcome: Any) -> None:
-        """Take the outcome: the reply, what was decoded of it, or an error."""
+        """Store the outcome (the reply, the decoded reply, or an error) and wake the thread."""
         self._outcome = outcome
         self._wake.release()
 
     def wait(self, until: float | None) -> Any:
-        """Return the outcome, once. Raises TimeoutError at a time of ``time.monotonic``."""
+        """Wait for the outcome and return it. Raises TimeoutError at ``until``.
+
+        ``until`` is a time of ``time.monotonic``. May return only once.
+        """
         left = -1.0 if until is None else max(until - time.monotonic(), 0.0)
         if not self._wake.acquire(timeout=left):
             raise TimeoutError
@@ -84,33 +87,33 @@ class BlockingStream(TensorStream):
         patience: float = lane_messages.HANDSHAKE_TIMEOUT,
         authorization: str = "",
     ) -> BlockingStream:
-        """Open a stream and wait ``patience`` seconds until the other side has done so, too.
+        """Open a stream and wait ``patience`` seconds for the other side to accept it.
 
-        Raises LaneClosedError, also if the other side does not know streams, or there is no
-        thread that could read; NotAdmittedError if that does not take the ``authorization``.
+        Raises LaneClosedError, also if the other side does not support streams or no thread can be
+        started to read, and NotAdmittedError if the other side refuses the ``authorization``.
         """
         try:
             stream = cls(channel, limit, authorization)
-        except RuntimeError as error:  # of threading: the system's limit is reached
-            raise LaneClosedError(f"there is no thread for a stream of calls: {error}") from error
+        except RuntimeError as error:  # no thread: the system's limit is reached
+            raise LaneClosedError(f"cannot start a thread for a stream: {error}") from error
         if not stream._opened.wait(patience):
             stream.close()
-            raise LaneClosedError("the other side does not open a stream of calls")
+            raise LaneClosedError("the other side did not accept a stream of calls in time")
         if stream._failure is not None:
             raise stream._failure
         return stream
 
     @property
     def is_closed(self) -> bool:
-        """Whether calls have no chance any more."""
+        """Whether the stream has ended, so that calls on it fail."""
         return self._is_closed
 
     is_connected = True
-    """Whether it ends with the connection that it has."""
+    """Whether the lane ends with its connection."""
 
     @property
     def calls_in_flight(self) -> int:
-        """How many calls wait for their replies."""
+        """The number of calls that wait for their replies."""
         return len(self._pending.calls)
 
     def call(
@@ -121,12 +124,13 @@ class BlockingStream(TensorStream):
         tensors: CallTensors | None = None,
         watch: Watch | None = None,
     ) -> execution_pb2.CallReply:
-        """Send a call, with an id of its own, and wait for the reply, which may be an error.
+        """Send a call under a new id and wait for the reply, which may be an error.
 
-        Large tensors of both are in ``tensors``; ``watch`` is as in ``BlockingLane.call``.
+        ``tensors`` holds the large tensors of the request, and receives those of the reply;
+        ``watch`` is as for ``BlockingLane.call``.
 
-        Raises MessageTooLargeError, which says ``what`` is; TimeoutError and LaneClosedError.
-        Whatever ends the wait, such as Ctrl-C, cancels the call.
+        Raises MessageTooLargeError, which names the call ``what``; TimeoutError and
+        LaneClosedError. Any exception during the wait, such as Ctrl-C, cancels the call.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         waiter = _Waiter()
@@ -141,7 +145,7 @@ class BlockingStream(TensorStream):
         watch: Watch | None,
         decode: Decode,
     ) -> Any:
-        """Exchange a call like ``BlockingLane.exchange``."""
+        """Make a call as ``BlockingLane.exchange`` does."""
         waiter = _Waiter()
         number = next(self._numbers)
         payload = encode(number)
@@ -206,7 +210,7 @@ class BlockingStream(TensorStream):
         on_done: OnDone,
         decode: Decode,
     ) -> int:
-        """Begin a call like ``BlockingLane.begin_plain``."""
+        """Begin a call as ``BlockingLane.begin_plain`` does."""
         number = next(self._numbers)
         payload = encode(number)
         self._add(number, on_done, timeout, decode)
@@ -214,7 +218,7 @@ class BlockingStream(TensorStream):
         return number
 
     def flush(self) -> None:
-        """Do nothing: gRPC's thread sends at once."""
+        """Do nothing, because gRPC's thread sends at once."""
 
     def cancel(self, number: int) -> bool:
         """Abandon a call that has begun; return False if it has ended already."""
@@ -225,12 +229,12 @@ class BlockingStream(TensorStream):
         return True
 
     def close(self) -> None:
-        """End the stream; calls under way end with LaneClosedError. Idempotent."""
+        """End the stream; calls in flight fail with LaneClosedError. Idempotent."""
         self._end("the stream is closed")
         self._call.cancel()
 
     def _read(self) -> None:
-        why, code = "the other side has ended the stream", None
+        why, code = "the other side ended the stream", None
         try:
             with contextlib.suppress(grpc.RpcError):
                 self._call.initial_metadata()
@@ -250,7 +254,7 @@ class BlockingStream(TensorStream):
             self._tensors.end()
 
     def _take_plain(self, payload: bytes) -> bool:
-        """Return whether a reply was to a call that can decode it, which has its result now."""
+        """Pass a reply to its call if that can decode the bytes; return whether it has."""
         found = read_id(payload)
         return found is not None and self._pending.take_plain(found[0], payload, found[1])
 
@@ -272,7 +276,7 @@ class BlockingStream(TensorStream):
             self._tensors.take_chunk(number, chunk)
         except WireError:
             raise
-        except OpdispatchError as error:  # there is no memory for it
+        except OpdispatchError as error:  # no memory for the tensor
             if (on_done := self._pending.take(number)) is not None:
                 self._tensors.send_cancel(number)
                 on_done(error)

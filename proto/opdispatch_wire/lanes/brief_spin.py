@@ -1,4 +1,4 @@
-"""Looking for what is about to come, for a moment, before sleeping until it does."""
+"""Poll briefly for an event before sleeping until it happens."""
 
 from __future__ import annotations
 
@@ -11,37 +11,35 @@ Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
 LOOKS = 100
-"""How often a thread looks before it sleeps: about as long as to sleep and be woken takes.
+"""Polls before a thread sleeps: about as long as sleeping and waking up take.
 
-Both take longer on a slow machine, and in a slow hour.
+A count and not a time, since both take longer on a slow machine.
 """
-
-# What is worth a core: to wait for a quarter less.
+# Spinning is worth a core if waits then take at most this fraction of the time.
 _GAIN = 0.75
 _NEWEST_SHARE = 0.2
-# A longer wait counts as so many usual ones: it says no more than that it was long.
+# An outlier counts as at most so many times the average wait.
 _LONGEST = 4.0
-# Of so many waits, one is the other way.
+# One of so many waits uses the other method, so that both averages stay up to date.
 _TRIAL = 32
-# Where things are not looked for, one of so many waits is timed.
+# While the thread does not spin, only one of so many waits is timed.
 _TIMED = 4
-# After so many looks in vain in a row, there are none for a number of waits, and for twice as many
-# if it is so again.
+# After so many vain spins in a row, the thread does not spin for a number of waits, which doubles
+# each time.
 _VAIN = 3
 _PAUSE, _LONGEST_PAUSE = 32, 4096
-# So often it is looked whether a core is free.
+# After so many waits, the load of the machine is checked again.
 _WAITS_AS_BUSY = 256
 
 
 class BriefSpin:
-    """For a thread that waits for one thing, again and again.
+    """Decides for one waiting thread whether to spin before it sleeps. For one thread at a time.
 
-    To sleep and be woken on another core costs as much as all the rest of a small call. So where
-    things usually come soon, they are looked for LOOKS times before the thread sleeps; but only
-    while that makes the waits so much shorter that it is worth the core. It is not where the
-    machine has no core to spare: the answering thread may need this one. Now and then the other way
-    is tried. ``look`` must let the other threads of the process run, as a poll that does not wait
-    does. A process with a single core never spins.
+    Sleeping and waking up on another core cost as much as all the rest of a small call. So if
+    events usually come soon, the thread polls LOOKS times before it sleeps, as long as that
+    shortens its waits enough to be worth a core. It does not spin if the machine has no core to
+    spare, because the thread that answers may need this one, and never with a single core. ``look``
+    must release the GIL, as a poll with timeout 0 does.
     """
 
     def __init__(self) -> None:
@@ -51,7 +49,7 @@ class BriefSpin:
         self._in_vain = 0
         self._pause = 0
         self._next_pause = _PAUSE
-        # How long waits are on average, of each kind.
+        # Average waits in seconds.
         self._after_spinning = self._after_sleeping = 0.0
 
     def wait(
@@ -61,10 +59,10 @@ class BriefSpin:
         /,
         *args: *Ts,
     ) -> T:
-        """Look until ``look`` returns true, if that is worth it; return what ``sleep`` does then.
+        """Poll with ``look`` while that is worth it, then call ``sleep`` and return its result.
 
-        That is called with the arguments, and returns something false if nothing has come: how long
-        this has taken says nothing about others.
+        ``sleep`` gets the arguments. If it returns something false, such as after a timeout, this
+        wait does not count towards the averages.
         """
         self._waits = waits = self._waits + 1
         if not self._spins and waits % _TIMED:
@@ -107,7 +105,7 @@ class BriefSpin:
 
 
 def _has_core_to_spare() -> bool:
-    """Return whether a second core is here, and not all have something to do without us."""
+    """Return whether there are several cores, and fewer runnable processes than cores."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS

@@ -1,7 +1,7 @@
-"""Large tensors on a gRPC stream of calls, on their way in: chunks become whole tensors again.
+"""Reassemble the chunks of large tensors received on a gRPC stream of calls.
 
-A tensor's memory is taken once, when its first chunk says how long it will be, and within a
-budget: to say so costs the peer nothing, and must not take everybody's memory.
+A tensor's memory is allocated at once, when its first chunk declares the length. It comes out of a
+budget, because declaring a large length costs the peer nothing.
 """
 
 from __future__ import annotations
@@ -21,22 +21,21 @@ from opdispatch_wire.v1 import execution_pb2
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
 CALLS_AT_ONCE = 1024
-"""How many calls of one stream may have begun to send tensors."""
-
-# What a tensor counts at least: one of a single byte takes more than that, too.
+"""Most calls of one stream whose tensors are incomplete."""
+# A smaller tensor counts as so many bytes, because each has a fixed cost.
 _LEAST_BYTES = 4096
 _RETRY_AFTER = "1.000"
 
 
 class TensorBudget:
-    """How many bytes of tensors are held at a time, of one stream or of the whole daemon.
+    """A limit on the bytes of received tensors, for one stream or the whole process.
 
-    An allocation counts until its last reference is gone, in whichever thread that
-    is: hence a queue of returned bytes. All else belongs to one thread.
+    An allocation counts until its last reference is gone, which may happen in any thread; therefore
+    returned bytes go through a queue. Everything else is for one thread only.
     """
 
     def __init__(self, limit: int, whose: str, whole: TensorBudget | None = None) -> None:
-        """Hold at most ``limit`` bytes, counted in ``whole``, too.
+        """Allow ``limit`` bytes, which also count towards the budget ``whole``.
 
         ``whose`` names the tensors in errors.
         """
@@ -48,19 +47,19 @@ class TensorBudget:
 
     @property
     def held(self) -> int:
-        """The bytes that are held now."""
+        """The number of bytes allocated now."""
         while self._given_back:
             self._held -= self._given_back.popleft()
         return self._held
 
     def allocate(self, length: int) -> Bytes:
-        """Allocate memory for a tensor. Raises QueueFullError if there is no room at the moment."""
+        """Allocate memory for a tensor. Raises QueueFullError if there is not enough now."""
         count = max(length, _LEAST_BYTES)
         self._check(count)
         try:
             tensor = np.empty(length, np.uint8)
         except (MemoryError, ValueError) as error:
-            raise self._full(f"there is no memory for another {length} bytes") from error
+            raise self._full(f"cannot allocate another {length} bytes") from error
         self._hold(tensor, count)
         return tensor
 
@@ -80,7 +79,7 @@ class TensorBudget:
 
     def _full(self, why: str) -> QueueFullError:
         return QueueFullError(
-            f"a large tensor of the call is refused: {why}",
+            f"a large tensor of the call was refused: {why}",
             hint="try again when other calls have ended, or raise the limit: "
             "`opdispatch serve --max-call-bytes N`",
             started="no",
@@ -90,7 +89,7 @@ class TensorBudget:
 
 
 class _Assembly:
-    """The tensors of one message; only the last of them is incomplete."""
+    """The tensors of one message so far; only the last of them may be incomplete."""
 
     __slots__ = ("declared", "have", "heard_at", "received", "tensors", "total")
 
@@ -108,7 +107,7 @@ class _Assembly:
 
 
 class ChunkAssembler:
-    """The messages of one stream whose chunks are coming. Belongs to who reads the stream."""
+    """The incomplete messages of one stream. Only for the thread or task that reads the stream."""
 
     def __init__(self, budget: TensorBudget) -> None:
         self._budget = budget
@@ -118,10 +117,10 @@ class ChunkAssembler:
         return len(self._assemblies)
 
     def take(self, number: int, chunk: execution_pb2.Chunk) -> None:
-        """Take a chunk of the message with that id; after an error nothing is left of it.
+        """Add a chunk to the message with that id, which is dropped after an error.
 
-        Raises WireError for one that cannot follow what has come; MessageTooLargeError and
-        QueueFullError for tensors that there is no room for.
+        Raises WireError for a chunk that does not follow the previous one, MessageTooLargeError for
+        tensors beyond the limit, and QueueFullError if there is not enough memory now.
         """
         assembly = self._assemblies.pop(number, None)
         if assembly is None:
@@ -131,7 +130,7 @@ class ChunkAssembler:
         self._assemblies[number] = assembly
 
     def finish(self, number: int) -> list[Buffer]:
-        """Return the tensors of a message that has come itself; empty if none came.
+        """Return the tensors of a message that has arrived itself; empty if it has none.
 
         Raises WireError if they are incomplete.
         """
@@ -140,17 +139,17 @@ class ChunkAssembler:
             return []
         if assembly.received != assembly.total:
             raise WireError(
-                f"$.chunk: {assembly.received} of {assembly.total} bytes of the tensors came "
-                "before the message that they belong to"
+                f"$.chunk: only {assembly.received} of {assembly.total} bytes of the tensors were "
+                "received before their message"
             )
         return [tensor.data for tensor in assembly.tensors]
 
     def drop(self, number: int) -> None:
-        """Drop a message that is not awaited any more."""
+        """Drop a message that is no longer awaited."""
         self._assemblies.pop(number, None)
 
     def drop_idle(self, patience: float) -> list[int]:
-        """Drop those that nothing was heard of for so many seconds; their ids."""
+        """Drop the messages without a chunk for ``patience`` seconds; return their ids."""
         before = time.monotonic() - patience
         idle = [number for number, each in self._assemblies.items() if each.heard_at < before]
         for number in idle:
@@ -158,23 +157,24 @@ class ChunkAssembler:
         return idle
 
     def touch(self) -> None:
-        """Count all of them as heard of now."""
+        """Restart the idle time of all messages."""
         now = time.monotonic()
         for assembly in self._assemblies.values():
             assembly.heard_at = now
 
     def clear(self) -> None:
-        """Drop all of them."""
+        """Drop all messages."""
         self._assemblies.clear()
 
     def _begin(self, chunk: execution_pb2.Chunk) -> _Assembly:
         if len(self._assemblies) >= CALLS_AT_ONCE:
             raise WireError(
-                f"$.chunk begins the tensors of a call, and those of {CALLS_AT_ONCE} have begun"
+                f"$.chunk begins the tensors of another call; the limit is {CALLS_AT_ONCE} calls "
+                "with incomplete tensors"
             )
         if chunk.total > self._budget.limit:
             raise MessageTooLargeError(
-                f"the large tensors of the call have {chunk.total} bytes, and the limit is "
+                f"the large tensors of the call have {chunk.total} bytes; the limit is "
                 f"{self._budget.limit} bytes",
                 hint=RAISE_CALL_LIMIT_HINT,
                 size=str(chunk.total),
@@ -195,19 +195,20 @@ class ChunkAssembler:
                 f"{offset} of tensor {tensor}"
             )
         if chunk.total != assembly.total:
-            raise WireError(f"$.chunk.total is {chunk.total}, and was {assembly.total} before")
+            raise WireError(f"$.chunk.total is {chunk.total}; expected {assembly.total} as before")
         if not is_complete and chunk.length != assembly.last_length:
             raise WireError(
-                f"$.chunk.length is {chunk.length}, and was {assembly.last_length} before"
+                f"$.chunk.length is {chunk.length}; expected {assembly.last_length} as before"
             )
         if offset + len(data) > chunk.length:
             raise WireError(
-                f"$.chunk.data ends at byte {offset + len(data)} of a tensor of {chunk.length}"
+                f"$.chunk.data ends at byte {offset + len(data)}, beyond the tensor's length of "
+                f"{chunk.length}"
             )
         if is_complete:
             if assembly.declared + chunk.length > assembly.total:
                 raise WireError(
-                    f"$.chunk.length: {assembly.declared + chunk.length} bytes in all, and "
+                    f"$.chunk.length adds up to {assembly.declared + chunk.length} bytes; "
                     f"$.chunk.total is {assembly.total}"
                 )
             assembly.tensors.append(self._budget.allocate(chunk.length))

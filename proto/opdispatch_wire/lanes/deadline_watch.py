@@ -1,4 +1,4 @@
-"""A thread that sleeps until a deadline, and is there only while there is one."""
+"""A thread that sleeps until a deadline, and exists only while there is one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ Expire = Callable[[float], "float | None"]
 
 
 class DeadlineWatch:
-    """Calls ``expire(now)`` when a deadline has come; it returns the next one, if there is one.
+    """Calls ``expire(now)`` at a deadline; ``expire`` returns the next deadline or None.
 
     Deadlines are times of ``time.monotonic``. ``_changed`` protects ``_next``, the earliest
-    one, and ``_is_watching``: the thread is there, or no deadline is. It is held while the thread
-    is started, so that no call relies on one that cannot be.
+    deadline, and ``_is_watching``, which is true while the thread runs, and so whenever there is a
+    deadline. It is held while the thread is started, so that no call relies on a thread that could
+    not be started.
     """
 
     def __init__(self, expire: Expire) -> None:
@@ -26,11 +27,11 @@ class DeadlineWatch:
     def look_at(self, deadline: float) -> None:
         """Schedule a call of ``expire`` at ``deadline``, or earlier and then again.
 
-        Raises RuntimeError if there is no thread that could do so.
+        Raises RuntimeError if no thread can be started.
         """
         earliest = self._next
         if earliest is not None and earliest <= deadline:
-            # ``expire`` is called before that, and says whether this one is still of interest.
+            # ``expire`` will be called before ``deadline``, and return it if it still matters.
             return
         with self._changed:
             if not self._is_watching:
@@ -41,7 +42,7 @@ class DeadlineWatch:
                 self._changed.notify()
 
     def stop(self) -> None:
-        """Stop watching: no deadline is of interest any more."""
+        """Drop all deadlines, which ends the thread."""
         with self._changed:
             self._next = None
             self._changed.notify()
@@ -55,13 +56,13 @@ class DeadlineWatch:
                         self._next = following
 
     def _sleep(self) -> bool:
-        """Sleep until a deadline has come; False if there is none any more."""
+        """Sleep until the next deadline; return False, with the thread to end, if there is none."""
         with self._changed:
             while self._next is not None:
                 left = self._next - time.monotonic()
                 if left <= 0:
-                    # Cleared before ``expire`` runs: a call that is added meanwhile does not rely
-                    # on this look.
+                    # Cleared before ``expire`` runs, so that a call added meanwhile, which
+                    # ``expire`` may have missed, schedules its own deadline.
                     self._next = None
                     return True
                 self._changed.wait(left)

@@ -1,4 +1,4 @@
-"""Descriptors that travel over a unix socket, with its bytes (SCM_RIGHTS, ``man 7 unix``)."""
+"""Pass file descriptors over a unix socket, with its bytes (SCM_RIGHTS, ``man 7 unix``)."""
 
 from __future__ import annotations
 
@@ -12,30 +12,29 @@ from collections.abc import Sequence
 from opdispatch_wire.errors import WireError
 
 MAX_UNCLAIMED = 8
-"""How many may have come whose frames have not; a peer that sends more is not believed."""
+"""Most descriptors received ahead of their frames; a peer that sends more breaks the protocol."""
 
 _ITEM = array.array("i").itemsize
 ROOM = socket.CMSG_LEN(_ITEM)
-"""For the ancillary data of one: a read ends after the bytes that a descriptor came with."""
-
-# Plain ints: to combine flags of the socket module takes longer than to receive.
+"""Size of the ancillary data of one descriptor, after whose bytes a read ends."""
+# Plain ints: combining the socket module's enum flags takes longer than receiving.
 WAITING = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
-"""Flags of a read that waits ..."""
+"""Flags of a read that blocks ..."""
 NOT_WAITING = WAITING | int(socket.MSG_DONTWAIT)
 """... and of one that does not."""
 TRUNCATED = int(socket.MSG_CTRUNC)
-"""Said of a read with whose bytes more descriptors came than there was room for."""
+"""Flag of a read that had too little room for its ancillary data."""
 
 Ancillary = list[tuple[int, int, "array.array[int]"]]
 
 
 class PassedDescriptor:
-    """A copy of a descriptor, there until it has been sent or is dropped with its frame."""
+    """A duplicate of a descriptor, closed when it has been sent or dropped with its frame."""
 
     __slots__ = ("number",)
 
     def __init__(self, descriptor: int) -> None:
-        """Raise OSError if there is no room for one more."""
+        """Duplicate ``descriptor``. Raises OSError if the process may not have more."""
         self.number = -1
         self.number = os.dup(descriptor)
 
@@ -50,16 +49,13 @@ class PassedDescriptor:
 
 
 class ReceivedDescriptors:
-    """The descriptors that came with what was read from one socket, in their order.
-
-    Belongs to the reader of that socket.
-    """
+    """Descriptors received with the bytes of one socket, in order. Only for its reader."""
 
     def __init__(self) -> None:
-        self._unclaimed: deque[int | None] = deque()  # None: there was no room for it
+        self._unclaimed: deque[int | None] = deque()  # None: this process could not accept it
 
     def receive(self, connection: socket.socket, space: memoryview, *, waits: bool = True) -> int:
-        """Receive like ``recv_into``. Raises OSError, and WireError for unexpected descriptors."""
+        """Receive as ``recv_into`` does. Raises OSError, and WireError for unexpected descriptors."""
         flags = WAITING if waits else NOT_WAITING
         count, ancillary, said, _ = connection.recvmsg_into((space,), ROOM, flags)
         if ancillary or said & TRUNCATED:
@@ -67,7 +63,7 @@ class ReceivedDescriptors:
         return count
 
     def add(self, ancillary: Sequence[tuple[int, int, bytes]], said: int) -> None:
-        """Add those that ``recvmsg_into`` has returned. Raises WireError if they are unexpected."""
+        """Add the descriptors that ``recvmsg_into`` returned. Raises WireError if unexpected."""
         came = array.array("i")
         for level, kind, data in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
@@ -75,25 +71,27 @@ class ReceivedDescriptors:
         self._unclaimed.extend(came)
         if said & TRUNCATED:
             if came:
-                raise WireError("several descriptors came at once; expected one for each region")
+                raise WireError("received several descriptors at once; expected one per region")
             self._unclaimed.append(None)
         if len(self._unclaimed) > MAX_UNCLAIMED:
-            raise WireError(f"more than {MAX_UNCLAIMED} descriptors came without their regions")
+            raise WireError(
+                f"received more than {MAX_UNCLAIMED} descriptors without their REGION frames"
+            )
 
     def take(self) -> int:
-        """Return the next descriptor, which is the caller's to close.
+        """Return the next descriptor, which the caller has to close.
 
-        Raises WireError if none came, and OSError if this process had no room for it.
+        Raises WireError if none was received, and OSError if this process could not accept it.
         """
         if not self._unclaimed:
-            raise WireError("a REGION frame came without a descriptor")
+            raise WireError("received a REGION frame without a descriptor")
         descriptor = self._unclaimed.popleft()
         if descriptor is None:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return descriptor
 
     def close(self) -> None:
-        """Close those that were not taken."""
+        """Close the descriptors that were not taken."""
         while self._unclaimed:
             descriptor = self._unclaimed.popleft()
             if descriptor is not None:

@@ -1,6 +1,6 @@
 """Kinds and headers of the local lane's frames; see ``lane.proto``.
 
-Imports nothing else of this package, for a command that makes one call.
+Imports nothing else of this package, for commands that make a single call.
 """
 
 from __future__ import annotations

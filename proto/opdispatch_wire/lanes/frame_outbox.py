@@ -1,4 +1,4 @@
-"""Frames that wait to be written, and are written together."""
+"""Frames that wait to be written, several in one system call."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from opdispatch_wire.lanes.descriptors import PassedDescriptor
 from opdispatch_wire.lanes.frame_kind import HEADER, PADDING, FrameKind
 
 COPIED_AT_MOST = 64 * 1024
-"""Payloads of so many bytes are copied together; a larger one is written from where it is."""
-
-# The system takes at most 1,024 (IOV_MAX).
+"""Payloads up to this size in bytes are joined; a larger one is written without a copy."""
+# Buffers per sendmsg; the system accepts at most 1,024 (IOV_MAX).
 _PIECES_AT_ONCE = 512
 _NOT_WAITING = int(socket.MSG_DONTWAIT)
 
@@ -24,13 +23,16 @@ FramePayload = bytes | MessagePieces
 
 @dataclass(slots=True)
 class FrameBatch:
-    """Bytes to be written together, and the descriptor that goes with the first of them."""
+    """Bytes to write together, and the descriptor to send with the first of them."""
 
     buffers: list[bytes | bytearray | memoryview]
     descriptor: PassedDescriptor | None = None
 
     def write_now(self, connection: socket.socket) -> FrameBatch | None:
-        """Write what the system takes at once; what it did not take. Raises OSError."""
+        """Write without blocking; return the rest, None if everything was written.
+
+        Raises OSError.
+        """
         rest: FrameBatch | None = self
         try:
             while rest is not None:
@@ -44,14 +46,14 @@ class FrameBatch:
         return rest
 
     def detached(self) -> FrameBatch:
-        """Return the same bytes in memory of its own."""
+        """Return a copy of the batch that does not refer to others' memory."""
         copies: list[bytes | bytearray | memoryview] = [
             bytes(buffer) if isinstance(buffer, memoryview) else buffer for buffer in self.buffers
         ]
         return FrameBatch(copies, self.descriptor)
 
     def after(self, sent: int) -> FrameBatch | None:
-        """Return the part of the batch that is left after so many bytes."""
+        """Return the rest of the batch after ``sent`` bytes; None if nothing is left."""
         left: list[bytes | bytearray | memoryview] = []
         for buffer in self.buffers:
             if sent < len(buffer):
@@ -61,38 +63,38 @@ class FrameBatch:
 
 
 class FrameOutbox:
-    """Any thread may put frames in; one at a time takes them out."""
+    """A queue of frames. Any thread may add frames; only one at a time may take them out."""
 
     def __init__(self) -> None:
         self._frames: deque[tuple[FrameKind, FramePayload, PassedDescriptor | None]] = deque()
         self.frames: Sized = self._frames
-        """Those that have not been taken out."""
+        """The queued frames."""
 
     @property
     def waiting_bytes(self) -> int:
-        """How long the payloads are that have not been taken out."""
+        """Size in bytes of the payloads of all queued frames."""
         return sum(len(payload) for _, payload, _ in list(self._frames))
 
     def put(
         self, kind: FrameKind, payload: FramePayload, descriptor: PassedDescriptor | None = None
     ) -> None:
-        """Add a frame, and what goes with it."""
+        """Add a frame, with its descriptor if any."""
         self._frames.append((kind, payload, descriptor))
 
     def clear(self) -> None:
-        """Drop what has not been taken out, when it cannot be written any more."""
+        """Drop all queued frames, as they cannot be written any more."""
         self._frames.clear()
 
     def detach(self) -> None:
-        """Copy what is not in memory of its own; no frames are taken out meanwhile."""
+        """Copy payloads that refer to others' memory. No frame may be taken out meanwhile."""
         frames = self._frames
-        for place in range(len(frames)):  # others may put some behind these
+        for place in range(len(frames)):  # other threads may append meanwhile
             kind, payload, descriptor = frames[place]
             if isinstance(payload, MessagePieces):
                 frames[place] = kind, b"".join(payload.parts), descriptor
 
     def take_small(self) -> bytearray:
-        """Take frames out that have no descriptors, as bytes; stop at the first large one."""
+        """Take small frames out, as bytes; stop at the first that is large or has a descriptor."""
         together = bytearray()
         while self._frames:
             kind, payload, descriptor = self._frames[0]
@@ -106,10 +108,10 @@ class FrameOutbox:
         return together
 
     def next_batch(self) -> FrameBatch:
-        """Return the next frames, to be written together. There must be one."""
+        """Take out the next frames to write together. There must be at least one."""
         together = bytearray()
         while self._frames and len(together) < COPIED_AT_MOST:
-            # A descriptor goes with the first byte of what is written: its frame begins a batch.
+            # A descriptor is sent with the first byte of a batch, so its frame has to begin one.
             if self._frames[0][2] is not None and together:
                 break
             kind, payload, descriptor = self._frames.popleft()

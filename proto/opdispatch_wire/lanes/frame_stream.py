@@ -1,8 +1,8 @@
-"""A lane's connection in an event loop: frames in, frames out, in bounded memory.
+"""Send and receive a lane's frames in an event loop, with bounded memory.
 
-The called side stops reading while the caller does not take its replies: one that only asks,
-and never listens, is not heard any more. The caller always reads, and keeps no more than it has
-asked for: if both sides stopped reading, neither would ever go on.
+The called side stops reading while the caller does not accept its replies, so that a caller which
+never reads cannot fill its memory. The caller always reads, since its calls bound what it receives:
+if both sides could stop reading, they could deadlock.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from opdispatch_wire.lanes.frame_kind import HEADER, PADDING, FrameKind
 from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.frames import FrameReader
 
-# Unsent bytes at which reading stops, and at which it goes on.
+# Unsent bytes at which reading stops, and at which it resumes.
 HIGH_WATER = 4 * 1024 * 1024
 LOW_WATER = 1024 * 1024
-# A longer payload is not copied behind its header.
+# Up to this size in bytes, a payload is joined with its header.
 _JOINED_AT_MOST = 4096
-# What one sendmsg is given; the system takes at most 1,024 pieces (IOV_MAX).
+# Buffers per sendmsg; the system accepts at most 1,024 (IOV_MAX).
 _PIECES_AT_ONCE = 512
-# A peer that talks without end must not keep all others waiting.
+# Reads per iteration of the loop, so that a peer that never stops sending cannot block it.
 _READS_PER_TURN = 4
 
 
 class _Turn:
     """The state that the streams of one event loop share: see ``FrameStream.send``.
 
-    ``corked`` are the streams that have sent something since one of them has begun to hand over the
-    frames that it has read; None: no stream does so.
+    While a stream passes on the frames that it has read, ``corked`` has the streams that have sent
+    something since then; otherwise it is None.
     """
 
     def __init__(self) -> None:
@@ -50,13 +50,13 @@ OnEnd = Callable[[Exception | None], None]
 
 
 class FrameStream:
-    """One connection. Belongs to the event loop.
+    """One connection. For use in its event loop only.
 
-    ``on_frame`` is called with each frame. A WireError that it raises, or one of the peer's
-    bytes, ends the stream, as the peer's end does: ``on_end`` is called with the error, or None,
-    once, and not after ``close``. One that ``always_reads`` does so while its peer does not.
-    ``on_drained`` is called when the peer has taken all that was to be sent.
-    A callback that refuses a payload of so many bytes has called ``pause`` as well.
+    ``on_frame`` is called with each frame. The stream ends if the peer closes the connection or
+    sends malformed bytes, or if ``on_frame`` raises WireError: ``on_end`` is then called once, with
+    the error or None, but not after ``close``. With ``always_reads``, it reads even while the peer
+    does not. ``on_drained`` is called when everything has been sent. If ``may_receive`` refuses a
+    payload of that many bytes, it has to call ``pause`` as well.
     """
 
     def __init__(
@@ -77,15 +77,15 @@ class FrameStream:
         self._on_drained = on_drained
         self._reader = FrameReader(limit, may_receive)
         self._outbox: deque[bytes | bytearray | memoryview] = deque()
-        # Those that go with pieces of the outbox, by the identity of the piece.
+        # Descriptors to send with pieces of the outbox, by the id of the piece.
         self._passing: dict[int, PassedDescriptor] = {}
         self.descriptors: ReceivedDescriptors | None = None
-        """Those that come with frames; None: they are closed on arrival."""
+        """Receives the descriptors of frames; if None, they are closed on arrival."""
         self.unsent_bytes = 0
-        # Whether something was sent in this turn of the loop: what follows in it goes together.
+        # Whether a frame was sent in this iteration of the loop; later ones are sent together.
         self._is_corked = False
         self._turn = _TURNS.setdefault(self._loop, _Turn())
-        self._is_writing = False  # the loop tells us when there is room
+        self._is_writing = False  # waiting for the loop to report that the socket is writable
         self._is_reading = True
         self._always_reads = always_reads
         self._pauses = 0
@@ -95,7 +95,7 @@ class FrameStream:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether the stream has ended, so that nothing can be sent."""
         return self._is_closed
 
     @property
@@ -109,12 +109,11 @@ class FrameStream:
         payload: FramePayload,
         descriptor: PassedDescriptor | None = None,
     ) -> None:
-        """Send a frame, or keep it until the peer takes it. After the end it is lost.
+        """Send a frame, or buffer it until the peer accepts it. After the end, it is dropped.
 
-        What is not in one place is sent from where it is.
-
-        The first frame of a turn of the loop is sent at once, all others of it together: when the
-        frames that a stream has read are handed over, or else in the next turn.
+        The first frame in an iteration of the loop is sent at once. The others are sent together:
+        when a stream has passed on the frames that it has read, or else in the next iteration. A
+        payload in pieces is sent without a copy.
         """
         if self._is_closed:
             return
@@ -142,23 +141,23 @@ class FrameStream:
         self._flush()
 
     def detach(self) -> None:
-        """Copy what has not been sent yet: its owners may change it from now on."""
+        """Copy all unsent bytes, so that the owners of the arrays may change them."""
         for place, piece in enumerate(self._outbox):
             if isinstance(piece, memoryview):
                 self._outbox[place] = bytes(piece)
 
     def pause(self) -> None:
-        """Read nothing more until ``resume``; calls add up."""
+        """Stop reading until ``resume`` has been called as often as ``pause``."""
         self._pauses += 1
         self._update_reading()
 
     def resume(self) -> None:
-        """Take one ``pause`` back."""
+        """Undo one ``pause``."""
         self._pauses -= 1
         self._update_reading()
 
     def close(self) -> None:
-        """Close the connection; what is unsent is lost. Idempotent."""
+        """Close the connection; bytes that cannot be sent at once are lost. Idempotent."""
         if self._is_closed:
             return
         self._flush()
@@ -175,8 +174,8 @@ class FrameStream:
         self._socket.close()
         if self.descriptors is not None:
             self.descriptors.close()
-        # No callback is called any more. The callbacks' owner refers to this stream: neither would
-        # go before the garbage collector comes.
+        # The callbacks' owner refers to this stream. Dropping them breaks the cycle, so that both
+        # are freed without the garbage collector.
         self._on_frame, self._on_end = _ignore_frame, _ignore_end
         self._on_drained = _ignore_drained
         self._reader.close()
@@ -213,7 +212,8 @@ class FrameStream:
                 self._is_writing = True
                 self._loop.add_writer(self._socket, self._flush)
         except OSError:
-            # The peer has gone. The sender has not noted yet what it sends.
+            # The peer has gone. Called later, because ``send``'s caller may not have recorded the
+            # call that it is sending.
             self._loop.call_soon(self._end, None)
             return
         else:
@@ -225,7 +225,7 @@ class FrameStream:
             self._update_reading()
 
     def _send_up_to_descriptor(self) -> None:
-        """Send what stands before the next one, or that with its piece. Raises OSError."""
+        """Send the pieces before the next descriptor, or that with its piece. Raises OSError."""
         first = self._outbox[0]
         descriptor = self._passing.get(id(first))
         if descriptor is not None:
@@ -237,7 +237,7 @@ class FrameStream:
         self._took(count)
 
     def _took(self, count: int) -> None:
-        """Forget bytes that were sent."""
+        """Remove ``count`` sent bytes from the outbox."""
         self.unsent_bytes -= count
         outbox = self._outbox
         if not self.unsent_bytes:
@@ -254,14 +254,14 @@ class FrameStream:
             outbox.popleft()  # an empty payload
 
     def _update_reading(self) -> None:
-        """Read, unless a pause was asked for, or the peer does not read."""
+        """Start or stop reading, depending on pauses and on whether the peer reads."""
         if self._is_closed or self._always_reads:
             return
         water = LOW_WATER if not self._is_reading else HIGH_WATER
         wanted = not self._pauses and self.unsent_bytes <= water
         if wanted and not self._is_reading:
             self._loop.add_reader(self._socket, self._read)
-            # Frames that are in the buffer already make the socket no more readable.
+            # Frames that are buffered already do not make the socket readable.
             self._loop.call_soon(self._take_frames)
         elif not wanted and self._is_reading:
             self._loop.remove_reader(self._socket)
@@ -295,12 +295,12 @@ class FrameStream:
                 return
             if not count:
                 cut = not self._reader.is_between_frames
-                self._end(WireError("the lane ended in the middle of a frame") if cut else None)
+                self._end(WireError("the lane was closed within a frame") if cut else None)
                 return
             self._reader.received(count)
             self._take_frames()
             if count < len(space):
-                return  # that was all, or a descriptor has ended it: the loop tells of the rest
+                return  # nothing is left, or a descriptor ended the read; the loop will call again
 
     def _take_frames(self) -> None:
         reader = self._reader

@@ -1,4 +1,4 @@
-"""Writing the frames of many threads to one blocking socket, as few writes as possible."""
+"""Write the frames of many threads to one blocking socket, in as few system calls as possible."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from opdispatch_wire.lanes.frame_outbox import (
 )
 from opdispatch_wire.lanes.frame_stream import HIGH_WATER
 
-# Seconds that the closing thread waits for the thread that writes the rest, which has been told.
+# Seconds that ``close`` waits for a writing thread, which notices that the socket is shut down.
 _END_WAIT = 1.0
-# A longer payload is not copied behind its header.
+# Up to this size in bytes, a payload is joined with its header.
 _JOINED_AT_MOST = 4096
 
 
@@ -29,18 +29,18 @@ def _nothing() -> None:
 
 
 class FrameWriter:
-    """The writing half of a connection; any thread may use it.
+    """The writing half of a connection. Thread-safe.
 
-    Of the threads that flush at a time, one writes all that is there. If the other side has not
-    taken it in ``patience`` seconds, a thread of its own writes the rest, and goes when
-    everything is written: a peer that reads slowly keeps that one waiting, and no other.
-    Where no thread can be started, it is the one that flushes: frames are not lost.
+    When several threads flush, one of them writes all frames. If the other side has not accepted
+    them within ``patience`` seconds, a new thread writes the rest and then ends, so that a peer
+    that reads slowly delays no other thread. If no thread can be started, the flushing thread
+    writes the rest itself.
 
-    ``_writing`` is held by the thread that flushes, and waits for the other side; a thread that is
-    started for the rest takes it over. After each of its releases a thread looks whether anything
-    has been put meanwhile, so that nothing is left behind. ``_sending`` is held for each step that
-    does not wait, and makes frames whole; it protects ``_rest``, what is left of the batch that is
-    being written, the payloads in the outbox, and the socket from being closed in the midst of it.
+    ``_writing`` is held by the thread that flushes and waits for the other side; a thread started
+    for the rest takes it over. After each release, the thread checks for frames that were put
+    meanwhile, so that none is left. ``_sending`` is held for each step that does not block, which
+    keeps frames whole. It protects ``_rest``, the unwritten rest of the current batch, the payloads
+    in the outbox, and the socket from being closed during a step.
 
     ``on_stuck`` is called when the rest is left to a thread, and ``on_error`` by a thread that
     cannot write any more.
@@ -64,15 +64,15 @@ class FrameWriter:
         self._rest: FrameBatch | None = None
         self._outbox = FrameOutbox()
         self._frames = self.frames = self._outbox.frames
-        """Those that nothing of has been written."""
+        """Frames of which nothing has been written."""
         self.put = self._outbox.put
-        """Add a frame, and what goes with it, to what the next ``flush`` writes."""
+        """Buffer a frame, with its descriptor if any, for the next ``flush``."""
         self._writable = select.poll()
         self._writable.register(connection, select.POLLOUT)
         self._is_free = threading.Event()
         self._is_free.set()
         self.is_stuck = False
-        """Whether a thread waits for the other side to take something."""
+        """Whether a thread waits for the other side to accept bytes."""
 
     def write(self, kind: FrameKind, payload: FramePayload) -> bool:
         """Put a frame and flush; return False if the connection ended before any byte was sent."""
@@ -89,7 +89,7 @@ class FrameWriter:
                     header = bytes(before + header)
                 elif before:
                     self._rest = FrameBatch([before])
-            # Without ``_writing``: frames are whole where there is no rest of one.
+            # ``_writing`` is not needed: without the rest of another frame, this one stays whole.
             if self._frames or self._rest is not None:
                 self.put(kind, payload)
             else:
@@ -117,14 +117,14 @@ class FrameWriter:
         return not is_broken
 
     def flush(self) -> None:
-        """Write what there is, or leave it to the thread that is writing.
+        """Write all frames, or leave them to the thread that is writing.
 
-        Waits no longer than ``patience`` for the other side, while threads can be started. After
-        an exception, such as Ctrl-C, the connection is of no use: half a frame may have been
+        Waits at most ``patience`` for the other side, as long as threads can be started. After an
+        exception, such as Ctrl-C, the connection is unusable: part of a frame may have been
         written.
         """
-        # A loop: a frame that is put just before another thread releases the lock may not have been
-        # seen by that one, and must not lie until the next flush.
+        # A loop, because a frame put just before another thread releases the lock may have been
+        # missed by that thread, and must not wait for the next flush.
         while (self._frames or self._rest is not None) and self._writing.acquire(blocking=False):
             is_ours, is_broken = True, False
             patient_until = time.monotonic() + self._patience
@@ -145,16 +145,16 @@ class FrameWriter:
                 self._on_error()
 
     def detach(self) -> None:
-        """Copy what has not been written yet: its owners may change it from now on."""
+        """Copy all unwritten bytes, so that the owners of the arrays may change them."""
         with self._sending:
             if self._rest is not None:
                 self._rest = self._rest.detached()
             self._outbox.detach()
 
     def wait_for_room(self, deadline: float | None = None) -> None:
-        """Wait while the peer does not take what is there for it already.
+        """Wait while too many bytes are buffered that the peer does not accept.
 
-        No longer than until ``deadline``, a time of ``time.monotonic``.
+        Waits at most until ``deadline``, a time of ``time.monotonic``.
         """
         while self.is_stuck and self._outbox.waiting_bytes > HIGH_WATER:
             left = None if deadline is None else deadline - time.monotonic()
@@ -163,10 +163,10 @@ class FrameWriter:
             self._is_free.wait(left)
 
     def finish(self, seconds: float) -> None:
-        """Write what there is before the connection is ended, even if another thread is writing.
+        """Write all frames before the connection is ended, even if another thread is writing.
 
-        Waits at most so long for that one, and for no other: what the peer has no room for
-        is lost.
+        Waits at most ``seconds`` for that thread, but not for the peer: bytes that it does not
+        accept at once are lost.
         """
         if not self._writing.acquire(timeout=seconds):
             return
@@ -178,7 +178,7 @@ class FrameWriter:
             self._writing.release()
 
     def close(self) -> None:
-        """Close the socket, which has been shut down: the writer notices, and ends."""
+        """Close the socket, which must have been shut down, so that a writing thread ends."""
         is_ours = self._writing.acquire(timeout=_END_WAIT)
         with self._sending:
             self._socket.close()
@@ -186,10 +186,10 @@ class FrameWriter:
         if is_ours:
             self._writing.release()
 
-    # -- by who holds _writing ------------------------------------------------------------------
+    # -- called with _writing held --------------------------------------------------------------
 
     def _step(self) -> bool:
-        """Write until the system takes no more. Whether that is all; raises OSError."""
+        """Write without blocking; return whether everything was written. Raises OSError."""
         with self._sending:
             while self._rest is not None or self._frames:
                 batch = self._rest if self._rest is not None else self._outbox.next_batch()
@@ -204,17 +204,17 @@ class FrameWriter:
             self._outbox.clear()
 
     def _hand_over(self) -> None:
-        """Start a thread that goes on with ``_writing``, which is held."""
+        """Start a thread that writes the rest and takes over ``_writing``, which is held."""
         self._is_free.clear()
         self.is_stuck = True
         thread = threading.Thread(target=self._write_rest, name="frame-writer", daemon=True)
         try:
             self._on_stuck()
             thread.start()
-        except RuntimeError:  # of threading: the system's limit is reached
+        except RuntimeError:  # no thread: the system's limit is reached
             self._write_rest()
         except BaseException:
-            if thread.ident is None:  # it has not taken over
+            if thread.ident is None:  # it has not started, so this thread still holds the lock
                 self.is_stuck = False
                 self._is_free.set()
                 self._writing.release()

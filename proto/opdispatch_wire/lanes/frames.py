@@ -1,7 +1,7 @@
 """Frames of the local lane <-> bytes; see ``lane.proto``.
 
-Nothing of a peer's is believed: a kind that is unknown, a header that is not well-formed and a
-length over the limit are WireErrors, found before anything is allocated for the payload.
+A peer is not trusted: an unknown kind, a malformed header and a length over the limit raise
+WireError before anything is allocated for the payload.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from opdispatch_wire.lanes.frame_kind import PADDING, FrameKind
 from opdispatch_wire.tensor_bytes import ALIGNMENT
 
 READ_AT_ONCE = 256 * 1024
-"""Bytes that are asked of a socket at a time."""
+"""Bytes requested from a socket in one read."""
 
 MAX_CONTROL_BYTES = 64 * 1024
-"""The longest payload of a frame that has no arguments or results in it."""
+"""Longest payload in bytes of a frame without arguments or results."""
 
 _HEADER = struct.Struct("<I4s")
 _KINDS = {bytes((kind,)) + PADDING: kind for kind in FrameKind}
@@ -31,59 +31,59 @@ Frame = tuple[FrameKind, bytes | memoryview]
 
 
 def _aligned_bytes(size: int) -> memoryview:
-    """Allocate memory for tensors that are used where they are received. Raises WireError."""
-    # Not a bytearray, which would be filled with zeros while no other thread can run.
+    """Allocate aligned memory, in which received tensors are used in place. Raises WireError."""
+    # Not a bytearray, which would be filled with zeros while the GIL is held.
     try:
         room = np.empty(size + ALIGNMENT, np.uint8)
     except MemoryError:
-        raise WireError(f"there is no memory for a frame of {size} bytes") from None
+        raise WireError(f"cannot allocate memory for a frame of {size} bytes") from None
     start = -room.ctypes.data % ALIGNMENT
     return room[start : start + size].data
 
 
 class FrameReader:
-    """Cuts what a socket delivers into frames.
+    """Parses the bytes of a socket into frames. Only for the reader of the socket.
 
-    The socket writes into ``space()``; ``received(n)`` says how much it wrote, and
-    ``next_frame`` gives the frames one by one; ``receive`` does all three. A payload of more than
-    READ_AT_ONCE bytes is received where it stays; ``may_receive`` is asked first, and again by the
-    next ``next_frame`` after it said no. Belongs to the reader of the socket.
+    The socket writes into ``space()``, ``received(n)`` counts what it wrote, and ``next_frame``
+    returns the frames one by one; ``receive`` does all three. A payload of more than READ_AT_ONCE
+    bytes is received in its final place, if ``may_receive`` allows it; if it refuses, the next
+    ``next_frame`` asks again.
     """
 
     def __init__(self, limit: int, may_receive: Callable[[int], bool] = lambda size: True) -> None:
         self.limit = limit
-        """The longest payload that is taken, in bytes."""
+        """Longest accepted payload in bytes."""
         self._may_receive = may_receive
         self._buffer = memoryview(bytearray(READ_AT_ONCE))
         self._all = (self._buffer,)
         self._start = self._end = 0
-        # A payload that is too long for the buffer: kind, contents, how much of it is there.
+        # A payload too long for the buffer: its kind and contents; ``_have`` bytes are received.
         self._long: tuple[FrameKind, memoryview] | None = None
         self._have = 0
         self.is_ahead = False
-        """Whether anything has been received that ``next_frame`` has not given."""
+        """Whether bytes have been received that ``next_frame`` has not returned."""
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether the peer may end here, having said everything that it began to say."""
+        """Whether no frame is incomplete, so that the peer may close the connection."""
         return self._long is None and self._start == self._end
 
     @property
     def received_of_long(self) -> int:
-        """Of a long payload that is being received, the bytes that are there; 0 without one."""
+        """Received bytes of the long payload in progress; 0 without one."""
         return self._have if self._long is not None else 0
 
     def space(self) -> memoryview:
         """Return the space for the next bytes of the socket.
 
-        Never empty after ``next_frame`` gave None.
+        It is never empty after ``next_frame`` returned None.
         """
         if self._long is not None:
             return self._long[1][self._have :]
         if self._start == self._end:
             self._start = self._end = 0
         elif self._start:
-            # The buffer holds the longest payload that is received into it only from its start.
+            # The longest payload that fits in the buffer fits only at its start.
             rest = bytes(self._buffer[self._start : self._end])
             self._start, self._end = 0, len(rest)
             self._buffer[: len(rest)] = rest
@@ -95,9 +95,10 @@ class FrameReader:
         descriptors: ReceivedDescriptors | None = None,
         flags: int = WAITING,
     ) -> Frame | None:
-        """Receive what the socket has; return the next frame, if all of it is there.
+        """Receive the bytes that the socket has; return the next frame, or None if incomplete.
 
-        Raises OSError, among them BlockingIOError, EOFError at its end, and WireError.
+        Raises OSError, which is BlockingIOError if there are none and it must not wait, EOFError at
+        the end of the socket, and WireError.
         """
         if self.is_ahead:
             spaces = (self.space(),)
@@ -120,7 +121,7 @@ class FrameReader:
         return self.next_frame()
 
     def received(self, count: int) -> None:
-        """Count bytes that were written into ``space()``."""
+        """Note that ``count`` bytes were written into ``space()``."""
         self.is_ahead = True
         if self._long is not None:
             self._have += count
@@ -128,7 +129,7 @@ class FrameReader:
             self._end += count
 
     def next_frame(self) -> Frame | None:
-        """Return the next frame, if all of it is there. Raises WireError."""
+        """Return the next frame, or None if it is incomplete. Raises WireError."""
         start, end = self._start, self._end
         if self._long is not None:
             kind, payload = self._long
@@ -158,17 +159,20 @@ class FrameReader:
         return None
 
     def close(self) -> None:
-        """Stop receiving, and stop asking whether frames may come."""
+        """Refuse further payloads, and drop the reference to ``may_receive``."""
         self._may_receive = _receive_nothing
 
     def _checked(self, size: int, kind: FrameKind | None, kind_and_padding: bytes) -> FrameKind:
         if kind is None:
             number, padding = kind_and_padding[0], kind_and_padding[1:]
-            raise WireError(f"the header of a frame says kind {number}, padding {padding!r}")
+            raise WireError(
+                f"the header of a frame has kind {number} and padding {padding!r}; expected a "
+                "known kind and zeros"
+            )
         limit = self.limit if kind in _LARGE else min(self.limit, MAX_CONTROL_BYTES)
         if size > limit:
             raise WireError(
-                f"a {kind.name} frame has {size} bytes, and the limit is {limit} bytes",
+                f"a {kind.name} frame has {size} bytes; the limit is {limit} bytes",
                 size=str(size),
                 limit=str(limit),
             )

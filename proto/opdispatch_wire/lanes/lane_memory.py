@@ -1,10 +1,10 @@
-"""The memory that both ends of one lane share: which regions were passed, and who uses what.
+"""The memory that both ends of one lane share: the regions passed, and the blocks in use.
 
-    caller    CallerLaneMemory    passes regions of the session's arena; holds arguments in memory
-    callee    CalleeLaneMemory    has an arena of its own for results; holds those in memory
+    caller    CallerLaneMemory    passes regions of the session's arena; holds arguments
+    callee    CalleeLaneMemory    has its own arena for results; holds results
 
-Both put frames into what their lane writes next (``Put``), and are given the frames of the other
-side. A region's frame is put before that of the first message which names it.
+Both put frames into their lane's outbox (``Put``), and get the frames of the other side. A region's
+frame is put before that of the first message which names the region.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from opdispatch_wire.v1 import execution_pb2, lane_pb2, values_pb2
 
 Put = Callable[[FrameKind, bytes, PassedDescriptor | None], None]
-"""Adds a frame, with the descriptor that goes with it, to what is written next."""
+"""Buffers a frame, with its descriptor if any, to be written next."""
 
 MEMORY_FRAMES = frozenset({FrameKind.REGION, FrameKind.DROP, FrameKind.RELEASE, FrameKind.KEEP})
 
-# So that a frame of them is far below the limit of its length.
+# Extents per frame, which keeps it far below the limit on its length.
 _EXTENTS_AT_ONCE = 1000
-# Messages of so few bytes name few places, and come again.
+# Messages up to this size in bytes are cached: they name few places, and recur.
 _SHORT = 64
 
 _Place = tuple[int, int]  # a region's number, and the offset in it
@@ -47,20 +47,20 @@ _Place = tuple[int, int]  # a region's number, and the offset in it
 class _LaneMemory:
     """Base of both ends of a lane's shared memory.
 
-    Guards      ``_lock`` guards ``_passed``: the regions of our own that the other side has
-                been passed and may still be told the name of. A region is added after its
-                frame was put, so that who finds it here may name it.
+    Guards      ``_lock`` guards ``_passed``, the regions of our own that were passed to the other
+                side and not dropped. A region is added after its frame was put, so that a thread
+                which finds it here may send messages that name it.
     """
 
     def __init__(self, put: Put) -> None:
         self.peer = PeerMemory()
         self.descriptors = ReceivedDescriptors()
-        """Those that come with the frames of the other side."""
+        """The descriptors received with frames of the other side."""
         self._put = put
         self._lock = threading.Lock()
         self._passed: set[int] = set()
         self.released: deque[_Place] = deque()
-        """Extents of the other side's that are unused here; the collector appends."""
+        """Extents of the other side's to release; the garbage collector may append at any time."""
 
     def drop(self, region: int) -> None:
         """Tell the peer that a region of our own has been returned to the system."""
@@ -70,14 +70,14 @@ class _LaneMemory:
                 self._put(FrameKind.DROP, _region_payload(region), None)
 
     def tell_releases(self) -> bool:
-        """Put what is not looked at here any more; return whether there was anything."""
+        """Put the frames that release unused extents; return whether there were any."""
         is_any = bool(self.released)
         while self.released:
             extents: list[bytes] = []
             while self.released and len(extents) < _EXTENTS_AT_ONCE:
                 try:
                     extents.append(_encode_extent(self.released.popleft()))
-                except IndexError:  # another thread tells it
+                except IndexError:  # another thread has taken the last one
                     break
             if extents:
                 self._put(FrameKind.RELEASE, b"".join(extents), None)
@@ -87,7 +87,7 @@ class _LaneMemory:
         self.released.append((region, offset))
 
     def _pass_regions(self, arena: TensorArena, regions: set[int]) -> bool:
-        """Put those that the other side has not got; whether it has all of them then."""
+        """Put frames for regions that were not passed yet; return whether all are passed now."""
         if regions <= self._passed:
             return True
         with self._lock:
@@ -95,15 +95,15 @@ class _LaneMemory:
                 try:
                     descriptor = PassedDescriptor(arena.descriptor(region))
                 except OSError:
-                    return False  # this process has as many as it may
+                    return False  # this process cannot have more descriptors
                 self._put(FrameKind.REGION, _region_payload(region), descriptor)
                 self._passed.add(region)
         return True
 
     def _take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
-        """Take a frame of the other side's about its own regions.
+        """Process a frame about a region of the other side.
 
-        Raises WireError, and OSError if there is no room for its region here.
+        Raises WireError, and OSError if the region cannot be mapped here.
         """
         message = lane_pb2.LaneRegion()
         parse_message(message, payload)
@@ -118,12 +118,12 @@ class _LaneMemory:
 
 
 class CallerLaneMemory(_LaneMemory):
-    """The end that calls. Any thread may use it; ``take`` belongs to the reader.
+    """The calling end. Thread-safe, but ``take`` is only for the reader of the lane.
 
-    Guards      ``_lock`` guards ``_held`` and ``_has_ended`` as well: memory of a call is held
-                from before the call is sent until its reply has come, awaited or not,
-                or until the lane has ended and it was abandoned. ``_ending`` is held while that
-                is done: no ``end`` returns before all is abandoned.
+    Guards      ``_lock`` also guards ``_held`` and ``_has_ended``. A call's memory is held from
+                before the call is sent until its reply has come, awaited or not, or until the lane
+                has ended and the memory was abandoned. ``_ending`` is held while memory is
+                abandoned, so that every ``end`` returns only after that.
     """
 
     def __init__(
@@ -133,11 +133,10 @@ class CallerLaneMemory(_LaneMemory):
         on_no_room: Callable[[str], None] = lambda why: None,
         on_use: Callable[[], None] = lambda: None,
     ) -> None:
-        """Hold the caller's memory.
+        """Take the session's ``arena``, and ``put`` of the lane.
 
-        ``on_no_room`` takes the reason why the callee's region does not fit here.
-
-        ``on_use`` is called whenever there is memory that may be returned some day.
+        ``on_no_room`` is called with the reason if a region of the callee cannot be mapped here.
+        ``on_use`` is called whenever memory is used that can be released later.
         """
         super().__init__(put)
         self._on_use = on_use
@@ -151,20 +150,23 @@ class CallerLaneMemory(_LaneMemory):
 
     @property
     def is_in_use(self) -> bool:
-        """Whether the other side may be waiting to hear that something is released."""
+        """Whether the other side may wait for a release."""
         return not self._has_ended and bool(len(self.peer) or self.released)
 
     def new_call(self, peer: PeerMemory | None = None) -> CallerMemory:
-        """Return the memory for the tensors of one call, which began with this ``peer``."""
+        """Return the memory for the tensors of one call; ``peer`` as of the call's beginning."""
         arena = None if self._sends_inline else self._arena
         return CallerMemory(arena, self.peer if peer is None else peer, on_release=self._on_release)
 
     def send_inline(self) -> None:
-        """Put no more arguments into memory: the callee has no room for it."""
+        """Place no more arguments in shared memory, because the callee cannot map it."""
         self._sends_inline = True
 
     def begin(self, request: execution_pb2.CallRequest, memory: CallerMemory) -> None:
-        """Begin a call with an id that is about to be sent. Raises LaneClosedError."""
+        """Hold the memory of a call that is about to be sent, or move its tensors inline.
+
+        Raises LaneClosedError.
+        """
         if memory.placed.held:
             if not self.pass_regions(memory):
                 memory.placed.move_inline(request)
@@ -175,7 +177,7 @@ class CallerLaneMemory(_LaneMemory):
             self.tell_releases()
 
     def pass_regions(self, memory: CallerMemory) -> bool:
-        """Pass the regions of a call's tensors; return whether the callee has them all then."""
+        """Pass the regions of a call's tensors; return whether the callee has all of them now."""
         self._on_use()
         regions = memory.placed.regions
         return regions <= self._passed or self._pass_regions(self._arena, regions)
@@ -191,37 +193,40 @@ class CallerLaneMemory(_LaneMemory):
             self._held[number] = memory
 
     def never_sent(self, number: int) -> None:
-        """Release the memory of a begun call that was not sent after all."""
+        """Release the memory of a call that was not sent after all."""
         memory = self._held.pop(number, None)
         if memory is not None:
             memory.release()
 
     def replied(self, number: int) -> CallerMemory | None:
-        """Return the memory that a replied call still holds, for its reader to finish."""
+        """Stop holding the memory of a call whose reply has come, and return it."""
         return self._held.pop(number, None)
 
     def discard(self, reply: execution_pb2.CallReply, memory: CallerMemory | None) -> None:
-        """Discard a reply that is not read."""
+        """Release the memory of a reply that will not be read."""
         (memory or self.new_call()).finish(reply)
 
     def take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
-        """Take one of MEMORY_FRAMES.
+        """Process one of MEMORY_FRAMES.
 
-        Raises WireError, and LaneClosedError if the lane must end: a result could not be read.
+        Raises WireError, and LaneClosedError if a region of results cannot be mapped, which has to
+        end the lane.
         """
         if kind is FrameKind.KEEP:
             self._keep(_places_in(payload))
         elif kind is FrameKind.RELEASE:
             for region, offset in _places_in(payload):
                 if self._kept.pop((region, offset), None) is None:
-                    raise WireError(f"nothing is kept at {offset} of {region}")
+                    raise WireError(
+                        f"released offset {offset} of region {region}; expected a kept extent"
+                    )
         else:
             try:
                 self._take(kind, payload)
                 self._on_use()
             except OSError as error:
                 self._on_no_room(str(error))
-                why = f"there is no room here for a region of results ({error})"
+                why = f"cannot map a region of results ({error})"
                 raise LaneClosedError(why) from error
 
     def end(self) -> None:
@@ -235,7 +240,7 @@ class CallerLaneMemory(_LaneMemory):
                 self._arena.abandon({region for region, _ in kept})
             for memory in held.values():
                 memory.abandon()
-        # Calls whose reply has come may have to read it yet; they know the one there was.
+        # Replaced, not closed: calls whose replies have come may still read from the old one.
         self.peer = PeerMemory()
 
     def _keep(self, places: Iterable[_Place]) -> None:
@@ -243,15 +248,17 @@ class CallerLaneMemory(_LaneMemory):
             blocks = [memory.placed.keep(place) for memory in list(self._held.values())]
             block = next((block for block in blocks if block is not None), None)
             if block is None:
-                raise WireError(f"no call has an argument at {place[1]} of {place[0]}")
+                raise WireError(
+                    f"kept offset {place[1]} of region {place[0]}; expected an argument of a call"
+                )
             self._kept[place] = block
 
 
 class CalleeLaneMemory(_LaneMemory):
-    """The end that is called. Any thread may use it; ``take`` belongs to the reader."""
+    """The called end. Thread-safe, but ``take`` is only for the reader of the lane."""
 
     def __init__(self, put: Put, budget: MemoryBudget) -> None:
-        """Hold the callee's memory; ``budget`` is that of all lanes of the process, for results."""
+        """Take ``put`` of the lane, and the ``budget`` for results of all lanes of the process."""
         super().__init__(put)
         self._arena = TensorArena(budget=budget, on_drop=self.drop)
         self._results = ResultBlocks()
@@ -261,9 +268,10 @@ class CalleeLaneMemory(_LaneMemory):
         return CalleeMemory(self._arena, LentMemory(self.peer, self._on_release))
 
     def end_call(self, reply: execution_pb2.CallReply, memory: CalleeMemory) -> None:
-        """End a call after its kernel: our references to its arguments are gone.
+        """Release a call's arguments after its kernel, before the reply is serialized.
 
-        Then the reply is made.
+        The caller must have dropped all references to the arguments. If the regions of the results
+        cannot be passed, the results are moved inline.
         """
         still_used = memory.release_arguments()
         if still_used:
@@ -276,9 +284,9 @@ class CalleeLaneMemory(_LaneMemory):
             placed.release()
 
     def end_planned(self, memory: CalleeMemory) -> bool:
-        """End a call like ``end_call``; its reply names the results that were placed.
+        """End a call as ``end_call`` does, with a serialized reply that names the placed results.
 
-        Return False if the caller cannot be passed their regions: the reply is for ``end_call``.
+        Return False if their regions cannot be passed: ``end_call`` then has to change the reply.
         """
         still_used = memory.release_arguments()
         if still_used:
@@ -296,24 +304,24 @@ class CalleeLaneMemory(_LaneMemory):
         self._put(FrameKind.KEEP, kept.SerializeToString(), None)
 
     def hold(self, placed: PlacedTensors) -> None:
-        """Hand the results over to the caller, whose reply is about to be put."""
+        """Hold the results of a reply that is about to be put, until the caller releases them."""
         self._results.hold(placed)
 
     def take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
-        """Take one of MEMORY_FRAMES. Raises WireError."""
+        """Process one of MEMORY_FRAMES. Raises WireError."""
         if kind is FrameKind.RELEASE:
             for region, offset in _places_in(payload):
                 self._results.release(region, offset)
         elif kind is FrameKind.KEEP:
-            raise WireError("a KEEP frame came from a caller")
+            raise WireError("received a KEEP frame, which only the called side may send")
         else:
             try:
                 self._take(kind, payload)
             except OSError:
-                return  # calls that name it are refused, and come again inline
+                return  # calls that name the region are refused, and repeated inline
 
     def trim(self, idle_seconds: float) -> None:
-        """Return memory to the system that has not been used for that long."""
+        """Return memory that was not used for ``idle_seconds`` to the system."""
         self._arena.trim(idle_seconds=idle_seconds)
 
     def close(self) -> None:
@@ -327,9 +335,9 @@ def _region_payload(region: int) -> bytes:
     return lane_pb2.LaneRegion(region=region).SerializeToString()
 
 
-@functools.lru_cache(4096)  # blocks are used again and again
+@functools.lru_cache(4096)  # blocks are reused, so that the same places recur
 def _encode_extent(place: _Place) -> bytes:
-    """Return a ``LaneExtents`` message of one place; more of them joined are one of all places."""
+    """Return a ``LaneExtents`` message of one place. Joining such messages merges them."""
     region, offset = place
     extent = values_pb2.SharedMemory(region=region, offset=offset)
     return lane_pb2.LaneExtents(extents=[extent]).SerializeToString()

@@ -17,14 +17,15 @@ from opdispatch_wire.status import error_from_status, status_from_error
 from opdispatch_wire.v1 import lane_pb2
 
 HANDSHAKE_TIMEOUT = 5.0
-"""Seconds that either side may take for its first word."""
-# Of characters that may have four bytes each, in a frame of MAX_CONTROL_BYTES.
+"""Seconds that either side may take to send its first frame."""
+# In characters, of up to four bytes each, to fit in a frame of MAX_CONTROL_BYTES.
 _SCHEMAS_AT_MOST = 8 * 1024
 
 
 def patience_until(deadline: float | None) -> float:
-    """Return the seconds that the other side has for a handshake until ``deadline``, by
-    ``time.monotonic``; 0 if the time is up.
+    """Return how many seconds a handshake may take; 0 if ``deadline`` has passed.
+
+    ``deadline`` is a time of ``time.monotonic``, or None.
     """
     if deadline is None:
         return HANDSHAKE_TIMEOUT
@@ -32,25 +33,24 @@ def patience_until(deadline: float | None) -> float:
 
 
 class LaneClosedError(ConnectionError):
-    """A lane ended before the reply came.
+    """A lane ended before the reply came. Internal: callers convert it to an OpdispatchError.
 
-    It stays within this project: what it means, each caller tells in an error of its own.
-    ``was_sent`` says whether the call may have reached the other side.
+    ``was_sent`` tells whether the call may have reached the other side.
     """
 
     def __init__(self, why: str, *, was_sent: bool = True) -> None:
         super().__init__(why)
         self.was_sent = was_sent
         self.call = 0
-        """The id of the call, where the lane has chosen it."""
+        """The id of the call, if the lane assigned it; otherwise 0."""
 
 
 class NotAdmittedError(LaneClosedError):
-    """The other side does not let us in: it wants a ticket, or another one."""
+    """The other side refused the connection: it requires a ticket, or another one."""
 
 
 class InterpreterBusyError(LaneClosedError):
-    """The reply of a direct call is not awaited any more: the call moves to another interpreter."""
+    """A direct call was given up, because it moves to another interpreter."""
 
     def __init__(self) -> None:
         super().__init__("the interpreter is busy")
@@ -75,9 +75,9 @@ def welcome(
     shares_memory: bool = False,
     schemas: Sequence[str] = (),
 ) -> bytes:
-    """Return the payload of WELCOME, on the connection of that number.
+    """Return the payload of WELCOME for the connection with the number ``lane``.
 
-    Without ``schemas`` if they are longer than a frame of its kind should be.
+    ``schemas`` are left out if they are too long for the frame.
     """
     fits = sum(map(len, schemas)) <= _SCHEMAS_AT_MOST
     return lane_pb2.LaneWelcome(
@@ -97,10 +97,10 @@ def refusal(error: BaseException) -> bytes:
 
 
 def read_hello(frame: Frame) -> lane_pb2.LaneHello:
-    """Return the peer's hello. Raises WireError unless it is a HELLO of our version."""
+    """Parse the peer's first frame. Raises WireError unless it is a HELLO of our version."""
     kind, payload = frame
     if kind is not FrameKind.HELLO:
-        raise WireError(f"a lane begins with HELLO, and not with {kind.name}")
+        raise WireError(f"the lane began with a {kind.name} frame; expected HELLO")
     message = lane_pb2.LaneHello()
     parse_message(message, payload)
     _check_version(message.protocol_version)
@@ -108,12 +108,12 @@ def read_hello(frame: Frame) -> lane_pb2.LaneHello:
 
 
 def read_welcome(frame: Frame) -> lane_pb2.LaneWelcome:
-    """Return the peer's welcome. Raises the error of a REFUSAL, and WireError."""
+    """Parse the answer to a HELLO. Raises the error of a REFUSAL, and WireError."""
     kind, payload = frame
     if kind is FrameKind.REFUSAL:
         raise refusal_error(payload)
     if kind is not FrameKind.WELCOME:
-        raise WireError(f"a lane's HELLO is answered with WELCOME, and not with {kind.name}")
+        raise WireError(f"the lane answered HELLO with a {kind.name} frame; expected WELCOME")
     message = lane_pb2.LaneWelcome()
     parse_message(message, payload)
     _check_version(message.protocol_version)
@@ -121,14 +121,14 @@ def read_welcome(frame: Frame) -> lane_pb2.LaneWelcome:
 
 
 def refuse_frame(kind: FrameKind, payload: bytes | memoryview) -> NoReturn:
-    """Raise WireError for a frame that is no reply."""
+    """Raise WireError for a frame received in place of a reply, with the reason of a REFUSAL."""
     if kind is FrameKind.REFUSAL:
         raise WireError(str(refusal_error(payload)))
-    raise WireError(f"a {kind.name} frame came where only replies can")
+    raise WireError(f"received a {kind.name} frame; expected REPLY")
 
 
 def refusal_error(payload: bytes | memoryview) -> Exception:
-    """Return the error that a REFUSAL carries; WireError if it is none itself."""
+    """Return the error in a REFUSAL; a WireError if that is malformed."""
     status = status_pb2.Status()
     try:
         parse_message(status, payload)

@@ -1,4 +1,4 @@
-"""Unix sockets that only processes of one user can use."""
+"""Unix sockets that only processes of one user can connect to."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from opdispatch_wire.errors import RefusedError
 from opdispatch_wire.socket_owner import is_trusted, peer_of
 
 _BACKLOG = 128
-# Room for a burst of small calls, and for a large one to be written in few steps.
+# Enough for a burst of small calls, and to write a large one in few steps.
 _BUFFER_BYTES = 1024 * 1024
 
 
 def listen(path: str) -> socket.socket:
-    """Return a socket that listens at ``path``, with mode 0600.
+    """Return a non-blocking socket that listens at ``path``, with mode 0600.
 
-    Raises OSError, also if another one does.
-
-    The socket of a process that was killed is replaced.
+    Replaces the socket of a process that was killed. Raises OSError, also if another process
+    listens there.
     """
     _remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        # The file appears with its final mode: there is no moment in which others could connect.
+        # With the umask, the file is created with its final mode, so others can never connect.
         before = os.umask(0o177)
         try:
             listener.bind(path)
@@ -40,9 +39,10 @@ def listen(path: str) -> socket.socket:
 
 
 def connect(path: str, timeout: float) -> socket.socket:
-    """Return a connection to the socket at ``path``, of our own user or root.
+    """Return a connection to the socket at ``path``, within ``timeout`` seconds.
 
-    Raises OSError and RefusedError. A socket at a path that others may write to could be anyone's.
+    Raises OSError, and RefusedError if a process of another user listens there: the folder may be
+    writable for others.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
@@ -57,23 +57,23 @@ def connect(path: str, timeout: float) -> socket.socket:
 
 
 def check_peer(connection: socket.socket, path: str) -> None:
-    """Raise RefusedError unless the other side is a process of our own user, or root's."""
+    """Raise RefusedError unless the other side is a process of our own user or root."""
     pid, user = peer_of(connection)
     if not is_trusted(user):
         raise RefusedError(
-            f"the lane at {path} is for processes of user {os.geteuid()}, and process {pid} is "
-            f"user {user}'s"
+            f"process {pid} at the other end of the lane at {path} belongs to user {user}; "
+            f"expected user {os.geteuid()} or root"
         )
 
 
 def widen(connection: socket.socket) -> None:
-    """Set buffers of the connection that hold many small calls."""
+    """Set the connection's buffer sizes."""
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         connection.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
 
 
 def _remove_stale(path: str) -> None:
-    """Remove a socket without a listener. The folder is private: no other process is quicker."""
+    """Remove a socket without a listener. No other process can race: the folder is private."""
     if is_socket(path):
         with socket.socket(socket.AF_UNIX) as probe:
             if probe.connect_ex(path) == errno.ECONNREFUSED:
@@ -81,7 +81,7 @@ def _remove_stale(path: str) -> None:
 
 
 def is_socket(path: str) -> bool:
-    """Return whether a socket is there, as far as we may see."""
+    """Return whether there is a socket at ``path``; False if the path is not accessible."""
     try:
         return Path(path).is_socket()
     except OSError:

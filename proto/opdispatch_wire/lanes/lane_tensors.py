@@ -1,4 +1,4 @@
-"""Where the large tensors of a lane's calls are: in memory that is shared, or in its frames."""
+"""The large tensors of a lane's calls, in shared memory or in frames."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from opdispatch_wire.lanes.lane_memory import CallerLaneMemory
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
-# A shorter tensor counts as part of its message.
+# A tensor of fewer bytes counts as part of its message.
 _LEAST_BYTES = 1024
 
 
 class LaneTensors:
-    """Those of the calls that are under way, as their callers have them.
+    """The large tensors of a lane's calls in flight, on the calling side.
 
-    Any thread may use it; one at a time for each call.
+    Any thread may use it, but only one at a time for each call.
     """
 
     def __init__(self, limit: int) -> None:
         self.max_message_bytes = limit
-        """The longest call that the other side takes, in bytes, ..."""
+        """Longest call in bytes that the other side accepts, without large tensors."""
         self.max_call_bytes = limit
-        """... and the longest one with its large tensors."""
+        """Longest call in bytes that the other side accepts, with large tensors."""
         self.memory: CallerLaneMemory | None = None
         """Memory shared with the other side; None if there is none."""
-        # Of calls whose large tensors are in frames, by id.
+        # The tensors of calls that have them in frames, by id.
         self._beside: dict[int, CallTensors] = {}
 
     @property
     def inline_bytes(self) -> int:
-        """How long tensors should be in a message; longer ones are sent from where they are."""
+        """Size in bytes up to which tensors should be inline; larger ones are sent uncopied."""
         return min(BESIDE_BYTES, self.max_message_bytes // 2)
 
     def welcomed(self, limit: int, welcome: lane_pb2.LaneWelcome) -> None:
-        """Take the other side's limits; of messages, we accept no more than ``limit`` bytes."""
+        """Adopt the other side's limits; messages are also limited to ``limit`` bytes."""
         self.max_message_bytes = min(limit, welcome.max_message_bytes)
         self.max_call_bytes = max(self.max_message_bytes, welcome.max_call_bytes)
 
@@ -59,11 +59,11 @@ class LaneTensors:
         memory: CallerMemory | None = None,
         tensors: CallTensors | None = None,
     ) -> FramePayload:
-        """Return the frame to send for a call that has an id.
+        """Return the frame payload for a call that has its id.
 
-        What it has in ``memory`` is held from now on. Large tensors that are in ``tensors``, as
-        those of its reply will be, are sent from where they are. Raises MessageTooLargeError,
-        which says ``what`` is, and WireError for a request that refers to other tensors.
+        Its tensors in ``memory`` are held from now on. Large ones in ``tensors`` are sent without a
+        copy, and those of the reply are put there, too. Raises MessageTooLargeError, which names
+        the call ``what``, and WireError for a request that refers to other tensors.
         """
         if tensors is not None:
             return self._attach(request, tensors, what)
@@ -77,13 +77,13 @@ class LaneTensors:
             raise
 
     def never_sent(self, number: int) -> None:
-        """Forget the call of that id, which was begun and is not sent."""
+        """Forget the call with that id, which was not sent after all, and release its memory."""
         self.forget(number)
         if self.memory is not None:
             self.memory.never_sent(number)
 
     def read_reply(self, payload: bytes | memoryview) -> execution_pb2.CallReply:
-        """Return the reply in a frame; its large tensors stay where they are. Raises WireError."""
+        """Parse the reply in a frame without copying its large tensors. Raises WireError."""
         reply = execution_pb2.CallReply()
         if len(payload) > CHUNK_BYTES and self._beside:
             small, results = detach(payload, CALL_REPLY, BESIDE_BYTES)
@@ -97,20 +97,17 @@ class LaneTensors:
         return reply
 
     def forget(self, number: int) -> None:
-        """Forget the call of that id: its reply has come, or is not awaited any more."""
+        """Forget the call with that id, whose reply has come or is no longer awaited."""
         self._beside.pop(number, None)
 
     def end(self) -> None:
-        """End the tensors of all calls, before any call gets its error.
-
-        Those in memory are abandoned.
-        """
+        """Abandon the memory of all calls. Must be called before any call gets its error."""
         if self.memory is not None:
             self.memory.end()
         self._beside.clear()
 
     def _serialize(self, request: execution_pb2.CallRequest, what: str) -> bytes:
-        """Serialize a request, with the tensors that are in it."""
+        """Serialize a request with its inline tensors, and check its size."""
         payload = serialize_message(request, MAX_MESSAGE_BYTES_HIGHEST, what)
         if len(payload) > self.max_message_bytes:
             self._check_whole(len(payload), what)
@@ -126,7 +123,7 @@ class LaneTensors:
     def _attach(
         self, request: execution_pb2.CallRequest, tensors: CallTensors, what: str
     ) -> FramePayload:
-        message = self._serialize(request, what)  # some may be in it, too
+        message = self._serialize(request, what)  # small tensors are inline
         payload: FramePayload = message
         if tensors.arguments:
             payload = attach(message, CALL_REQUEST, tensors.arguments, aligned=True)
@@ -136,20 +133,20 @@ class LaneTensors:
 
 
 class TensorLane:
-    """The calling side of a lane, as far as it is about the tensors of its calls."""
+    """Base of the calling side of a lane: the part that handles the tensors of its calls."""
 
     def __init__(self, limit: int) -> None:
-        """Start with ``limit`` as the longest call, until the other side has said more."""
+        """Start with ``limit`` as the longest call, until the other side has sent its limits."""
         self._tensors = LaneTensors(limit)
         self.memory: CallerLaneMemory | None = None
         """Memory shared with the other side; None if there is none."""
 
     @property
     def max_message_bytes(self) -> int:
-        """The longest request that the other side takes, in bytes, without its large tensors."""
+        """Longest request in bytes that the other side accepts, without its large tensors."""
         return self._tensors.max_message_bytes
 
     @property
     def inline_bytes(self) -> int:
-        """How long tensors should be in a message; longer ones are sent from where they are."""
+        """Size in bytes up to which tensors should be inline; larger ones are sent uncopied."""
         return self._tensors.inline_bytes

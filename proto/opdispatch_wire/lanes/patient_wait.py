@@ -1,4 +1,4 @@
-"""A wait for the reply of a call that may be given up, since another one can run it."""
+"""Wait for the reply of a call that may be given up, to move it to another interpreter."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from opdispatch_wire.lanes.lane_messages import InterpreterBusyError
 
 T = TypeVar("T")
 Watch = Callable[[], AbstractContextManager[Callable[[], bool]]]
-"""Makes a block in which a call is watched; it gives what says whether that is given up."""
+"""Returns a block in which a call is watched, and which yields a function: is it given up?"""
 Wait = Callable[["float | None"], T]
-"""Waits until a time of ``time.monotonic``, and raises TimeoutError then; None: for ever."""
+"""Waits until a time of ``time.monotonic`` (None: forever); raises TimeoutError then."""
 
 ASK_SECONDS = 0.5
-"""How long a call is waited for before it is watched, and how often it is asked about then."""
+"""Seconds before a waiting call is watched, and between two checks whether it is given up."""
 
 
 def wait_unless_given_up(watch: Watch, wait: Wait[T], deadline: float | None) -> T:
-    """Return what ``wait`` does; the call is watched while it takes its time.
+    """Call ``wait`` until it returns, and watch the call if that takes long.
 
-    Raises InterpreterBusyError when it is given up, unless the reply is there, and TimeoutError.
+    Raises TimeoutError, and InterpreterBusyError if the call is given up and its reply has not
+    come.
     """
     if (found := _wait_a_while(wait, deadline)) is not None:
         return found
@@ -30,7 +31,7 @@ def wait_unless_given_up(watch: Watch, wait: Wait[T], deadline: float | None) ->
 
 
 def wait_watched(watch: Watch, wait: Wait[T], deadline: float | None) -> T:
-    """Wait like ``wait_unless_given_up`` for a call, ASK_SECONDS after it was made."""
+    """Wait as ``wait_unless_given_up`` does, for a call made ASK_SECONDS ago."""
     with watch() as is_given_up:
         while not is_given_up():
             if (found := _wait_a_while(wait, deadline)) is not None:

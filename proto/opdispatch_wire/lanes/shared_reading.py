@@ -1,26 +1,24 @@
 """Threads that wait for replies on one connection, and take turns in reading it.
 
 Note [Who reads a shared lane]
-    There is no thread that only reads. Of the threads that wait for replies, one has the right
-    to read: it hands the others what is theirs, and, when it has its own reply, the right as
-    well. A lane with one caller thus never wakes another thread, which costs more than all
-    that is done here; and of the frames that threads want to write while one is writing, that
-    one writes all, together.
+    No thread only reads. Of the threads that wait for replies, one has the right to read: it passes
+    the others their replies, and, when it has its own, the right to read. So a lane with one caller
+    never wakes another thread, which would cost more than everything else done here. Likewise, one
+    thread at a time writes, and also writes the frames that others put meanwhile.
 
-    Calls without a waiting thread (``begin``) are waited for by one more thread, the attendant,
-    like any other caller: it reads if no other thread does. It comes with the first such call,
-    which does not begin without it, and goes when there has been none for a while. The reader of
-    the reply of such a call tells it to ``on_done``, which for that reason must not wait for
-    anything.
+    For calls without a waiting thread (``begin``), one more thread waits, the attendant, like any
+    other caller: it reads if no other thread does. It is started with the first such call, which
+    fails if that is not possible, and ends after a while without any. The thread that reads the
+    reply of such a call calls ``on_done``, which therefore must not block.
 
-    The attendant also reads while a thread waits to write: the other side may be writing a
-    reply that is not awaited any more, and not read before that is taken.
+    The attendant also reads while a thread waits to write: the other side may be blocked writing a
+    reply that is no longer awaited, and reads nothing until that is read.
 
-    ``_mutex`` protects ``_waiting`` and ``_reader_is_chosen``: the reader is chosen, or no thread
-    waits. ``_attending`` protects ``_has_attendant``: the attendant is there, or no call that has
-    begun needs it. It is held while the attendant is started, so that no call relies on one that
-    cannot be, and while it decides to go. The garbage collector may cancel calls in the midst of
-    that, hence its thread may take it again: two attendants do no harm.
+    ``_mutex`` protects ``_waiting`` and ``_reader_is_chosen``, which is true whenever a thread
+    waits. ``_attending`` protects ``_has_attendant``, which is true whenever a begun call needs the
+    attendant. It is held while the attendant is started, so that no call relies on a thread that
+    could not be started, and while the attendant decides to end. It is reentrant because the
+    garbage collector may cancel calls within; two attendants do no harm.
 """
 
 from __future__ import annotations
@@ -38,14 +36,14 @@ from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.lanes.pending_calls import Decode, PendingCalls
 from opdispatch_wire.lanes.sleeper import sleeper, wake
 
-# How long the attendant stays when it has nothing to do.
+# Seconds that the attendant stays when it has nothing to do.
 _LINGER = 1.0
 
 
 class Waiter:
-    """One call. ``wake`` is released when it has its reply, or the right to read.
+    """A thread that waits for its reply. ``wake`` is released when it has that or may read.
 
-    ``reply`` is the message, or what ``decode`` has made of its bytes.
+    ``reply`` is the parsed message, or what ``decode`` returned for its bytes.
     """
 
     number: int
@@ -72,13 +70,13 @@ class SharedReading(ABC):
 
     @abstractmethod
     def _read_reply(self, reader: Waiter | None, deadline: float | None) -> None:
-        """Read one frame as the one who may, and hand a reply over.
+        """Read one frame, with the right to read held, and pass a reply to its call.
 
-        Raises TimeoutError, LaneClosedError, WireError.
+        Raises TimeoutError, LaneClosedError and WireError.
         """
 
     def _wait(self, waiter: Waiter, deadline: float | None, reads: bool = False) -> Any:
-        """Return the reply, when it is there. Raises TimeoutError, LaneClosedError, WireError.
+        """Wait for the reply and return it. Raises TimeoutError, LaneClosedError and WireError.
 
         With ``reads``, this thread has the right to read already. A call that has its reply may
         have been removed from ``_waiting``.
@@ -90,9 +88,8 @@ class SharedReading(ABC):
                     if reads:
                         self._reader_is_chosen = True
                     elif waiter.reply is None and waiter.wake is None:
-                        # Made with the mutex held, which the reader takes to hand a reply over: a
-                        # reply that has come is seen above, and a later one finds the lock to
-                        # release.
+                        # Created with the mutex held, which the reader takes to pass a reply on: an
+                        # earlier reply is seen above, and a later one finds the lock to release.
                         waiter.wake = threading.Lock()
                         waiter.wake.acquire()
             if reads:
@@ -101,7 +98,7 @@ class SharedReading(ABC):
                         self._read_reply(waiter, deadline)
                     return waiter.reply
                 finally:
-                    # ``_choose_reader``; a caller that is alone has none to choose.
+                    # ``_choose_reader``, inlined; a caller that is alone has none to wake.
                     with self._mutex:
                         self._reader_is_chosen = False
                         if waiter.reply is not None:
@@ -121,29 +118,30 @@ class SharedReading(ABC):
         return bool(self._pending.calls) or self._connection.writer.is_stuck
 
     def _call_attendant(self) -> None:
-        """See to it that a thread reads, if the attendant is needed."""
-        # Calls that have begun have one already: without, only a thread that writes has to wait.
+        """Make sure that a thread reads, if the attendant is needed."""
+        # A failure is harmless: begun calls have an attendant already, and without one, only a
+        # writing thread has to wait longer.
         with contextlib.suppress(RuntimeError):
             self._provide_attendant()
         with self._mutex:
             self._wake_next_reader()
 
     def _provide_attendant(self) -> None:
-        """Start the attendant if it is needed. Raises RuntimeError if that cannot be."""
+        """Start the attendant if it is needed. Raises RuntimeError if no thread can be started."""
         with self._attending:
             if not self._has_attendant and self._needs_attendant():
                 threading.Thread(target=self._attend, name="lane-attendant", daemon=True).start()
                 self._has_attendant = True
 
     def _attend(self) -> None:
-        """Read when it is needed and no other thread does: the life of the attendant."""
+        """Run the attendant: read whenever that is needed and no other thread does."""
         while True:
             with self._mutex:
                 reads = self._needs_attendant() and not self._reader_is_chosen
                 if reads:
                     self._reader_is_chosen = True
             if reads:
-                # An error of the lane is everybody's; ``_pending`` is empty then.
+                # An error ends the lane, which has failed all calls: ``_pending`` is empty then.
                 with contextlib.suppress(LaneClosedError, WireError, TimeoutError):
                     self._read_for_others()
             elif not self._attendant.acquire(timeout=_LINGER) or self._is_closed:
@@ -157,7 +155,7 @@ class SharedReading(ABC):
     def _read_for_others(self) -> None:
         try:
             while self._needs_attendant():
-                # Those that are cancelled get no reply: look again whether there are others.
+                # With a timeout, because cancelled calls get no reply: check again for others.
                 self._read_reply(None, time.monotonic() + _LINGER)
         finally:
             self._choose_reader()
@@ -169,7 +167,7 @@ class SharedReading(ABC):
             self._wake_next_reader()
 
     def _wake_next_reader(self) -> None:
-        """Wake a sleeping thread to read if none does; ``_mutex`` is held."""
+        """Wake a sleeping thread to read, if none does. The caller holds ``_mutex``."""
         if self._reader_is_chosen:
             return
         for waiter in self._waiting.values():
@@ -187,14 +185,14 @@ class SharedReading(ABC):
 
     def _has_been_left(self) -> bool:
         with self._mutex:
-            # The reader notices.
+            # Only without a reader, which notices the end itself.
             left = not self._reader_is_chosen and self._connection.has_been_left()
         if left:
             self._connection.break_off()
         return left
 
     def _broke(self, why: str) -> None:
-        """End all calls: the connection broke, and was not closed."""
+        """Fail all calls, because the connection has broken."""
         self._is_closed = True
         with self._mutex:
             for waiter in self._waiting.values():

@@ -7,14 +7,14 @@ import threading
 
 
 def sleeper() -> threading.Lock:
-    """Return a lock that has not been released yet."""
+    """Return an acquired lock: acquiring it again blocks until ``wake``."""
     lock = threading.Lock()
     lock.acquire()
     return lock
 
 
 def wake(lock: threading.Lock | None) -> None:
-    """Release it, unless it is None, or released already."""
+    """Release a lock, unless it is None or released already."""
     if lock is not None:
         with contextlib.suppress(RuntimeError):
             lock.release()

@@ -1,4 +1,4 @@
-"""The peer at the other end of a gRPC stream of calls."""
+"""The identity of the peer at the other end of a gRPC stream of calls."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ LANE_KEY = "opdispatch-lane"
 
 
 class StreamLane(NamedTuple):
-    """``session`` is the daemon's number for an interpreter, 0 if it is none that takes calls of
-    clients; ``number`` is what it calls the stream.
+    """A stream as the called side identifies it.
+
+    ``session`` is the daemon's number for the interpreter, or 0 if the other side is not an
+    interpreter that accepts direct calls. ``number`` is its number for the stream.
     """
 
     session: int = 0

@@ -25,7 +25,7 @@ CALL_STREAM = "/opdispatch.v1.ExecutionService/CallStream"
 """The method's name on the wire."""
 
 RESULTS_LIMIT = 2**63 - 1
-"""The bytes of results that a caller takes at a time: it has asked for them."""
+"""Limit on the bytes of results that a caller receives at a time: none, as it asked for them."""
 
 _REFUSALS = frozenset((grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED))
 
@@ -33,25 +33,25 @@ Send = Callable[[bytes | LargeMessage], None]
 
 
 def shown(authorization: str) -> tuple[tuple[str, str], ...]:
-    """Return the metadata that have an authorization; none for an empty one."""
+    """Return the metadata for an authorization; empty for an empty one."""
     return ((AUTHORIZATION, authorization),) if authorization else ()
 
 
 def closed_error(code: grpc.StatusCode | None, why: str) -> LaneClosedError:
-    """Return the error of a stream that could not be opened, and ended with a status."""
+    """Return the error for a stream that ended with that status code."""
     return NotAdmittedError(why) if code in _REFUSALS else LaneClosedError(why)
 
 
 class StreamTensors:
-    """Those of the calls that are under way: cut into chunks, and put together again.
+    """The large tensors of a stream's calls in flight: split into chunks, and reassembled.
 
-    A call is in ``_calls`` from ``begin`` to ``forget``, and in ``_large`` as well while its
-    tensors may be on their way out. Any thread may begin and forget calls; only the one that
-    reads the stream, or the event loop, takes what comes, and adds to ``_assembler``.
+    A call is in ``_calls`` from ``begin`` to ``forget``, and in ``_large`` while its tensors may
+    still be sent. Any thread may begin and forget calls; only the thread or event loop that reads
+    the stream processes chunks and replies, and adds to ``_assembler``.
     """
 
     def __init__(self, limit: int, send: Send) -> None:
-        """Hold the longest message that either side takes; ``send`` takes cancellations."""
+        """Take the size limit of messages in bytes, and ``send``, which sends cancellations."""
         self.max_message_bytes = limit
         self._send = send
         self._chunk_bytes = 0
@@ -61,26 +61,26 @@ class StreamTensors:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Metadata that tells the other side the limits of this one."""
+        """Metadata that announces the limits of this side."""
         limit = self.max_message_bytes
         return ((MAX_MESSAGE_BYTES_KEY, str(limit)), chunk_metadata(limit))
 
     @property
     def inline_bytes(self) -> int | None:
-        """How long tensors may be in a message; None: the other side takes no chunks."""
+        """Size in bytes up to which tensors are inline; None if all have to be."""
         return chunk_bytes_for(self.max_message_bytes) if self._chunk_bytes else None
 
     def welcomed(self, told: Iterable[tuple[str, str | bytes]]) -> None:
-        """Take the other side's limits."""
+        """Adopt the other side's limits."""
         self._chunk_bytes = told_chunk_bytes(told, self.max_message_bytes)
 
     def begin(
         self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None
     ) -> bytes | LargeMessage:
-        """Return the message to send for a call that has an id.
+        """Return the message to send for a call that has its id.
 
-        Without ``tensors`` they are in the request, and the large ones are taken out of it.
-        Raises MessageTooLargeError, which says ``what`` is; nothing is left of the call then.
+        Without ``tensors``, all are inline, and the large ones are taken out of the request. Raises
+        MessageTooLargeError, which names the call ``what``; the call is then forgotten.
         """
         if tensors is None:
             payload, tensors = without_large(request, self._chunk_bytes)
@@ -97,36 +97,36 @@ class StreamTensors:
         return large
 
     def expect_inline(self, number: int) -> None:
-        """Expect the results of a call that is awaited, inline if it has begun without tensors."""
+        """Make sure that an awaited call can receive chunks; inline if it began without tensors."""
         self._calls.setdefault(number, InlineTensors())
 
     def take_chunk(self, number: int, chunk: execution_pb2.Chunk) -> None:
-        """Take a chunk of the results of a call.
+        """Process a chunk of a call's results.
 
-        Raises WireError for one that cannot have, and another OpdispatchError if there is no
-        memory for it.
+        Raises WireError for an unexpected chunk, and another OpdispatchError if there is not enough
+        memory.
         """
         tensors = self._calls.get(number)
         if tensors is None:
-            return  # not awaited any more
+            return  # no longer awaited
         self._assembler.take(number, chunk)
         tensors.note_received(len(chunk.data), chunk.total)
-        if number not in self._calls:  # given up meanwhile, and not seen there yet
+        if number not in self._calls:  # ``forget`` ran meanwhile, before the chunk was added
             self._assembler.drop(number)
 
     def read_reply(self, reply: execution_pb2.CallReply) -> execution_pb2.CallReply:
-        """Return a reply that has come itself, as its caller is to read it.
+        """Return a received reply with its large tensors.
 
-        Raises WireError if its tensors have not all come before it.
+        Raises WireError if some of them have not been received before it.
         """
         results = self._assembler.finish(reply.id)
         tensors = self._calls.get(reply.id)
         return reply if tensors is None else tensors.take_results(reply, results)
 
     def forget(self, number: int) -> None:
-        """Forget the call of that id, whose reply has come or is not awaited any more.
+        """Forget the call with that id, whose reply has come or is no longer awaited.
 
-        Drop what is half sent and half received.
+        Drops tensors that are partly sent or received.
         """
         self._calls.pop(number, None)
         self._assembler.drop(number)
@@ -136,46 +136,44 @@ class StreamTensors:
             self.send_cancel(number)  # the other side must not wait for the rest
 
     def send_cancel(self, number: int) -> None:
-        """Cancel a call: its reply is not awaited any more."""
+        """Send the cancellation of a call."""
         self._send(execution_pb2.CallRequest(id=number, cancel=True).SerializeToString())
 
     def end(self) -> None:
-        """End all calls: no reply comes any more. Called by the reader."""
+        """Forget all calls, because no more replies will come. Called by the reader."""
         for number in list(self._calls):
             self.forget(number)
         self._assembler.clear()
 
 
 class TensorStream:
-    """The calling side of a stream, as far as it is about who is at the other end, and the tensors
-    of its calls.
-    """
+    """Base of the calling side of a stream: the identity of the peer, and the tensors of calls."""
 
     memory = None
-    """None is shared with the other side."""
+    """None: streams share no memory."""
 
     def __init__(self, limit: int, send: Send) -> None:
-        """Hold the longest message that either side takes, in bytes."""
+        """Take the size limit of messages in bytes, and ``send``, which sends cancellations."""
         self.peer = StreamLane()
         """The peer at the other end."""
         self._tensors = StreamTensors(limit, send)
 
     @property
     def max_message_bytes(self) -> int:
-        """The longest message that either side takes, in bytes."""
+        """Longest message in bytes that either side accepts."""
         return self._tensors.max_message_bytes
 
     @property
     def inline_bytes(self) -> int | None:
-        """How long tensors may be in a message; None: the other side takes no chunks."""
+        """Size in bytes up to which tensors are inline; None if all have to be."""
         return self._tensors.inline_bytes
 
     @property
     def number(self) -> int:
-        """Number by which an interpreter knows this stream; 0 if the other side is none."""
+        """The interpreter's number for this stream; 0 if the other side is not an interpreter."""
         return self.peer.number
 
     def _welcomed(self, told: tuple[tuple[str, str | bytes], ...]) -> None:
-        """Take the other side's identity and limits: it has opened the stream."""
+        """Adopt the other side's identity and limits, once it has accepted the stream."""
         self._tensors.welcomed(told)
         self.peer = StreamLane.told(told)

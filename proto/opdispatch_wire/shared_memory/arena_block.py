@@ -1,4 +1,4 @@
-"""One place in an arena; see ``tensor_arena``."""
+"""A block of an arena's memory; see ``tensor_arena``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Place = tuple[int, int]
 
 
 class Block:
-    """A place in an arena; free again when released or collected, whichever is first."""
+    """A block of an arena, which is free again when it is released or collected. Thread-safe."""
 
     __slots__ = ("__weakref__", "_held", "address", "mapping", "offset", "region", "size")
 
@@ -26,18 +26,18 @@ class Block:
         self.size = size
         self.address = mapping.address + self.offset
         self.mapping = mapping
-        self._held = [(held, place)]  # popped by the first thread, which is atomic
+        self._held = [(held, place)]  # popping is atomic: only the first ``release`` frees it
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, skip: int = 0) -> Array:
-        """Return an array over the block from its byte ``skip`` on; it keeps the block.
+        """Return an array over the block, from byte ``skip`` on, which keeps the block alive.
 
-        The block must be large enough, and not be released while the array is in use.
+        The block must be large enough, and must not be released while the array is in use.
         """
         nbytes = math.prod(shape) * dtype.itemsize
         return Window(self, self.address + skip, nbytes, writable=True).array(shape, dtype)
 
     def release(self) -> None:
-        """Free the block; once is enough. Takes no lock."""
+        """Free the block. Idempotent. Takes no lock, so that the garbage collector may call it."""
         try:
             freed, place = self._held.pop()
         except IndexError:

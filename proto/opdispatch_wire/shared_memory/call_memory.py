@@ -1,20 +1,20 @@
-"""Shared memory as the two sides of one call use it: what they place, and what they read.
+"""Shared memory of one call: each side places tensors, and reads those of the other.
 
-    caller    CallerMemory      arguments into its arena; results out of the callee's
-    callee    CalleeMemory      arguments out of the caller's; results into its arena
+    caller    CallerMemory      places arguments in its arena; reads results from the callee's
+    callee    CalleeMemory      reads arguments from the caller's arena; places results in its own
 
     call_request(memory=...)            the caller holds the blocks of the arguments
     decode_arguments(memory=...)        arrays over them
         ... the kernel runs ...
     reply_of_returns(memory=...)        the results' blocks are held until the caller is done
-    release_arguments()                 the reply says that the caller may reuse its blocks
+    release_arguments()                 from the reply on, the caller may reuse its blocks
     result_of_reply(memory=...)         arrays over the results
-    CallerMemory.release()              ... when the last view of a result is gone, on_release
-    ResultBlocks.release()              ... is called, and the callee may reuse its block
+    CallerMemory.release()              ... when a result's last view is gone, on_release is called
+    ResultBlocks.release()              ... so that the callee can reuse the block
 
 Note [Who may use a block]
-    The caller's blocks are the callee's from the request until the reply, and no shorter: a
-    call that its caller gave up on is still running. If the lane breaks in between, no message says
+    The callee may use the caller's blocks from the request until the reply, even if the caller has
+    given the call up, because it is still running. If the lane breaks in between, nothing tells
     when the callee is done, so those regions are abandoned.
 """
 
@@ -41,17 +41,17 @@ from opdispatch_wire.v1 import execution_pb2, values_pb2
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 THRESHOLD = 64 * 1024
-"""Tensors of at least so many bytes are put into shared memory; smaller ones are sent inline.
+"""Size in bytes from which tensors are put into shared memory; smaller ones are sent inline.
 
-Measured, two in and one out: 32 KiB take 0.21 ms inline and 0.30 ms in memory, 64 KiB take 0.56
-and 0.28 ms, 1 MiB 8.3 and 0.45 ms.
+Measured with two arguments and one result: 32 KiB each take 0.21 ms inline and 0.30 ms in memory,
+64 KiB take 0.56 and 0.28 ms, 1 MiB 8.3 and 0.45 ms.
 """
 
 _ALIASED = 64
 
 
 class PlacedTensors:
-    """The tensors of one message that are in its sender's arena. Not thread-safe."""
+    """The tensors of one message that its sender has placed in its arena. Not thread-safe."""
 
     __slots__ = ("_arena", "_by_value", "_contents", "_copies", "_threshold", "held", "regions")
 
@@ -61,10 +61,10 @@ class PlacedTensors:
         self._threshold = threshold
         self._copies: list[Block] = []
         self.held: dict[tuple[int, int], Block] = {}
-        """The blocks, by the region and offset that the message names ..."""
+        """The blocks, by the region and offset in the message."""
         self.regions: set[int] = set()
-        """The regions whose descriptors the receiver must have been passed."""
-        # ... and what was put there.
+        """The regions that must have been passed to the receiver before the message."""
+        # The bytes of the placed tensors, by region and offset.
         self._contents: dict[tuple[int, int], Array] = {}
         self._by_value: dict[int, tuple[object, Array, SharedPlace]] = {}
 
@@ -79,8 +79,8 @@ class PlacedTensors:
     ) -> bool:
         """Place a tensor in the arena: see ``TensorMemory.place``.
 
-        With ``in_place``, an array of the arena is sent as it is, and one that is sent twice is
-        one array for the receiver as well; otherwise all are copied, each time.
+        With ``in_place``, an array in the arena is not copied, and an array that occurs twice is
+        placed once. Otherwise each is copied each time.
         """
         if array.nbytes < self._threshold or not array.nbytes:
             return False
@@ -93,7 +93,7 @@ class PlacedTensors:
     def put(
         self, array: Array, dtype: np.dtype[Any], value: object, *, in_place: bool
     ) -> SharedPlace | None:
-        """Place a tensor like ``place``, however small it is; None: there is no room."""
+        """Place a tensor of any size as ``place`` does; return None if there is no room."""
         arena, nbytes = self._arena, array.nbytes
         if arena is None:
             return None
@@ -122,16 +122,16 @@ class PlacedTensors:
         if in_place:
             if placed is not array:
                 placed = placed.view(dtype).reshape(array.shape)
-            self._by_value[id(value)] = (value, placed, place)  # `value` keeps its id taken
+            self._by_value[id(value)] = (value, placed, place)  # `value` stays, so its id is unique
         return place
 
     def put_together(
         self, leaves: Sequence[Any], shared: Sequence[tuple[int, np.dtype[Any]]]
     ) -> list[Any] | None:
-        """Place some leaves like ``put`` with ``in_place``, in one block: allocated and freed once.
+        """Place several leaves together in one block, which is cheaper than ``put`` for each.
 
-        ``shared`` has their numbers and dtypes. Return the leaves with the places of these; None if
-        there is no room. For a call that writes to none of them.
+        ``shared`` has their numbers and dtypes. Return the leaves with places in place of these, or
+        None if there is no room. Only for calls that do not write to them.
         """
         arena = self._arena
         if arena is None:
@@ -170,14 +170,14 @@ class PlacedTensors:
         return placed
 
     def contents_of(self, value: object) -> Array | None:
-        """Return the array now in the place where ``value`` was put; None if it was sent inline."""
+        """Return an array over the place of ``value``; None if it was sent inline."""
         known = self._by_value.get(id(value))
         return known[1] if known else None
 
     def move_inline(self, message: execution_pb2.CallRequest | execution_pb2.CallReply) -> None:
-        """Put what was placed into the message itself, which then needs no memory.
+        """Copy all placed tensors into the message, which then needs no shared memory.
 
-        Before ``release``; after ``abandon``, too.
+        Must be called before ``release``, but may follow ``abandon``.
         """
         for tensor in shared_tensors_of(message):
             place = tensor.memory.region, tensor.memory.offset
@@ -185,17 +185,14 @@ class PlacedTensors:
             tensor.ClearField("memory")
 
     def keep(self, place: tuple[int, int]) -> Block | None:
-        """Return the block there, which ``release`` then leaves to the caller.
-
-        None if there is none.
-        """
+        """Return the block at a place, if any, which ``release`` then does not free."""
         block = self.held.get(place)
         if block is not None and block in self._copies:
             self._copies.remove(block)
         return block
 
     def release(self) -> None:
-        """Free the blocks of the copies; arrays of the arena are their holders' again."""
+        """Free the blocks of copies; arrays of the arena belong to their owners again."""
         self._by_value.clear()
         self._contents.clear()
         self.held.clear()
@@ -205,7 +202,7 @@ class PlacedTensors:
             block.release()
 
     def abandon(self) -> None:
-        """Free the blocks, but do not reuse their pages. See Note [Who may use a block]."""
+        """Free the blocks without reusing their pages. See Note [Who may use a block]."""
         if self._arena is not None and self.regions:
             self._arena.abandon(self.regions)
             contents = self._contents.copy()
@@ -239,7 +236,7 @@ class CallerMemory:
     def place(
         self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
     ) -> bool:
-        """Put an argument into the arena, unless it is there already, is small, or it is full."""
+        """Place an argument in the arena, unless it is small or the arena is full."""
         return self.placed.place(message.memory, array, dtype, value, in_place=True)
 
     def read(
@@ -251,9 +248,9 @@ class CallerMemory:
         writable: bool,
         at: str,
     ) -> Array:
-        """Return a result, where the callee put it.
+        """Return an array over a result in the callee's memory.
 
-        Raises WireError if that is not the callee's.
+        Raises WireError if the place is not in the callee's memory.
         """
         return self.read_at(_memory_of(message, at), shape, dtype, writable=writable, at=at)
 
@@ -266,7 +263,7 @@ class CallerMemory:
         writable: bool,
         at: str,
     ) -> Array:
-        """Return a result like ``read``."""
+        """Return an array over a result as ``read`` does, given its place."""
         array = self._peer.received(memory, shape, dtype, on_release=self._on_release, at=at)
         self._read.add((memory.region, memory.offset))
         return array
@@ -276,18 +273,18 @@ class CallerMemory:
         return self.placed.contents_of(value)
 
     def finish(self, reply: execution_pb2.CallReply) -> None:
-        """Free the results that were not read: the reply will not be read any further."""
+        """Release the results that were not read, and the arguments, when the call is over."""
         for memory in shared_memory_of(reply):
             if (memory.region, memory.offset) not in self._read:
                 self._on_release(memory.region, memory.offset)
         self.release()
 
     def release(self) -> None:
-        """Release the blocks: the reply was processed, or the call was never sent."""
+        """Release the arguments, after the reply has come, or if the call was never sent."""
         self.placed.release()
 
     def abandon(self) -> None:
-        """Abandon the blocks: no reply will come. See Note [Who may use a block]."""
+        """Abandon the arguments, as no reply will come. See Note [Who may use a block]."""
         self.placed.abandon()
 
 
@@ -302,22 +299,23 @@ class CalleeMemory:
         self.placed = PlacedTensors(arena, threshold=threshold)
         self._lent = lent
         self.read_at = lent.array
-        """Return an argument like ``read``, which nothing is written to."""
+        """Return an array over an argument as ``read`` does, if no operator writes to it."""
         self.release_arguments = lent.release
-        """Release the arguments once they are given up, before the reply is sent."""
+        """Release the arguments after the kernel, before the reply is sent."""
         self._written: dict[tuple[int, int], tuple[int, tuple[int, ...], np.dtype[Any]]] = {}
 
     def place(
         self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
     ) -> bool:
-        """Put a copy of a result into the arena, unless it is small or the arena is full.
+        """Place a copy of a result in the arena, unless it is small or the arena is full.
 
-        A copy, also if it is in the arena: the kernel may have kept it and write to it later.
+        Also copies a result that is in the arena already: the kernel may have kept it, and may
+        write to it later.
         """
         return self.placed.place(message.memory, array, dtype, value, in_place=False)
 
     def place_copy(self, value: Array | Tensor, dtype: np.dtype[Any]) -> SharedPlace | None:
-        """Put a copy of a result into the arena like ``place``; None if it is full."""
+        """Place a copy of a result of any size; return None if the arena is full."""
         array: Array = value.array if isinstance(value, Tensor) else value
         return self.placed.put(array, dtype, value, in_place=False)
 
@@ -330,9 +328,9 @@ class CalleeMemory:
         writable: bool,
         at: str,
     ) -> Array:
-        """Return an argument, where the caller put it.
+        """Return an array over an argument in the caller's memory.
 
-        Raises WireError if that is not the caller's.
+        Raises WireError if the place is not in the caller's memory.
         """
         memory = _memory_of(message, at)
         array = self.read_at(memory, shape, dtype, writable=writable, at=at)
@@ -342,7 +340,7 @@ class CalleeMemory:
         return array
 
     def is_in_place(self, sent: values_pb2.Value, value: object) -> bool:
-        """Return whether an argument's contents after the call are where the caller put it."""
+        """Return whether ``value`` is the argument's own memory, where the caller sees writes."""
         array = value.array if isinstance(value, Tensor) else value
         if not self._written or not isinstance(array, np.ndarray):
             return False
@@ -352,26 +350,27 @@ class CalleeMemory:
         return given == (address, array.shape, array.dtype) and array.flags.c_contiguous
 
     def expect_writes(self) -> None:
-        """Prepare for an operator that writes to an argument; called before any is read."""
+        """Prepare for an operator that writes to arguments; called before any argument is read."""
         self._lent.writes = True
 
     def drop_results(self) -> None:
-        """Drop the results: the reply is an error, which names no blocks, so that the caller frees
-        none.
+        """Free the results placed for a call that then failed.
+
+        The error names no blocks, so the caller would never release them.
         """
         self.placed.release()
 
 
 def _memory_of(message: values_pb2.Tensor, at: str) -> values_pb2.SharedMemory:
     if message.HasField("chunked"):
-        raise WireError(f"{at}.chunked: no chunks come on a lane of one machine")
+        raise WireError(f"{at}.chunked: local lanes have no chunks; expected shared memory")
     return message.memory
 
 
 class ResultBlocks:
-    """The blocks of results that the caller still looks at.
+    """The blocks of results that the caller still uses. Thread-safe.
 
-    Guards      ``_lock`` guards ``_blocks``: one entry for each time that a block was sent.
+    Guards      ``_lock`` guards ``_blocks``, which has an entry for each place sent to the caller.
     """
 
     def __init__(self) -> None:
@@ -379,23 +378,25 @@ class ResultBlocks:
         self._blocks: dict[tuple[int, int], Block] = {}
 
     def hold(self, placed: PlacedTensors) -> None:
-        """Keep what was placed in a reply, from before it is sent."""
+        """Hold the blocks of a reply; called before the reply is sent."""
         with self._lock:
             self._blocks.update(placed.held)
 
     def release(self, region: int, offset: int) -> None:
-        """Release a result that the caller has finished with.
+        """Free the block of a result that the caller has released.
 
-        Raises WireError if it holds none there.
+        Raises WireError if no result is held there.
         """
         with self._lock:
             block = self._blocks.pop((region, offset), None)
         if block is None:
-            raise WireError(f"no result is held at {offset} of region {region}")
+            raise WireError(
+                f"released offset {offset} of region {region}; expected a result that is held"
+            )
         block.release()
 
     def close(self) -> None:
-        """Free all blocks: the caller is gone."""
+        """Free all blocks, as the caller is gone."""
         with self._lock:
             blocks, self._blocks = self._blocks, {}
         for block in blocks.values():
@@ -407,25 +408,25 @@ class ResultBlocks:
 
 @functools.lru_cache(PAGE)
 def skip_for(address: int) -> int:
-    """Return the offset into a block that makes a copy from that address fast.
+    """Return the offset into a block at which a copy from that address is fast.
 
-    On some processors a copy is up to 20 times slower where source and target differ by
-    less than a cache line or so modulo 4096; and NumPy's large arrays begin 16 bytes into a page.
+    On some processors, copying is up to 20 times slower if source and target differ by less than
+    about a cache line modulo 4096, and NumPy's large arrays begin 16 bytes into a page.
     """
     distance = address % PAGE
     return 0 if distance == 0 or _ALIASED <= distance <= PAGE - _ALIASED else 2 * _ALIASED
 
 
 def copy_elements(target: Array, source: Array, dtype: np.dtype[Any]) -> None:
-    """Copy any layout and byte order into as many bytes, as that dtype; other threads may run."""
+    """Copy an array of any layout and byte order into bytes, as ``dtype``. Releases the GIL."""
     is_bool = dtype.kind == "b"
     if source.dtype == dtype and not is_bool and source.flags.c_contiguous:
-        # As bytes: NumPy copies other libraries' dtypes one by one, holding the GIL.
+        # As bytes, because NumPy copies elements of custom dtypes one by one with the GIL held.
         target[...] = source.reshape(-1).view(np.uint8)
         return
     elements = target.view(dtype).reshape(source.shape)
     if is_bool:
-        # A view of bytes may have odd ones.
+        # Bools may have other bytes than 0 and 1, as a view of uint8 does.
         np.not_equal(source.view(np.uint8), 0, out=elements)
     else:
         elements[...] = source

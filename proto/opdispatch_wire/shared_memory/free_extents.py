@@ -1,4 +1,4 @@
-"""Which parts of a region are free: extents in order of place, never two side by side."""
+"""The free parts of a region: extents in order, merged where they touch."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from bisect import bisect_left
 
 
 class FreeExtents:
-    """The free part of ``size`` bytes. Not thread-safe.
+    """The free extents within ``size`` bytes. Not thread-safe.
 
-    Invariants  I1  extents are in order of place and do not overlap;
-                I2  between two of them something is taken: what is given back merges.
+    Invariants  I1  extents are in ascending order and do not overlap;
+                I2  no two extents touch: bytes that are given back are merged.
     """
 
     __slots__ = ("_starts", "_stops", "size")
@@ -20,9 +20,9 @@ class FreeExtents:
         self._stops = [size]
 
     def take(self, length: int) -> int | None:
-        """Take the lowest place where ``length`` bytes are free; return None if there is none.
+        """Take the lowest free ``length`` bytes, and return their offset; None if there are none.
 
-        The lowest: it was likeliest in use before, and its pages are there already.
+        The lowest ones have most likely been used before, so that their pages exist already.
         """
         for i, (start, stop) in enumerate(zip(self._starts, self._stops, strict=True)):
             if stop - start >= length:
@@ -33,7 +33,7 @@ class FreeExtents:
         return None
 
     def give_back(self, start: int, length: int) -> None:
-        """Free what was taken, or a part of it."""
+        """Free bytes that were taken, or a part of them."""
         stop = start + length
         i = bisect_left(self._starts, start)
         before = i > 0 and self._stops[i - 1] == start

@@ -1,4 +1,4 @@
-"""How many bytes of shared memory several arenas may have together."""
+"""A limit on the bytes of shared memory that several arenas have together."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from opdispatch_wire.process_memory_limit import memory_limit
 
 
 class MemoryBudget:
-    """Any thread may take from it.
+    """A number of bytes that arenas take from and give back to. Thread-safe.
 
     Guards      ``_lock`` guards ``_taken``, which is at most ``limit`` and never negative.
-    Forbidden   making anything while it is held: the collector may strike, and arenas that are
-                collected give back what they have.
+    Forbidden   allocating objects while the lock is held: the garbage collector may run, and
+                collected arenas call ``give_back``, which would deadlock.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -23,11 +23,11 @@ class MemoryBudget:
 
     @property
     def left(self) -> int:
-        """How many bytes could be taken now."""
+        """The number of bytes that can be taken now."""
         return self.limit - self._taken
 
     def take(self, size: int) -> None:
-        """Take that many bytes. Raises OSError if they are more than are left."""
+        """Take ``size`` bytes. Raises OSError if fewer are left."""
         with self._lock:
             fits = self._taken + size <= self.limit
             if fits:
@@ -36,6 +36,6 @@ class MemoryBudget:
             raise OSError(f"the limit of {self.limit} bytes is reached")
 
     def give_back(self, size: int) -> None:
-        """Return bytes that were taken."""
+        """Give back bytes that were taken."""
         with self._lock:
             self._taken -= size

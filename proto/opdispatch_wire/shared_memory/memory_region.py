@@ -3,14 +3,14 @@
     owner                                           receiver
     OwnedRegion: made, sealed, mapped   ---------   MappedRegion: checked, mapped, closed
                                         descriptor
-    ... writes to it, says where ...                ... looks at (offset, length) ...
+    ... writes to it, sends the place ...           ... reads (offset, length) ...
 
 Note [Sealed before it is seen]
-    A page beyond the end of a file ends the process that touches it, with SIGBUS. A memfd that
-    is sealed against shrinking has no such page within its size, whatever its owner does, so the
-    receiver checks that seal and the size before it maps anything. The seal against growing
-    keeps the size what both sides know. Files of other kinds cannot be sealed at all; huge pages
-    can, and can run out after they were mapped: they are refused.
+    Touching a page beyond the end of a file ends a process with SIGBUS. A memfd that is sealed
+    against shrinking always has all pages within its size, whatever its owner does, so the receiver
+    checks that seal and the size before it maps anything. The seal against growing keeps the size
+    that both sides know. Other kinds of files cannot be sealed. Huge pages can be, but they can run
+    out after they were mapped, so they are refused.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from opdispatch_wire.errors import WireError
 from opdispatch_wire.shared_memory.shared_mapping import PAGE, SharedMapping
 
 MAX_REGION_BYTES = 1 << 36
-"""The largest region that a receiver maps unless told otherwise: 64 GiB."""
+"""Largest region in bytes that a receiver maps by default: 64 GiB."""
 
 
 class OwnedRegion:
-    """A region of this process's own: its descriptor, and a mapping to write through."""
+    """A region that this process owns: its descriptor, and a writable mapping."""
 
     def __init__(self, size: int) -> None:
-        """Make one of ``size`` bytes, which is rounded up to pages. Raises OSError."""
+        """Create a region of ``size`` bytes, rounded up to whole pages. Raises OSError."""
         self.size = -(-size // PAGE) * PAGE
         self.descriptor = -1
         self.descriptor = os.memfd_create("opdispatch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -45,15 +45,15 @@ class OwnedRegion:
             raise
 
     def prepare(self, offset: int, length: int) -> None:
-        """Allocate memory under an extent before it is written to. Raises OSError.
+        """Allocate memory for an extent before it is written to. Raises OSError.
 
-        Where memory is exhausted, writing to a page that is not there yet ends the process.
+        Without this, writing to a missing page while memory is exhausted would end the process.
         """
         os.posix_fallocate(self.descriptor, offset, length)
         self.mapping.populate(offset, length)
 
     def close(self) -> None:
-        """Close the region; its memory is freed when it is not mapped any more."""
+        """Close the region; its memory is freed once no process maps it any more. Idempotent."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -64,7 +64,7 @@ class OwnedRegion:
 
 
 class MappedRegion:
-    """A region of a peer's, mapped once. See Note [Sealed before it is seen]."""
+    """A region that a peer owns, mapped once. See Note [Sealed before it is seen]."""
 
     def __init__(
         self,
@@ -76,29 +76,28 @@ class MappedRegion:
     ) -> None:
         """Map the region and close ``descriptor``, also on failure.
 
-        Raises WireError, which starts with the place ``at``, if that is no sealed memfd, is
-        empty, is larger than ``max_bytes``, or cannot be mapped.
+        Raises WireError, whose message starts with the place ``at``, if the descriptor is not that
+        of a sealed memfd of 1 to ``max_bytes`` bytes, or cannot be mapped.
         """
         try:
             self.size = _check_descriptor(descriptor, max_bytes=max_bytes, at=at)
             self.mapping = SharedMapping(descriptor, self.size, writable=writable)
         except OSError as exc:
-            raise WireError(f"{at}: the region cannot be mapped ({exc})") from exc
+            raise WireError(f"{at}: cannot map the region ({exc})") from exc
         finally:
             os.close(descriptor)
 
     def check_bounds(self, offset: int, length: int, *, at: str = "$") -> None:
-        """Raise WireError, which starts with the place ``at``, unless the extent lies within."""
+        """Raise WireError, whose message starts with ``at``, if the extent exceeds the region."""
         if offset < 0 or length < 0 or offset + length > self.size:
             raise WireError(
-                f"{at}: {length} bytes from {offset} on do not lie within a region of "
-                f"{self.size} bytes"
+                f"{at}: {length} bytes at offset {offset} exceed the region of {self.size} bytes"
             )
 
     def view(self, offset: int, length: int, *, at: str = "$") -> memoryview:
-        """Return those bytes, writable if the region is mapped so.
+        """Return a view of an extent, writable if the mapping is.
 
-        Raises WireError, as the above.
+        Raises WireError as ``check_bounds`` does.
         """
         self.check_bounds(offset, length, at=at)
         if not length:
@@ -112,18 +111,18 @@ def _seals() -> int:
 
 
 def _check_descriptor(descriptor: int, *, max_bytes: int, at: str) -> int:
-    """Return the size of the region. Raises WireError, or OSError if it is no open descriptor."""
+    """Return the size of the region. Raises WireError, or OSError if the descriptor is not open."""
     status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):  # asking a device or a pipe for more could wait
-        raise WireError(f"{at}: the descriptor is not one of a memfd")
+    if not stat.S_ISREG(status.st_mode):  # further calls could block on a device or a pipe
+        raise WireError(f"{at}: the descriptor is not that of a memfd")
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError as exc:
-        raise WireError(f"{at}: the descriptor is not one of a memfd") from exc
+        raise WireError(f"{at}: the descriptor is not that of a memfd") from exc
     if missing := _seals() & ~seals:
         raise WireError(
             f"{at}: the memfd is not sealed against {_describe_seals(missing)}; "
-            "its pages could vanish while they are read"
+            "its pages could disappear while they are read"
         )
     if os.fstatvfs(descriptor).f_bsize != PAGE:
         raise WireError(f"{at}: the memfd consists of huge pages; expected pages of {PAGE} bytes")

@@ -1,30 +1,30 @@
-"""The receiver's side of shared memory: a peer's regions, and arrays that lie in them.
+"""The receiver's side of shared memory: a peer's regions, and arrays in them.
 
-    lane      PeerMemory.add_region / drop_region      a descriptor came / is no longer needed
-    callee    LentMemory                               arguments: only for the length of a call
+    lane      PeerMemory.add_region / drop_region      maps and forgets regions
+    callee    LentMemory                               arguments: only during a call
     caller    received(...)                            results: until the last view is collected
 
 Note [A view that outlives its call]
-    When a call is over, the caller writes other data to the blocks of its arguments. A kernel
-    that kept an argument, or a view of it, must not see that. Whether it did is known (see Note
-    [A window knows when it is unused]); then, before the reply is sent, LentMemory.release puts a
-    private copy under the addresses of what was kept, and later calls get a new mapping of
-    the region. The kernel's view goes on showing what it showed; no other process notices.
+    After a call, the caller writes other data to the blocks of its arguments. A kernel that kept an
+    argument, or a view of it, must not see that. Windows tell whether it did: see Note [A window
+    knows when it is unused]. If so, LentMemory.release maps a private copy at the addresses of the
+    kept arrays before the reply is sent, and later calls get a new mapping of the region. The
+    kernel's view keeps its contents, and no other process notices.
 
-    This costs nothing where nothing is kept. Where 10 MB are kept, it costs a copy into fresh
-    pages (6 ms measured), which is what an argument that was copied beforehand would cost in
-    every call. The other ways were worse: not reusing such blocks fills the caller's memory, does
-    not help with an array of ``empty``, which the caller writes to when it likes, and lets a
-    kernel that keeps things fill another process. So it is done only where the system has no
-    room for the copy: ``release`` then names the extents, and tells when they are free.
+    This costs nothing if nothing is kept. Keeping 10 MB costs a copy into new pages (6 ms
+    measured), which copying arguments beforehand would cost in every call. Not reusing such blocks
+    would be worse: it fills the caller's memory, so that a kernel could exhaust another process,
+    and does not help with an array of ``empty``, which the caller may write to at any time. So that
+    is done only if the system has no memory for the copy: ``release`` then returns the extents, and
+    reports when they are free.
 
 Note [One mapping to read, one to write]
-    Arguments that an operator does not write to come from a mapping without write permission:
-    what NumPy does not stop, such as a pointer in C, the processor does. A call that writes to
-    any argument gets all of them from a writable mapping instead, so that arguments that
-    overlap in the caller overlap here, which NumPy looks for by address. No two such calls share
-    a page of one mapping: putting a copy under a view of the first would take the other's writes
-    from the caller. One that would share a page gets a new mapping.
+    Arguments that an operator does not write to are in a mapping without write permission, so that
+    the processor stops writes that NumPy cannot, such as those of C code. A call that writes to any
+    argument has all of them in a writable mapping, so that arguments which overlap in the caller
+    overlap here as well; NumPy detects that by address. No two such calls share a page of one
+    mapping: mapping a copy for a view of the first would hide the other's writes from the caller. A
+    call that would share a page gets a new mapping.
 """
 
 from __future__ import annotations
@@ -45,8 +45,11 @@ from opdispatch_wire.v1 import values_pb2
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 OnRelease = Callable[[int, int], None]
-"""Told (region, offset) of memory that its owner may use again. Called by the collector, at any
-moment and in any thread: it may append to a deque or wake an event loop, and take no lock."""
+"""Called with (region, offset) of memory that its owner may reuse.
+
+The garbage collector calls it, at any moment and in any thread. It may append to a deque or wake an
+event loop, but must not take a lock.
+"""
 
 MAX_REGIONS = 1024
 
@@ -57,26 +60,26 @@ _NO_MEMORY = "shared_memory"
 def no_room_error(at: str, why: str) -> RefusedError:
     """Return the error for a call that must be sent again with its tensors inline."""
     return RefusedError(
-        f"{at}: the shared memory cannot be used ({why}); the call never started",
+        f"{at}: cannot use the shared memory ({why}); the call never started",
         hint="send its tensors inline",
         **{_NO_MEMORY: "no"},
     )
 
 
 def is_without_room(error: Exception) -> TypeGuard[RefusedError]:
-    """Return whether it is a ``no_room_error``, which may have come over the wire."""
+    """Return whether an error is a ``no_room_error``, received over the wire or not."""
     return isinstance(error, RefusedError) and error.facts.get(_NO_MEMORY) == "no"
 
 
 class _Result(Window):
-    """The window over a result, which tells when its last view is gone."""
+    """The window over a result, which calls ``on_release`` when its last view is gone."""
 
     __slots__ = ("_offset", "_on_release", "_region")
 
     def __init__(
         self, mapping: SharedMapping, message: values_pb2.SharedMemory, on_release: OnRelease
     ) -> None:
-        # ``Window.__init__``, in line.
+        # ``Window.__init__``, inlined.
         self._owner = mapping
         self._region, self._offset, self._on_release = message.region, message.offset, on_release
         self._length = message.length
@@ -87,19 +90,20 @@ class _Result(Window):
 
 
 class _Mapping:
-    """A mapping with what is lent from it; guarded by the peer's lock."""
+    """A mapping, and the extents lent from it. Guarded by the peer's lock."""
 
     __slots__ = ("is_current", "kept", "lent", "shared")
 
     def __init__(self, shared: SharedMapping) -> None:
         self.shared = shared
         self.lent: list[_Loan] = []
-        self.kept: list[tuple[int, int]] = []  # (offset, length): for as long as the mapping is
+        # (offset, length) of arrays that kernels kept, for the lifetime of the mapping.
+        self.kept: list[tuple[int, int]] = []
         self.is_current = True
 
 
 class _Loan:
-    """An extent that a call looks at."""
+    """An extent lent to one call."""
 
     __slots__ = ("call", "length", "mapping", "offset", "region", "window")
 
@@ -120,29 +124,29 @@ class _Loan:
 
 
 class _Region:
-    """A peer's region and its current mappings; guarded by the peer's lock."""
+    """A peer's region and its current mappings. Guarded by the peer's lock."""
 
     __slots__ = ("current", "mapped")
 
     def __init__(self, mapped: MappedRegion) -> None:
-        self.mapped = mapped  # never lent from, so that it can always be mapped again
-        self.current: dict[bool, _Mapping] = {}  # by whether it is to be written to
+        self.mapped = mapped  # nothing is lent from it, so that it can always be mapped again
+        self.current: dict[bool, _Mapping] = {}  # by whether the mapping is writable
 
 
 class PeerMemory:
-    """The regions that one peer has passed, by the numbers that it gave them.
+    """The regions that one peer has passed, by the peer's numbers for them. Thread-safe.
 
-    Guards      ``_lock`` guards the regions, their mappings and what is lent from them.
-    Invariants  I1  what is lent is lent from a mapping that was never detached from before;
+    Guards      ``_lock`` guards the regions, their mappings and the extents lent from them.
+    Invariants  I1  extents are lent only from mappings in which nothing was ever detached;
                 I2  no page of a writable mapping is lent to two calls at once;
-                I3  a mapping that is not current and from which nothing is lent keeps no page
-                    of the memfd, but for what could not be copied.
+                I3  a mapping that is not current and has nothing lent keeps no pages of the
+                    memfd, except those that could not be copied.
     """
 
     def __init__(
         self, *, max_regions: int = MAX_REGIONS, max_bytes: int = MAX_REGION_BYTES
     ) -> None:
-        """Allow at most so many regions and bytes at a time, whatever the peer passes."""
+        """Limit the number of regions, and their bytes in all, that the peer may pass at a time."""
         self._max_regions = max_regions
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
@@ -152,8 +156,8 @@ class PeerMemory:
     def add_region(self, number: int, descriptor: int) -> None:
         """Map a region that the peer has passed; close the descriptor, also on failure.
 
-        Raises WireError if it is no sealed memfd, the number is taken, or there are too many;
-        and OSError if there is no room for it here.
+        Raises WireError if it is not a sealed memfd, its number is in use, or a limit is exceeded,
+        and OSError if this process cannot map it.
         """
         at = f"region {number}"
         try:
@@ -164,30 +168,32 @@ class PeerMemory:
             raise
         with self._lock:
             if number in self._regions or number in self._refused:
-                raise WireError(f"{at} was passed before; a number stands for one region only")
+                raise WireError(f"{at} was passed before; expected a new number for each region")
             if len(self._regions) >= self._max_regions:
-                raise WireError(f"{at}: a peer may pass {self._max_regions} regions at a time")
+                raise WireError(f"{at} exceeds the limit of {self._max_regions} regions of a peer")
             total = mapped.size + sum(r.mapped.size for r in self._regions.values())
             if total > self._max_bytes:
-                raise WireError(f"{at}: a peer may pass regions of {self._max_bytes} bytes in all")
+                raise WireError(
+                    f"{at} exceeds the limit of {self._max_bytes} bytes in all regions of a peer"
+                )
             self._regions[number] = _Region(mapped)
 
     def refuse_region(self, number: int) -> None:
-        """Refuse calls that name this region, since it could not be added."""
+        """Refuse calls that name a region which could not be added."""
         with self._lock:
             if len(self._refused) >= self._max_regions:
                 raise WireError(f"region {number}: too many regions could not be mapped")
             self._refused.add(number)
 
     def drop_region(self, number: int) -> None:
-        """Forget a region; arrays in it stay valid. Raises WireError if there is none."""
+        """Forget a region; arrays in it stay valid. Raises WireError if it was not passed."""
         with self._lock:
             if number in self._refused:
                 self._refused.discard(number)
                 return
             region = self._regions.pop(number, None)
             if region is None:
-                raise WireError(f"region {number} cannot be dropped: the peer has not passed it")
+                raise WireError(f"cannot drop region {number}, which the peer has not passed")
 
     def close(self) -> None:
         """Forget all regions; arrays in them stay valid."""
@@ -208,9 +214,8 @@ class PeerMemory:
     ) -> Array:
         """Return a writable array over a result.
 
-        ``on_release`` is called when its last view is gone.
-
-        Raises WireError if the extent is not one of the peer's.
+        ``on_release`` is called when its last view is gone. Raises WireError if the extent is
+        not in the peer's regions.
         """
         with self._lock:
             region = self._get_region_locked(message, dtype, at=at)
@@ -236,7 +241,7 @@ class PeerMemory:
         return region
 
     def _take_back(self, loans: list[_Loan]) -> list[_Loan]:
-        """Take back what was lent to a call. Returns what is kept and cannot be copied."""
+        """Take back the extents lent to a call; return those kept that could not be copied."""
         kept = [loan for loan in loans if loan.window() is not None]
         stuck: list[_Loan] = []
         if kept:
@@ -253,25 +258,25 @@ class PeerMemory:
                 mapping.lent.remove(loan)
                 if not mapping.is_current and not mapping.lent:
                     finished.add(mapping)
-        for mapping in finished:  # no other thread gets at it any more
-            with contextlib.suppress(OSError):  # it then goes when its last view does
+        for mapping in finished:  # outside the lock: no other thread can use it any more
+            with contextlib.suppress(OSError):  # its pages are then freed with its last view
                 mapping.shared.retire(mapping.kept)  # I3
         return stuck
 
 
 class LentMemory:
-    """Memory of a peer that one call reads.
+    """The memory of a peer that one call uses. Not thread-safe.
 
-    See Note [A view that outlives its call]. Not thread-safe.
+    See Note [A view that outlives its call].
     """
 
     __slots__ = ("_on_release", "_peer", "loans", "writes")
 
     def __init__(self, peer: PeerMemory, on_release: OnRelease) -> None:
-        """``on_release`` is called later for each extent that ``release`` returns."""
+        """Lend ``peer``'s memory; call ``on_release`` for extents that ``release`` returns."""
         self._peer = peer
         self.writes = False
-        """Whether the operator writes to any of them; decided before the first ``array``."""
+        """Whether the operator writes to any argument; must be set before the first ``array``."""
         self._on_release = on_release
         self.loans: list[_Loan] = []
 
@@ -284,10 +289,10 @@ class LentMemory:
         writable: bool,
         at: str,
     ) -> Array:
-        """Return an array over the peer's bytes, valid until ``release``.
+        """Return an array over the peer's bytes, which is valid until ``release``.
 
-        Writable only if asked for, and in a call that writes. Raises WireError if the extent
-        is not one of the peer's.
+        It is writable only if requested and the call ``writes``. Raises WireError if the extent is
+        not in the peer's regions, and a ``no_room_error`` if it cannot be mapped.
         """
         peer, writes, offset, length = self._peer, self.writes, memory.offset, memory.length
         with peer._lock:
@@ -315,9 +320,9 @@ class LentMemory:
     def release(self) -> list[values_pb2.SharedMemory]:
         """End the call; return the extents of arguments that are still in use.
 
-        To be called before the caller may use its memory again. The returned extents, the caller
-        must not: they are still read, and ``on_release`` is called when they no longer are. There
-        are none, as long as there is memory.
+        Must be called before the reply, after which the caller reuses its memory. It must not reuse
+        the returned extents until ``on_release`` is called for them. There are none unless memory
+        is exhausted.
         """
         loans, self.loans = self.loans, []
         still_used: list[values_pb2.SharedMemory] = []
@@ -342,4 +347,4 @@ def _detach(loan: _Loan) -> bool:
 
 def _tell_when_gone(window: Window, on_release: OnRelease, region: int, offset: int) -> None:
     finalizer = weakref.finalize(window, on_release, region, offset)
-    finalizer.atexit = False  # the peer sees this process go
+    finalizer.atexit = False  # the peer notices the end of this process anyway

@@ -1,8 +1,8 @@
-"""Address ranges over the pages of a memfd, and arrays that lie in them.
+"""Map the pages of a memfd to addresses, and make arrays over them.
 
-What Python's ``mmap`` lacks is called in libc: a mapping that keeps no descriptor, a second
-mapping of the same pages, and other pages under an address that is in use. Linux alone has
-memfds; elsewhere ``is_supported`` is False and nothing else here may be called.
+Calls libc for what Python's ``mmap`` lacks: a mapping without a descriptor, a second mapping of the
+same pages, and replacing the pages at an address in use. Only Linux has memfds; elsewhere
+``is_supported`` returns False, and nothing else here may be called.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def page_range(offset: int, length: int) -> tuple[int, int]:
-    """Return the first and last byte, the latter exclusive, of the pages that an extent touches."""
+    """Return start and stop of the pages that an extent touches, in bytes; stop is exclusive."""
     return offset // PAGE * PAGE, -(-(offset + length) // PAGE) * PAGE
 
 
 class Window:
-    """Base of an array over foreign memory: alive for as long as any view of it is.
+    """The base of an array over foreign memory, which lives as long as any view of it.
 
     See Note [A window knows when it is unused].
     """
 
     # Note [A window knows when it is unused]
     #   Every view of an array, by any library (slices, memoryviews, DLPack, torch.from_numpy),
-    #   holds the array, and in the end the object that the memory is from. NumPy releases a
-    #   memoryview's buffer at once, so that memoryview.release() succeeds while arrays look at
-    #   it: a memoryview does not tell. A Window does, since no other code ever gets hold of it: a
-    #   weak reference to it is dead exactly when the last view is gone.
+    #   refers to the array, and so to the object that provides the memory. A memoryview as that
+    #   object does not tell when it is unused: NumPy releases its buffer at once, so that
+    #   memoryview.release() succeeds while arrays use the memory. A Window does, because nothing
+    #   else refers to it: a weak reference to it dies exactly when the last view is gone.
 
     __slots__ = ("__array_interface__", "__weakref__", "_data", "_length", "_owner")
 
@@ -60,11 +60,11 @@ class Window:
         self._data = (address, not writable)
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Return the elements from the window's first byte on, which must all fit in."""
+        """Return an array that begins at the window's first byte and must fit in it."""
         typestr = _typestr_of(dtype)
         if math.prod(shape) * dtype.itemsize > self._length or not typestr:
             return np.ndarray(shape, dtype, buffer=self.bytes())  # raises for too few bytes
-        # So that NumPy makes it in one step, which takes a fourth of the time.
+        # NumPy then makes the array in one step, in a fourth of the time.
         self.__array_interface__ = {
             "version": 3,
             "typestr": typestr,
@@ -74,41 +74,41 @@ class Window:
         return np.asarray(self)
 
     def bytes(self) -> Array:
-        """Return all bytes."""
+        """Return all bytes of the window as an array of uint8."""
         return self.array((self._length,), np.dtype(np.uint8))
 
 
 @functools.lru_cache(256)
 def _typestr_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of a dtype in the array interface; empty for one that has none there."""
+    """Return the name of a dtype in the array interface; empty if it has none."""
     return dtype.str if np.dtype(dtype.str) == dtype else ""
 
 
 class SharedMapping:
-    """One mapping of all of a memfd; unmapped when it and the last window over it are collected.
+    """One mapping of a whole memfd, unmapped when it and its last window are collected.
 
-    Keeps no descriptor. ``address`` stays the same and the range stays ours all that time.
+    Keeps no descriptor. The address range stays reserved all that time.
     """
 
     __slots__ = ("__weakref__", "_range", "address", "contents", "size", "writable")
 
     def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:
-        """Raise OSError if there is no room, or the descriptor does not allow for it."""
+        """Map ``size`` bytes. Raises OSError if memory or the descriptor does not allow it."""
         self._reserve(size, writable=writable)
         self._map(descriptor, mmap.MAP_SHARED)
 
     def _reserve(self, size: int, *, writable: bool) -> None:
-        # An anonymous mmap owns the range of addresses and gives it back when collected. It is
-        # read-only, which costs no memory; what is mapped over it need not be.
+        # An anonymous mmap reserves the address range, and frees it when collected. It is
+        # read-only, which costs no memory; the pages mapped over it may be writable.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         self._range = mmap.mmap(-1, size, flags=flags, prot=mmap.PROT_READ)
         self.address: int = np.frombuffer(self._range, np.uint8).__array_interface__["data"][0]
         self.size = size
         self.writable = writable
-        # Over the range, not over this object, which has it.
+        # Owned by the range, not by this object: that would be a cycle.
         window = Window(self._range, self.address, size, writable=writable)
         self.contents: Array = window.bytes()
-        """All bytes. No Window tells when views of them are unused."""
+        """All bytes, for internal use: views of them are not tracked by a Window."""
 
     def _map(self, descriptor: int, flags: int) -> None:
         _call("mmap", self.address, self.size, self._protection, flags | _MAP_FIXED, descriptor, 0)
@@ -118,31 +118,30 @@ class SharedMapping:
         return mmap.PROT_READ | (mmap.PROT_WRITE if self.writable else 0)
 
     def window(self, offset: int, length: int, *, writable: bool) -> Window:
-        """Return a window over that extent, which must lie within.
+        """Return a window over an extent, which must be within the mapping.
 
-        Writable only if the mapping is.
+        It is writable only if the mapping is, too.
         """
         return Window(self, self.address + offset, length, writable=writable and self.writable)
 
     def again(self, *, writable: bool) -> SharedMapping:
         """Return another mapping of the same memfd. Raises OSError.
 
-        Only while all of this one is as it was made: nothing detached, nothing retired.
+        Must not be called after ``detach`` or ``retire``.
         """
         other = SharedMapping.__new__(SharedMapping)
         other._reserve(self.size, writable=writable)
-        # An old size of 0 asks for a copy of a shared mapping rather than for its move.
+        # With an old size of 0, mremap duplicates a shared mapping instead of moving it.
         _remap(self.address, 0, self.size, to=other.address)
         if writable != self.writable:
             _call("mprotect", other.address, other.size, other._protection)
         return other
 
     def detach(self, offset: int, length: int) -> None:
-        """Put a private copy of the extent's pages in their place. Raises OSError.
+        """Replace the pages of an extent by a private copy. Raises OSError.
 
-        Views of them show no difference, and no later change of the memfd. The copy
-        takes the place of the pages in one step; what other threads write to them meanwhile
-        may be lost.
+        Views of them keep their contents, and do not show later changes of the memfd. The pages are
+        replaced atomically, but writes of other threads during the copy may be lost.
         """
         start, stop = page_range(offset, length)
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -151,7 +150,7 @@ class SharedMapping:
         try:
             source = Window(self, self.address + start, stop - start, writable=False)
             target = Window(self, copy, stop - start, writable=True)
-            np.copyto(target.bytes(), source.bytes())  # others may run meanwhile
+            np.copyto(target.bytes(), source.bytes())  # releases the GIL
             if not self.writable:
                 _call("mprotect", copy, stop - start, self._protection)
             _remap(copy, stop - start, stop - start, to=self.address + start)
@@ -160,9 +159,9 @@ class SharedMapping:
             raise
 
     def retire(self, keep: Iterable[tuple[int, int]]) -> None:
-        """Free the memfd's pages, except for those of these (offset, length)s.
+        """Unmap the memfd's pages, except those of the extents (offset, length) in ``keep``.
 
-        The others must not be read again. Raises OSError.
+        The other pages must not be accessed again. Raises OSError.
         """
         place = 0
         for start, stop in sorted(page_range(*extent) for extent in keep):
@@ -171,22 +170,22 @@ class SharedMapping:
         self._blank(place, -(-self.size // PAGE) * PAGE)
 
     def _blank(self, start: int, stop: int) -> None:
-        # The addresses must stay ours: unmapping them would let others in, whom the collected
-        # mmap would then unmap.
+        # The addresses must stay reserved: if they were unmapped, other mappings could get them,
+        # which the mmap object would unmap when it is collected.
         if start < stop:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE | _MAP_FIXED
             _call("mmap", self.address + start, stop - start, _PROT_NONE, flags, -1, 0)
 
     def populate(self, offset: int, length: int) -> None:
-        """Map the extent's pages for writing now rather than at the first touch, if that works."""
+        """Map the pages of an extent for writing now, not at the first access, if possible."""
         start, stop = page_range(offset, length)
-        with contextlib.suppress(OSError):  # before Linux 5.14 the first touch does it
+        with contextlib.suppress(OSError):  # before Linux 5.14, the first access maps them
             _call("madvise", self.address + start, stop - start, _MADV_POPULATE_WRITE)
 
 
 @functools.cache
 def is_supported() -> bool:
-    """Return whether this platform has memfds, and every trick of this module works on it."""
+    """Return whether this platform has memfds, and supports all operations of this module."""
     if not sys.platform.startswith("linux") or not hasattr(os, "memfd_create"):
         return False
     descriptor = -1
@@ -221,10 +220,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _call(name: str, *args: int | None) -> int:
-    """Call a function of libc and return its result.
-
-    Raises OSError, with its errno, if it fails.
-    """
+    """Call a function of libc and return its result. Raises OSError with its errno."""
     result: int = getattr(_libc(), name)(*args) or 0
     if result in (-1, _FAILED):
         error = ctypes.get_errno()

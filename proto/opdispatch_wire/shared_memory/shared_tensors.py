@@ -1,4 +1,4 @@
-"""The tensors of a message that are in shared memory."""
+"""Find the tensors of a message that are in shared memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opdispatch_wire.v1 import execution_pb2, values_pb2
 def shared_memory_of(
     message: execution_pb2.CallRequest | execution_pb2.CallReply,
 ) -> Iterator[values_pb2.SharedMemory]:
-    """Yield every place in shared memory that the message names."""
+    """Yield the place of every tensor of the message that is in shared memory."""
     for tensor in shared_tensors_of(message):
         yield tensor.memory
 
@@ -19,7 +19,7 @@ def shared_memory_of(
 def shared_tensors_of(
     message: execution_pb2.CallRequest | execution_pb2.CallReply,
 ) -> Iterator[values_pb2.Tensor]:
-    """Yield every tensor of the message that is in shared memory, as a part that can be changed."""
+    """Yield every tensor of the message that is in shared memory; changes affect the message."""
     if isinstance(message, execution_pb2.CallRequest):
         yield from _tensors_in(message.args)
         if message.kwargs:

@@ -1,16 +1,16 @@
-"""The sender's memory for tensors: regions that are reused, warm, rather than made for each call.
+"""The sender's memory for tensors: regions that are reused instead of created for each call.
 
-    allocate(nbytes) -> Block        a place to copy a tensor to; the caller sends where it is
-    empty(shape, dtype) -> array     an array that is there already, and so are its slices
-    Block.release, or its collection the place is free again
-    trim()                           unused regions go back to the system
+    allocate(nbytes) -> Block        a block to copy a tensor to, whose place is then sent
+    empty(shape, dtype) -> array     an array in the arena, which need not be copied
+    Block.release, or its collection the block is free again
+    trim()                           returns unused regions to the system
 
-A page touched for the first time costs ten times what copying to it does. So freed blocks are
-kept by size and handed out again, the most recently freed first; regions grow in steps.
+Touching a page for the first time costs ten times as much as copying to it. So freed blocks are
+kept by size and reused, the most recently freed first; the arena grows in steps.
 
 Note [A block owns its pages]
-    Blocks begin and end at pages (which also aligns them to 64 bytes). A receiver can so put
-    other pages under the view of one block without touching any other block.
+    Blocks begin and end at page boundaries (which also aligns them to 64 bytes). So a receiver can
+    replace the pages of one block without affecting any other block.
 """
 
 from __future__ import annotations
@@ -42,26 +42,23 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 LOG = logging.getLogger("opdispatch.memory")
 
 STEP_BYTES = 16 << 20
-"""The size of the first region; each further one is as large as all before it together."""
+"""Size of the first region in bytes; each further one is as large as all previous ones together."""
 
 IDLE_SECONDS = 30.0
 _MAX_STEP_BYTES = 256 << 20
 _CLASSES_PER_DOUBLING = 16
 
 
-@functools.lru_cache(4096)  # tensors of few sizes come again and again
+@functools.lru_cache(4096)  # few sizes of tensors recur
 def block_size(nbytes: int) -> int:
-    """Return the size of the block for that many bytes.
-
-    Whole pages, at most a sixteenth too large.
-    """
+    """Return the size of a block for ``nbytes``: whole pages, at most a sixteenth too large."""
     pages = max(1, -(-nbytes // PAGE))
     step = 1 << max(0, pages.bit_length() - _CLASSES_PER_DOUBLING.bit_length())
     return -(-pages // step) * step * PAGE
 
 
 class _Region:
-    """A region with what is free in it; guarded by the arena's lock."""
+    """A region and its free extents. Guarded by the arena's lock."""
 
     __slots__ = ("abandoned", "free", "idle_since", "live", "owned", "prepared")
 
@@ -69,24 +66,24 @@ class _Region:
         self.owned = owned
         self.free = FreeExtents(owned.size)
         self.live: dict[int, int] = {}  # size of each block in use, by its offset
-        self.prepared = 0  # up to here there is memory under the pages
+        self.prepared = 0  # memory is allocated for the pages below this offset
         self.idle_since: float | None = None
         self.abandoned = False
 
 
 class TensorArena:
-    """Blocks for tensors that go to a peer, in memfds that the peer maps once.
+    """Blocks for tensors to send to a peer, in memfds that the peer maps once. Thread-safe.
 
-    A peer can read all of a region once it was passed to it: processes that must not see each
-    other's tensors need an arena each.
+    A peer can read all of a region that was passed to it, so processes that must not see each
+    other's tensors need separate arenas.
 
-    Guards      ``_lock`` guards all fields but ``_freed``, to which any thread may append: blocks
-                are freed by the collector, which may strike while this thread holds the lock.
-    Invariants  I1  a byte of a region is either in a block in use, or in a binned one, or free;
+    Guards      ``_lock`` guards all fields but ``_freed``, to which any thread may append: the
+                garbage collector frees blocks, and may run while this thread holds the lock.
+    Invariants  I1  each byte of a region is in a block in use, in a binned block, or free;
                 I2  ``_bytes`` is the sum of the regions' sizes, and taken from the budget;
-                I3  a block in use has memory under all of its pages;
+                I3  all pages of a block in use have memory;
                 I4  an abandoned region has no binned blocks, and gets no new ones.
-    Cost        Growing is done under the lock, so that two threads do not both grow.
+    Cost        The arena grows under the lock, so that two threads do not both grow it.
     """
 
     def __init__(
@@ -99,11 +96,11 @@ class TensorArena:
         on_exhausted: Callable[[str], None] = LOG.warning,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Use ``budget``, which may be shared with other arenas, or one of its own.
+        """Take the ``budget``, which other arenas may share; by default a new one.
 
         ``on_drop`` is called with the number of each region that is returned to the system, without
-        a lock held, so that peers can be told to unmap it. ``on_exhausted`` is called once with the
-        reason when memory is short.
+        the lock, so that peers can be told to unmap it. ``on_exhausted`` is called once, with the
+        reason, when memory is exhausted.
         """
         self.budget = MemoryBudget() if budget is None else budget
         self._step = step
@@ -118,23 +115,22 @@ class TensorArena:
         self._bins: dict[int, list[Place]] = {}
         self._bytes = 0
         self.lent_out: list[tuple[int, weakref.ref[Block]]] = []
-        """The blocks of ``empty``, by address: ``find`` looks through them."""
+        """The blocks of arrays made by ``empty``, sorted by address, for ``find``."""
         self._warned = False
         self._look_again = 0.0
         self._closed = False
-        # A forked child has the same pages and a copy of this bookkeeping: both would hand out
-        # the same blocks.
+        # A forked child has the same pages and a copy of this bookkeeping, so that both processes
+        # would use the same blocks: the child allocates none.
         self._process = os.getpid()
 
     def __del__(self) -> None:
         self.budget.give_back(self._bytes)
 
     def allocate(self, nbytes: int) -> Block | None:
-        """Allocate a block of at least that many bytes.
+        """Allocate a block of at least ``nbytes``.
 
-        Return None if memory is exhausted: send inline then.
-
-        The first time that it is, ``on_exhausted`` is called.
+        Return None if memory is exhausted; the tensor then has to be sent inline. The first time,
+        ``on_exhausted`` is called.
         """
         size = block_size(nbytes)
         reason = ""
@@ -143,7 +139,7 @@ class TensorArena:
                 self._take_freed_locked()
             places = self._bins.get(size)
             if places and self._clock() < self._look_again and self._process == os.getpid():
-                place = places.pop()  # ``_use_locked``, in line: most blocks come from here
+                place = places.pop()  # ``_use_locked``, inlined: most blocks come from here
                 region = self._regions[place[0]]
                 region.live[place[1]] = size
                 region.idle_since = None
@@ -160,17 +156,15 @@ class TensorArena:
         self._tell(dropped)
         if warn:
             self._on_exhausted(
-                f"there is no shared memory for a tensor of {nbytes} bytes ({reason}); such "
+                f"no shared memory is left for a tensor of {nbytes} bytes ({reason}); such "
                 "tensors are sent inline, which is slower"
             )
         return block
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Return an uninitialized array in the arena.
+        """Return an uninitialized array in the arena; an ordinary one if small or without memory.
 
-        An ordinary one if it is tiny or memory is short.
-
-        Its block is free again when the last view of it is collected.
+        Its block is free again when its last view is collected.
         """
         nbytes = math.prod(shape) * dtype.itemsize
         block = self.allocate(nbytes) if nbytes >= PAGE and not dtype.hasobject else None
@@ -181,7 +175,7 @@ class TensorArena:
         return block.array(shape, dtype)
 
     def find(self, address: int, nbytes: int) -> Block | None:
-        """Return the block of ``empty`` in which all of these bytes lie; holding it keeps it."""
+        """Return the block of an ``empty`` array that contains these bytes; None if none does."""
         with self._lock:
             i = bisect_right(self.lent_out, address, key=_address_of) - 1
             block = self.lent_out[i][1]() if i >= 0 else None
@@ -190,7 +184,7 @@ class TensorArena:
         return block
 
     def descriptor(self, region: int) -> int:
-        """Return the descriptor of a region to pass on, valid while a block in it is held.
+        """Return the descriptor of a region to pass to a peer, valid while a block in it is held.
 
         Raises OSError after ``close``.
         """
@@ -200,11 +194,11 @@ class TensorArena:
             return self._regions[region].owned.descriptor
 
     def abandon(self, regions: Iterable[int]) -> None:
-        """Retire these regions' pages for good: a receiver may go on reading them.
+        """Never reuse the pages of these regions, as a receiver may still read them.
 
-        For calls whose lane broke before their answer came; to be called before their blocks
-        are released. A region is dropped as soon as no block of it is in use; a process that has it
-        mapped keeps it.
+        For calls whose lane broke before their reply came; must be called before their blocks are
+        released. A region is dropped as soon as none of its blocks is in use; processes that have
+        mapped it keep its memory.
         """
         with self._lock:
             self._take_freed_locked()
@@ -216,14 +210,14 @@ class TensorArena:
         self._tell(dropped)
 
     def trim(self, *, idle_seconds: float = 0.0) -> None:
-        """Return regions to the system that have had no block in use for that long."""
+        """Return regions to the system that had no block in use for ``idle_seconds``."""
         with self._lock:
             self._take_freed_locked()
             dropped = self._drop_idle_locked(idle_seconds)
         self._tell(dropped)
 
     def close(self) -> None:
-        """Hand out no more blocks, and forget its regions; blocks in use keep theirs mapped."""
+        """Allocate no more blocks, and drop all regions; blocks in use keep theirs mapped."""
         with self._lock:
             self._closed = True
             self._freed.clear()
@@ -270,15 +264,15 @@ class TensorArena:
                     faults.append(f"I4: region {number} is abandoned and has binned blocks")
             return faults
 
-    # -- all below: the caller holds the lock, but for `_tell` -----------------------------------
+    # -- the caller holds the lock, except for `_tell` -------------------------------------------
 
     def _allocate_locked(self, size: int) -> Block:
-        """Raise OSError if there is no memory."""
+        """Return a block of a size from ``block_size``. Raises OSError if memory is exhausted."""
         if places := self._bins.get(size):
             return self._use_locked(places.pop(), size)
         place = self._carve_locked(size)
         if place is None:
-            self._merge_locked()  # blocks of other sizes, side by side, may make room
+            self._merge_locked()  # adjacent free blocks of other sizes may be large enough
             place = self._carve_locked(size)
         if place is None:
             place = self._grow_locked(size)
@@ -324,7 +318,7 @@ class TensorArena:
         self._bytes += owned.size
         place = self._carve_locked(size)
         if place is None:
-            raise OSError("a new region has no room")
+            raise OSError("a new region has no room for a block")
         return place
 
     def _take_freed_locked(self) -> None:

@@ -172,7 +172,7 @@ class CallLane:
             parse_message(cancel, payload)
             self._calls.cancel(cancel.id)
         else:
-            raise WireError(f"a {kind.name} frame came where only calls can")
+            raise WireError(f"received a {kind.name} frame; expected CALL or CANCEL")
 
     def _may_receive(self, size: int) -> bool:
         if self._budget is None or self._reserved:
