@@ -250,8 +250,8 @@ def test_arrays_go_in_and_come_out(run: RunCommand, tmp_path: Path):
     refused = run("call", "shop::halves", "[1]", "-o", "out.png")
     assert (refused.code, refused.err) == (
         2,
-        "opdispatch: shop::halves returns 2 tensors, and 'out.png' holds one; "
-        "a .npz file holds several\n",
+        "opdispatch: shop::halves returns 2 tensors, but 'out.png' can hold only one; "
+        "use a .npz file for several\n",
     )
 
 

@@ -47,7 +47,7 @@ def test_an_environment_is_made_in_front_of_the_user(run: RunCommand, needs: str
     assert listed["reserved_for"] in run("interpreters").out
     assert run("load", "needy.py", "--requirements", needs).err == ""
     unloaded = run("unload", "needy").out
-    assert re.search(r"its interpreters end and give back \d+\.\d MiB", unloaded)
+    assert re.search(r"its interpreters end and free \d+\.\d MiB", unloaded)
 
 
 def test_on_a_terminal_the_steps_take_one_line_that_goes_away(

@@ -88,7 +88,9 @@ def _read_standard_input() -> dict[str, Array]:
             return {"stdin": _check_array(np.load(file, allow_pickle=False), path)}
         return {"stdin": _read_image(file, path)}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise UsageError(f"standard input is no .npy or .npz file and no image: {error}") from None
+        raise UsageError(
+            f"standard input is not a .npy file, a .npz file or an image: {error}"
+        ) from None
 
 
 def check_output(path: Path) -> None:
@@ -156,8 +158,8 @@ def to_pixels(array: Array) -> Array:
         if low >= 0 and high <= 1:
             return np.rint(values * 255).astype(np.uint8)
         raise CommandError(
-            f"a picture of {array.dtype.name} needs values from 0 to 1, and these go from "
-            f"{low:g} to {high:g}"
+            f"a picture of {array.dtype.name} has values from {low:g} to {high:g}; expected values "
+            "from 0 to 1"
         )
     raise CommandError(
         f"a tensor of {array.dtype.name} is not a picture; expected bool, uint8, a float type with "
@@ -168,7 +170,7 @@ def to_pixels(array: Array) -> Array:
 def _read_npz(file: BinaryIO, path: Path) -> dict[str, Array]:
     archive = np.load(file, allow_pickle=False)
     if isinstance(archive, np.ndarray):
-        raise UsageError(f"{str(path)!r} is one array; such a file needs the suffix .npy")
+        raise UsageError(f"{str(path)!r} has a single array; name such a file .npy")
     with archive:
         if "format" in archive.files and archive["format"].tobytes() in _SPARSE_FORMATS:
             return {path.stem: _read_sparse(file)}
@@ -190,7 +192,7 @@ def _read_sparse(file: BinaryIO) -> Any:
 
 def _check_array(array: Any, path: Path) -> Array:
     if not isinstance(array, np.ndarray):  # an archive with the wrong suffix
-        raise UsageError(f"{str(path)!r} is not an array; a .npz archive needs that suffix")
+        raise UsageError(f"{str(path)!r} is not a single array; name an archive .npz")
     return array
 
 
@@ -208,9 +210,9 @@ def _read_image(file: BinaryIO, path: Path) -> Array:
                 upright = upright.convert("RGB")
             return np.array(upright)
     except image_module.UnidentifiedImageError:
-        raise UsageError(f"{str(path)!r} is no .npy or .npz file and no image") from None
+        raise UsageError(f"{str(path)!r} is not a .npy file, a .npz file or an image") from None
     except image_module.DecompressionBombError as error:
-        raise UsageError(f"{str(path)!r} is too large an image: {error}") from None
+        raise UsageError(f"the image {str(path)!r} is too large: {error}") from None
 
 
 def _write_npz(file: BinaryIO, arrays: Mapping[str, Array]) -> None:

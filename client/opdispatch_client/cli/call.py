@@ -64,7 +64,7 @@ def call(
             help="A literal (3, -2.5, 1+2j, true, none, text, \"text\"), JSON ('[1, 2]'), or "
             "@FILE (.npy, .npz, an image; for a str argument, text), or - for standard input; "
             "NAME=ARG passes it by name. Where the schema wants a Tensor, numbers and lists become "
-            "one; tensor:float32:[1,2] says which dtype.",
+            "one; tensor:float32:[1,2] sets the dtype.",
             show_default=False,
         ),
     ] = None,
@@ -86,8 +86,8 @@ def call(
         typer.Option(
             "--profile",
             metavar="FILE",
-            help="Show what it takes, and write that to a trace for Perfetto (.json, .json.gz) or "
-            "a picture (.svg).",
+            help="Profile the call: print a table, and write a trace for Perfetto (.json, "
+            ".json.gz) or a picture (.svg).",
             show_default=False,
         ),
     ] = None,
@@ -163,8 +163,8 @@ def _check_returns(schema: FunctionSchema, output: Path) -> None:
     tensors = [returned for returned in schema.returns if returned.type.dispatches]
     if len(tensors) > 1 and output.suffix.lower() != ".npz":
         raise UsageError(
-            f"{schema.name} returns {len(tensors)} tensors, and {str(output)!r} holds one; "
-            "a .npz file holds several"
+            f"{schema.name} returns {len(tensors)} tensors, but {str(output)!r} can hold only "
+            "one; use a .npz file for several"
         )
 
 

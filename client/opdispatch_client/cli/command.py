@@ -39,7 +39,7 @@ Timeout = Annotated[
     float | None,
     typer.Option(
         metavar="SECONDS",
-        help=f"How long one request may take; 0: any time. Default: {TIMEOUT_DEFAULT:g}.",
+        help=f"The time limit of one request; 0 means no limit. Default: {TIMEOUT_DEFAULT:g}.",
         show_default=False,
     ),
 ]
@@ -49,7 +49,7 @@ TokenFile = Annotated[
         "--token-file",
         metavar="FILE",
         dir_okay=False,
-        help="A file with the token to show to the daemon. Default: OPDISPATCH_TOKEN, else "
+        help="A file with the token for the daemon. Default: OPDISPATCH_TOKEN, else "
         "OPDISPATCH_TOKEN_FILE.",
         show_default=False,
     ),
@@ -58,8 +58,8 @@ Wait = Annotated[
     float | None,
     typer.Option(
         metavar="SECONDS",
-        help="How long to wait for a daemon that is away, since it restarts. Default: 0 to reach "
-        "it, 30 once it was there.",
+        help="How long to wait for a daemon that restarts. Default: 0 to connect, 30 once "
+        "connected.",
         show_default=False,
     ),
 ]

@@ -90,7 +90,7 @@ def revive(
         ),
     ],
 ) -> None:
-    """Start an interpreter again that is quarantined since it died again and again."""
+    """Restart an interpreter that is quarantined because it died repeatedly."""
     from opdispatch_client.cli.output import print_json, print_lines
 
     with settings.connect() as session:

@@ -36,14 +36,16 @@ def load(
     name: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="What to call it. Default: like the file.", show_default=False
+            metavar="NAME",
+            help="The library's name. Default: that of the file.",
+            show_default=False,
         ),
     ] = None,
     interpreter: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Where to load it. Default: the daemon chooses.",
+            help="The interpreter to load it into. Default: the daemon chooses.",
             show_default=False,
             autocompletion=complete_interpreter,
         ),
@@ -54,7 +56,7 @@ def load(
             metavar="N",
             min=1,
             help="How many interpreters hold it; calls are balanced over them. Default: as many "
-            "as the version before, else 1.",
+            "as for the previous version, or 1.",
             show_default=False,
         ),
     ] = None,
@@ -63,8 +65,8 @@ def load(
         typer.Option(
             metavar="N",
             min=1,
-            help="Publish it when so many interpreters have imported it; calls go on with the "
-            "version before until then. Default: as many as serve that.",
+            help="Publish it when this many interpreters have imported it; until then, calls use "
+            "the previous version. Default: as many as serve that version.",
             show_default=False,
         ),
     ] = None,
@@ -72,8 +74,8 @@ def load(
         str | None,
         typer.Option(
             metavar="NAME|DEVICE",
-            help="An interpreter, as with --interpreter, or any that has such a device: "
-            "cpu, cuda, cuda:1, or one that a library has a backend for.",
+            help="An interpreter, as with --interpreter, or any interpreter with that device: "
+            "cpu, cuda, cuda:1, or one for which a library has a backend.",
             show_default=False,
             autocompletion=complete_place,
         ),
@@ -84,8 +86,8 @@ def load(
             metavar="FILE",
             exists=True,
             dir_okay=False,
-            help="A requirements file: the library gets interpreters in an environment made for "
-            "it. Default: the `# /// script` metadata in the library, if it has any.",
+            help="A requirements file: the library gets interpreters in an environment with these "
+            "packages. Default: the `# /// script` metadata in the library, if any.",
             show_default=False,
         ),
     ] = None,
@@ -102,7 +104,7 @@ def load(
         bool,
         typer.Option(
             "--isolated",
-            help="Give it interpreters of its own, which end when it is unloaded.",
+            help="Give it separate interpreters, which end when it is unloaded.",
             show_default=False,
         ),
     ] = False,
@@ -110,7 +112,7 @@ def load(
         bool,
         typer.Option(
             "--watch",
-            help="Load the file again whenever it is saved, until Ctrl-C. "
+            help="Reload the file whenever it is saved, until Ctrl-C. "
             r"Needs opdispatch\[watch].",
             show_default=False,
         ),
@@ -128,7 +130,7 @@ def load(
     from opdispatch_client.cli.upload_progress import show_upload
 
     if interpreter is not None and on is not None:
-        raise UsageError("--interpreter and --on both say where; give one of them")
+        raise UsageError("--interpreter and --on exclude each other; give one of them")
     with settings.connect() as session:
 
         def load_now() -> None:
@@ -226,9 +228,9 @@ def unload(
     print_lines([f"unloaded {what}{now}"])
     size = unloaded.memory_bytes or 0
     if unloaded.memory_exact:
-        print_lines([f"  its interpreters end and give back {format_size(size)}"])
+        print_lines([f"  its interpreters end and free {format_size(size)}"])
     elif size >= WORTH_TELLING:
-        print_lines([f"  its interpreters have {format_size(size)} less than before"])
+        print_lines([f"  its interpreters have freed {format_size(size)}"])
 
 
 def libraries(

@@ -38,7 +38,7 @@ def ops(
     ] = "",
     watch: Watch = False,
 ) -> None:
-    """List operators: schema, dispatch keys with a kernel of their own, libraries."""
+    """List operators with their schemas, the dispatch keys of their kernels, and libraries."""
     with settings.connect() as session:
         show_listing(
             session.watch_registry if watch else None,
@@ -138,7 +138,7 @@ def wait(
         str | None,
         typer.Option(
             metavar="K",
-            help="Wait for its kernel for this key, such as CUDA. Default: for its definition.",
+            help="Wait for a kernel for this key, such as CUDA. Default: for the definition.",
             show_default=False,
         ),
     ] = None,

@@ -14,11 +14,11 @@ _SUFFIXES = (".json", ".json.gz", ".svg")
 
 
 def check_profile_file(path: Path) -> None:
-    """Raise UsageError if the name does not say what to write, or its folder is not there."""
+    """Raise UsageError if the file's suffix is unknown or its folder does not exist."""
     if not path.name.lower().endswith(_SUFFIXES):
         raise UsageError(
-            f"{str(path)!r} is not the name of a profile: one ending in .json or .json.gz is for a "
-            "trace, .svg for a picture"
+            f"{str(path)!r} is not the name of a profile; expected one ending in .json or .json.gz "
+            "for a trace, or in .svg for a picture"
         )
     if not path.absolute().parent.is_dir():
         raise UsageError(f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}")

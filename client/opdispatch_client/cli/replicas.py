@@ -31,12 +31,12 @@ def scale(
     settings: Settings,
     name: LibraryName,
     interpreters: Annotated[
-        int, typer.Argument(metavar="N", min=1, help="How many interpreters shall hold it.")
+        int, typer.Argument(metavar="N", min=1, help="The number of interpreters to hold it.")
     ],
 ) -> None:
-    """Change the number of interpreters that hold a library, while it runs.
+    """Set the number of interpreters that hold a library, while it is in use.
 
-    If there are fewer interpreters, those that come later are given it.
+    If there are too few interpreters, those that join later load it.
     """
     from opdispatch_client.cli.output import print_json, print_lines
 
@@ -49,17 +49,17 @@ def scale(
     counted = f"{held} interpreter{'s' * (held != 1)}"
     line = f"{library.name} v{library.version} is in {counted}: {', '.join(library.interpreters)}"
     if held > wanted:
-        line += f"; it will be in {wanted}, when the calls in the others have ended"
+        line += f"; it will be in {wanted} when the calls in the others have ended"
     elif library.waiting_for:
         line += f"; it waits for {library.waiting_for}"
     print_lines([line])
 
 
 def rollback(settings: Settings, name: LibraryName) -> None:
-    """Make the version of a library active again that was before the active one.
+    """Reactivate the previous version of a library.
 
-    Calls that start from then on use it, calls in flight finish. What was active is kept: a
-    second rollback undoes the first.
+    New calls use it; calls in flight finish. The version that was active is kept, so that a second
+    rollback undoes the first.
     """
     from opdispatch_client.cli.output import print_json, print_lines
 
@@ -85,22 +85,21 @@ def drain(
         ),
     ],
     undo: Annotated[
-        bool, typer.Option("--undo", help="Put it in use again.", show_default=False)
+        bool, typer.Option("--undo", help="Put it back in use.", show_default=False)
     ] = False,
     wait: Annotated[
         bool,
         typer.Option(
             "--wait",
-            help="Wait until it is drained: for as long as --timeout says, by default for ever. "
-            "The exit code is 1 if it is not by then.",
+            help="Wait until it is drained, for up to --timeout seconds, by default without limit. "
+            "The exit code is 1 if it is not drained by then.",
             show_default=False,
         ),
     ] = False,
 ) -> None:
-    """Empty an interpreter: no new libraries and calls; what it holds moves to others first.
+    """Drain an interpreter: it gets no new libraries or calls, and others take over what it holds.
 
-    Its calls in flight finish. It is "drained" when nothing is left, and can be stopped then
-    without a call noticing.
+    Calls in flight finish. Once it is "drained", it can be stopped without affecting any call.
     """
     from opdispatch_client.cli.output import print_json, print_lines
 

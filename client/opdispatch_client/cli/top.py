@@ -34,7 +34,7 @@ PANEL = "Interpreters"
 
 Once = Annotated[
     bool,
-    typer.Option("--once", help="Print the rates of one second, and end.", show_default=False),
+    typer.Option("--once", help="Print the rates of one second, and exit.", show_default=False),
 ]
 
 

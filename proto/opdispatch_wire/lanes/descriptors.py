@@ -55,7 +55,7 @@ class ReceivedDescriptors:
         self._unclaimed: deque[int | None] = deque()  # None: this process could not accept it
 
     def receive(self, connection: socket.socket, space: memoryview, *, waits: bool = True) -> int:
-        """Receive as ``recv_into`` does. Raises OSError, and WireError for unexpected descriptors."""
+        """Receive like ``recv_into``. Raises OSError, and WireError for unexpected descriptors."""
         flags = WAITING if waits else NOT_WAITING
         count, ancillary, said, _ = connection.recvmsg_into((space,), ROOM, flags)
         if ancillary or said & TRUNCATED:
