@@ -52,11 +52,14 @@ class CalleeTensors:
     ) -> Array:
         """Return an argument, once: in place, or copied if it is written to or misaligned."""
         if not message.HasField("chunked"):
-            raise WireError(f"{at}.memory: no memory is shared with the peer; expected data")
+            raise WireError(f"{at}.memory: no memory is shared with the peer; expected inline data")
         number, length = message.chunked.number, message.chunked.length
         data = self._arguments[number] if number < len(self._arguments) else None
         if data is None or len(data) != length:
-            raise WireError(f"{at}.chunked: no {length} bytes of a tensor {number} are there")
+            raise WireError(
+                f"{at}.chunked refers to tensor {number} of {length} bytes, which this call did "
+                "not send or has already read"
+            )
         contents = contents_of(data, copies=writable)
         if contents.base is None:
             self._arguments[number] = None  # releases the frame
@@ -71,5 +74,5 @@ class CalleeTensors:
         """Do nothing: there is nothing to prepare."""
 
     def drop_results(self) -> None:
-        """Drop the results: the reply is an error, with which nothing else is sent."""
+        """Drop the results: the reply is an error, which is sent alone."""
         self.results.clear()

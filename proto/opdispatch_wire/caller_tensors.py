@@ -90,10 +90,12 @@ class CallerTensors(CallTensors):
         Raises WireError if it was not received.
         """
         if not message.HasField("chunked"):
-            raise WireError(f"{at}.memory: no memory is shared with the peer")
+            raise WireError(f"{at}.memory: no memory is shared with the peer; expected inline data")
         number, length = message.chunked.number, message.chunked.length
         if number >= len(self.results) or len(self.results[number]) != length:
-            raise WireError(f"{at}.chunked: {length} bytes of tensor {number} have not come")
+            raise WireError(
+                f"{at}.chunked refers to tensor {number} of {length} bytes, which was not received"
+            )
         contents = contents_of(self.results[number], copies=False)
         array = np.ndarray(shape, dtype, buffer=contents.data)
         array.flags.writeable = writable

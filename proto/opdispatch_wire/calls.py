@@ -224,8 +224,9 @@ def reply_of_returns(
 
     ``arguments`` is the complete stack with which the kernel was called, and ``returns`` the one
     that it left, both in the order of the schema. Raises ReturnError if a value cannot be sent.
-    With ``memory``, large tensors are placed there. ``keep`` takes a return that is no argument of
-    the caller's off the list, by its index, and returns what is to be sent for it.
+    With ``memory``, large tensors are placed there. ``keep(returns, i)`` is called for each return
+    that is not one of the caller's arguments: it takes the value out of the list and returns the
+    value to send in its place.
     """
     reply = execution_pb2.CallReply(id=request.id, interpreter=interpreter)
     draws = Generator in map(type, arguments)
@@ -249,7 +250,7 @@ def reply_of_returns(
                 fill_value(message, value, at=f"$.returns[{i}]", memory=memory, count=count)
     except (WireError, ArgumentError) as error:
         raise ReturnError(
-            f"{schema.name} left a value that cannot be sent: {error.message}",
+            f"{schema.name} produced a value that cannot be sent: {error.message}",
             operator=str(schema.name),
         ) from error
     if names := result_names(schema):
@@ -268,9 +269,9 @@ def result_of_reply(
 ) -> Any:
     """Return the call's result: None, one value, or a tuple, named if the schema has names.
 
-    ``args`` and ``kwargs`` are those of the call; arrays among them that the operator wrote to get
-    their new contents; ``memory`` is that of the call, and ``remote`` makes the proxy for a tensor
-    that was kept. Raises the errors of ``returns_of_reply``.
+    ``args`` and ``kwargs`` are those of the call: arrays among them that the operator wrote to
+    receive their new contents. ``memory`` is that of the call, and ``remote`` makes the proxy for a
+    tensor that was kept. Raises the errors of ``returns_of_reply``.
     """
     returns = returns_of_reply(reply, args, kwargs, memory, remote)
     if len(returns) == 1:

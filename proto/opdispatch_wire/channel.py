@@ -102,7 +102,7 @@ def parse_message(message: Message, payload: bytes | memoryview) -> Message:
         # protobuf accepts a bytearray without copying; only the stubs require bytes.
         message.ParseFromString(payload)  # type: ignore[arg-type]
     except DecodeError as error:
-        raise WireError(f"a frame is no {type(message).__name__}: {error}") from error
+        raise WireError(f"a frame is not a valid {type(message).__name__}: {error}") from error
     return message
 
 

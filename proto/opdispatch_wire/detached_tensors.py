@@ -120,8 +120,8 @@ def _attached(
     pieces = attaching.rewritten(paths, 0, len(message), 0)
     if attaching.missing:
         raise WireError(
-            f"$ refers to {len(tensors) - len(attaching.missing)} tensors in chunks, and "
-            f"{len(tensors)} have come"
+            f"$ refers to {len(tensors) - len(attaching.missing)} tensors in chunks, but "
+            f"{len(tensors)} were received"
         )
     return pieces
 
@@ -286,11 +286,13 @@ class _Attaching(_Rewriting):
         chunked.ParseFromString(bytes(self._message[field.body : field.end]))
         tensor = self.missing.pop(chunked.number, None)
         if tensor is None:
-            raise WireError(f"$ refers to tensor {chunked.number} in chunks, which never came")
+            raise WireError(
+                f"$ refers to tensor {chunked.number} in chunks, which was not received"
+            )
         if len(tensor) != chunked.length:
             raise WireError(
-                f"$ says that tensor {chunked.number} in chunks has {chunked.length} bytes, and "
-                f"{len(tensor)} came"
+                f"$ says that tensor {chunked.number} in chunks has {chunked.length} bytes, but "
+                f"{len(tensor)} were received"
             )
         if (padding := self._paddings.get(chunked.number)) is not None:
             pieces.add(field_tag(_PADDING, LENGTH_DELIMITED) + varint(padding) + bytes(padding))

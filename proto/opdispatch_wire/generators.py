@@ -38,7 +38,7 @@ def generator_from_proto(message: values_pb2.GeneratorState, *, at: str) -> Gene
         generator = Generator(message.device, key_set=keys)
     except DeviceError:
         raise WireError(
-            f"{at}.device is {reprlib.repr(message.device)}, and there is no such device"
+            f"{at}.device is {reprlib.repr(message.device)}, which this process does not have"
         ) from None
     generator.state = _state_of(message)
     return generator
@@ -68,7 +68,7 @@ def take_generator_uses(
         at = f"$.generators[{i}]"
         generator = find(use.argument, at)
         if type(generator) is not Generator:
-            raise WireError(f"{at} refers to an argument that is no generator")
+            raise WireError(f"{at} refers to an argument that is not a generator")
         generator.advance(_state_of(use.before), _state_of(use.after))
 
 

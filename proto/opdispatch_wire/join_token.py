@@ -75,7 +75,7 @@ def _shown_by(host: str, port: int) -> list[bytes]:
         why = error.strerror or str(error)
         raise DaemonUnavailableError(
             f"no daemon with TLS answers at {host}:{port}: {why}",
-            hint="start it with `opdispatch serve --tls-cert`; a join token is for no other",
+            hint="start it with `opdispatch serve --tls-cert`: join tokens require TLS",
             address=f"{host}:{port}",
             started="no",
         ) from None
@@ -89,8 +89,9 @@ def _refuse(address: str) -> NoReturn:
     from opdispatch_wire.errors import UnauthenticatedError
 
     raise UnauthenticatedError(
-        f"{address} shows no certificate of the CA that the join token names: it is another "
-        "daemon, or another program answers in between, or its --tls-cert has no CA after its "
-        "certificate",
-        hint="have who runs the daemon make another one: `opdispatch token create --tls-ca ca.pem`",
+        f"{address} does not present the CA certificate that the join token names: it is another "
+        "daemon, or a proxy in between answers, or its --tls-cert file does not include the CA "
+        "after the server's certificate",
+        hint="ask the daemon's operator for a new join token: "
+        "`opdispatch token create --tls-ca ca.pem`",
     )

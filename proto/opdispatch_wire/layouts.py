@@ -4,10 +4,10 @@
     the decoder             layout_from_parts  <-  the decoded parts
     the router              WireLayoutTensor       its parts are WireTensors
 
-What parts have to be is said by the layouts themselves, in ``opdispatch.arrays``. Shapes and dtypes
-are checked wherever such a tensor is looked at; elements that say where others are, by the side
-that decodes them, in memory that the sender cannot change any more. It is also checked before it
-is sent, so that the error is one of the maker, and not of the receiver.
+The rules for the parts are those of the layouts, in ``opdispatch.arrays``. Shapes and dtypes are
+checked wherever such a tensor is examined. Index elements, which locate other elements, are checked
+by the side that decodes them, in memory that the sender can no longer change. A tensor is also
+checked before it is sent, so that its maker gets the error rather than its receiver.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from opdispatch_wire.v1 import values_pb2
 
 
 def layout_of(value: Any) -> Layout | None:
-    """Return the layout of an array, or of a Tensor; None if it is strided, or no tensor."""
+    """Return the layout of an array or Tensor; None if it is strided or not a tensor."""
     return find_layout(type(value.array if isinstance(value, Tensor) else value))
 
 
@@ -66,7 +66,7 @@ def fill_layout(
         fill_tensor(getattr(sent, name), part, at=f"{at}.{name}", memory=memory)
     if isinstance(value, Tensor):
         if not value.key_bits:
-            raise WireError(f"{at}: a tensor without dispatch keys has no representation")
+            raise WireError(f"{at}: a tensor without dispatch keys cannot be sent")
         if value.requires_grad or value.key_bits != layout.key_bits_of(array):
             sent.dispatch_keys = key_bits_elsewhere(value)
             sent.requires_grad = value.requires_grad
@@ -85,14 +85,14 @@ def refuse_misfits(value: Any, *, at: str) -> None:
 def _checked_parts(array: Any, layout: Layout, at: str) -> tuple[tuple[Any, ...], Facts]:
     """Return the parts and facts, checked. Raises WireError, which starts with the place ``at``."""
     try:
-        # Its library may construct it differently, such as a sparse_csr vector, and a kernel may
-        # have changed it.
+        # The array's library may allow more, such as a sparse_csr vector, and a kernel may have
+        # changed the parts since the array was made.
         parts, facts = layout.checked_parts(array)
     except DeviceError as error:
         raise placed_error(error, at) from error
     except ArgumentError as error:
         raise WireError(
-            f"{at} is no {layout.name} tensor: {error.message}", hint=error.hint
+            f"{at} is not a valid {layout.name} tensor: {error.message}", hint=error.hint
         ) from error
     for name, part in zip(layout.part_names, parts, strict=True):
         refuse_masked(part, at=f"{at}.{name}")
@@ -131,9 +131,10 @@ def layout_from_parts(message: values_pb2.Value, name: str, parts: Sequence[Any]
 
 
 class WireLayoutTensor:
-    """Such a tensor as received, its parts checked but not decoded; a tensor for the dispatcher.
+    """A tensor of such a layout as received, its parts checked but not decoded.
 
-    For choosing a kernel: ``message`` can be forwarded unchanged.
+    The dispatcher treats it as a tensor, to choose a kernel; ``message`` can be forwarded
+    unchanged.
     """
 
     __slots__ = (
@@ -187,16 +188,18 @@ register_tensor_type(WireLayoutTensor, described_as="a tensor")
 
 
 def _own(part: Any) -> Any:
-    """Return a copy, safe from other writers."""
+    """Return a copy that no other process can write to."""
     if not isinstance(part, np.ndarray):
-        return part  # it has been copied to its device
+        return part  # decoding has already copied it to its device
     copy = part.copy()
     copy.flags.writeable = part.flags.writeable
     return copy
 
 
 def _part_with_keys(at: str) -> WireError:
-    return WireError(f"{at} has a part with dispatch keys; the keys are those of the whole")
+    return WireError(
+        f"{at} has a part with dispatch keys; expected them on the tensor as a whole only"
+    )
 
 
 def _default_key_bits(layout: Layout, device: str, sent: Any) -> int:

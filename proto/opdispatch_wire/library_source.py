@@ -138,7 +138,7 @@ def _looks_like_path(text: str) -> bool:
 def _check_package(folder: Path) -> Path:
     if not (folder / "__init__.py").is_file():
         raise LibraryLoadError(
-            f"the folder {str(folder)!r} is no package: it has no __init__.py",
+            f"the folder {str(folder)!r} is not a package: it has no __init__.py",
             hint="load the file in it that registers the operators",
         )
     return folder
@@ -149,7 +149,7 @@ def _check_file(path: Path) -> Path:
         raise LibraryLoadError(f"there is no file {str(path)!r}")
     if path.suffix.lower() not in _SUFFIXES:
         raise LibraryLoadError(
-            f"{str(path)!r} is no kernel library: expected a .py file, a .zip archive or a "
+            f"{str(path)!r} is not a kernel library; expected a .py file, a .zip archive or a "
             "folder with an __init__.py"
         )
     return path

@@ -190,7 +190,7 @@ def fill_tensor(
         message.data = data
     if isinstance(value, Tensor):
         if not value.key_bits:
-            raise WireError(f"{at}: a tensor without dispatch keys has no representation")
+            raise WireError(f"{at}: a tensor without dispatch keys cannot be sent")
         if value.requires_grad or value.key_bits != plain_key_bits(device):
             message.dispatch_keys = key_bits_elsewhere(value)
             message.requires_grad = value.requires_grad

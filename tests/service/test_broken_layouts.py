@@ -57,13 +57,13 @@ lib.define("take(Tensor x, Tensor[] more) -> ()")
 lib.impl("take", lambda x, more: None, "CompositeImplicitAutograd")
 """
 BROKEN = {
-    "lengths": r"is no sparse_coo tensor: indices has shape \[2, 3\]; expected \[2, 2\]",
-    "coordinates": "is no sparse_coo tensor: one array of all indices cannot be made",
-    "extent": r"is no sparse_coo tensor: shape is .*; no extent is more than 2\*\*63 - 1",
-    "list": "is no sparse_csr tensor: col_indices is of type list; expected a dense array",
-    "rows": r"is no sparse_csr tensor: crow_indices has shape \[2\]; expected \[3\]",
-    "offsets": "is no nested tensor: offsets ends with 3; expected 9",
-    "scale": r"is no quantized tensor: scale is array\(\[1., 1.\]\)",
+    "lengths": r"is not a valid sparse_coo tensor: indices has shape \[2, 3\]; expected \[2, 2\]",
+    "coordinates": "is not a valid sparse_coo tensor: one array of all indices cannot be made",
+    "extent": r"is not a valid sparse_coo tensor: shape is .*; no extent is more than 2\*\*63 - 1",
+    "list": "is not a valid sparse_csr tensor: col_indices is of type list; expected a dense array",
+    "rows": r"is not a valid sparse_csr tensor: crow_indices has shape \[2\]; expected \[3\]",
+    "offsets": "is not a valid nested tensor: offsets ends with 3; expected 9",
+    "scale": r"is not a valid quantized tensor: scale is array\(\[1., 1.\]\)",
 }
 
 
@@ -83,13 +83,13 @@ def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 @pytest.mark.parametrize("how", BROKEN)
 def test_what_a_kernel_has_broken_is_an_error_of_its_return(frail: RunningDaemon, how: str):
-    error = rf"frail::broken left a value that cannot be sent: \$\.returns\[0\] {BROKEN[how]}"
+    error = rf"frail::broken produced a value that cannot be sent: \$\.returns\[0\] {BROKEN[how]}"
     with frail.connect() as session:
         for remote in (False, True):
             for _ in range(2):  # through the daemon, and directly
                 with pytest.raises(oc.ReturnError, match=error):
                     session.call("frail::broken", X, how, remote=remote)
-                in_a_list = rf"frail::all_broken left .*\$\.returns\[0\]\[1\] {BROKEN[how]}"
+                in_a_list = rf"frail::all_broken produced .*\$\.returns\[0\]\[1\] {BROKEN[how]}"
                 with pytest.raises(oc.ReturnError, match=in_a_list):
                     session.call("frail::all_broken", X, how, remote=remote)
             with pytest.raises(oc.ReturnError, match=BROKEN[how]), session.program() as p:

@@ -68,9 +68,9 @@ def test_chunks_of_any_size_and_calls_between_them(unharmed: oc.Session, stream:
     [
         ({"offset": 8}, "byte 8 of tensor 0; expected byte 0"),
         ({"tensor": 3}, "byte 0 of tensor 3"),
-        ({"length": 4}, "ends at byte 8, beyond the tensor.s length of 4"),
+        ({"length": 4}, "beyond the tensor's length of 4"),
         ({"total": 4}, "adds up to 8000 bytes"),
-        ({"length": 2**63}, "in all"),
+        ({"length": 2**63}, "adds up to 9223372036854775808 bytes"),
     ],
 )
 def test_a_chunk_that_makes_no_sense_ends_the_stream(
@@ -103,13 +103,13 @@ def test_a_call_whose_chunks_never_came_is_that_calls_error(
     assert "8 of 8000 bytes" in str(error)
     say_chunk(stream, 3, X.tobytes())
     say_call(stream, 3, tensor=1)
-    assert "tensor 1 in chunks, which never came" in str(hear_error(stream, 3))
+    assert "tensor 1 in chunks, which was not received" in str(hear_error(stream, 3))
     say_chunk(stream, 4, X.tobytes())
     say_call(stream, 4, length=8)
-    assert "has 8 bytes, and 8000 came" in str(hear_error(stream, 4))
+    assert "has 8 bytes, but 8000 were received" in str(hear_error(stream, 4))
     say_chunk(stream, 5, X.tobytes())
     stream.call(5, "image::pipeline", X)
-    assert "refers to 0 tensors in chunks, and 1 have come" in str(hear_error(stream, 5))
+    assert "refers to 0 tensors in chunks, but 1 were received" in str(hear_error(stream, 5))
     say_chunk(stream, 6, X.tobytes())
     say_call(stream, 6)
     assert not stream.hear().HasField("error")
@@ -152,7 +152,7 @@ def test_half_tensors_are_as_many_as_calls(unharmed: oc.Session, stream: RawStre
     say_chunk(stream, 1024, bytes(8))
     error = stream.error()
     assert error.code() is C.INVALID_ARGUMENT
-    assert "those of 1024 have begun" in (error.details() or "")
+    assert "the limit is 1024 calls with incomplete tensors" in (error.details() or "")
 
 
 def test_refused_calls_that_are_never_cancelled_end_the_stream(

@@ -108,7 +108,9 @@ def test_errors_come_back_for_large_calls(session: oc.Session):
 
 def test_an_error_leaves_out_the_results_before_it(session: oc.Session):
     x = np.zeros(LARGE)
-    with pytest.raises(oc.ReturnError, match=r"left a value that cannot be sent: \$.returns\[1\]"):
+    with pytest.raises(
+        oc.ReturnError, match=r"produced a value that cannot be sent: \$.returns\[1\]"
+    ):
         session.ops.many.half_sent(x)
     with profile() as prof, pytest.raises(oc.ReturnError, match="cannot be sent"):
         session.ops.many.half_sent(x)
@@ -118,7 +120,9 @@ def test_an_error_leaves_out_the_results_before_it(session: oc.Session):
 def test_a_local_lane_leaves_them_out_too(twice: RunningDaemon):
     with oc.connect(twice.addresses[1], lane="local") as session:
         for _ in range(3):
-            with pytest.raises(oc.ReturnError, match="half_sent left a value that cannot be sent"):
+            with pytest.raises(
+                oc.ReturnError, match="half_sent produced a value that cannot be sent"
+            ):
                 session.ops.many.half_sent(np.zeros(LARGE))
 
 

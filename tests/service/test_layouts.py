@@ -160,14 +160,18 @@ def test_a_vector_by_rows_goes_back_and_forth(session: oc.Session):
 
 def test_a_result_that_cannot_be_sent_names_the_operator(session: oc.Session):
     for remote in (False, True):
-        with pytest.raises(oc.ReturnError, match=r"lay::wrong left .*has shape \[3\]; expected"):
+        with pytest.raises(
+            oc.ReturnError, match=r"lay::wrong produced .*has shape \[3\]; expected"
+        ):
             session.call("lay::wrong", X, remote=remote)
 
 
 def test_a_result_with_an_index_that_is_out_of_range_is_not_kept(lay: RunningDaemon):
     with lay.connect() as session:
         for by_rows, part in ((True, "col_indices"), (False, r"indices\[0\]")):
-            error = rf"left .*: \$\.returns\[0\] is no sparse_\w+ tensor: {part} has 50"
+            error = (
+                rf"produced .*: \$\.returns\[0\] is not a valid sparse_\w+ tensor: {part} has 50"
+            )
             for remote in (False, True):
                 with pytest.raises(oc.ReturnError, match=error):
                     session.call("lay::stray", X, by_rows, remote=remote)

@@ -281,7 +281,7 @@ def test_a_kept_output_needs_a_session(loaded: RunningDaemon):
     program.outputs.add(keep=True).what.input = 0
     request = execution_pb2.CallRequest(program=program.SerializeToString())
     request.args.add().integer = 3
-    assert "$.keep is absent" in send(loaded, request).details()
+    assert "expected $.keep, which is absent" in send(loaded, request).details()
 
 
 def test_what_is_recorded_is_checked(session: oc.Session):

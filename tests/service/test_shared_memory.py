@@ -218,7 +218,7 @@ def test_results_that_come_before_one_that_cannot_be_sent_do_not_add_up(session:
         session.ops.mem.add(x, x)
     before = shared_bytes_of(pid), shared_bytes_of(os.getpid())
     for _ in range(60):
-        with pytest.raises(oc.ReturnError, match="half_sent left a value that cannot be sent"):
+        with pytest.raises(oc.ReturnError, match="half_sent produced a value that cannot be sent"):
             session.ops.mem.half_sent(x)
     assert (shared_bytes_of(pid), shared_bytes_of(os.getpid())) == before
 

@@ -85,7 +85,7 @@ def test_another_ca_is_refused_before_anything_is_sent(certificates: Certificate
     with greeting(other) as (port, heard), pytest.raises(UnauthenticatedError) as caught:
         find_pinned_ca(pin, "127.0.0.1", port)
     assert heard == [b""]
-    assert "shows no certificate of the CA that the join token names" in caught.value.message
+    assert "not present the CA certificate that the join token names" in caught.value.message
     assert TOKEN not in str(caught.value)
 
 

@@ -61,7 +61,7 @@ def test_what_is_not_there_is_said_so(source, problem, tmp_path, monkeypatch):
 
 def test_other_files_and_folders_are_refused(tmp_path):
     (tmp_path / "a.txt").touch()
-    with pytest.raises(LibraryLoadError, match="no kernel library"):
+    with pytest.raises(LibraryLoadError, match="not a kernel library"):
         load_source(tmp_path / "a.txt")
     with pytest.raises(LibraryLoadError, match=r"no __init__\.py"):
         load_source(tmp_path)
@@ -71,7 +71,7 @@ def test_the_name_of_a_file_is_no_module(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "edges.txt").touch()
     (tmp_path / "edges").touch()
-    with pytest.raises(LibraryLoadError, match=r"'edges\.txt' is no kernel library"):
+    with pytest.raises(LibraryLoadError, match=r"'edges\.txt' is not a kernel library"):
         load_source("edges.txt")
     assert load_source("edges").request.module == "edges"
     assert load_source("edges.sobel").request.module == "edges.sobel"

@@ -389,7 +389,9 @@ def test_a_reply_with_an_error_raises_it():
 
 
 def test_a_return_that_cannot_be_sent_is_the_kernels_fault():
-    with pytest.raises(ReturnError, match=r"t::f left a value .*\$\.returns\[1\]: dtype 'object'"):
+    with pytest.raises(
+        ReturnError, match=r"t::f produced a value .*\$\.returns\[1\]: dtype 'object'"
+    ):
         call("t::f(int x) -> (int, Tensor)", lambda x: [x, np.array([None])], 1)
 
 

@@ -107,21 +107,23 @@ def test_tensors_begin_where_elements_should_if_that_is_wanted(sizes, words):
 def test_a_tensor_must_be_there_with_its_length_once():
     data = call_request("a::b", [np.arange(100.0)] * 2, {}).SerializeToString()
     small, tensors = detach(data, CALL_REQUEST, 64)
-    with pytest.raises(WireError, match="tensor 1 in chunks, which never came"):
+    with pytest.raises(WireError, match="tensor 1 in chunks, which was not received"):
         attach(small, CALL_REQUEST, tensors[:1])
-    with pytest.raises(WireError, match="refers to 2 tensors in chunks, and 3 have come"):
+    with pytest.raises(WireError, match="refers to 2 tensors in chunks, but 3 were received"):
         attach(small, CALL_REQUEST, [*tensors, memoryview(b"x")])
-    with pytest.raises(WireError, match="says that tensor 1 in chunks has 800 bytes, and 1 came"):
+    with pytest.raises(
+        WireError, match="says that tensor 1 in chunks has 800 bytes, but 1 were received"
+    ):
         attach(small, CALL_REQUEST, [tensors[0], memoryview(b"x")])
     twice = pb.CallRequest.FromString(small)
     twice.args[1].tensor.chunked.number = 0
-    with pytest.raises(WireError, match="tensor 0 in chunks, which never came"):
+    with pytest.raises(WireError, match="tensor 0 in chunks, which was not received"):
         attach(twice.SerializeToString(), CALL_REQUEST, tensors)
 
 
 def test_a_call_that_refers_to_none_leaves_those_that_came_unused():
     data = call_request("a::b", [1], {}).SerializeToString()
-    with pytest.raises(WireError, match="refers to 0 tensors in chunks, and 1 have come"):
+    with pytest.raises(WireError, match="refers to 0 tensors in chunks, but 1 were received"):
         attach(data, CALL_REQUEST, [memoryview(b"x")])
 
 

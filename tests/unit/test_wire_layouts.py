@@ -320,7 +320,9 @@ def test_a_vector_by_rows_travels_as_it_is_a_tensor_in_one_process():
 def test_what_has_no_representation_says_so():
     odd = scipy.sparse.csr_array(DENSE)
     odd.indices = odd.indices.astype(np.int16)
-    with pytest.raises(WireError, match=r"\$ is no sparse_csr tensor: col_indices has dtype int16"):
+    with pytest.raises(
+        WireError, match=r"\$ is not a valid sparse_csr tensor: col_indices has dtype int16"
+    ):
         value_to_proto(odd)
     with pytest.raises(WireError, match="without dispatch keys"):
         value_to_proto(Tensor(ARRAYS["sparse_coo"], keys=DispatchKeySet()))

@@ -149,7 +149,7 @@ class ProgramExecution:
                 self._fill(reply, results, program.outputs, keep, tensors)
         except (WireError, ArgumentError) as error:
             raise ReturnError(
-                f"{request.operator} left a value that cannot be sent: {error.message}"
+                f"{request.operator} produced a value that cannot be sent: {error.message}"
             ) from error
         running.result_bytes = result_bytes
         return reply
