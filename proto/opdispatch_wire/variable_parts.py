@@ -382,11 +382,11 @@ def bytes_at(size: int, data: bytes | memoryview, at: int = 0) -> bytes:
 
 
 def _decode_memory(size: int, data: bytes | memoryview, at: int = 0) -> values_pb2.SharedMemory:
-    return values_pb2.SharedMemory.FromString(bytes_at(size, data, at))
+    return values_pb2.SharedMemory.FromString(bytes(data[at : at + size]))
 
 
 def _decode_bools(decode: Decode, size: int, data: bytes | memoryview, at: int = 0) -> Array:
-    if bytes_at(size, data, at).translate(None, b"\0\1"):
+    if bytes(data[at : at + size]).translate(None, b"\0\1"):
         raise ValueError("a byte is not a bool; expected 0 or 1")
     array: Array = decode(data, at)
     return array
