@@ -16,6 +16,7 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch_client.cli import main
+from opdispatch_client.lanes import routes
 from opdispatch_server.blame.suspicion import CLEARED_AFTER
 from tests.service.conftest import WriteLibrary
 from tests.service.doors import Doors, door_library
@@ -171,8 +172,14 @@ def test_a_call_under_way_finishes_though_its_library_is_unloaded(
 
 @pytest.mark.parametrize("x", [X, LARGE], ids=["small", "large"])
 def test_a_call_of_an_interpreter_that_dies_runs_again(
-    start: StartTcp, doors: Doors, write_library: WriteLibrary, openings: Openings, x: Any
+    start: StartTcp,
+    doors: Doors,
+    write_library: WriteLibrary,
+    openings: Openings,
+    monkeypatch: pytest.MonkeyPatch,
+    x: Any,
 ):
+    monkeypatch.setattr(routes, "_REFUSAL_LASTS", 0.1)
     daemon = start()
     daemon.expects_errors = True
     path = write_library("doors", door_library("doors"))
@@ -353,7 +360,9 @@ def test_interpreters_find_a_free_port_of_the_range(start: StartTcp, openings: O
     daemon = start("--direct-ports", f"{port}-{port}", workers=2)
     path = daemon.folder / "const.py"
     path.write_text(constant(7))
-    assert wait_for(lambda: f"none of the ports {port} to {port} is free" in daemon.log())
+    assert wait_for(
+        lambda: f"none of the ports {port} to {port} of 127.0.0.1 is free" in daemon.log()
+    )
     with streaming(daemon) as session:
         session.load(path, interpreters=2)
         assert [session.ops.const.get(X) for _ in range(3)] == [7] * 3

@@ -186,6 +186,7 @@ def test_a_ticket_that_has_expired_is_replaced(
     secured: Secured, openings: Openings, monkeypatch: pytest.MonkeyPatch
 ):
     """A session whose stream was cut asks the daemon before it opens another one."""
+    monkeypatch.setattr(direct_streams, "_REFUSAL_LASTS", 0.1)
     with oc.connect(secured.address, **options_of(secured)) as session:
         session.ops.image.scale(X, 1.0)
         assert openings.next() == DIRECTLY

@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
+from opdispatch_wire import trace_context
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.service.test_distributed_traces import load_both
@@ -92,11 +93,13 @@ def exporting_to(port: int) -> dict[str, str]:
     }
 
 
-def start(start_daemon: StartDaemon, folder: Path, variables: dict[str, str]) -> RunningDaemon:
+def start(
+    start_daemon: StartDaemon, folder: Path, variables: dict[str, str], **settings: Any
+) -> RunningDaemon:
     (folder / "my_traces.py").write_text(SETUP)
     # Importing an exporter may keep an interpreter from its heartbeats for a second.
     options = ("--tracing", "my_traces:start", "--heartbeat", "2")
-    return start_daemon(*options, workers=2, environment=variables)
+    return start_daemon(*options, workers=2, environment=variables, **settings)
 
 
 @pytest.mark.parametrize("way", ["direct", "through the daemon"])
@@ -159,7 +162,8 @@ def test_a_collector_that_is_slow_or_gone_holds_up_no_call(
             collector.is_free.clear()
         else:
             variables = exporting_to(9)  # discard: nothing listens there
-        daemon = start(start_daemon, tmp_path, variables)
+        constants = {f"{trace_context.__name__}.LAST_SPANS_SECONDS": 0.2}
+        daemon = start(start_daemon, tmp_path, variables, constants=constants)
         daemon.expects_errors = True  # what exporters log of it is theirs to say
         load_both(daemon, write_library)
         with daemon.connect() as session:
