@@ -6,7 +6,7 @@ autograd_meta        autograd state of a tensor, and of a view
 variable             what a tensor knows of the graph: ``grad``, ``grad_fn``, version and others
 variable_methods     what a tensor can do with that
 view_nodes           the history of views that are written to
-recorded_writes      in-place writes: which are refused, and the history they leave
+inplace_writes       in-place writes: which are refused, and the history they leave
 hooks                functions that see gradients on the way
 to_copy              a tensor's way to another device
 remote_history       tensors whose history another process has

@@ -15,8 +15,8 @@ from opdispatch.autograd.autograd_meta import MADE_IN_FUNCTION, MADE_UNDER_NO_GR
 from opdispatch.autograd.context import Context
 from opdispatch.autograd.function_node import DelayedError, FunctionNode
 from opdispatch.autograd.inference_tensor import is_inference
+from opdispatch.autograd.inplace_writes import check_inplace, rebase_history
 from opdispatch.autograd.node import Node
-from opdispatch.autograd.recorded_writes import check_may_be_written_to, rebase_history
 from opdispatch.autograd.variable import (
     DIFFERENTIABLE_KINDS,
     Variable,
@@ -160,7 +160,7 @@ def _wrapped(
         ):
             results.append(_constant(result, bool(places) and not context.is_dirty(result)))
         elif places and context.is_dirty(result):
-            check_may_be_written_to(result)
+            check_inplace(result)
             if view_of(result) is not None and len(given) > 1:
                 raise AutogradError(
                     f"{node.name} is of a Function that has written to a view and returned "

@@ -20,12 +20,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from opdispatch.autograd.autograd_meta import AutogradMeta
-from opdispatch.autograd.node import Edge, Facts, Node
-from opdispatch.autograd.recorded_writes import (
-    check_may_be_written_to,
+from opdispatch.autograd.inplace_writes import (
+    check_inplace,
     is_of_leaf,
     rebase_history,
 )
+from opdispatch.autograd.node import Edge, Facts, Node
 from opdispatch.autograd.variable import (
     DIFFERENTIABLE_KINDS,
     counter_of,
@@ -281,7 +281,7 @@ def _redispatch(
     given = flat_list(stack)
     recorded = [each for each in written if not (is_custom and is_of_leaf(each))]
     for tensor in recorded:
-        check_may_be_written_to(tensor)
+        check_inplace(tensor)
     node = NotImplementedNode(op.name, given, len(schema.returns) or 1)
     token = go_below_autograd()
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from opdispatch.autograd.recorded_writes import check_may_be_written_to, rebase_history
+from opdispatch.autograd.inplace_writes import check_inplace, rebase_history
 from opdispatch.autograd.saved_tensor import save_result, save_tensor
 from opdispatch.autograd.watch import WATCHED, note_recorded
 from opdispatch.boxing.kernel_function import KernelFunction
@@ -46,7 +46,7 @@ def make_derivative_kernel(schema: FunctionSchema, formulas: Formulas) -> Kernel
         _copied=_copied,
         _new=FormulaNode.__new__,
         _Node=FormulaNode,
-        _check_write=check_may_be_written_to,
+        _check_write=check_inplace,
         _shapes_of=_shapes_of,
         _rebase_history=rebase_history,
         _finish=_finish,

@@ -32,8 +32,8 @@ from opdispatch.arrays import (
 )
 from opdispatch.arrays.lazy_array import LazyArray, materialized
 from opdispatch.arrays.level_array import LevelArray
+from opdispatch.autograd.inplace_writes import check_inplace, rebase_history
 from opdispatch.autograd.node import Edge
-from opdispatch.autograd.recorded_writes import check_may_be_written_to, rebase_history
 from opdispatch.autograd.variable import Variable, edge_of, meta_of
 from opdispatch.errors import ArgumentError
 from opdispatch.keys.dispatch_key import DispatchKey
@@ -112,7 +112,7 @@ def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
         if node is None or len(node.edges) < 2 - (edge is not None) or node.edges[0] != edge:
             self[...] = result
             return self
-        check_may_be_written_to(self)  # which is recorded as one step, that of the calculation
+        check_inplace(self)  # which is recorded as one step, that of the calculation
         outer = AUTOGRAD_STATE.set(NOT_RECORDING[False])
         try:
             self[...] = result

@@ -23,7 +23,7 @@ from opdispatch.autograd.view_nodes import CopySlices
 from opdispatch.errors import AutogradError
 
 
-def check_may_be_written_to(tensor: Any) -> None:
+def check_inplace(tensor: Any) -> None:
     """Raise AutogradError for a leaf that requires gradients, a view of one, and some views.
 
     To be asked where the write is recorded, which it cannot be to a plain array: nothing is known
